@@ -117,3 +117,24 @@ def test_a_folder_of_a_family_that_is_not_installed(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "weft-gated-cnn"}')
     with pytest.raises(UserError, match="model_type 'weft-gated-cnn' is not one of"):
         weft.load(tmp_path)
+
+
+def test_a_task_is_learned_judged_compared_and_exported(site: None, tmp_path: Path) -> None:
+    assert "weft_example" not in sys.modules
+    sizes = {"family": "gated-cnn", "size": "1x16"}
+    for seed in (1, 2):
+        plan = {"epochs": 1.0}
+        weft.finetune(str(REVIEWS), task="grade", model=sizes, out=tmp_path / str(seed), training=plan, seed=seed)
+    model = weft.load(tmp_path / "1")
+    assert model.task == "grade" and type(model(["good"])[0]).__name__ == "Label"
+    assert 0 <= model.evaluate(str(REVIEWS)).scores["accuracy"].value <= 1
+    assert len(weft.compare([tmp_path / "1", tmp_path / "2"], str(REVIEWS), costs=False).models) == 2
+    weft.export(tmp_path / "1", "onnx", out=tmp_path / "onnx", data=str(REVIEWS))
+    assert weft.load(tmp_path / "onnx")(["good"])[0].label == model(["good"])[0].label
+
+
+def test_the_page_shows_the_package() -> None:
+    page = (ROOT / "docs" / "extending.md").read_text()
+    for path in (EXAMPLE / "pyproject.toml", *sorted((EXAMPLE / "weft_example").glob("*.py"))):
+        text = path.read_text()
+        assert text in page and len(text.splitlines()) < 80, path

@@ -26,6 +26,7 @@ from weft.cli.main import run
 from weft.errors import UserError
 from weft.nn.rows import Rows
 from weft.tasks import rank as rank_room
+from weft.tasks.answers import Value
 from weft.tasks.embed import Embedder
 from weft.tasks.rank import Index, pair_scores, places, rank
 from weft.text.sentences import sentences
@@ -288,25 +289,20 @@ def test_places_of_the_right_texts(bert: Any) -> None:
 
 
 @dataclass(frozen=True)
-class Value:
-    value: float
-
-
-@dataclass(frozen=True)
 class Labeled:
     scores: dict[str, float]
 
 
 def test_a_model_for_pairs_as_re_ranker() -> None:
     pairs = [("q", "a"), ("q", "bbb")]
-    assert pair_scores(lambda pairs: [Value(len(text)) for _, text in pairs])(pairs) == [1.0, 3.0]
+    assert pair_scores(lambda pairs: [Value(value=len(text), n_tokens=1) for _, text in pairs])(pairs) == [1.0, 3.0]
     labels = [Labeled({"yes": 0.9, "no": 0.1}), Labeled({"yes": 0.4, "no": 0.6})]
     assert pair_scores(lambda pairs: labels)(pairs) == [0.1, 0.6]
     assert pair_scores(lambda pairs: labels, positive="yes")(pairs) == [0.9, 0.4]
     with pytest.raises(UserError, match="label 'yse' is not one of yes, no; did you mean 'yes'"):
         pair_scores(lambda pairs: labels, positive="yse")(pairs)
     with pytest.raises(UserError, match="gives values, not labels"):
-        pair_scores(lambda pairs: [Value(1.0)], positive="yes")(pairs)
+        pair_scores(lambda pairs: [Value(value=1.0, n_tokens=1)], positive="yes")(pairs)
 
 
 def test_an_index_in_the_middle_of_training(bert: Any) -> None:

@@ -246,7 +246,7 @@ def test_chance_has_a_seed_and_no_neighbors(tmp_path: Path) -> None:
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"choices": ["cat"]}, "closed list"),
-    ({"force": "the"}, "begin an answer"),
+    ({"force": "the"}, "force the first tokens"),
     ({"logprobs": 2}, "alternatives"),
     ({"slide": True}, "slide"),
     ({"no_repeat": 2}, "repetitions"),

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 
 import weft
-from weft.backends.opening import told
+from weft.backends.opening import described
 from weft.checkpoint import configs, tensors
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.tensors import read_tensors
@@ -76,7 +76,7 @@ def test_an_index_whose_shards_have_no_names(name: Any, tmp_path: Path) -> None:
 def test_an_exported_folder_with_other_architectures(named: Any, folders: dict[str, Path], tmp_path: Path) -> None:
     values = json.loads((folders["bert"] / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**values, "architectures": named}))
-    assert "architectures must name one of" in message(told, tmp_path)
+    assert "architectures must name one of" in message(described, tmp_path)
 
 
 def test_a_file_of_too_many_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,7 @@ def test_tags(capsys: pytest.CaptureFixture[str]) -> None:
     data = ["--text", "lines.txt", *_files("bare.conll", "words.jsonl", "texts.jsonl", "more.conll")]
     assert run(["distill", "tag", *data, "--dev", "tagged.conll", *SMALL]) == 0
     said = capsys.readouterr()
-    assert "72 texts to learn from, 24 of them with a right answer" in said.err and "f1" in said.out
+    assert "72 texts to learn from, 24 of them labeled" in said.err and "f1" in said.out
     small = weft.load("small")
     teacher = weft.load("tag")
     assert small.card.labels == LABELS and small.tokenizer and teacher.tokenizer
@@ -85,7 +85,7 @@ def test_tags_of_lines_alone(capsys: pytest.CaptureFixture[str]) -> None:
     given = ["--student", "lstm:1x64", "--steps", "4", "--out", "small"]
     assert run(["distill", "tag", "--text", "lines.txt", *given]) == 0
     said = capsys.readouterr()
-    assert "agreement" in said.out and "0 of them with a right answer" in said.err
+    assert "agreement" in said.out and "0 of them labeled" in said.err
     assert weft.load("small")("Ada goes").words[0].text == "Ada"  # type: ignore[attr-defined]
 
 
@@ -93,7 +93,7 @@ def test_answers(capsys: pytest.CaptureFixture[str]) -> None:
     data = _files("asked.jsonl", "asked.csv", "asked.json", "more.jsonl")
     assert run(["distill", "answer", *data, "--dev", "answered.jsonl", *SMALL]) == 0
     said = capsys.readouterr()
-    assert "62 texts to learn from, 24 of them with a right answer" in said.err and "f1" in said.out
+    assert "62 texts to learn from, 24 of them labeled" in said.err and "f1" in said.out
     context = "Ada lives in Rome . " * 12
     reply = weft.load("small")(("where lives Ada ?", context))
     assert reply.n_windows > 1 and not reply.truncated and context[reply.start : reply.end] == reply.text  # type: ignore[attr-defined]
@@ -132,7 +132,7 @@ def test_vectors(capsys: pytest.CaptureFixture[str]) -> None:
         ("tag --data uneven.jsonl", "uneven.jsonl line 1: 2 words but 1 tags"),
         ("tag --text empty.txt", "empty.txt"),
         ("answer --text lines.txt", "a teacher for answer reads two texts at a time: give rows (--data FILE with"),
-        ("answer --data texts.jsonl", "texts.jsonl: no column 'context'; it has text"),
+        ("answer --data texts.jsonl", "texts.jsonl: no column 'question'; it has text"),
         ("answer --data elsewhere.jsonl", "elsewhere.jsonl line 1: the answer 'Oslo' is not in its context"),
         ("embed --data asked.jsonl --column text=body", "asked.jsonl: no column 'body'; it has question, context"),
         ("embed --text few.txt", "too few"),

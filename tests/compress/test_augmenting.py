@@ -13,12 +13,14 @@ from tests.tasks.small import LINES
 from weft.distillation.augment import Guesses, augmented
 from weft.errors import UserError
 from weft.tasks.base import Example
+from weft.tasks.classify import TextTask
 from weft.tasks.model import Model
-from weft.tasks.tag import joined
+from weft.tasks.tag import TagTask, joined
 from weft.text.tokenizers.training import learn
 from weft.text.windows import words_in
 
 TEXTS = ["The oak is there again, and the cat is now here!", "a cow", "Ada lives in Rome . Bo lives in Oslo ."]
+TASK = TextTask("classify", "label")
 EXAMPLES = [Example((text,), "label", f"t line {number}") for number, text in enumerate(TEXTS, 1)]
 
 
@@ -36,10 +38,10 @@ def filler() -> Model:
 @pytest.mark.parametrize("by_model", [False, True])
 def test_copies_are_many_different_and_always_the_same(by_model: bool, filler: Model) -> None:
     by = filler.opened if by_model else None
-    found = augmented(EXAMPLES, 4, by, 7)
+    found = augmented(TASK, EXAMPLES, 4, by, 7)
     assert len(found) == 4 * len(EXAMPLES)
-    assert found == augmented(EXAMPLES, 4, by, 7)
-    assert found != augmented(EXAMPLES, 4, by, 8)
+    assert found == augmented(TASK, EXAMPLES, 4, by, 7)
+    assert found != augmented(TASK, EXAMPLES, 4, by, 8)
     for number, example in enumerate(found):
         old = EXAMPLES[number // 4]
         assert example.target is None and example.where == old.where
@@ -54,14 +56,14 @@ def test_copies_are_many_different_and_always_the_same(by_model: bool, filler: M
 
 def test_a_copy_hangs_on_its_own_number_alone(filler: Model) -> None:
     """What other texts there are, and how many copies are made, changes nothing."""
-    whole = augmented(EXAMPLES, 3, filler.opened, 1)
-    alone = augmented(EXAMPLES[:1], 2, filler.opened, 1)
+    whole = augmented(TASK, EXAMPLES, 3, filler.opened, 1)
+    alone = augmented(TASK, EXAMPLES[:1], 2, filler.opened, 1)
     assert alone == whole[:2]
 
 
 def test_long_texts_go_through_in_windows(filler: Model) -> None:
     long = Example((" ".join(TEXTS * 8),), None, "t line 1")
-    [found] = augmented([long], 1, filler.opened, 3)
+    [found] = augmented(TASK, [long], 1, filler.opened, 3)
     before, after = long.texts[0].split(), found.texts[0].split()
     changed = [place for place, (one, two) in enumerate(zip(before, after, strict=True)) if one != two]
     assert len(changed) > 0.1 * len(before) and max(changed) > 0.8 * len(before) > 0.2 * len(before) > min(changed)
@@ -70,7 +72,7 @@ def test_long_texts_go_through_in_windows(filler: Model) -> None:
 def test_words_that_have_tags_keep_their_number() -> None:
     """And say where they stand now."""
     tagged = joined(["U.S.", "troops", "in", "New", "York", "."], ["B-LOC", "O", "O", "B-LOC", "I-LOC", "O"])
-    for example in augmented([Example((tagged.text,), tagged, "t line 1")], 8, None, 0):
+    for example in augmented(TagTask(), [Example((tagged.text,), tagged, "t line 1")], 8, None, 0):
         target = example.target
         assert target.tags is None and target.text == example.texts[0] != tagged.text
         words = [target.text[a:b] for a, b in target.words]
@@ -79,14 +81,14 @@ def test_words_that_have_tags_keep_their_number() -> None:
 
 def test_of_a_pair_one_side_changes_or_both() -> None:
     pair = Example(("the cat sings today", "a dog is here now"), 1, "t line 1")
-    found = augmented([pair], 30, None, 0)
+    found = augmented(TASK, [pair], 30, None, 0)
     kinds = {tuple(new == old for new, old in zip(each.texts, pair.texts, strict=True)) for each in found}
     assert kinds == {(True, False), (False, True), (False, False)}
 
 
 def test_words_come_as_often_as_they_are_there() -> None:
     examples = [Example(("often often often often often often rare x",), None, "t line 1")]
-    found = augmented([*examples * 40], 5, None, 0)
+    found = augmented(TASK, [*examples * 40], 5, None, 0)
     words = [text[a:b] for example in found for text in example.texts for a, b in words_in(text)]
     assert words.count("rare") < words.count("often")
 
@@ -99,7 +101,7 @@ def test_guesses_are_the_model_s_own(filler: Model) -> None:
         for name, parameter in network.named_parameters():
             if name.endswith("bias") and parameter.shape == (filler.config.vocabulary,):
                 parameter[knows] = 50.0
-    found = augmented([Example(("cow sings today",), None, "")], 5, replace(filler.opened, network=network), 0)
+    found = augmented(TASK, [Example(("cow sings today",), None, "")], 5, replace(filler.opened, network=network), 0)
     assert all("oak" in each.texts[0].casefold() for each in found)
 
 
@@ -117,12 +119,12 @@ def test_only_whole_words_stand_in(family: str, kind: str, mark: str) -> None:
 
 
 def test_texts_without_words_stay_as_they_are() -> None:
-    assert [each.texts for each in augmented([Example(("... !",), None, "")], 2, None, 0)] == [("... !",)] * 2
+    assert [each.texts for each in augmented(TASK, [Example(("... !",), None, "")], 2, None, 0)] == [("... !",)] * 2
 
 
 def test_a_model_that_fills_no_gaps_is_refused() -> None:
     speaks = weft.new("gpt2", learn(LINES, "bpe", 300), size="1x64", settings={"context": 16})
     with pytest.raises(UserError, match="fills no gaps"):
-        augmented(EXAMPLES, 1, speaks.opened, 0)
+        augmented(TASK, EXAMPLES, 1, speaks.opened, 0)
     with pytest.raises(UserError, match="128|between 0 and 127"):
-        augmented(EXAMPLES, 128, None, 0)
+        augmented(TASK, EXAMPLES, 128, None, 0)

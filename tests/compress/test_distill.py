@@ -19,10 +19,11 @@ from weft.checkpoint.folder import open_folder
 from weft.data.examples import batch_of
 from weft.distillation import report as reporting
 from weft.distillation import run as running
-from weft.distillation.classify import TextLesson
-from weft.distillation.recipe import DistillRecipe, DistillSettings, StudentSection, TeacherSection
-from weft.distillation.registry import lesson_for
+from weft.distillation.context import Distillation
+from weft.distillation.recipe import DistillRecipe, DistillSection, StudentSection, TeacherSection
+from weft.distillation.run import student_task
 from weft.distillation.student import begun_student
+from weft.distillation.teacher_cache import Teacher
 from weft.nn.rows import Rows
 from weft.objectives.soft import SoftTargets
 from weft.progress import silent
@@ -105,9 +106,9 @@ def begun(teacher: Path, here: Path, **student: Any) -> Any:
     recipe = DistillRecipe(teacher=TeacherSection(folders=(str(teacher),)), student=StudentSection(**student))
     opened = open_folder(teacher)
     lines = [row["text"] for row in kinds_of(60)]
-    return begun_student(
-        Run(here / "run"), recipe, [opened], {"classify": 3}, "classify", lambda: iter(lines), Stop(), quiet, silent
-    )
+    teachers, cpu = [Teacher(opened, teacher, "")], torch.device("cpu")
+    context = Distillation(Run(here / "run"), recipe, teachers, cpu, Stop(), quiet, silent)
+    return begun_student(context, {"classify": 3}, "classify", lambda: iter(lines))
 
 
 def test_all_layers_and_less_vocabulary_say_the_same_as_before(teacher: Path, here: Path) -> None:
@@ -198,13 +199,13 @@ def test_whoever_begins_from_weights_learns_at_a_lower_rate(
 def test_the_teacher_reads_once(teacher: Path, texts: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No second epoch and no second run asks it again."""
     read: list[int] = []
-    before = TextLesson.said
+    before = TextTask.teacher_outputs
 
-    def counted(self: TextLesson, opened: Any, framing: Any, examples: Any) -> Any:
+    def counted(self: TextTask, opened: Any, framing: Any, examples: Any) -> Any:
         read.append(len(examples))
         return before(self, opened, framing, examples)
 
-    monkeypatch.setattr(TextLesson, "said", counted)
+    monkeypatch.setattr(TextTask, "teacher_outputs", counted)
     taught_by(teacher, text=texts, out=here / "one", training={"steps": None, "epochs": 3})
     assert sum(read) == 120 == json.loads((here / "one" / "run" / "run.json").read_text())["teacher_forwards"]
     said: list[str] = []
@@ -219,11 +220,11 @@ def test_two_teachers_are_heard_together(teacher: Path, texts: Path, here: Path)
         teacher, {"model": "1x64", "tokenizer": "learned", "vocabulary": 70}, 5, text=texts, out=here / "b"
     )
     one, two = weft.load(teacher), other
-    lesson = lesson_for(one.opened, "classify", recipe_of(temperature=1.0))
+    lesson = student_task(recipe_of(temperature=1.0), "classify", [Teacher(one.opened, here / "t", "")])
     examples = [Example((row["text"],), None, "") for row in kinds_of(8, 3)]
-    both = [lesson.said(each.opened, framing_for(each.opened), examples) for each in (one, two)]
+    both = [lesson.teacher_outputs(each.opened, framing_for(each.opened), examples) for each in (one, two)]
     for place, example in enumerate(examples):
-        mean = lesson.mean([said[place] for said in both])["scores"]
+        mean = lesson.average([said[place] for said in both])["output"]
         answers: Any = [model(example.texts[0]) for model in (one, two)]
         wanted = np.mean([list(answer.scores.values()) for answer in answers], axis=0)
         assert np.allclose(np.exp(mean) / np.exp(mean).sum(), wanted, atol=1e-6)
@@ -233,7 +234,7 @@ def test_two_teachers_are_heard_together(teacher: Path, texts: Path, here: Path)
 
 def recipe_of(**lessons: Any) -> DistillRecipe:
     return DistillRecipe(
-        teacher=TeacherSection(folders=("t",)), student=StudentSection(model="1x64"), distill=DistillSettings(**lessons)
+        teacher=TeacherSection(folders=("t",)), student=StudentSection(model="1x64"), distill=DistillSection(**lessons)
     )
 
 
@@ -278,12 +279,12 @@ def test_right_labels_are_mixed_in_by_their_share(kind: Any, hard: float, teache
     examples = [Example((text,), target, "") for text, target in zip(("cat now", "oak", "fern"), targets, strict=True)]
     generator = torch.Generator().manual_seed(0)
     said, scores = torch.randn(3, outputs, generator=generator), torch.randn(3, outputs, generator=generator)
-    lesson = TextLesson(TextTask("x", kind, labels=labels), temperature=2.0, hard=hard)
+    lesson = TextTask("x", kind, labels=labels, soft=SoftTargets(2.0, hard))
     opened = open_folder(teacher)
-    table = lesson.table(examples, [{"scores": each.numpy()} for each in said], opened, framing_for(opened))
+    table = lesson.dataset(examples, opened, framing_for(opened), [{"output": each.numpy()} for each in said])
     batch = batch_of(table.draw(np.zeros(3, dtype=np.int64), np.arange(3)))
     network = Scores(scores.clone())
-    objective = lesson.objective
+    objective = lesson.objective()
     assert objective.counts(batch) == dict.fromkeys(objective.terms, 3)
     torch.stack(list(objective.sums(network, batch).values())).sum().backward()  # type: ignore[no-untyped-call]
     wanted = scores.clone().requires_grad_()
@@ -311,18 +312,18 @@ def test_batches_of_few_shapes_cost_the_same(teacher: Path) -> None:
     """As CUDA graphs take them: filled up with rows of which nothing is said; and texts in several windows."""
     opened = open_folder(teacher)
     framing = replace(framing_for(opened), length=8, stride=5)
-    lesson = TextLesson(TextTask("classify", "label", labels=("a", "b", "c")), 2.0, 0.5)
+    lesson = TextTask("classify", "label", labels=("a", "b", "c"), soft=SoftTargets(2.0, 0.5))
     rows = [" ".join(row["text"] for row in kinds_of(number + 1)) for number in range(5)]
     examples = [Example((text,), "b" if number % 2 else None, "") for number, text in enumerate(rows)]
-    said = [{"scores": np.array([1.0, number, 0.0], dtype=np.float32)} for number in range(5)]
-    table = lesson.table(examples, said, opened, framing)
+    said = [{"output": np.array([1.0, number, 0.0], dtype=np.float32)} for number in range(5)]
+    table = lesson.dataset(examples, opened, framing, said)
     assert table.rows_count > 10
     found = []
     for fixed in (False, True):
         drawn = table.for_training(16, 0, fixed).draw(np.zeros(5, dtype=np.int64), np.arange(5))
         batch = batch_of(drawn)
-        assert lesson.objective.counts(batch) == {"teacher": 5, "labels": 5}
-        found.append([float(value.detach()) for value in lesson.objective.sums(opened.network, batch).values()])
+        assert lesson.objective().counts(batch) == {"teacher": 5, "labels": 5}
+        found.append([float(value.detach()) for value in lesson.objective().sums(opened.network, batch).values()])
     assert np.allclose(found[0], found[1], rtol=1e-5) and min(found[0]) > 0
 
 
@@ -366,7 +367,7 @@ def test_pairs_come_in_rows_with_labels_or_without(here: Path) -> None:
     files = [write_rows(here / "blank.jsonl", blank), write_rows(here / "labeled.jsonl", pairs(60, seed=2))]
     said: list[str] = []
     student = taught_by(teacher, "1x64", 2, data=[str(path) for path in files], out=here / "run", log=said.append)
-    assert " of them with a right answer; 3 to judge by (drawn" in "".join(said)
+    assert " of them labeled; 3 held out (drawn" in "".join(said)
     assert student.card.metrics[0].name == "accuracy"
     with pytest.raises(weft.UserError, match="reads two texts at a time: give rows"):
         taught_by(teacher, text=write_texts(here / "a.txt", kinds_of(8)))

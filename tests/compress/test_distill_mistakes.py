@@ -66,7 +66,7 @@ def rows(folder: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["t", "--text", "texts.txt", "--stages", "finetune"], "in this order, with distill, not finetune"),
         (["t", "--text", "few.txt"], "few.txt: 2 texts are too few to learn from; 4 are the least"),
         (["t", "--text", "lost.txt"], "lost.txt: no such file"),
-        (["base", "--text", "texts.txt"], "is made for no task (fill), so it teaches none"),
+        (["base", "--text", "texts.txt"], "a model for fill teaches no task"),
         (["t", "--data", "pairs.jsonl"], "its rows have text)"),
         (["pair", "--data", "rows.jsonl"], "(the teacher's task is pair: its rows have text, pair)"),
         (["pair", "--text", "texts.txt"], "reads two texts at a time: give rows (--data FILE"),
@@ -84,11 +84,11 @@ def rows(folder: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["t", "--text", "texts.txt", "--vocabulary", "9"], "a vocabulary of 9 is too small"),
         (["t", "--text", "texts.txt", "--match", "hats"], "--match 'hats' is not one of states"),
         (["t", "--data", "rows.jsonl", "--dev", "one.jsonl"], "label 'fish' is not one of"),
-        (["t", "--text", "texts.txt", "--metric", "accuracy"], "accuracy needs right answers to judge by: give --dev"),
+        (["t", "--text", "texts.txt", "--metric", "accuracy"], "accuracy needs targets: give --dev"),
         (["t", "--text", "texts.txt", "--dev", "rows.jsonl", "--metric", "bleu"], "metric 'bleu' is not one of"),
         (["base", "--pretrain", "--text", "texts.txt", "--curve", "3"], "--curve is for students of a task"),
         (["t", "pair", "--text", "texts.txt"], "pair: is made for pair, the first teacher for classify"),
-        (["t", "two", "--text", "texts.txt"], "two: says other labels than the first teacher"),
+        (["t", "two", "--text", "texts.txt"], "two: has other labels than the first teacher"),
     ],
 )
 def test_one_line_and_nothing_left(given: list[str], told: str, rows: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,5 +151,5 @@ def test_an_exported_teacher_shows_nothing_of_its_inside(
     weft.export("t", "onnx", out=tmp_path / "onnx")
     assert run(["distill", str(tmp_path / "onnx"), "--text", "texts.txt", "--match", "states", *REST]) == 2
     said = capsys.readouterr().err
-    assert said.endswith("a model for onnx shows nothing of its inside; take the one it was made of\n")
+    assert said.endswith("a model for onnx has no hidden states; take the one it was made of\n")
     assert not Path("out").exists()

@@ -13,13 +13,12 @@ import weft
 from tests.compress.lessons import ODD, learned, loss, model, vocabulary, whole
 from tests.tasks.small import LINES
 from weft.checkpoint.folder import LoadedModel
-from weft.distillation.embed import Directions, EmbedLesson
 from weft.errors import UserError
 from weft.metrics.vectors import SimilarityMetrics, _correlations
 from weft.nn.rows import Ragged
 from weft.objectives.tasks import TextVectors, pooled
 from weft.tasks.base import Example
-from weft.tasks.embed import Embedder, EmbedTask, embed
+from weft.tasks.embed import Directions, Embedder, EmbedTask, embed
 from weft.tasks.evaluate import evaluate_examples
 from weft.tasks.forward import framing_for
 from weft.text.windows import pieces
@@ -32,8 +31,8 @@ def rows(texts: list[str]) -> list[Example]:
     return [Example((text,), None, f"row {number}") for number, text in enumerate(texts)]
 
 
-def lesson(teacher: LoadedModel) -> EmbedLesson:
-    return EmbedLesson(EmbedTask.from_model(teacher, "embed"))
+def lesson(teacher: LoadedModel) -> EmbedTask:
+    return EmbedTask.from_model(teacher, "embed")
 
 
 def wide(heads: int = 2) -> LoadedModel:
@@ -51,7 +50,7 @@ def test_the_student_learns_on_the_vectors_that_embed_gives(pooling: Any) -> Non
     student = model("bpe", {}, pooling=pooling)
     taught = lesson(student)
     framing = framing_for(student)
-    table = taught.table(rows(LONG), taught.said(student, framing, rows(LONG)), student, framing)
+    table = taught.dataset(rows(LONG), student, framing, taught.teacher_outputs(student, framing, rows(LONG)))
     assert table.rows_count > len(LONG) == table.count
     wanted = torch.tensor([vector.values for vector in embed(student, LONG)])
     for fixed in (False, True):
@@ -60,32 +59,32 @@ def test_the_student_learns_on_the_vectors_that_embed_gives(pooling: Any) -> Non
             hidden = student.network(batch.tokens, batch.rows, batch.segments)
             found = pooled(hidden, batch, len(batch.targets["teacher_vectors"]), pooling)
         assert torch.allclose(found[: len(LONG)], wanted, atol=1e-5) and torch.isfinite(found).all()
-        assert float(loss(taught.objective, student.network.eval(), batch).detach()) == pytest.approx(0, abs=1e-5)
-        assert taught.objective.counts(batch) == {"teacher": len(LONG)}
+        assert float(loss(taught.objective(), student.network.eval(), batch).detach()) == pytest.approx(0, abs=1e-5)
+        assert taught.objective().counts(batch) == {"teacher": len(LONG)}
 
 
 @pytest.mark.parametrize("pooling", ["mean", "first", "max"])
 @pytest.mark.parametrize("normalize", [False, True])
 def test_the_gradient_is_that_of_the_written_out_loss(pooling: Any, normalize: bool) -> None:
     teacher, student = wide(), model("bpe", {}, scale=3.0)
-    taught = EmbedLesson(EmbedTask(pooling, normalize))
+    taught = EmbedTask(pooling, normalize)
     examples, framing = rows(LONG), framing_for(student)
-    said = taught.said(teacher, framing_for(teacher), examples)
-    taught = taught.settled(examples, said)
+    said = taught.teacher_outputs(teacher, framing_for(teacher), examples)
+    taught = taught.fit_teacher(examples, said)
     assert taught.directions is not None
-    batch = whole(taught.table(examples, said, student, framing))
+    batch = whole(taught.dataset(examples, student, framing, said))
     student.network.eval()
-    loss(taught.objective, student.network, batch).backward()
+    loss(taught.objective(), student.network, batch).backward()
     found = {name: p.grad.clone() for name, p in student.network.named_parameters() if p.grad is not None}
     student.network.zero_grad()
     total = torch.zeros(())
-    vectors = np.stack([each["vector"] for each in said])
+    vectors = np.stack([each["output"] for each in said])
     far = ((vectors - vectors.mean(0)) ** 2).sum(1).mean()
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     near = ((units - units.mean(0)) ** 2).sum(1).mean()
     for number, example in enumerate(examples):
         vector = _by_hand(Embedder(student, pooling=pooling), example.texts[0], pooling)
-        wanted = torch.tensor(said[number]["vector"] @ taught.directions.basis[:, :64]).float()
+        wanted = torch.tensor(said[number]["output"] @ taught.directions.basis[:, :64]).float()
         total = total + 2 * (1 - vector @ wanted / vector.norm() / wanted.norm()) / near
         total = total + (0.0 if normalize else (vector - wanted).square().sum() / far)
     (total / len(examples)).backward()
@@ -114,7 +113,7 @@ def _by_hand(embedder: Embedder, text: str, pooling: str) -> torch.Tensor:
 def test_turned_vectors_keep_as_much_of_the_products_as_their_width_can() -> None:
     chance = np.random.default_rng(0)
     flat = chance.normal(size=(50, 5)) @ chance.normal(size=(5, 32))  # in truth five directions
-    said = [{"vector": row.astype(np.float32)} for row in flat]
+    said = [{"output": row.astype(np.float32)} for row in flat]
     found = Directions.of(said)
     for width in (5, 8, 31):
         turned = found.fitted(flat, width)
@@ -130,23 +129,23 @@ def test_turned_vectors_keep_as_much_of_the_products_as_their_width_can() -> Non
 
 
 def test_a_teacher_that_says_nothing_is_named() -> None:
-    with pytest.raises(UserError, match="zeros of all texts"):
-        Directions.of([{"vector": np.zeros(4, dtype=np.float32)}] * 3)
+    with pytest.raises(UserError, match="vectors of all texts are zero"):
+        Directions.of([{"output": np.zeros(4, dtype=np.float32)}] * 3)
 
 
 def test_teachers_side_by_side_have_the_mean_of_their_cosines() -> None:
     one, two = wide(), model("bpe", {})
     taught, examples = lesson(one), rows(TEXTS[:6])
-    both = [taught.said(each, framing_for(each), examples) for each in (one, two)]
-    mean = [taught.mean(pair) for pair in zip(*both, strict=True)]
+    both = [taught.teacher_outputs(each, framing_for(each), examples) for each in (one, two)]
+    mean = [taught.average(pair) for pair in zip(*both, strict=True)]
 
     def cosines(said: Any) -> Any:
-        vectors = np.stack([each["vector"] for each in said]).astype(np.float64)
+        vectors = np.stack([each["output"] for each in said]).astype(np.float64)
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
         return vectors @ vectors.T
 
     assert np.allclose(cosines(mean), (cosines(both[0]) + cosines(both[1])) / 2, atol=1e-5)
-    assert len(mean[0]["vector"]) == 128 + 64
+    assert len(mean[0]["output"]) == 128 + 64
 
 
 @pytest.mark.parametrize(
@@ -157,20 +156,20 @@ def test_a_student_learns_where_texts_lie(kind: str, normalize: bool) -> None:
     teacher = wide()
     teacher = replace(teacher, card=replace(teacher.card, normalize=normalize))
     taught, examples = lesson(teacher), rows(TEXTS)
-    said = taught.said(teacher, framing_for(teacher), examples)
-    taught = taught.settled(examples, said)
+    said = taught.teacher_outputs(teacher, framing_for(teacher), examples)
+    taught = taught.fit_teacher(examples, said)
     student = model(kind, {}, length=48, scale=3.0)
     framing = framing_for(student)
-    judges = [taught.answered(*each) for each in zip(examples, said, strict=True)]
-    before = evaluate_examples(taught.task, student, framing, judges, tune=True).scores
-    table = taught.table(examples, said, student, framing)
+    judges = [taught.with_teacher_answer(*each) for each in zip(examples, said, strict=True)]
+    before = evaluate_examples(taught, student, framing, judges, tune=True).scores
+    table = taught.dataset(examples, student, framing, said)
     assert "fits into the student's 64" in table.notes[0]
-    losses = learned(student, taught.objective, table, steps=80, learning_rate=5e-3)
-    after = evaluate_examples(taught.task, student, framing, judges, tune=True).scores
+    losses = learned(student, taught.objective(), table, steps=80, learning_rate=5e-3)
+    after = evaluate_examples(taught, student, framing, judges, tune=True).scores
     assert losses[-1] < 0.1 * losses[0]
     assert after["spearman"].value > max(0.9, before["spearman"].value + 0.1) and after["pearson"].value > 0.9
     assert after["spearman"].low <= after["spearman"].value <= after["spearman"].high
-    card = taught.task.to_card(student.card)
+    card = taught.to_card(student.card)
     assert (card.pooling, card.normalize) == ("mean", normalize)
 
 
@@ -179,19 +178,19 @@ def test_students_without_attention(family: str, width: int) -> None:
     """A network that reads both ways has vectors twice as wide as its layers, and one that convolves its own number."""
     settings = {"lstm": {"layers": 1, "bidirectional": True}}.get(family, {})
     student = weft.new(family, vocabulary("word"), settings={"width": 64, **settings}, heads={}).opened
-    taught, framing = EmbedLesson(EmbedTask()), framing_for(student)
-    said = taught.said(student, framing, rows(LONG))
-    assert said[0]["vector"].shape == (width,)
-    batch = whole(taught.table(rows(LONG), said, student, framing))
-    assert float(loss(taught.objective, student.network.eval(), batch).detach()) == pytest.approx(0, abs=1e-5)
+    taught, framing = EmbedTask(), framing_for(student)
+    said = taught.teacher_outputs(student, framing, rows(LONG))
+    assert said[0]["output"].shape == (width,)
+    batch = whole(taught.dataset(rows(LONG), student, framing, said))
+    assert float(loss(taught.objective(), student.network.eval(), batch).detach()) == pytest.approx(0, abs=1e-5)
 
 
 def test_a_student_that_only_looks_back_has_no_first_token() -> None:
     student = weft.new("gpt2", vocabulary("bpe"), size="1x64", settings={"context": 48}).opened
-    taught = EmbedLesson(EmbedTask("first"))
-    said = [{"vector": np.ones(4, dtype=np.float32)}]
+    taught = EmbedTask("first")
+    said = [{"output": np.ones(4, dtype=np.float32)}]
     with pytest.raises(UserError, match="use mean pooling"):
-        taught.table(rows(["a b"]), said, student, framing_for(student))
+        taught.dataset(rows(["a b"]), student, framing_for(student), said)
 
 
 # ------------------------------------------------------------------------------------------------- how it is judged
@@ -251,8 +250,8 @@ def test_likeness_of_the_same_and_of_nothing() -> None:
 
 def test_vectors_that_are_not_taught_do_not_count() -> None:
     student = model("wordpiece", {})
-    taught = EmbedLesson(EmbedTask())
-    said = [{"vector": np.eye(4, dtype=np.float32)[0] * (number != 1)} for number in range(3)]
-    batch = whole(taught.table(rows(TEXTS[:3]), said, student, framing_for(student)))
+    taught = EmbedTask()
+    said = [{"output": np.eye(4, dtype=np.float32)[0] * (number != 1)} for number in range(3)]
+    batch = whole(taught.dataset(rows(TEXTS[:3]), student, framing_for(student), said))
     assert TextVectors().counts(batch) == {"teacher": 2}
     assert (batch.targets["direction_weight"] > 0).tolist() == [True, False, True]

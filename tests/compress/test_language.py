@@ -256,10 +256,10 @@ def test_one_vocabulary_and_no_second_reading(teacher: Path, capsys: pytest.Capt
     """Epochs after the first, and later runs, cost no teacher; and what it has kept is told."""
     assert distilled(teacher, "one", "--student", "mlp", "--set", "student.settings.width=64") == 0
     said = capsys.readouterr().err
-    assert "chances of the next word" in said and "% kept" in said
+    assert "probabilities of the next token" in said and "% kept" in said
     about, kept = (json.loads(Path("one/run", name).read_text()) for name in ("run.json", "kept.json"))
     size = int(re.search(r"teacher: ([\d,]+) places, ([\d,]+) read anew", said)[1].replace(",", ""))  # type: ignore[index]
-    assert about["teacher_forwards"] == size and float(re.search(r"([\d.]+) times through", said)[1]) > 1  # type: ignore[index]
+    assert about["teacher_forwards"] == size and float(re.search(r"([\d.]+) epochs", said)[1]) > 1  # type: ignore[index]
     bits = kept["bits_per_byte"]
     assert kept["kept"] == pytest.approx(bits["teacher"]["value"] / bits["student"]["value"])
     model = weft.load("one")
@@ -276,13 +276,13 @@ def test_another_vocabulary_reads_what_the_teacher_writes(teacher: Path, capsys:
     assert distilled(teacher, "one", *words, "--hard", "0") == 0
     said = capsys.readouterr().err
     assert "another vocabulary than the teacher's" in said and "57 read anew" in said and "alone" in said
-    written = Path("one/run/taught.txt").read_text().splitlines()
+    written = Path("one/run/teacher_texts.txt").read_text().splitlines()
     begun = [" ".join(text.split()[:4]) for text in TEXTS[:57]]
     assert all(line.startswith(head) for line, head in zip(written, begun, strict=True))  # what it goes on from
     assert written != TEXTS[:57] and sum(line in lines(500, 3) for line in written) > 5  # its own, some of them right
     assert distilled(teacher, "two", *words) == 0
     assert "0 read anew" in capsys.readouterr().err  # whatever else is read beside it
-    assert Path("two/run/taught.txt").read_text().splitlines() == [*written, *TEXTS[:57]]
+    assert Path("two/run/teacher_texts.txt").read_text().splitlines() == [*written, *TEXTS[:57]]
 
 
 def test_going_on_ends_as_the_whole_run(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,7 +316,7 @@ def test_a_student_comes_near_its_teacher(teacher: Path) -> None:
 def test_mistakes_are_one_line(teacher: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Path("empty.txt").write_text("\n")
     for given, words in (
-        (("--text", "text.txt", "--student", "bert:1x64"), "bert does not write on from a text"),
+        (("--text", "text.txt", "--student", "bert:1x64"), "bert does not continue a text"),
         (("--text", "empty.txt", "--student", "1x64"), "there is no text in it"),
         (("--text", "text.txt", "--student", "ngram"), "cannot be a student"),
         (("--text", "text.txt", "--student", "1x64", "--augment", "2"), "leave out --augment"),

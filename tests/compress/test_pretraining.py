@@ -16,11 +16,14 @@ import weft
 from tests.once import once
 from tests.training.test_resume import contents, same
 from weft.cli.main import run
+from weft.distillation.context import Distillation
 from weft.distillation.distill import distill
 from weft.distillation.recipe import DistillRecipe, StudentSection, TeacherSection
 from weft.distillation.student import begun_student
+from weft.distillation.teacher_cache import Teacher
 from weft.errors import UserError
 from weft.nn.rows import Ragged
+from weft.progress import silent
 from weft.runs.pretrain import pretrain
 from weft.runs.resume import resume
 from weft.text.tokenizers.training import learn
@@ -88,20 +91,12 @@ def test_every_second_layer_is_the_teachers(tmp_path: Path) -> None:
         made.opened.network.get_submodule("segments").weight.normal_()  # type: ignore[operator]
     recipe = DistillRecipe(teacher=TeacherSection(folders=("x",)), student=StudentSection(model="distilbert"))
     with listening() as stop:
-        begun = begun_student(
-            Run(tmp_path),
-            recipe,
-            [made.opened],
-            {"words": None},
-            "words",
-            lambda: [],
-            stop,
-            quiet,
-            lambda *_: None,  # type: ignore[arg-type,return-value]
-        )
+        teachers = [Teacher(made.opened, tmp_path, "")]
+        context = Distillation(Run(tmp_path), recipe, teachers, torch.device("cpu"), stop, quiet, silent)
+        begun = begun_student(context, {"words": None}, "words", lambda: [])
     student, teacher = begun.opened.network.eval(), made.opened.network.eval()
     assert begun.opened.family.name == "distilbert" and begun.opened.config.layers == 2 and not begun.fresh
-    assert not hasattr(student, "pooler") and set(begun.opened.heads) == {"words"}
+    assert student.pooler is None and set(begun.opened.heads) == {"words"}
     batch = Ragged.of([[2, 8, 9, 30, 3], [2, 11, 3]])
     ours: list[torch.Tensor] = []
     theirs: list[torch.Tensor] = []

@@ -61,7 +61,7 @@ def test_flags_and_arguments_stand_above_a_file(
 ) -> None:
     found: list[Any] = []
     monkeypatch.setattr(
-        "weft.distillation.distill._gone", lambda run, recipe, *_: found.append(recipe) or weft.load(teacher)
+        "weft.distillation.distill.go", lambda run, recipe, *_: found.append(recipe) or weft.load(teacher)
     )
     write_texts(here / "texts.txt", kinds_of(12))
     (here / "mine.toml").write_text(

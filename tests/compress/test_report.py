@@ -16,16 +16,17 @@ from tests.compress.test_compare import Links
 from tests.tasks.small import kinds, quiet, write_rows
 from weft.cli.main import run as command
 from weft.comparison.rows import rows_of
+from weft.data.reading import Dataset
 from weft.distillation.curve import part_of
-from weft.distillation.dataset import Material
 from weft.distillation.language_dataset import held_texts
-from weft.distillation.recipe import DistillData
-from weft.distillation.report import blanked, read_table
+from weft.distillation.recipe import DistillDataSection
+from weft.distillation.report import read_table
 from weft.errors import UserError
 from weft.runs import finetune
 from weft.tasks.base import Example
+from weft.tasks.classify import TextTask
 from weft.tasks.registry import task_for
-from weft.tasks.tag import joined
+from weft.tasks.tag import TagTask, joined
 from weft.training.signals import Interrupted
 
 TEXTS = 80
@@ -127,12 +128,12 @@ def test_stages_are_runs_of_their_own_and_are_gone_on_with(
     data = write_rows(tmp_path / "rows.jsonl", kinds(40, 5))
     short = {"steps": 3, "batch": 8, "evaluate_every": 3}
     out = tmp_path / "small"
-    real = finetune.go_on
+    real = finetune.go
 
     def stopped(*_: Any) -> Any:
         raise Interrupted(2, "stopped")
 
-    monkeypatch.setattr(finetune, "go_on", stopped)
+    monkeypatch.setattr(finetune, "go", stopped)
     with pytest.raises(Interrupted, match=f"stopped; go on with: weft resume {out}"):
         weft.distill(
             teacher,
@@ -148,7 +149,7 @@ def test_stages_are_runs_of_their_own_and_are_gone_on_with(
     stages = out / "run" / "stages"
     before = {name: (stages / name / "model.safetensors").read_bytes() for name in ("pretrain", "distill")}
     assert (out / "model.safetensors").read_bytes() == before["distill"] != before["pretrain"]
-    monkeypatch.setattr(finetune, "go_on", real)
+    monkeypatch.setattr(finetune, "go", real)
     heard = list[str]()
     model = weft.resume(out, log=heard.append)
     assert {name: (stages / name / "model.safetensors").read_bytes() for name in before} == before
@@ -203,22 +204,23 @@ def test_a_student_of_words_is_held_beside_its_teacher_on_held_out_text(rows: Pa
     assert (found["task"], found["chosen"], found["agreed"]) == ("fill", "filled", "same")
     assert found["models"][1]["name"] == "s (student)" and found["models"][1]["costs"]["p50"] > 0
     texts = (rows / "texts.txt").read_text().splitlines()
-    held = [each.texts[0] for each in held_texts(DistillData(text=(str(rows / "texts.txt"),), holdout=0.1))]
+    held = [each.texts[0] for each in held_texts(DistillDataSection(text=(str(rows / "texts.txt"),), holdout=0.1))]
     assert held == texts[-len(held) :] and 1 <= len(held) <= 8
 
 
 def test_a_greater_part_holds_every_smaller_one() -> None:
     rows = [Example((str(n),), None, "") for n in range(100)]
-    whole = Material(rows, (100,), list(range(0, 100, 2)), [1, 3], False, {}, None)
+    whole = Dataset(rows, list(range(0, 100, 2)), [1, 3], {})
     parts = [part_of(whole, share, 0) for share in (0.125, 0.25, 0.5, 1.0)]
-    assert [len(part.learned) for part in parts] == [6, 12, 25, 50] and parts[-1] is whole
+    assert [len(part.train_numbers) for part in parts] == [6, 12, 25, 50] and parts[-1] is whole
     for less, more in zip(parts, parts[1:], strict=False):
-        assert set(less.learned) < set(more.learned) and less.learned == sorted(less.learned)
-    assert all(part.judged == [1, 3] and part.rows is rows for part in parts)
-    assert part_of(whole, 0.25, 1).learned != parts[1].learned
+        assert set(less.train_numbers) < set(more.train_numbers) and less.train_numbers == sorted(less.train_numbers)
+    assert all(part.dev_numbers == [1, 3] and part.examples is rows for part in parts)
+    assert part_of(whole, 0.25, 1).train_numbers != parts[1].train_numbers
 
 
 def test_what_a_teacher_said_is_taken_out_again() -> None:
-    assert blanked(Example(("a",), "label", "here")) == Example(("a",), None, "here")
+    task = TextTask("classify", "label")
+    assert task.without_target(Example(("a",), "label", "here")) == Example(("a",), None, "here")
     tagged = joined(["a", "b"], ["O", "O"])
-    assert blanked(Example(("a b",), tagged, "")).target == replace(tagged, tags=None)
+    assert TagTask().without_target(Example(("a b",), tagged, "")).target == replace(tagged, tags=None)

@@ -14,16 +14,23 @@ from tests.compress.lessons import ODD, Saying, learned, loss, model, whole
 from tests.tasks.small import questions
 from weft.data.examples import Examples
 from weft.data.masking import NOTHING
-from weft.distillation.answer import AnswerLesson, by_character, chances_of
-from weft.distillation.base import Said
 from weft.errors import UserError
 from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import Ends
-from weft.tasks.answer import AnswerTask, candidates, encoded_pairs, tokens_of, windows_of
+from weft.tasks.answer import (
+    AnswerTask,
+    by_character,
+    candidates,
+    encoded_pairs,
+    side_probabilities,
+    tokens_of,
+    windows_of,
+)
 from weft.tasks.base import Example
 from weft.tasks.forward import framing_for, head_outputs, tokenizer_of
+from weft.tasks.teacher_arrays import TeacherArrays
 
-LESSON = AnswerLesson(AnswerTask(), temperature=2.0, hard=0.5)
+LESSON = AnswerTask(soft=SoftTargets(2.0, 0.5))
 FAR = "so it is now . " * 12
 
 
@@ -37,7 +44,7 @@ def rows(count: int = 6, before: str = "") -> list[Example]:
     return found
 
 
-def pointed(context: str, answer: str, sure: float = 12.0) -> Said:
+def pointed(context: str, answer: str, sure: float = 12.0) -> TeacherArrays:
     """What a teacher that reads characters says who knows the answer: its ends, and a little everywhere."""
     start = context.find(answer)
     every = np.arange(len(context), dtype=np.int32)
@@ -59,7 +66,7 @@ def by_rows(table: Examples) -> list[NDArray[Any]]:
 def test_with_the_same_tokens_the_targets_are_what_the_teacher_says_there() -> None:
     teacher = model("wordpiece", {"answer": 2}, length=48)
     framing, examples = framing_for(teacher), rows(5)
-    table = LESSON.table(examples, LESSON.said(teacher, framing, examples), teacher, framing)
+    table = LESSON.dataset(examples, teacher, framing, LESSON.teacher_outputs(teacher, framing, examples))
     assert table.count == len(examples)
     batch = whole(table)
     network: Any = teacher.network
@@ -88,7 +95,7 @@ def test_an_answer_arrives_at_the_tokens_that_hold_it(teacher: str, student: str
         assert ends is not None
         said = dict(_heard(source, ends))
         example = Example(("where ?", ODD), ((start, answer),), "")
-        table = LESSON.table([example], [said], pupil, framing)
+        table = LESSON.dataset([example], pupil, framing, [said])
         held = 0
         for row, (found, right) in enumerate(zip(by_rows(table), table.by_row["ends"], strict=True)):
             assert np.allclose(found.sum(0), 1, atol=1e-6) and (found >= 0).all()
@@ -97,7 +104,7 @@ def test_an_answer_arrives_at_the_tokens_that_hold_it(teacher: str, student: str
         assert held
 
 
-def _heard(opened: Any, ends: tuple[int, int]) -> Said:
+def _heard(opened: Any, ends: tuple[int, int]) -> TeacherArrays:
     """What a teacher says that is very sure of these two tokens."""
     framing = replace(framing_for(opened), length=48, stride=16)
     asked, contexts = encoded_pairs(tokenizer_of(opened), [("where ?", ODD)])
@@ -118,7 +125,7 @@ def test_windows_of_a_long_context() -> None:
     student = model("bpe", {"answer": 2}, length=30, stride=9)
     context = FAR + "Ada lives in New York . " + FAR
     example = Example(("where lives Ada ?", context), None, "")
-    table = LESSON.table([example], [pointed(context, "New York", 24.0)], student, framing_for(student))
+    table = LESSON.dataset([example], student, framing_for(student), [pointed(context, "New York", 24.0)])
     right = AnswerTask().dataset(
         [replace(example, target=((context.find("New York"), "New York"),))], student, framing_for(student)
     )
@@ -132,7 +139,7 @@ def test_windows_of_a_long_context() -> None:
 def test_a_long_context_is_said_by_all_windows_together() -> None:
     teacher = model("wordpiece", {"answer": 2}, length=24, stride=8)
     framing, example = framing_for(teacher), rows(1, before=FAR)[0]
-    said = LESSON.said(teacher, framing, [example])[0]
+    said = LESSON.teacher_outputs(teacher, framing, [example])[0]
     windows = AnswerTask().encode([example.texts], tokenizer_of(teacher), framing)
     logits, pieces = head_outputs(teacher, windows, "answer", True)[0], windows.pieces[0]
     found = candidates(logits, pieces, *windows.places[0])
@@ -142,22 +149,22 @@ def test_a_long_context_is_said_by_all_windows_together() -> None:
     best = max(float(ends[piece.lead : -1, 0].max()) for piece, ends in zip(pieces, logits, strict=True))
     assert said["starts"].max() == pytest.approx(best)
     start, end = map(int, said["answer"])
-    assert LESSON.answered(example, said).target == ((start, example.texts[1][start:end]),)
-    assert LESSON.answered(example, {**said, "answer": np.zeros(0)}).target == ()
+    assert LESSON.with_teacher_answer(example, said).target == ((start, example.texts[1][start:end]),)
+    assert LESSON.with_teacher_answer(example, {**said, "answer": np.zeros(0)}).target == ()
 
 
 def test_a_question_that_is_too_long_is_named_by_its_row() -> None:
     teacher = model("character", {"answer": 2}, length=24)
     example = Example(("where lives Ada ? " * 2, FAR), None, "rows.jsonl line 7")
     with pytest.raises(UserError, match="rows.jsonl line 7: a question of 36 tokens leaves too little room"):
-        LESSON.said(teacher, framing_for(teacher), [example])
+        LESSON.teacher_outputs(teacher, framing_for(teacher), [example])
 
 
 @pytest.mark.parametrize("hard", [0.0, 0.25])
 def test_the_gradient_is_the_formula(hard: float) -> None:
     student = model("wordpiece", {"answer": 2}, length=24, stride=8)
     framing, examples = framing_for(student), rows(3, before="so it is now . " * 2)
-    batch = whole(LESSON.table(examples, LESSON.said(student, framing, examples), student, framing))
+    batch = whole(LESSON.dataset(examples, student, framing, LESSON.teacher_outputs(student, framing, examples)))
     network = Saying(torch.randn(len(batch.tokens), 2, generator=torch.Generator().manual_seed(0)))
     loss(Ends(SoftTargets(2.0, hard)), network, batch).backward()
     wanted = torch.zeros_like(network.said)
@@ -178,9 +185,9 @@ def test_the_gradient_is_the_formula(hard: float) -> None:
 def test_a_batch_that_is_filled_up_means_the_same() -> None:
     teacher = model("wordpiece", {"answer": 2}, length=24, stride=8)
     framing, examples = framing_for(teacher), rows(6, before="so it is now . " * 3)
-    table = LESSON.table(examples, LESSON.said(teacher, framing, examples), teacher, framing)
+    table = LESSON.dataset(examples, teacher, framing, LESSON.teacher_outputs(teacher, framing, examples))
     student = model("wordpiece", {"answer": 2}, scale=3.0).network.eval()
-    plain, filled = (loss(LESSON.objective, student, whole(table, fixed)) for fixed in (False, True))
+    plain, filled = (loss(LESSON.objective(), student, whole(table, fixed)) for fixed in (False, True))
     assert float(plain.detach()) > 0.1 and torch.allclose(plain, filled, rtol=1e-5)
 
 
@@ -188,13 +195,13 @@ def test_the_mean_of_teachers_with_different_tokens() -> None:
     example = rows(1)[0]
     context = example.texts[1]
     sure, other = pointed(context, "lives in", 9.0), pointed(context, "lives", 6.0)
-    words = LESSON.said(*(lambda t: (t, framing_for(t)))(model("wordpiece", {"answer": 2})), [example])[0]
-    mean = LESSON.mean([sure, other, words])
+    words = LESSON.teacher_outputs(*(lambda t: (t, framing_for(t)))(model("wordpiece", {"answer": 2})), [example])[0]
+    mean = LESSON.average([sure, other, words])
     for side, name in enumerate(("starts", "ends")):
         wanted = np.zeros(len(context))
         for each in (sure, other, words):
-            np.add.at(wanted, each[f"{name}_at"], chances_of(each, side, 1.0)[0] / 3)
-        found, nothing = chances_of(mean, side, 1.0)
+            np.add.at(wanted, each[f"{name}_at"], side_probabilities(each, side, 1.0)[0] / 3)
+        found, nothing = side_probabilities(mean, side, 1.0)
         there = np.zeros(len(context))
         there[mean[f"{name}_at"]] = found
         assert np.allclose(there, wanted, atol=1e-6) and nothing + there.sum() == pytest.approx(1, abs=1e-6)
@@ -205,12 +212,11 @@ def test_the_mean_of_teachers_with_different_tokens() -> None:
 def test_a_student_learns_what_its_teacher_says(kind: str) -> None:
     examples = [replace(row, target=None) for row in rows(6)]
     said = [pointed(row.texts[1], row.texts[1].split()[number % 4]) for number, row in enumerate(examples)]
-    lesson = LESSON.settled(examples, said)
-    assert lesson.hard == 0
+    lesson = replace(LESSON, soft=SoftTargets(2.0))
     student = model(kind, {"answer": 2}, length=48, scale=4.0)
     framing = framing_for(student)
-    losses = learned(student, lesson.objective, lesson.table(examples, said, student, framing), steps=80)
+    losses = learned(student, lesson.objective(), lesson.dataset(examples, student, framing, said), steps=80)
     assert losses[-1] < 0.05 * losses[0]
-    found = lesson.task.predict(student, framing, [row.texts for row in examples])
+    found = lesson.predict(student, framing, [row.texts for row in examples])
     answers = [row.texts[1][slice(*each.output.spans[0][1:])] for row, each in zip(examples, found, strict=True)]
-    assert answers == [lesson.answered(*each).target[0][1] for each in zip(examples, said, strict=True)]
+    assert answers == [lesson.with_teacher_answer(*each).target[0][1] for each in zip(examples, said, strict=True)]

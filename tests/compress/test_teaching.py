@@ -23,28 +23,27 @@ from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.cli.main import run
 from weft.distillation import report as reporting
 from weft.distillation import teacher_outputs as teaching
-from weft.distillation.base import Said
-from weft.distillation.classify import TextLesson
 from weft.distillation.teacher_cache import Teacher, TeacherReads, digest_of_folder
 from weft.distillation.teacher_outputs import teacher_outputs
 from weft.progress import silent
 from weft.tasks.base import Example
 from weft.tasks.classify import TextTask
+from weft.tasks.teacher_arrays import TeacherArrays
 from weft.training.log import RunLog
 from weft.training.signals import Interrupted, Stop
 
 KILLED = Path(__file__).parent / "killed.py"
 
 
-class Echo(TextLesson):
+class Echo(TextTask):
     """Says of each text its letters, once for each word: arrays of many lengths; of some texts one thing more."""
 
-    read: list[str] = []  # noqa: RUF012
+    seen: list[str] = []  # noqa: RUF012
 
-    def said(self, teacher: LoadedModel, framing: Any, examples: Sequence[Example]) -> list[Said]:
-        found: list[Said] = []
+    def teacher_outputs(self, model: LoadedModel, windows: Any, examples: Sequence[Example]) -> list[TeacherArrays]:
+        found: list[TeacherArrays] = []
         for example in examples:
-            Echo.read.append(example.texts[0])
+            Echo.seen.append(example.texts[0])
             words = example.texts[0].split()
             letters = np.array([[len(word), ord(word[0])] for word in words], dtype=np.float32).reshape(-1, 2)
             text = np.frombuffer(example.texts[0].encode(), dtype=np.uint8)
@@ -60,7 +59,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def listened(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> Teacher:
-    Echo.read = []
+    Echo.seen = []
     monkeypatch.setattr(teaching, "SHARD", 8)
     return Teacher(open_folder(teacher), teacher, digest_of_folder(teacher))
 
@@ -70,7 +69,7 @@ def examples_of(texts: Sequence[str]) -> list[Example]:
 
 
 def asked(listened: Teacher, texts: Sequence[str], parts: Sequence[int] | None = None, stop: Stop | None = None) -> Any:
-    lesson = Echo(TextTask("classify", "label", labels=("a", "b", "c")))
+    lesson = Echo("classify", "label", labels=("a", "b", "c"))
     return teacher_outputs(
         lesson, [listened], examples_of(texts), parts or [len(texts)], Stop() if stop is None else stop, quiet, silent
     )
@@ -120,18 +119,18 @@ def test_another_teacher_is_asked_anew(teacher: Path, listened: Teacher, here: P
 def test_whoever_stops_keeps_whole_shards(listened: Teacher, monkeypatch: pytest.MonkeyPatch) -> None:
     texts = [row["text"] + f" {number}" for number, row in enumerate(kinds_of(24))]
     stop = Stop()
-    before = Echo.said
+    before = Echo.teacher_outputs
 
     def said(self: Echo, *given: Any) -> Any:
-        if len(Echo.read) >= 8:
+        if len(Echo.seen) >= 8:
             stop.number = 15
         return before(self, *given)
 
-    monkeypatch.setattr(Echo, "said", said)
+    monkeypatch.setattr(Echo, "teacher_outputs", said)
     with pytest.raises(Interrupted, match="its outputs so far are cached"):
         asked(listened, texts, stop=stop)
-    assert len(Echo.read) == 16  # the second shard was on its way and is written; the third was not begun
-    monkeypatch.setattr(Echo, "said", before)
+    assert len(Echo.seen) == 16  # the second shard was on its way and is written; the third was not begun
+    monkeypatch.setattr(Echo, "teacher_outputs", before)
     assert asked(listened, texts).forwards == 8
 
 
@@ -170,7 +169,7 @@ def test_the_cache_is_listed_and_cleared(listened: Teacher, here: Path, capsys: 
     asked(listened, [row["text"] for row in kinds_of(9)])
     assert run(["cache", "list"]) == 0
     said = capsys.readouterr().out
-    assert "0 tokenized texts and what 1 teacher has said" in said and f"teacher {listened.folder}" in said
+    assert "0 tokenized texts and the outputs of 1 teacher" in said and f"teacher {listened.folder}" in said
     assert run(["cache", "clear"]) == 0
     assert not list((here / "cache").rglob("*.safetensors"))
     assert asked(listened, [row["text"] for row in kinds_of(9)]).forwards == 9

@@ -11,7 +11,6 @@ import torch
 from tests.compress.lessons import ODD, Saying, learned, loss, model, whole
 from tests.tasks.small import sentences
 from weft.data.masking import NOTHING
-from weft.distillation.tag import TagLesson
 from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import LOGITS, TAUGHT, Tags
 from weft.tasks.base import Example
@@ -20,7 +19,7 @@ from weft.tasks.tag import TagTask, first_tokens, joined, raw
 from weft.text.windows import Framing
 
 LABELS = ("O", "B-LOC", "B-PER", "I-PER")
-LESSON = TagLesson(TagTask(LABELS), temperature=2.0, hard=0.5)
+LESSON = TagTask(LABELS, SoftTargets(2.0, 0.5))
 
 
 def rows(count: int = 6, often: int = 1) -> list[Example]:
@@ -40,7 +39,7 @@ def small(framing: Framing, length: int, stride: int) -> Framing:
 def test_with_the_same_tokens_the_targets_are_what_the_teacher_says_there() -> None:
     teacher = model("wordpiece", {"tag": 4}, labels=LABELS)
     framing, examples = framing_for(teacher), rows(6, often=5)
-    table = LESSON.table(examples, LESSON.said(teacher, framing, examples), teacher, framing)
+    table = LESSON.dataset(examples, teacher, framing, LESSON.teacher_outputs(teacher, framing, examples))
     assert table.count > len(examples)  # long ones took several windows
     batch = whole(table)
     network = teacher.network
@@ -56,15 +55,15 @@ def test_with_the_same_tokens_the_targets_are_what_the_teacher_says_there() -> N
 def test_scores_of_a_word_arrive_at_that_word(teacher: str, student: str) -> None:
     words = ODD.split()
     examples = [Example((ODD,), None, "raw"), Example((" ".join(words),), joined(words), "words")]
-    said = LESSON.said(*(lambda t: (t, framing_for(t)))(model(teacher, {"tag": 4}, labels=LABELS)), examples)
+    said = LESSON.teacher_outputs(*(lambda t: (t, framing_for(t)))(model(teacher, {"tag": 4}, labels=LABELS)), examples)
     # Numbers in place of scores, to see which word each came from; a word of which nothing was read has none.
     marked = [
-        {"scores": np.arange(len(each["known"]), dtype=np.float32)[:, None] * np.ones((1, 4)), "known": each["known"]}
+        {"logits": np.arange(len(each["known"]), dtype=np.float32)[:, None] * np.ones((1, 4)), "known": each["known"]}
         for each in said
     ]
     pupil = model(student, {"tag": 4})
     framing = small(framing_for(pupil), 12, 5)
-    table = LESSON.table(examples, marked, pupil, framing)
+    table = LESSON.dataset(examples, pupil, framing, marked)
     assert table.places is not None and table.spots is not None
     # Each window says which tokens of the text it has for its own: so the words come in order, each once.
     found, tokenizer = 0, tokenizer_of(pupil)
@@ -92,13 +91,13 @@ def test_words_that_no_teacher_has_read_are_not_taught() -> None:
     teacher = model("character", {"tag": 4}, labels=LABELS)
     framing = replace(framing_for(teacher), cutting=True, length=12)
     example = Example(("Ada goes to Rome now",), joined(["Ada", "goes", "to", "Rome", "now"]), "")
-    said = LESSON.said(teacher, framing, [example])
+    said = LESSON.teacher_outputs(teacher, framing, [example])
     assert said[0]["known"].tolist() == [True, True, True, False, False]
-    table = LESSON.table([example], said, model("wordpiece", {"tag": 4}), framing_for(model("wordpiece", {"tag": 4})))
+    table = LESSON.dataset([example], model("wordpiece", {"tag": 4}), framing_for(model("wordpiece", {"tag": 4})), said)
     assert table.by_place[TAUGHT].tolist() == [1, 1, 1, 0, 0]
     batch = whole(table)
     assert Tags(4, SoftTargets()).counts(batch) == {"teacher": 3}
-    answered = LESSON.answered(example, said[0])
+    answered = LESSON.with_teacher_answer(example, said[0])
     assert answered.target.tags[3:] == ("O", "O") and len(answered.target.tags) == 5
 
 
@@ -107,9 +106,9 @@ def test_the_gradient_is_the_formula(hard: float) -> None:
     """Hinton's: T (softmax(s/T) - softmax(t/T)), beside that of right tags, each by its part."""
     teacher = model("wordpiece", {"tag": 4}, labels=LABELS)
     framing, examples = framing_for(teacher), rows()
-    said = LESSON.said(teacher, framing, examples)
+    said = LESSON.teacher_outputs(teacher, framing, examples)
     said[0] = {**said[0], "known": np.zeros_like(said[0]["known"])}  # one with tags alone
-    batch = whole(LESSON.table(examples, said, teacher, framing))
+    batch = whole(LESSON.dataset(examples, teacher, framing, said))
     network = Saying(torch.randn(len(batch.tokens), 4, generator=torch.Generator().manual_seed(0)))
     objective = Tags(4, SoftTargets(3.0, hard))
     loss(objective, network, batch).backward()
@@ -129,9 +128,9 @@ def test_the_gradient_is_the_formula(hard: float) -> None:
 def test_a_batch_that_is_filled_up_means_the_same() -> None:
     teacher = model("wordpiece", {"tag": 4}, labels=LABELS)
     framing, examples = framing_for(teacher), rows(6, often=4)
-    table = LESSON.table(examples, LESSON.said(teacher, framing, examples), teacher, framing)
+    table = LESSON.dataset(examples, teacher, framing, LESSON.teacher_outputs(teacher, framing, examples))
     student = model("wordpiece", {"tag": 4}, scale=3.0).network.eval()
-    plain, filled = (loss(LESSON.objective, student, whole(table, fixed)) for fixed in (False, True))
+    plain, filled = (loss(LESSON.objective(), student, whole(table, fixed)) for fixed in (False, True))
     assert float(plain.detach()) > 0.1 and torch.allclose(plain, filled, rtol=1e-5)
 
 
@@ -140,32 +139,31 @@ def test_several_teachers_are_heard_by_the_names_of_their_tags() -> None:
     one = model("wordpiece", {"tag": 4}, labels=LABELS)
     examples, framing = rows(3), framing_for(one)
     two = replace(one, card=replace(one.card, labels=other))
-    assert LESSON.same(two, "tag") and not LESSON.same(replace(one, card=replace(one.card, labels=("O", "X"))), "tag")
-    first, second = (LESSON.said(each, framing, examples)[1] for each in (one, two))
+    assert LESSON.same_outputs(TagTask(other)) and not LESSON.same_outputs(TagTask(("O", "X")))
+    first, second = (LESSON.teacher_outputs(each, framing, examples)[1] for each in (one, two))
     order = [other.index(label) for label in LABELS]
-    assert np.array_equal(second["scores"], first["scores"][:, order])
-    mean = LESSON.mean([first, second])
-    chances = [torch.tensor(each["scores"]).softmax(1) for each in (first, second)]
-    assert torch.allclose(torch.tensor(mean["scores"]).exp(), (chances[0] + chances[1]) / 2, atol=1e-6)
+    assert np.array_equal(second["logits"], first["logits"][:, order])
+    mean = LESSON.average([first, second])
+    chances = [torch.tensor(each["logits"]).softmax(1) for each in (first, second)]
+    assert torch.allclose(torch.tensor(mean["logits"]).exp(), (chances[0] + chances[1]) / 2, atol=1e-6)
     silent = {**second, "known": np.zeros_like(second["known"])}
-    alone = LESSON.mean([first, silent])
-    assert torch.allclose(torch.tensor(alone["scores"]).exp(), chances[0], atol=1e-6) and alone["known"].all()
+    alone = LESSON.average([first, silent])
+    assert torch.allclose(torch.tensor(alone["logits"]).exp(), chances[0], atol=1e-6) and alone["known"].all()
 
 
 @pytest.mark.parametrize("kind", [pytest.param("wordpiece", marks=pytest.mark.slow), "bpe"])
 def test_a_student_learns_what_its_teacher_says(kind: str) -> None:
     teacher = model("wordpiece", {"tag": 4}, labels=LABELS)
     examples = [replace(row, target=None) for row in rows(6)]
-    said = LESSON.said(teacher, framing_for(teacher), examples)
-    lesson = LESSON.settled(examples, said)
-    assert lesson.hard == 0 and LESSON.settled(rows(6), said).hard == 0.5
+    said = LESSON.teacher_outputs(teacher, framing_for(teacher), examples)
+    lesson = replace(LESSON, soft=SoftTargets(2.0))
     student = model(kind, {"tag": 4}, scale=1.0)
     framing = framing_for(student)
-    losses = learned(student, lesson.objective, lesson.table(examples, said, student, framing))
+    losses = learned(student, lesson.objective(), lesson.dataset(examples, student, framing, said))
     assert losses[-1] < 0.02 * losses[0]
-    answers = [lesson.answered(*each) for each in zip(examples, said, strict=True)]
-    own = lesson.task.predict(student, framing, [each.target for each in answers])
-    ours = [tag for each in own for tag in lesson.task.tags(each)]
+    answers = [lesson.with_teacher_answer(*each) for each in zip(examples, said, strict=True)]
+    own = lesson.predict(student, framing, [each.target for each in answers])
+    ours = [tag for each in own for tag in lesson.tags(each)]
     theirs = [tag for each in answers for tag in each.target.tags]
     same = [one == other for one, other in zip(ours, theirs, strict=True)]
     assert sum(same) >= 0.9 * len(same) and len(set(theirs)) > 2

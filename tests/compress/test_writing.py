@@ -20,14 +20,13 @@ from weft.cli.main import run
 from weft.data.batching import Feed
 from weft.data.examples import batch_of
 from weft.data.pairs import Sequences, TargetSampler, TextSide
-from weft.distillation.recipe import DistillSettings
-from weft.distillation.seq2seq import WritingLesson, packed, unpacked
+from weft.distillation.recipe import DistillSection
 from weft.errors import UserError
 from weft.objectives.sequences import Writing
 from weft.tasks.base import Example
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model
-from weft.tasks.seq2seq import SequenceTask, chrf_near
+from weft.tasks.seq2seq import SequenceTask, TeacherTexts, chrf_near, pack_texts, unpack_texts
 from weft.tasks.translate import translate
 from weft.text.tokenizers.training import learn
 from weft.text.windows import Framing
@@ -54,9 +53,11 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return once(tmp_path_factory, "writer", make) / "run"
 
 
-def lesson_of(teacher: Path, **wanted: Any) -> tuple[WritingLesson, Model]:
+def lesson_of(teacher: Path, **wanted: Any) -> tuple[SequenceTask, Model]:
     model = weft.load(teacher)
-    return WritingLesson.of([model.opened], "translate", DistillSettings(**{"hard": 0.0, **wanted})), model
+    return SequenceTask.from_model(model.opened, "translate").learning_from(
+        DistillSection(**{"hard": 0.0, **wanted}), [model.opened]
+    ), model
 
 
 def framed(model: Model) -> Framing:
@@ -74,8 +75,8 @@ def targets_of(table: Sequences, model: Model) -> list[str]:
 
 def test_what_is_learned_is_what_translate_prints(teacher: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lesson, model = lesson_of(teacher)
-    said = lesson.said(model.opened, framed(model), SOURCES)
-    table = lesson.table(SOURCES, said, model.opened, framed(model))
+    said = lesson.teacher_outputs(model.opened, framed(model), SOURCES)
+    table = lesson.dataset(SOURCES, model.opened, framed(model), said)
     assert run(["translate", str(teacher), *(source for source, _ in PAIRS), "--beam-size", "5"]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert targets_of(table, model) == printed and table.ways is None
@@ -84,11 +85,11 @@ def test_what_is_learned_is_what_translate_prints(teacher: Path, capsys: pytest.
 
 def test_arrays_hold_any_text() -> None:
     ways = [("grün, fünf 🙂", -0.25), ("", -2.0), ("Katze", -3.5)]
-    assert unpacked(packed(ways)) == ways
-    assert {name: values.dtype.kind for name, values in packed(ways).items()} == {
+    assert unpack_texts(pack_texts(ways)) == ways
+    assert {name: values.dtype.kind for name, values in pack_texts(ways).items()} == {
         "texts": "u",
         "ends": "i",
-        "chances": "f",
+        "logprobs": "f",
     }
 
 
@@ -96,7 +97,7 @@ def test_of_several_texts_each_counts_by_its_chance(teacher: Path) -> None:
     lesson, model = lesson_of(teacher, n=3)
     framing = framed(model)
     found = translate(model.opened, [source for source, _ in PAIRS], beam_size=5, n=3)
-    table = lesson.table(SOURCES, lesson.said(model.opened, framing, SOURCES), model.opened, framing)
+    table = lesson.dataset(SOURCES, model.opened, framing, lesson.teacher_outputs(model.opened, framing, SOURCES))
     assert table.ways is not None and table.count == len(PAIRS)
     for number, each in enumerate(found):
         by_text = dict[str, float]()
@@ -168,7 +169,7 @@ def test_the_closest_to_the_right_text_is_taken(teacher: Path) -> None:
     framing = framed(model)
     right = [Example((source,), f"{target} Kuh", "") for source, target in PAIRS]
     found = translate(model.opened, [source for source, _ in PAIRS], beam_size=4, n=4)
-    table = lesson.table(right, lesson.said(model.opened, framing, right), model.opened, framing)
+    table = lesson.dataset(right, model.opened, framing, lesson.teacher_outputs(model.opened, framing, right))
     best = [max((way.text for way in each.best), key=lambda text: chrf_near(text, example.target))
             for each, example in zip(found, right, strict=True)]  # fmt: skip
     taken = targets_of(table, model)
@@ -177,41 +178,42 @@ def test_the_closest_to_the_right_text_is_taken(teacher: Path) -> None:
     )
     assert taken != [each.text for each in found]  # somewhere it is not the likeliest
     # Where nothing is known of what is right, the likeliest.
-    unknown = lesson.table(SOURCES, lesson.said(model.opened, framing, SOURCES), model.opened, framing)
+    unknown = lesson.dataset(SOURCES, model.opened, framing, lesson.teacher_outputs(model.opened, framing, SOURCES))
     assert targets_of(unknown, model) == [each.text for each in found]
 
 
 def test_right_texts_have_their_share() -> None:
-    lesson = WritingLesson(SequenceTask("translate"), best=2, hard=0.25)
+    lesson = SequenceTask("translate", soft=TeacherTexts(n=2, hard=0.25))
     written = [("a b", math.log(0.3)), ("a c", math.log(0.1)), ("a b", math.log(0.2))]
-    known = lesson.ways(Example(("x",), "right", ""), written)
+    known = lesson.teacher_targets(Example(("x",), "right", ""), written)
     assert known == pytest.approx({"a b": 0.75 * 5 / 6, "a c": 0.75 / 6, "right": 0.25})
-    assert lesson.ways(Example(("x",), "a c", ""), written) == pytest.approx({"a b": 0.625, "a c": 0.375})
-    assert lesson.ways(Example(("x",), None, ""), written) == pytest.approx({"a b": 5 / 6, "a c": 1 / 6})
-    assert lesson.ways(Example(("x",), None, ""), [("", 0.0)]) == {}  # nothing was written, nothing is learned
-    assert lesson.ways(Example(("x",), "right", ""), [("", 0.0)]) == {"right": 1.0}
-    assert replace(lesson, hard=1.0).ways(Example(("x",), "right", ""), written) == {"right": 1.0}
+    assert lesson.teacher_targets(Example(("x",), "a c", ""), written) == pytest.approx({"a b": 0.625, "a c": 0.375})
+    assert lesson.teacher_targets(Example(("x",), None, ""), written) == pytest.approx({"a b": 5 / 6, "a c": 1 / 6})
+    assert lesson.teacher_targets(Example(("x",), None, ""), [("", 0.0)]) == {}  # nothing to learn
+    assert lesson.teacher_targets(Example(("x",), "right", ""), [("", 0.0)]) == {"right": 1.0}
+    hard = replace(lesson, soft=TeacherTexts(n=2, hard=1.0))
+    assert hard.teacher_targets(Example(("x",), "right", ""), written) == {"right": 1.0}
 
 
 def test_a_student_with_other_tokens_learns_the_same_texts(teacher: Path) -> None:
     lesson, model = lesson_of(teacher, n=2)
     framing = framed(model)
-    said = lesson.said(model.opened, framing, SOURCES)
-    tokens = learn([text for each in said for text, _ in unpacked(each)] + [s for s, _ in PAIRS], "bpe", 320)
+    said = lesson.teacher_outputs(model.opened, framing, SOURCES)
+    tokens = learn([text for each in said for text, _ in unpack_texts(each)] + [s for s, _ in PAIRS], "bpe", 320)
     student = weft.new("seq2seq", tokens, size="1x64", settings={"context": 64})
-    table = lesson.table(SOURCES, said, student.opened, framed(student))
-    assert targets_of(table, student) == [text for each in said for text, _ in unpacked(each)]
+    table = lesson.dataset(SOURCES, student.opened, framed(student), said)
+    assert targets_of(table, student) == [text for each in said for text, _ in unpack_texts(each)]
 
 
 def test_texts_too_long_for_the_student_are_told(teacher: Path) -> None:
     lesson, model = lesson_of(teacher)
     framing = framed(model)
-    said = lesson.said(model.opened, framing, SOURCES)
-    table = lesson.table(SOURCES, said, model.opened, replace(framing, length=5))
+    said = lesson.teacher_outputs(model.opened, framing, SOURCES)
+    table = lesson.dataset(SOURCES, model.opened, replace(framing, length=5), said)
     assert table.count < len(PAIRS) and "left out" in table.notes[0]
-    with pytest.raises(UserError, match="written nothing"):
-        lesson.table(SOURCES, [packed([])] * len(SOURCES), model.opened, framing)
-    some = lesson.table(SOURCES, [packed([]), *said[1:]], model.opened, framing)
+    with pytest.raises(UserError, match="written no text"):
+        lesson.dataset(SOURCES, model.opened, framing, [pack_texts([])] * len(SOURCES))
+    some = lesson.dataset(SOURCES, model.opened, framing, [pack_texts([]), *said[1:]])
     assert some.count == len(PAIRS) - 1 and some.notes[0].startswith("1 text from which the teacher wrote nothing")
 
 
@@ -220,11 +222,13 @@ def test_several_teachers_write_together(teacher: Path) -> None:
     with torch.no_grad():
         for parameter in other.network.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    lesson = WritingLesson.of([model.opened, other.opened], "translate", DistillSettings())
-    found = lesson.said(model.opened, framed(model), SOURCES[:6])
+    lesson = SequenceTask.from_model(model.opened, "translate").learning_from(
+        DistillSection(), [model.opened, other.opened]
+    )
+    found = lesson.teacher_outputs(model.opened, framed(model), SOURCES[:6])
     wanted = translate(model.opened, [source for source, _ in PAIRS[:6]], others=[other.opened], beam_size=5)
-    assert [unpacked(each)[0][0] for each in found] == [each.text for each in wanted]
-    assert [unpacked(each)[0][1] for each in found] == pytest.approx([each.logprob for each in wanted])
+    assert [unpack_texts(each)[0][0] for each in found] == [each.text for each in wanted]
+    assert [unpack_texts(each)[0][1] for each in found] == pytest.approx([each.logprob for each in wanted])
 
 
 # ------------------------------------------------------------------------------------------------- the whole command
@@ -264,7 +268,7 @@ def test_right_texts_beside_the_teacher(teacher: Path, capsys: pytest.CaptureFix
     judges = ("--dev-source", "dev.en", "--dev-target", "dev.de")
     assert distilled(teacher, "out", "--data", "rows.tsv", "--student", "1x64", "--closest", *judges) == 0
     said = capsys.readouterr().err
-    assert "20 texts to learn from, 10 of them with a right answer" in said and "kept by bleu" in said
+    assert "20 texts to learn from, 10 of them labeled" in said and "kept by bleu" in said
     card = weft.load("out").card
     assert [metric.name for metric in card.metrics] == ["bleu", "chrf", "exact", "length_ratio"]
     assert card.window is not None and card.window.length == 7  # no more than it has ever read

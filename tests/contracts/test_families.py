@@ -13,7 +13,8 @@ from torch import Tensor
 from tests.table import ATTENTIVE, CASES, LEARNED, PLAIN, SPEAKERS
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, usual_heads
-from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
+from weft.checkpoint.folder import LoadedModel, open_folder
+from weft.checkpoint.save import save_folder
 from weft.nn.multihead import Sighting
 from weft.nn.rows import Ragged, Rows
 

@@ -232,7 +232,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(made: Path, here: 
             model(given)
     with pytest.raises(UserError, match="translate needs a model that reads one text and writes another, not vec2seq"):
         weft.load(made, task="translate")
-    with pytest.raises(UserError, match="they come from a table"):
+    with pytest.raises(UserError, match="only models that generate from a text have a source"):
         model.evaluate(source="a.txt", target="b.txt")
     pairs = learned(here, training={**PLAN, "steps": 1})
     with pytest.raises(UserError, match="this transformer model does not write from vectors"):

@@ -26,7 +26,7 @@ from weft.runs.ladder import beginning_of, ladder, split, subwords
 from weft.runs.ladder_page import page_of, verdict
 from weft.runs.ladder_recipe import LadderRecipe
 from weft.runs.recipes import Recipe
-from weft.runs.rung_run import Place, _recipe
+from weft.runs.rung_run import LadderFolder, _recipe
 from weft.runs.rungs import RUNGS, recipe_of
 from weft.tasks.contexts import places_of, useful
 from weft.training.signals import Interrupted
@@ -245,7 +245,7 @@ def test_who_won_and_why() -> None:
         return {**about, **usual, "curve": [] if counted else curve, **more}
 
     won = verdict({"rungs": [rung("ngram-5", 2.0, True), rung("lstm", 2.2, False)]})
-    assert "The 5-gram foresaw the held-out text best: 2.000" in won and "Counting won at this budget" in won
+    assert "The 5-gram predicted the held-out text best: 2.000" in won and "Counting won at this budget" in won
     assert "stopped after 0.5 passes over the text (500 tokens)" in won and "still falling, by 0.030" in won
     won = verdict({"rungs": [rung("ngram-5", 2.2, True), rung("transformer", 2.195, False)]})
     assert "Learning beat counting" in won and "intervals overlap" in won and "30 tokens" in won and "sees 4" in won
@@ -279,9 +279,9 @@ def test_recipes_of_rungs() -> None:
 
 def test_a_rung_with_a_budget_of_its_own(whole: Path) -> None:
     recipe = LadderRecipe(rungs={"lstm": {"training": {"steps": 7}}})
-    own = _recipe(Place(whole), recipe, "lstm").training
+    own = _recipe(LadderFolder(whole), recipe, "lstm").training
     assert own.steps == 7 and own.minutes is None
-    assert _recipe(Place(whole), recipe, "transformer").training.minutes == 3.0
+    assert _recipe(LadderFolder(whole), recipe, "transformer").training.minutes == 3.0
 
 
 def test_a_page_of_nothing_yet() -> None:

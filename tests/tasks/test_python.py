@@ -22,7 +22,7 @@ from tests.tasks.small import TINY, kinds, model_for, pairs, questions, quiet, s
 from weft import progress as saying
 from weft.cli.main import run
 from weft.data.tables import RunRows
-from weft.distillation.recipe import DistillData
+from weft.distillation.recipe import DistillDataSection
 from weft.errors import UserError
 from weft.runs import pretrain as pretraining
 from weft.runs import word_vectors as learning
@@ -82,7 +82,7 @@ def test_sections_are_merged_key_by_key(monkeypatch: pytest.MonkeyPatch) -> None
     settings: dict[str, Any] = {"student": {"settings": {"heads": 2}}, "distill": {"hard": 0.1}}
     student = {"model": "2x64", "settings": {"context": 8}}
     given = overlaid(settings, {"distill": {"n": 2}})
-    said = settings_of(given, RunRows(), DistillData, {"text": None}, {"student.model": student}, None)
+    said = settings_of(given, RunRows(), DistillDataSection, {"text": None}, {"student.model": student}, None)
     assert said["student"] == {"model": "2x64", "settings": {"heads": 2, "context": 8}}
     assert said["distill"] == {"hard": 0.1, "n": 2}
 

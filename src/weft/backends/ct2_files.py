@@ -66,7 +66,7 @@ def check_files(folder: Path, files: EngineFiles) -> None:
         if not path.is_file():
             raise UserError(f"{path}: the engine's weights are missing; export the model again")
         with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-            variables, aliases = _BinaryReader(data, files.spec).read()
+            variables, aliases = _ByteReader(data, files.spec).read()
             check_variables(path, variables, aliases, expected_of(files.config, files.spec, files.precision))
             _check_numbers(path, variables, data)
     except OSError as error:
@@ -149,7 +149,7 @@ class Stored:
         return np.frombuffer(data, np.dtype(self.described.kind), count, self.offset)
 
 
-class _BinaryReader:
+class _ByteReader:
     """Goes through a model file; nothing is loaded but names, shapes and single numbers."""
 
     def __init__(self, data: mmap.mmap, spec: str) -> None:

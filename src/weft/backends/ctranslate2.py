@@ -40,24 +40,24 @@ HEADS = "heads.safetensors"  # what the engine has no words for
 PATIENCE = 3.0
 
 
-def network_of(folder: Path, told: LoadedModel) -> Network:
+def network_of(folder: Path, model: LoadedModel) -> Network:
     """The stand-in for a network whose layers CTranslate2 runs."""
-    config, family, inside = told.config, told.family, folder / ENGINE
+    config, family, inside = model.config, model.family, folder / ENGINE
     try:
-        words = named_tokens(told.writer, config.vocabulary)
+        words = named_tokens(model.writer, config.vocabulary)
         vocabularies = {"vocabulary": words}
         if family.reads:
-            read = named_tokens(told.tokenizer, config.source_vocabulary or config.vocabulary)
+            read = named_tokens(model.tokenizer, config.source_vocabulary or config.vocabulary)
             both = {"source_vocabulary": read, "target_vocabulary": words}
             vocabularies = {"shared_vocabulary": words} if read == words else both
         spec = "TransformerSpec" if family.reads else "TransformerDecoderSpec"
         spec = spec if family.speaks else "TransformerEncoderSpec"
-        check_files(inside, EngineFiles(spec, config, told.card.precision, vocabularies, told.writer))
+        check_files(inside, EngineFiles(spec, config, model.card.precision, vocabularies, model.writer))
     except IndexError:  # of a special token
         raise UserError(f"{folder}: a token of the tokenizer is none of the model's {config.vocabulary}") from None
     if not family.speaks:
-        return Ct2Encoder(inside, told, heads_of(folder, told)).eval()
-    return Ct2Generator(inside, told, list(vocabularies.values())).eval()
+        return CT2Encoder(inside, model, heads_of(folder, model)).eval()
+    return CT2Decoder(inside, model, list(vocabularies.values())).eval()
 
 
 def kept_names(names: Sequence[str], config: Any, heads: Mapping[str, int]) -> list[str]:
@@ -66,14 +66,14 @@ def kept_names(names: Sequence[str], config: Any, heads: Mapping[str, int]) -> l
     return [name for name in names if name.startswith(("heads.", "pooler.")) or (table and name == "tokens.weight")]
 
 
-def heads_of(folder: Path, told: LoadedModel) -> Network:
+def heads_of(folder: Path, model: LoadedModel) -> Network:
     """The family's own network with its heads alone: it knows how they read a hidden state."""
-    config, path = told.config, folder / HEADS
+    config, path = model.config, folder / HEADS
     stored = read_file(path) if path.exists() else {}
     if config.has("pooler"):  # the published format does not say it: the tensors do
         config = replace(config, pooler=any(name.startswith("pooler.") for name in stored))
-    network = outline(told.family, config, told.heads)
-    names = kept_names(list(network.state_dict()), config, told.heads)
+    network = outline(model.family, config, model.heads)
+    names = kept_names(list(network.state_dict()), config, model.heads)
     kept = {name.partition(".")[0] for name in names} | {"heads"}
     for name, _ in list(network.named_children()):
         if name not in kept:
@@ -91,14 +91,14 @@ def heads_of(folder: Path, told: LoadedModel) -> Network:
 # ------------------------------------------------------------------------------------------------- those that read
 
 
-class Ct2Encoder(Engine):
+class CT2Encoder(Engine):
     """An encoder: its last layer from the engine, its heads our own."""
 
-    def __init__(self, folder: Path, told: LoadedModel, body: Any) -> None:
-        super().__init__(told.config)
+    def __init__(self, folder: Path, model: LoadedModel, body: Any) -> None:
+        super().__init__(model.config)
         self.folder, self.body = folder, body
-        self.engine = engine_of("Encoder", folder, told.card.precision)
-        self.marked = told.config.has("segments")
+        self.engine = engine_of("Encoder", folder, model.card.precision)
+        self.marked = model.config.has("segments")
 
     @property
     def heads(self) -> Any:
@@ -143,25 +143,25 @@ class Ct2Encoder(Engine):
 
 
 def _parted(flat: Tensor, sizes: list[int]) -> list[list[int]]:
-    every, found, begin = flat.tolist(), [], 0
+    every, parts, begin = flat.tolist(), [], 0
     for size in sizes:
-        found.append(every[begin : begin + size])
+        parts.append(every[begin : begin + size])
         begin += size
-    return found
+    return parts
 
 
 # ------------------------------------------------------------------------------------------------ those that write
 
 
-class Ct2Generator(Engine):
+class CT2Decoder(Engine):
     """A decoder, or an encoder-decoder, that the engine itself searches."""
 
     SCORES_TEXTS = SEARCHES = True
 
-    def __init__(self, folder: Path, told: LoadedModel, vocabularies: list[list[str]]) -> None:
-        super().__init__(told.config)
-        self.folder, self.reads, self.never = folder, told.family.reads, told.never
-        self.precision, self.patience = told.card.precision, PATIENCE
+    def __init__(self, folder: Path, model: LoadedModel, vocabularies: list[list[str]]) -> None:
+        super().__init__(model.config)
+        self.folder, self.reads, self.never = folder, model.family.reads, model.never
+        self.precision, self.patience = model.card.precision, PATIENCE
         self.engine = engine_of("Translator" if self.reads else "Generator", folder, self.precision)
         self.source_words, self.target_words = vocabularies[0], vocabularies[-1]
         self.engine_end = read_json(folder / "config.json", MEGABYTE)["eos_token"]
@@ -180,16 +180,16 @@ class Ct2Generator(Engine):
         options = {**_searching(choice, self.patience), **self._ruled(request, choice)}
         if live and options["beam_size"] == 1 and options["num_hypotheses"] == 1 and len(request.prompts) == 1:
             return (yield from self._one(request, choice, seeds, options))
-        found: list[list[Completion]] = [[] for _ in request.prompts]
+        by_row: list[list[Completion]] = [[] for _ in request.prompts]
         for some, limit in self._together(request, choice):
             for row, completions in zip(some, self._batch(request, choice, seeds, some, limit, options), strict=True):
-                found[row] = completions
-            yield [(row, None) for row in some for _ in found[row][0].tokens]
-        late = [row for row, completions in enumerate(found) if self._beyond(request, row, completions)]
+                by_row[row] = completions
+            yield [(row, None) for row in some for _ in by_row[row][0].tokens]
+        late = [row for row, completions in enumerate(by_row) if self._beyond(request, row, completions)]
         for row in late:  # its neighbors had more room: it is asked again, alone
-            found[row] = self._batch(request, choice, seeds, [row], request.limits[row], options)[0]
-            yield [(row, None) for _ in found[row][0].tokens]
-        return found
+            by_row[row] = self._batch(request, choice, seeds, [row], request.limits[row], options)[0]
+            yield [(row, None) for _ in by_row[row][0].tokens]
+        return by_row
 
     def _together(self, request: Request, choice: Sampling | Beam) -> list[tuple[list[int], int]]:
         """Rows that go through the engine at once, and the most tokens that they may say.
@@ -229,14 +229,14 @@ class Ct2Generator(Engine):
             more["callback"] = on_progress
         results = self._call(engine, request, some, limit, more)
         penalty = options["length_penalty"]
-        found = []
+        completions = []
         for row, result in zip(some, results, strict=True):
             if not all(score < math.inf for score in result.scores):  # also where one is no number
                 raise NotFinite(self.folder)
             pairs = zip(self._tokens(result), result.scores, strict=True)
             every = [(tokens, score * max(len(tokens), 1) ** penalty) for tokens, score in pairs]
-            found.append([self._completion(request, row, tokens, logprob, options) for tokens, logprob in every])
-        return found
+            completions.append([self._completion(request, row, tokens, logprob, options) for tokens, logprob in every])
+        return completions
 
     def _call(self, engine: Any, request: Request, some: list[int], limit: int, options: dict[str, Any]) -> Any:
         options = {**options, **self._lengths(request, limit)}
@@ -278,16 +278,18 @@ class Ct2Generator(Engine):
             read = [[self.source_words[int(token)] for token in source] for source in sources]
             # It adds the end token by itself, and scores it.
             ends = [own[-1:] == [self.engine_end] for own in words]
-            told = [own[:-1] if ended else own for own, ended in zip(words, ends, strict=True)]
+            targets = [own[:-1] if ended else own for own, ended in zip(words, ends, strict=True)]
             with engine_errors(self.folder):
-                found = self.engine.score_batch(read, told, max_input_length=0)
-            return [sum(each.log_probs[: len(own) + ended]) for each, own, ended in zip(found, told, ends, strict=True)]
+                results = self.engine.score_batch(read, targets, max_input_length=0)
+            return [
+                sum(each.log_probs[: len(own) + ended]) for each, own, ended in zip(results, targets, ends, strict=True)
+            ]
         whole = [
             [*(self.target_words[token] for token in prompt), *own] for prompt, own in zip(prompts, words, strict=True)
         ]
         with engine_errors(self.folder):
-            found = self.engine.score_batch(whole, max_input_length=0)
-        return [sum(each.log_probs[-len(own) :]) for each, own in zip(found, words, strict=True)]
+            results = self.engine.score_batch(whole, max_input_length=0)
+        return [sum(each.log_probs[-len(own) :]) for each, own in zip(results, words, strict=True)]
 
     def text_logprobs(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
         """Of a decoder: the log-probability of every token of each text but the first, after those before it."""
@@ -338,18 +340,18 @@ class Ct2Generator(Engine):
         """The rules of an answer in the engine's words; those that it has none for, or means otherwise, are refused."""
         rules, usual = request.processor.rules, Rules()
         wide = isinstance(choice, Beam) and choice.width > 1
-        told = [banned for banned in rules.banned if len(banned) > 1 or banned[0] not in self.never]
+        own = [banned for banned in rules.banned if len(banned) > 1 or banned[0] not in self.never]
         refused = {
             "keep to a closed list of answers or words": rules.choices or rules.allowed,
-            "begin an answer as it is told": rules.forced,
+            "force the first tokens of an answer": rules.forced,
             "let a window slide": request.slide,
             "hand out alternatives to each token": request.alternatives is not None,
             "hand out alignments": request.attention,
             "stop at a string while it follows several answers": request.stopped is not None and (wide or choice.n > 1),
             # It means something else by these: the prompt counts for nothing, and chances are taken after the rules.
-            "keep from repetitions as it is told (repetition_penalty, no_repeat)": rules.no_repeat
+            "avoid repetitions (repetition_penalty, no_repeat) by the same rule": rules.no_repeat
             or rules.repetition_penalty != usual.repetition_penalty,
-            "ban words, or give a minimum length, in a beam": wide and (told or rules.min_tokens),
+            "ban words, or give a minimum length, in a beam": wide and (own or rules.min_tokens),
             "ban a word of several tokens": not self.reads and any(len(banned) > 1 for banned in rules.banned),
         }
         asked = [what for what, given in refused.items() if given]
@@ -379,12 +381,12 @@ def _searching(choice: Sampling | Beam, patience: float) -> dict[str, Any]:
         }
     if choice.min_p is not None or choice.typical is not None:
         raise cannot("draw by min_p or typical")
-    found: dict[str, Any] = {"beam_size": 1, "num_hypotheses": choice.n, "patience": 1.0, "length_penalty": 1.0}
+    search: dict[str, Any] = {"beam_size": 1, "num_hypotheses": choice.n, "patience": 1.0, "length_penalty": 1.0}
     if choice.greedy:
-        return found
+        return search
     drawn = {
         "sampling_topk": choice.top_k or 0,
         "sampling_topp": choice.top_p,
         "sampling_temperature": choice.temperature,
     }
-    return {**found, **{name: value for name, value in drawn.items() if value is not None}}
+    return {**search, **{name: value for name, value in drawn.items() if value is not None}}

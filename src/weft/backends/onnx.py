@@ -35,21 +35,21 @@ class OnnxNetwork(Network):
 
     here: Tensor
 
-    def __init__(self, folder: Path, told: LoadedModel) -> None:
-        super().__init__(told.config)
-        self.heads, self.folder = dict(told.heads), folder
+    def __init__(self, folder: Path, model: LoadedModel) -> None:
+        super().__init__(model.config)
+        self.heads, self.folder = dict(model.heads), folder
         # Of what each token is given out as, where no head reads it.
-        self.wide = outline(told.family, told.config, told.heads).features
+        self.wide = outline(model.family, model.config, model.heads).features
         # Nothing is learned here, but others ask a network where it is.
         self.register_buffer("here", torch.zeros(1), persistent=False)
         # Whether it takes the range of its integers over a whole batch, so that each row must go through alone.
-        traced = told.family.name not in WRITTEN
-        self.graph, self.one_by_one = started(folder / GRAPH, told.config, traced)
+        traced = model.family.name not in WRITTEN
+        self.graph, self.one_by_one = started(folder / GRAPH, model.config, traced)
         self.inputs = [each.name for each in self.graph.get_inputs()]
         self.masked = not traced  # a traced graph reads rows of equal length
         self.outputs = [each.name for each in self.graph.get_outputs()]
         self.by_token = self.outputs != ["logits"] or "tag" in self.heads
-        self.word_graph = started(folder / WORDS, told.config, traced)[0] if "words" in self.heads else None
+        self.word_graph = started(folder / WORDS, model.config, traced)[0] if "words" in self.heads else None
         self._check(folder)
 
     @property
@@ -96,23 +96,23 @@ class OnnxNetwork(Network):
         lengths = [end - start for start, end in zip(starts, starts[1:], strict=False)]
         flat = tokens.numpy()
         marks = None if segments is None else segments.numpy()
-        found: NDArray[Any] | None = None
+        output: NDArray[Any] | None = None
         grouped = similar_lengths if self.masked else equal_lengths
         groups = [[row] for row in range(len(lengths))] if self.one_by_one else grouped(lengths)
         for group in groups:
-            said = self._said(flat, marks, starts, lengths, group)
-            if found is None:
+            part = self._run_group(flat, marks, starts, lengths, group)
+            if output is None:
                 count = tokens.shape[0] if self.by_token else rows.count
-                found = np.zeros((count, *said.shape[1 + self.by_token :]), dtype=said.dtype)
+                output = np.zeros((count, *part.shape[1 + self.by_token :]), dtype=part.dtype)
             if not self.by_token:
-                found[group] = said
+                output[group] = part
                 continue
             for place, number in enumerate(group):
-                found[starts[number] : starts[number + 1]] = said[place, : lengths[number]]
-        assert found is not None, "there are no rows"
-        return torch.from_numpy(found)
+                output[starts[number] : starts[number + 1]] = part[place, : lengths[number]]
+        assert output is not None, "there are no rows"
+        return torch.from_numpy(output)
 
-    def _said(
+    def _run_group(
         self,
         tokens: NDArray[Any],
         segments: NDArray[Any] | None,
@@ -131,8 +131,8 @@ class OnnxNetwork(Network):
             if segments is not None and "token_type_ids" in fed:
                 fed["token_type_ids"][place, : lengths[number]] = segments[own]
         shape = (len(group), longest, *self.widths) if self.by_token else (len(group), *self.widths)
-        said = run(self.graph, fed, self.folder / GRAPH, shape)
-        return said[0] if len(said) == 1 else np.stack(said, -1)
+        outputs = run(self.graph, fed, self.folder / GRAPH, shape)
+        return outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)
 
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all words at the places asked for: n width -> n vocabulary"""

@@ -97,8 +97,8 @@ def check_graph(data: bytes, path: Path, config: Any, traced: bool = False) -> b
         raise UserError(f"{path}: holds functions, training or sparse tensors of its own, which no exported model has")
     versions = {opset.domain: opset.version for opset in model.opset_import}
     if versions != {"": OPSET, RUNTIME: 1} or model.ir_version != FORMAT:
-        told = ", ".join(f"{shown(name) or 'ONNX'} {version}" for name, version in versions.items())
-        raise UserError(f"{path}: written for {told} (format {model.ir_version}), where ONNX {OPSET} is expected")
+        opsets = ", ".join(f"{shown(name) or 'ONNX'} {version}" for name, version in versions.items())
+        raise UserError(f"{path}: written for {opsets} (format {model.ir_version}), where ONNX {OPSET} is expected")
     if len(graph.node) > MAX_NODES:
         raise UserError(f"{path}: has {len(graph.node):,} operators, more than {MAX_NODES:,}")
     _check_tensors(graph, path)

@@ -1,4 +1,4 @@
-"""How much memory an ONNX graph takes at once, told from its shapes before the runtime opens it.
+"""How much memory an ONNX graph takes at once, by its shapes before the runtime opens it.
 
 Every operator of a graph may make more of what it is given: a few that join a tensor with itself fill any memory.
 """
@@ -25,7 +25,11 @@ SMALL = 64  # numbers of a stored tensor that may say a shape
 LENGTH = 1 << 16  # tokens of a row that is read at once, at most
 TOKENS = 1024  # of several rows together
 LARGEST = 1 << 31  # of a size that others are worked out from
-GROWING = {"Expand": (1,), "Pad": (1,), "Range": (0, 1, 2)}  # what makes as much as it is told, and where it is told
+GROWING = {
+    "Expand": (1,),
+    "Pad": (1,),
+    "Range": (0, 1, 2),
+}  # operators with inputs that decide the size of the output
 
 
 def _slice(size: NDArray[Any], first: NDArray[Any], last: NDArray[Any], *rest: NDArray[Any]) -> NDArray[Any]:
@@ -100,7 +104,7 @@ def _sizes(model: Any, path: Path, rows: int, length: int) -> dict[str, int]:
             if name:
                 sizes[name] = 0 if constant or name in known else _bytes(shapes.get(name), onnx)
             if name and sizes[name] < 0:
-                raise UserError(f"{path}: how large {shown(name)} is cannot be told from the graph")
+                raise UserError(f"{path}: how large {shown(name)} is does not follow from the graph")
     return sizes
 
 

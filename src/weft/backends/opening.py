@@ -10,13 +10,12 @@ from typing import Any
 from weft.backends import ctranslate2
 from weft.backends.onnx import OnnxNetwork
 from weft.checkpoint.card import labels_of, read_card
-from weft.checkpoint.configs import CODE, DECODING, read_config
+from weft.checkpoint.configs import read_config
 from weft.checkpoint.families import Family, check_heads
-from weft.checkpoint.folder import LoadedModel, card_of, check_vocabularies, family_of, read_tokenizers
+from weft.checkpoint.folder import LoadedModel, card_of, carried_keys, family_of, read_published, read_tokenizers
 from weft.checkpoint.hashes import check_hashes
 from weft.checkpoint.own import own_config
 from weft.errors import UserError, shown
-from weft.files import MEGABYTE, read_json
 from weft.models.base import Network
 
 # What runs an exported folder: its path and what it says of itself -> a stand-in with the contract of a network.
@@ -36,19 +35,16 @@ def backend_of(folder: Path) -> str | None:
 def opened(folder: Path, trust: bool = False) -> LoadedModel:
     """An exported folder, its engine ready; `trust`: see `check_hashes`."""
     check_hashes(folder, read_card(folder), trust)
-    found = told(folder)
-    name = found.card.backend
+    model = described(folder)
+    name = model.card.backend
     if name not in ENGINES:
         raise UserError(f"{folder / 'weft.json'}: nothing here runs a model for {shown(str(name))}")
-    return replace(found, network=ENGINES[name](folder, found))
+    return replace(model, network=ENGINES[name](folder, model))
 
 
-def told(folder: Path) -> LoadedModel:
+def described(folder: Path) -> LoadedModel:
     """All that a folder says of itself, with no network in it."""
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{str(folder)!r} is not a model folder: it has no config.json")
-    where = str(folder / "config.json")
-    published = read_json(folder / "config.json", 16 * MEGABYTE)
+    published, where = read_published(folder)
     family, own = family_of(published, where)
     if own:
         config, heads = own_config(family, published, where)
@@ -57,17 +53,9 @@ def told(folder: Path) -> LoadedModel:
         heads = _heads(family, published, config, where)
     labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
     card = card_of(folder, labels, heads)
-    tokenizer, target_tokenizer = read_tokenizers(folder)
-    try:
-        check_vocabularies(config, tokenizer, target_tokenizer)
-    except UserError as error:
-        raise UserError(f"{folder}: {error}") from None
-    if not own and family.reads and (folder / "generation_config.json").is_file():
-        decoding = read_json(folder / "generation_config.json", MEGABYTE)
-        published = {**{key: decoding[key] for key in DECODING if key in decoding}, **published}
-    known = {*family.table.keys, "architectures", "model_type", "dtype", "torch_dtype", *CODE}
-    carried = {} if own else {key: value for key, value in published.items() if key not in known}
-    return LoadedModel(family, config, Network(config), heads, tokenizer, card, carried, target_tokenizer)
+    tokenizer, target = read_tokenizers(folder, config)
+    carried = {} if own else carried_keys(folder, family, published)
+    return LoadedModel(family, config, Network(config), heads, tokenizer, card, carried, target)
 
 
 def _heads(family: Family, published: dict[str, Any], config: Any, where: str) -> dict[str, int]:

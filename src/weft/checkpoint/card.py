@@ -24,7 +24,7 @@ class Window:
 
     length: int
     stride: int
-    long: Literal["windows", "cut"] = "windows"  # a longer text goes through in windows, or is cut, and said to be
+    long: Literal["windows", "cut"] = "windows"  # how a longer text is read: in windows, or truncated
 
     def __post_init__(self) -> None:
         if not 1 <= self.stride <= self.length:
@@ -141,14 +141,14 @@ def sentence_settings(folder: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     modules = read_json(path, MEGABYTE, kind=list)
-    found: dict[str, Any] = {"normalize": False}
+    settings: dict[str, Any] = {"normalize": False}
     for module in modules:
         name = module.get("type") if isinstance(module, dict) else None
         kind = name.rpartition(".")[2] if isinstance(name, str) else ""
         if kind == "Pooling":
-            found["pooling"] = _pooling(folder / "1_Pooling" / "config.json")
+            settings["pooling"] = _pooling(folder / "1_Pooling" / "config.json")
         elif kind == "Normalize":
-            found["normalize"] = True
+            settings["normalize"] = True
         elif kind != "Transformer":
             raise UserError(
                 f"{path}: a module {shown(str(name))!r} is not supported; without this file the encoder alone is read"
@@ -165,8 +165,8 @@ def sentence_settings(folder: Path) -> dict[str, Any]:
         read_json(tokenizer).get("model_max_length") if tokenizer.exists() else 0
     )
     if isinstance(length, int) and 4 < length < 1 << 24:
-        found["window"] = Window(length=length, stride=3 * length // 4)
-    return found
+        settings["window"] = Window(length=length, stride=3 * length // 4)
+    return settings
 
 
 def _pooling(path: Path) -> str:

@@ -140,7 +140,7 @@ def read_config(
     unknown = [shown(str(key)) for key in published if key not in known]
     if unknown:
         warnings.warn(f"{where}: not used, since no rule knows them: {listed(unknown)}", stacklevel=2)
-    found: dict[str, Any] = dict(standard)
+    sizes: dict[str, Any] = dict(standard)
     for theirs, ours in table.read.items():
         value = published.get(theirs, table.absent.get(theirs))
         if value is None:
@@ -152,16 +152,16 @@ def read_config(
                     f"{where}: {theirs} is {shown(str(value))!r}; supported are {listed(map(str, choices), 20)}"
                 )
             value = choices[value]
-        found[ours] = value
+        sizes[ours] = value
     for theirs, field_name in table.counted_in.items():
         ours = table.read[theirs]
-        more = found.get(field_name, vars(kind)[field_name])
-        if type(found.get(ours)) is int and type(more) is int:  # of any other kind they are refused below
-            found[ours] -= more + 1
+        more = sizes.get(field_name, vars(kind)[field_name])
+        if type(sizes.get(ours)) is int and type(more) is int:  # of any other kind they are refused below
+            sizes[ours] -= more + 1
     try:
         if table.together is not None:
-            found |= table.together.read({**table.absent, **published})
-        return build(kind, found, where)
+            sizes |= table.together.read({**table.absent, **published})
+        return build(kind, sizes, where)
     except UserError as error:
         raise UserError(_in_their_words(str(error), table)) from None
 

@@ -1,4 +1,4 @@
-"""Model folders: `config.json`, `model.safetensors`, the tokenizer's files and `weft.json`, read and written whole."""
+"""Model folders: `config.json`, `model.safetensors`, the tokenizer's files and `weft.json`, opened."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft.checkpoint.card import Card, card_values, labels_of, read_card, sentence_settings, write_sentence_settings
-from weft.checkpoint.configs import CODE, DECODING, check_heads_config, read_config, write_config
+from weft.checkpoint.card import Card, labels_of, read_card, sentence_settings
+from weft.checkpoint.configs import CODE, DECODING, check_heads_config, read_config
 from weft.checkpoint.families import FAMILIES, Family, check_heads, family_named
 from weft.checkpoint.hashes import check_hashes
-from weft.checkpoint.names import to_ours, to_theirs
+from weft.checkpoint.names import to_ours
 from weft.checkpoint.outline import outline
-from weft.checkpoint.own import OWN, Own, own_config, own_tensors
-from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
-from weft.config import values_of
+from weft.checkpoint.own import OWN, own_config, own_tensors
+from weft.checkpoint.tensors import read_tensors
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.files import MEGABYTE, read_json, whole_folder, write_json
+from weft.files import MEGABYTE, read_json
 from weft.models.base import Network, start_weights
-from weft.nn.lookup import unsound
+from weft.ngrams import unsound
 from weft.text.tokenizers.marian import is_marian, read_sides
 from weft.text.tokenizers.published import load_tokenizer, vocabulary_file
 from weft.text.tokenizers.tokenizer import Tokenizer
 
+LABEL_KEYS = ("id2label", "label2id", "num_labels", "problem_type")
 TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of what is written
 
 
@@ -64,20 +64,20 @@ class LoadedModel:
     @property
     def never(self) -> tuple[int, ...]:
         """The tokens that are never written: those of the family, and those that the folder says."""
-        found = {self.token_of(role) for role in self.family.never}
-        told = self.carried.get("bad_words_ids")
-        for word in told if isinstance(told, list) else ():
+        tokens = {self.token_of(role) for role in self.family.never}
+        banned = self.carried.get("bad_words_ids")
+        for word in banned if isinstance(banned, list) else ():
             if isinstance(word, list) and len(word) == 1 and type(word[0]) is int:
-                found.add(word[0])
-        return tuple(sorted(number for number in found if number is not None and 0 <= number < self.config.vocabulary))
+                tokens.add(word[0])
+        return tuple(sorted(number for number in tokens if number is not None and 0 <= number < self.config.vocabulary))
 
     def token_of(self, role: str) -> int | None:
         """The id of the token with this role in what is written, from the tokenizer, else from the config."""
         if self.writer is not None:
             return self.writer.id_of(role)
-        told = self.carried.get({"padding": "pad_token_id", "start": "bos_token_id", "end": "eos_token_id"}[role])
+        token = self.carried.get({"padding": "pad_token_id", "start": "bos_token_id", "end": "eos_token_id"}[role])
         begins = self.config.begin if self.family.reads and role == self.family.begins else None
-        return told if type(told) is int else begins
+        return token if type(token) is int else begins
 
 
 def open_folder(
@@ -94,17 +94,14 @@ def open_folder(
     stay that `keep` names, and `mix` puts a fresh mix of all layers below them. `trust`: see `check_hashes`.
     """
     new_heads = dict(new_heads or {})
-    if not folder.is_dir():
-        raise UserError(f"{str(folder)!r} is not a model folder: there is no such folder")
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{str(folder)!r} is not a model folder: it has no config.json")
-    where = str(folder / "config.json")
-    published = read_json(folder / "config.json", 16 * MEGABYTE)
+    published, where = read_published(folder)
     family, own = family_of(published, where)
-    told = read_card(folder)
-    if told is not None and told.backend not in (None, "torch"):
-        raise UserError(f"{folder}: a model for {told.backend} has no weights of our own; take the one it was made of")
-    check_hashes(folder, told, trust)
+    stored_card = read_card(folder)
+    if stored_card is not None and stored_card.backend not in (None, "torch"):
+        raise UserError(
+            f"{folder}: a model for {stored_card.backend} has no weights of our own; take the one it was made of"
+        )
+    check_hashes(folder, stored_card, trust)
     stored = read_tensors(folder)
     check_heads(family, new_heads)
     if own:
@@ -121,58 +118,90 @@ def open_folder(
         stored = _without(family, stored, gone, own, config.tied in (True, "all", "decoder"))
         heads = {head: outputs for head, outputs in heads.items() if head not in gone}
     everything = {**heads, **new_heads}
+    fresh = [f"heads.{head}." for head in new_heads]
     pooled = any(head in family.network.POOLED for head in everything)
     pooler_stored = any(name.startswith("pooler.") for name in stored)
     if config.has("pooler") and (pooled or not own):  # the published format does not say it: the tensors do
         config = replace(config, pooler=pooled or pooler_stored)
+    if pooled and new_heads and not pooler_stored:
+        fresh.append("pooler.")
     if mix and not config.has("mix"):
         raise UserError(f"{folder}: {family.name} has no layers to mix")
-    mixed = mix and not config.mix
-    if mixed:
+    if mix and not config.mix:
         config = replace(config, mix=True)
-    network = outline(family, config, everything)
-    expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
-    fresh = {name for name in expected for head in new_heads if name.startswith(f"heads.{head}.")}
-    if pooled and new_heads and not pooler_stored:
-        fresh |= {name for name in expected if name.startswith("pooler.")}
-    if mixed:
-        fresh |= {name for name in expected if name.startswith("mix.")}
+        fresh.append("mix.")
     try:
-        if own:
-            tensors = own_tensors(stored, expected, fresh)
-        else:
-            tensors = to_ours(family.names_of(config), everything, stored, expected, fresh)
-        scale = config.width**-0.5 if config.weight_scale is None else config.weight_scale
-        fill(network, tensors, fresh, scale, seed)
+        network = _filled(family, config, everything, stored, tuple(fresh), own, seed)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
     labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
     card = card_of(folder, labels, heads)
     if new_heads:  # what the folder says of its old task is not true of the new one
         card = replace(card, task=None, labels=None, columns={}, thresholds={}, temperature=None, metrics=())
-    tokenizer, target_tokenizer = read_tokenizers(folder)
+    tokenizer, target = read_tokenizers(folder, config)
+    known = LABEL_KEYS if card.labels is not None or new_heads else ()
+    carried = {} if own else carried_keys(folder, family, published, known)
+    return LoadedModel(family, config, network.eval(), everything, tokenizer, card, carried, target)
+
+
+def read_published(folder: Path) -> tuple[dict[str, Any], str]:
+    """The `config.json` of a folder, and its name for messages."""
+    if not folder.is_dir():
+        raise UserError(f"{str(folder)!r} is not a model folder: there is no such folder")
+    path = folder / "config.json"
+    if not path.is_file():
+        raise UserError(f"{str(folder)!r} is not a model folder: it has no config.json")
+    return read_json(path, 16 * MEGABYTE), str(path)
+
+
+def carried_keys(
+    folder: Path, family: Family, published: Mapping[str, Any], known: Collection[str] = ()
+) -> dict[str, Any]:
+    """The published keys that mean nothing here, kept for saving; newer folders have a file of those of decoding."""
+    if family.reads and (folder / "generation_config.json").is_file():
+        decoding = read_json(folder / "generation_config.json", MEGABYTE)
+        published = {**{key: decoding[key] for key in DECODING if key in decoding}, **published}
+    known = {*family.table.keys, "architectures", "model_type", "dtype", "torch_dtype", *CODE, *known}
+    return {key: value for key, value in published.items() if key not in known}
+
+
+def _filled(
+    family: Family,
+    config: Any,
+    heads: Mapping[str, int],
+    stored: Mapping[str, Tensor],
+    new: tuple[str, ...],
+    own: bool,
+    seed: int,
+) -> Network:
+    """The network with the stored tensors; those whose names begin with one of `new` get fresh weights."""
+    network = outline(family, config, heads)
+    expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
+    fresh = {name for name in expected if name.startswith(new)} if new else set()
+    if own:
+        tensors = own_tensors(stored, expected, fresh)
+    else:
+        tensors = to_ours(family.names_of(config), heads, stored, expected, fresh)
+    scale = config.width**-0.5 if config.weight_scale is None else config.weight_scale
+    fill(network, tensors, fresh, scale, seed)
+    return network
+
+
+def read_tokenizers(folder: Path, config: Any = None) -> tuple[Tokenizer | None, Tokenizer | None]:
+    """The tokenizer of a folder, and that of the target side where there is one; both must fit the config."""
+    tokenizer: Tokenizer | None
+    target: Tokenizer | None
+    if is_marian(folder):
+        tokenizer, target = read_sides(folder)
+    else:
+        tokenizer = load_tokenizer(folder) if vocabulary_file(folder) else None
+        target = load_tokenizer(folder / TARGET) if (folder / TARGET).is_dir() else None
     try:
-        check_vocabularies(config, tokenizer, target_tokenizer)
+        if config is not None:
+            check_vocabularies(config, tokenizer, target)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
-    # Newer files say there how to decode.
-    if not own and family.reads and (folder / "generation_config.json").is_file():
-        told = read_json(folder / "generation_config.json", MEGABYTE)
-        published = {**{key: told[key] for key in DECODING if key in told}, **published}
-    known = {*family.table.keys, "architectures", "model_type", "dtype", "torch_dtype", *CODE}
-    if card.labels is not None or new_heads:
-        known |= {"id2label", "label2id", "num_labels", "problem_type"}
-    carried = {} if own else {key: value for key, value in published.items() if key not in known}
-    return LoadedModel(family, config, network.eval(), everything, tokenizer, card, carried, target_tokenizer)
-
-
-def read_tokenizers(folder: Path) -> tuple[Tokenizer | None, Tokenizer | None]:
-    """The tokenizer of a folder, and that of what is written where there is one more."""
-    if is_marian(folder):
-        return read_sides(folder)
-    target = folder / TARGET
-    second = load_tokenizer(target) if target.is_dir() else None
-    return load_tokenizer(folder) if vocabulary_file(folder) else None, second
+    return tokenizer, target
 
 
 def check_vocabularies(config: Any, tokenizer: Tokenizer | None, target: Tokenizer | None) -> None:
@@ -184,10 +213,13 @@ def check_vocabularies(config: Any, tokenizer: Tokenizer | None, target: Tokeniz
         raise UserError(f"the model writes with another vocabulary than it reads with, and {TARGET}/ is missing")
     if source is None and target is None and tokenizer.vocabulary > config.vocabulary:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
-    for found, size, what in ((tokenizer, source or config.vocabulary, "read"), (target, config.vocabulary, "written")):
-        if found is not None and found.vocabulary > size:
+    for vocabulary, size, what in (
+        (tokenizer, source or config.vocabulary, "read"),
+        (target, config.vocabulary, "written"),
+    ):
+        if vocabulary is not None and vocabulary.vocabulary > size:
             raise UserError(
-                f"the tokenizer of what is {what} has {found.vocabulary} tokens, the model only {size} for it"
+                f"the tokenizer of what is {what} has {vocabulary.vocabulary} tokens, the model only {size} for it"
             )
 
 
@@ -222,23 +254,23 @@ def _heads(
     architectures = published.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
         raise UserError(f"{where}: architectures must be a list of names")
-    found: dict[str, None] = {}
+    heads: dict[str, None] = {}
     for name in architectures:
         if name not in family.architectures:
             raise UserError(
                 f"{where}: architecture {shown(name)!r} is not supported; {family.name} has "
                 f"{listed(family.architectures, 20)}{did_you_mean(name, family.architectures)}"
             )
-        found |= dict.fromkeys(family.architectures[name])
+        heads |= dict.fromkeys(family.architectures[name])
     names = family.names.head_names
     for head, tensors in names.items():
         # A published folder may hold more than its architecture says: bert-base-uncased has both pre-training heads.
         unique = [name for name in tensors if sum(name in other for other in names.values()) == 1]
         if any(name in stored for name in unique):
-            found[head] = None
-    if not found:
-        found |= dict.fromkeys(_guessed(family, stored))
-    order = [head for head in family.network.HEADS if head in found]
+            heads[head] = None
+    if not heads:
+        heads |= dict.fromkeys(_guessed(family, stored))
+    order = [head for head in family.network.HEADS if head in heads]
     return {head: vocabulary if head == "words" else _outputs(family, head, stored) for head in order}
 
 
@@ -286,10 +318,10 @@ def fill(network: nn.Module, tensors: dict[str, Tensor], fresh: Collection[str],
     if broken:
         raise UserError(f"weights that are not numbers (NaN or infinite): {listed(broken)}")
     places = {name for name, tensor in network.state_dict().items() if not tensor.is_floating_point()}  # in a table
-    for told, wrong in (("whole numbers", False), ("not whole numbers, where places are stored", True)):
+    for kind_of_number, wrong in (("whole numbers", False), ("not whole numbers, where places are stored", True)):
         named = [name for name, t in tensors.items() if (name in places) is wrong and t.is_floating_point() is wrong]
         if named:
-            raise UserError(f"weights that are {told}: {listed(named)}")
+            raise UserError(f"weights that are {kind_of_number}: {listed(named)}")
     broken = unsound(tensors, network.config.vocabulary) if places else []  # type: ignore[union-attr, arg-type]
     if broken:
         raise UserError(f"tables whose places are out of order or lead nowhere: {listed(broken)}")
@@ -312,9 +344,9 @@ def card_of(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, in
     """What `weft.json` says, or what a folder without one tells; labels in both must agree."""
     card = read_card(folder)
     outputs = heads.get("classify", heads.get("tag"))
-    for name, found in (("config.json", labels), ("weft.json", card.labels if card else None)):
-        if found is not None and outputs is not None and len(found) != outputs:
-            raise UserError(f"{folder / name}: {len(found)} labels for a head of {outputs} outputs")
+    for name, names in (("config.json", labels), ("weft.json", card.labels if card else None)):
+        if names is not None and outputs is not None and len(names) != outputs:
+            raise UserError(f"{folder / name}: {len(names)} labels for a head of {outputs} outputs")
     if card is None:
         return Card(labels=labels, **sentence_settings(folder))
     if card.labels is not None and labels is not None and card.labels != labels:
@@ -323,64 +355,3 @@ def card_of(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, in
             f"{folder}: the labels of weft.json and config.json differ: {differing[0]!r} against {differing[1]!r}"
         )
     return card
-
-
-# ---------------------------------------------------------------- saving
-
-
-def save_folder(folder: Path, opened: LoadedModel, shard: int = SHARD) -> None:
-    """Write a model folder, whole or not at all; the folder must be new or empty."""
-    with whole_folder(folder) as inside:
-        write_files(inside, opened, shard)
-
-
-def write_files(inside: Path, opened: LoadedModel, shard: int = SHARD, weights: bool = True) -> None:
-    """The files of a model folder, one by one; without `weights`, all that an engine's own files stand beside."""
-    family, config, card, tokenizer = opened.family, opened.config, opened.card, opened.tokenizer
-    if family.speaks and "classify" in opened.heads and tokenizer is not None and tokenizer.roles.padding is None:
-        # Others fill a batch up, and read the last token that is no filling: any that no text ends with will do.
-        tokenizer = tokenizer.with_padding(tokenizer.roles.end)
-    architecture = family.architecture(config, opened.heads)
-    state = {name: tensor.detach().cpu() for name, tensor in opened.network.state_dict().items()}
-    if architecture is not None:
-        tensors = to_theirs(family.names_of(config), opened.heads, state) if weights else {}
-        values = {"architectures": [architecture], "model_type": family.name, **write_config(family.table, config)}
-        values["dtype"] = str(next(iter(state.values())).dtype).removeprefix("torch.")
-        values |= {key: value for key, value in opened.carried.items() if key not in values}
-        for key, role in (("pad_token_id", "padding"), ("bos_token_id", "start"), ("eos_token_id", "end")):
-            if values.get(key) is None and family.reads:
-                values[key] = opened.token_of(role)
-            elif values.get(key) is None and family.speaks and tokenizer is not None:
-                values[key] = tokenizer.id_of(role)
-        if family.never:  # in transformers' words; what it takes for granted are the ids of one vocabulary
-            values.setdefault("forced_eos_token_id", values["eos_token_id"])
-            values.setdefault("bad_words_ids", [[number] for number in opened.never])
-    else:
-        tensors = {name: tensor.contiguous() for name, tensor in state.items()}
-        own = Own(
-            model_type=OWN + family.name,
-            architectures=(f"Weft-{family.name}",),
-            heads=dict(opened.heads),
-            sizes=values_of(config),
-        )
-        values = values_of(own)
-    if card.labels is not None:
-        values["id2label"] = {str(number): label for number, label in enumerate(card.labels)}
-        values["label2id"] = {label: number for number, label in enumerate(card.labels)}
-    elif architecture is not None and {"classify", "tag"} & set(opened.heads):
-        values["num_labels"] = opened.heads.get("classify", opened.heads.get("tag"))  # labels that have no names yet
-    if architecture is not None and "classify" in opened.heads and card.task is not None:
-        # So that others put the right function on the scores: one number as it is, several labels each by itself.
-        value = card.labels is None and opened.heads["classify"] == 1
-        kind = {"multilabel": "multi_label_classification", "regress": "regression"}
-        values["problem_type"] = kind.get(card.task, "regression" if value else "single_label_classification")
-    if weights:
-        write_tensors(inside, tensors, shard)
-    write_json(inside / "config.json", values)
-    write_json(inside / "weft.json", card_values(replace(card, files={})))  # those of where it came from
-    if card.pooling is not None:
-        write_sentence_settings(inside, card, config.width)
-    if tokenizer is not None:
-        tokenizer.save(inside)
-    if opened.target_tokenizer is not None and not is_marian(inside):  # Marian's were both written
-        opened.target_tokenizer.save(inside / TARGET)

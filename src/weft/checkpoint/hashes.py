@@ -36,9 +36,9 @@ def check_hashes(folder: Path, card: Card | None, trust: bool = False) -> None:
     """
     if card is None or not card.files:
         return
-    found = _hashes(folder)
-    names = dict.fromkeys([*card.files, *found])
-    faults = [_fault(name, found.get(name), card.files.get(name)) for name in names]
+    hashes = _hashes(folder)
+    names = dict.fromkeys([*card.files, *hashes])
+    faults = [_fault(name, hashes.get(name), card.files.get(name)) for name in names]
     wrong = [fault for fault in faults if fault is not None]
     if not wrong:
         return
@@ -50,14 +50,14 @@ def check_hashes(folder: Path, card: Card | None, trust: bool = False) -> None:
     warnings.warn(message, stacklevel=2)
 
 
-def _fault(name: str, found: str | None, recorded: str | None) -> str | None:
+def _fault(name: str, hash: str | None, recorded: str | None) -> str | None:
     """What is wrong with one file."""
-    if found is None:
+    if hash is None:
         return f"{shown(name)} is missing"
     if recorded is None:
         path = PurePosixPath(name)
         return None if path.suffix in COMMON and path.name not in NAMES else f"{shown(name)} was added"
-    return None if found == recorded else f"{shown(name)} has changed"
+    return None if hash == recorded else f"{shown(name)} has changed"
 
 
 def _hashes(folder: Path) -> dict[str, str]:

@@ -70,9 +70,9 @@ def find_folder(name: str, online: bool = False) -> Path:
 
     files = ["*.json", "*.safetensors", "*.txt", "*.model", "*.spm", "*.bpe", "1_Pooling/config.json"]
     try:
-        found = Path(snapshot_download(name, local_files_only=True, allow_patterns=files))
-        if not online or any(found.glob("*.safetensors")):  # others may have cached the config alone
-            return found
+        cached = Path(snapshot_download(name, local_files_only=True, allow_patterns=files))
+        if not online or any(cached.glob("*.safetensors")):  # others may have cached the config alone
+            return cached
     except (LocalEntryNotFoundError, HFValidationError, OSError):
         if not online:
             raise UserError(

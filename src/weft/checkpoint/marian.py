@@ -86,10 +86,10 @@ PAIRS = {"layers": "{}_layers", "heads": "{}_attention_heads", "inner": "{}_ffn_
 
 def _read(published: Mapping[str, Any]) -> dict[str, Any]:
     """Our fields for those keys that are not one field each."""
-    found: dict[str, Any] = {"dropout": published["dropout"], "embedding_dropout": published["dropout"]}
+    sizes: dict[str, Any] = {"dropout": published["dropout"], "embedding_dropout": published["dropout"]}
     for ours, theirs in PAIRS.items():
         mine, other = published[theirs.format("encoder")], published[theirs.format("decoder")]
-        found |= {ours: mine, f"decoder_{ours}": None if other == mine else other}
+        sizes |= {ours: mine, f"decoder_{ours}": None if other == mine else other}
     shared, words = published["share_encoder_decoder_embeddings"], published["tie_word_embeddings"]
     for name, value in (("share_encoder_decoder_embeddings", shared), ("tie_word_embeddings", words)):
         if not isinstance(value, bool):
@@ -101,9 +101,9 @@ def _read(published: Mapping[str, Any]) -> dict[str, Any]:
             f"share_encoder_decoder_embeddings needs one vocabulary, not {shown(str(size))} and {shown(str(written))}"
         )
     # Without tied words transformers shares no table at all: each side has its own, of one vocabulary.
-    found["tied"] = "none" if not words else "all" if shared else "decoder"
-    found |= {"vocabulary": written, "source_vocabulary": None if written == size else size}
-    return found | {"weight_scale": published["init_std"]}
+    sizes["tied"] = "none" if not words else "all" if shared else "decoder"
+    sizes |= {"vocabulary": written, "source_vocabulary": None if written == size else size}
+    return sizes | {"weight_scale": published["init_std"]}
 
 
 def _write(config: TransformerConfig) -> dict[str, Any]:

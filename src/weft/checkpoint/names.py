@@ -106,10 +106,10 @@ def to_ours(
     extra: list[str] = []
     for name, tensor in stored.items():
         for rule, patterns in rules:
-            found = [(number, match) for number, p in enumerate(patterns) if (match := p.fullmatch(name))]
-            if not found:
+            matches = [(number, match) for number, p in enumerate(patterns) if (match := p.fullmatch(name))]
+            if not matches:
                 continue
-            number, match = found[0]
+            number, match = matches[0]
             ours = rule.ours.format(*match.groups())
             if rule.how != "dropped" and ours in expected:
                 parts.setdefault(ours, {})[number] = tensor
@@ -153,33 +153,35 @@ def unfit(faults: list[str]) -> UserError:
     return UserError("the checkpoint does not fit the model\n  " + "\n  ".join([*faults[:20], *more]))
 
 
-def _shape(rule: Rule, found: list[Tensor]) -> tuple[int, ...]:
+def _shape(rule: Rule, tensors: list[Tensor]) -> tuple[int, ...]:
     """The shape that a tensor of ours will have; parts that do not fit together keep their own and are refused."""
-    shape = tuple(found[0].shape)
+    shape = tuple(tensors[0].shape)
     if rule.how == "transposed":
         return shape[::-1]
     if rule.how == "row" and shape[:1] == (1,):
         return shape[1:]
-    if rule.how == "joined" and shape and all(part.shape == found[0].shape for part in found):
-        return (len(found) * shape[0], *shape[1:])
+    if rule.how == "joined" and shape and all(part.shape == tensors[0].shape for part in tensors):
+        return (len(tensors) * shape[0], *shape[1:])
     return shape
 
 
-def _ours(rule: Rule, found: list[Tensor]) -> Tensor:
+def _ours(rule: Rule, tensors: list[Tensor]) -> Tensor:
     if rule.how == "joined":
-        return torch.cat(found)
+        return torch.cat(tensors)
     if rule.how == "row":
-        return found[0].flatten().clone()
+        return tensors[0].flatten().clone()
     # A clone, so that the model does not hang on the file that it was read from.
-    return found[0].t().contiguous() if rule.how == "transposed" else found[0].clone()
+    return tensors[0].t().contiguous() if rule.how == "transposed" else tensors[0].clone()
 
 
-def _sought(rules: Iterable[Rule], ours: str, found: Mapping[int, Tensor]) -> str:
+def _sought(rules: Iterable[Rule], ours: str, tensors: Mapping[int, Tensor]) -> str:
     """The published name under which a tensor of ours was looked for."""
     for rule in rules:
         match = _pattern(rule.ours).fullmatch(ours) if rule.ours else None
         if match:
-            return next(name for number, name in enumerate(rule.theirs) if number not in found).format(*match.groups())
+            return next(name for number, name in enumerate(rule.theirs) if number not in tensors).format(
+                *match.groups()
+            )
     return ours
 
 

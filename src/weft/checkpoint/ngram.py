@@ -22,7 +22,7 @@ from weft.data.smoothing import Floats, NgramTable
 from weft.errors import UserError, shown
 from weft.files import whole_file
 from weft.models.ngram import HIGHEST, MOST, Ngram, NgramConfig
-from weft.nn.lookup import FLOOR
+from weft.ngrams import FLOOR
 from weft.text.sources import open_sources, read_lines
 from weft.text.tokenizers.limits import check_tokens
 from weft.text.tokenizers.special_tokens import Roles, spaced
@@ -33,7 +33,7 @@ TEN = math.log(10.0)
 WIDEST = 1 << 26  # words
 LONGEST = 1 << 20  # characters of a line
 EVERY = 1 << 16  # lines between two reports of progress
-Heard = Callable[[int], None]
+Progress = Callable[[int], None]
 
 
 def from_tables(stored: list[NgramTable], config: NgramConfig) -> tuple[NgramConfig, Ngram]:
@@ -62,7 +62,7 @@ class _Section:
     lines: array[int] = field(default_factory=lambda: array("q"))
 
 
-class _Reader:
+class _ArpaReader:
     """An ARPA file, line by line."""
 
     def __init__(self) -> None:
@@ -148,10 +148,10 @@ class _Reader:
 
 
 def read_arpa(
-    path: Path, log: Callable[[str], None] = lambda text: None, heard: Heard = lambda more: None
+    path: Path, log: Callable[[str], None] = lambda text: None, progress: Progress = lambda more: None
 ) -> LoadedModel:
     """A model from an ARPA file, plain or compressed; its texts are cut at spaces, as theirs are."""
-    reader, number, name = _Reader(), 0, shown(str(path), 300)
+    reader, number, name = _ArpaReader(), 0, shown(str(path), 300)
     for source in open_sources(path):
         name = source.name
         for number, text, fault in read_lines(source):
@@ -162,7 +162,7 @@ def read_arpa(
             except UserError as error:
                 raise UserError(f"{name} line {number}: {error}") from None
             if number % EVERY == 0:
-                heard(EVERY)
+                progress(EVERY)
         break
     if not reader.done:
         what = "cut short: there is no \\end\\" if reader.order >= 0 else "not an ARPA file: there is no \\data\\"
@@ -203,26 +203,26 @@ def _tables(
     sections: list[_Section], vocabulary: int, start: int | None, words: list[str], name: str
 ) -> list[NgramTable]:
     """The sections sorted as n-grams are stored: by context, then by word."""
-    found: list[NgramTable] = []
+    tables: list[NgramTable] = []
     for order, section in enumerate(sections, 1):
         chances, backs = (_natural(np.frombuffer(part, dtype=np.float64)) for part in (section.chances, section.backs))
         if order == 1:
             missing = vocabulary - len(chances)
             chances, backs = np.append(chances, [FLOOR] * missing), np.append(backs, [0.0] * missing)
-            if start is not None:  # some write 0 for what is never said
+            if start is not None:  # some write 0 for what never comes
                 chances[start] = FLOOR
-            found.append(NgramTable(np.arange(vocabulary), chances, backs))
+            tables.append(NgramTable(np.arange(vocabulary), chances, backs))
             continue
         ids = np.frombuffer(section.ids, dtype=np.int64).reshape(-1, order)
         lines = np.frombuffer(section.lines, dtype=np.int64)
 
         def refuse(row: int, why: str, ids: Any = ids, lines: Any = lines) -> None:
-            told = " ".join(words[number] for number in ids[row])
-            raise UserError(f"{name} line {lines[row]}: {shown(told)!r} {why}")
+            ngram = " ".join(words[number] for number in ids[row])
+            raise UserError(f"{name} line {lines[row]}: {shown(ngram)!r} {why}")
 
         places = ids[:, 0]
         for below in range(2, order):
-            keys, wanted = found[below - 1].keys, places * vocabulary + ids[:, below - 1]
+            keys, wanted = tables[below - 1].keys, places * vocabulary + ids[:, below - 1]
             places = np.searchsorted(keys, wanted)
             lost = np.ones(len(wanted), dtype=bool)
             inside = places < len(keys)
@@ -234,8 +234,8 @@ def _tables(
         twice = np.flatnonzero(np.diff(keys[by]) == 0)
         if len(twice):
             refuse(int(by[twice[0] + 1]), "stands there twice")
-        found.append(NgramTable(keys[by], chances[by], backs[by]))
-    return found
+        tables.append(NgramTable(keys[by], chances[by], backs[by]))
+    return tables
 
 
 def _natural(values: Floats) -> Floats:
@@ -245,7 +245,7 @@ def _natural(values: Floats) -> Floats:
 # ---------------------------------------------------------------------------------------------- writing
 
 
-def write_arpa(opened: LoadedModel, path: Path, heard: Heard = lambda more: None) -> None:
+def write_arpa(opened: LoadedModel, path: Path, progress: Progress = lambda more: None) -> None:
     """An ARPA file, whole or not at all; compressed where its name ends in .gz."""
     config, tokenizer = opened.config, opened.tokenizer
     if opened.family.name != "ngram":
@@ -258,13 +258,13 @@ def write_arpa(opened: LoadedModel, path: Path, heard: Heard = lambda more: None
         raise UserError("this model folder has no tokenizer, so its words have no names")
     with whole_file(path) as file:
         if path.suffix.lower() != ".gz":
-            _write(file, opened.network, config, tokenizer, heard)
+            _write(file, opened.network, config, tokenizer, progress)
             return
         with gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
-            _write(cast("IO[bytes]", packed), opened.network, config, tokenizer, heard)
+            _write(cast("IO[bytes]", packed), opened.network, config, tokenizer, progress)
 
 
-def _write(file: IO[bytes], network: Any, config: NgramConfig, tokenizer: Tokenizer, heard: Heard) -> None:
+def _write(file: IO[bytes], network: Any, config: NgramConfig, tokenizer: Tokenizer, progress: Progress) -> None:
     first, names = _names(tokenizer, config.vocabulary)
     start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
     start = end if start is None else start
@@ -294,7 +294,7 @@ def _write(file: IO[bytes], network: Any, config: NgramConfig, tokenizer: Tokeni
         for some in _cut(listed if order == 1 else range(len(texts))):
             lines = [_line(chances[row], texts[row], None if backs is None else backs[row]) for row in some]
             file.write("".join(lines).encode())
-            heard(len(some))
+            progress(len(some))
         file.write(b"\n")
     file.write(b"\\end\\\n")
 

@@ -114,22 +114,22 @@ ARCHITECTURES: dict[str, tuple[str, ...]] = {"T5ForConditionalGeneration": ("wor
 
 
 def as_stored(published: Mapping[str, Any], stored: Mapping[str, Tensor], where: str) -> dict[str, Any]:
-    """A published config with what its writers leave to be guessed said in full."""
-    found = dict(published)
-    tied, scaled = found.get("tie_word_embeddings"), found.get("scale_decoder_outputs")
+    """A published config with the values that its writers leave out."""
+    config = dict(published)
+    tied, scaled = config.get("tie_word_embeddings"), config.get("scale_decoder_outputs")
     # Before there was a key for it, a model whose tables are apart was one whose scores are not scaled.
-    found["scale_decoder_outputs"] = tied is not False if scaled is None else scaled
+    config["scale_decoder_outputs"] = tied is not False if scaled is None else scaled
     own, shared = stored.get("lm_head.weight"), stored.get("shared.weight")
     if scaled is not None and own is not None and shared is not None and own.shape == shared.shape:
         # Whoever writes that key says of every model that its tables are tied; the tensors say whether they are.
-        found["tie_word_embeddings"] = tied is not False and torch.equal(own, shared)
-    if found.get("decoder_start_token_id") is None:
-        found["decoder_start_token_id"] = found.get("pad_token_id")
-    bent, told = str(found.get("feed_forward_proj") or "relu"), found.get("dense_act_fn")
+        config["tie_word_embeddings"] = tied is not False and torch.equal(own, shared)
+    if config.get("decoder_start_token_id") is None:
+        config["decoder_start_token_id"] = config.get("pad_token_id")
+    bent, activation = str(config.get("feed_forward_proj") or "relu"), config.get("dense_act_fn")
     means = {"gated-gelu": "gelu_new"}.get(bent, bent.removeprefix("gated-"))
-    if told not in (None, means):
-        raise UserError(f"{where}: dense_act_fn is {shown(str(told))}, which {shown(bent)} does not mean")
-    return found
+    if activation not in (None, means):
+        raise UserError(f"{where}: dense_act_fn is {shown(str(activation))}, which {shown(bent)} does not mean")
+    return config
 
 
 def _size(layers: int, width: int, heads: int, inner: int, head_width: int = 64) -> T5Config:

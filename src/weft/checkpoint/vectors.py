@@ -42,12 +42,14 @@ def open_vectors(
     family = FAMILIES["vectors"]
     check_heads(family, heads)
     skipped = Skipped()
-    found = read_file(path, on_bad_row, skipped)
+    vectors = read_file(path, on_bad_row, skipped)
     if skipped.count:
         warnings.warn(f"{path}: {skipped}", stacklevel=2)
-    if found.repeated:
-        warnings.warn(f"{path}: {found.repeated:,} lines repeat an earlier word; the first of each stays", stacklevel=2)
-    words, table = found.words, torch.from_numpy(found.matrix)
+    if vectors.repeated:
+        warnings.warn(
+            f"{path}: {vectors.repeated:,} lines repeat an earlier word; the first of each stays", stacklevel=2
+        )
+    words, table = vectors.words, torch.from_numpy(vectors.matrix)
     if UNKNOWN not in words:
         words, table = [*words, UNKNOWN], torch.cat([table, table.double().mean(0, keepdim=True).float()])
     config = changed(VectorsConfig(vocabulary=len(words), width=table.shape[1]), settings or {}, "--set model")

@@ -236,9 +236,9 @@ def _climb(recipe: str | None, settings: Given) -> None:
 def _only(folder: Path, name: str) -> None:
     """One rung, in the process that `weft ladder` has started for it."""
     from weft.runs.ladder import here
-    from weft.runs.rung_run import Place
+    from weft.runs.rung_run import LadderFolder
 
-    place = Place(folder)
+    place = LadderFolder(folder)
     parent = os.getppid()
     lock = place.run.inside / "lock"
     if not lock.is_file() or lock.read_text(encoding="ascii", errors="replace").strip() != str(parent):

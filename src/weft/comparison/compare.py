@@ -11,7 +11,7 @@ from typing import Any, Unpack
 from weft.comparison.comparison import LESS, Comparison, Standing, lost
 from weft.comparison.cost import SECONDS, TEXTS, Costs, Measured, measure, total_costs
 from weft.comparison.participant import NOT_FINITE, ROUNDING, Participant, below_card, fault
-from weft.comparison.rows import Paths, RowOptions, rows_of
+from weft.comparison.rows import rows_of
 from weft.errors import UserError, listed, shown
 from weft.metrics.bootstrap import Score
 from weft.progress import ProgressChoice, progress_of, to_logger
@@ -19,6 +19,7 @@ from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.evaluate import ReadCounts
 from weft.tasks.forward import chunked
 from weft.tasks.model import Model, load
+from weft.tasks.rows import Paths, RowOptions
 
 AGREED = ("correlation", "bleu", "same", "cosine", "similarities")  # agreement, what tells most first
 AGREEMENT = {"pearson": "correlation", "exact": "same"}  # what agreement calls the metrics that it borrows

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypedDict, Unpack
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Unpack
 
 from weft.data.reading import read_table
 from weft.data.tables import Table
@@ -13,10 +12,9 @@ from weft.errors import UserError, shown
 from weft.progress import log_notes, to_logger
 from weft.tasks.base import Example, Normalization, Task
 from weft.tasks.inputs import Reader
+from weft.tasks.rows import RowOptions, table_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
-
-Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
 @dataclass(frozen=True)
@@ -30,65 +28,14 @@ class ComparedRows:
     normalization: Normalization
 
 
-def named(paths: Paths | None) -> tuple[str, ...]:
-    """One path or several, as strings."""
-    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths or ())
-    return tuple(os.fspath(each) for each in several)
-
-
-class RowOptions(TypedDict, total=False):
-    """Where rows come from beside `data`, and how files are read."""
-
-    source: Paths  # of a model that generates: files of lines, and those with their targets
-    target: Paths
-    columns: Mapping[str, str] | None  # the names of columns in the file, by what the task calls them
-    format: str | None
-    delimiter: str | None
-    encoding: str | None
-    names: Sequence[str]  # of the columns of a file without a header line
-    on_bad_row: str
-
-
-def table_of(data: Any, options: RowOptions) -> Table:
-    """The files of `data`, read as the options say."""
-    return Table(
-        data,
-        options.get("columns") or {},
-        options.get("format"),
-        options.get("delimiter"),
-        tuple(options.get("names", ())),
-        options.get("on_bad_row", "stop"),
-        options.get("encoding"),
-        "test",
-    )
-
-
 def rows_of(
     task: Task, card_columns: Mapping[str, str], data: Any = None, **options: Unpack[RowOptions]
 ) -> ComparedRows:
     """The rows of files as a task reads them, with or without targets."""
-    sources, targets = named(options.get("source")), named(options.get("target"))
-    given, lines = options.get("columns") or {}, (options.get("on_bad_row", "stop"), options.get("encoding"))
-    if bool(sources or targets) == (data is not None):
-        raise UserError("rows come from a table or from files of lines: give --data, or --source and --target")
-    from_text = task.parallel
-    if (sources or targets) and not from_text:
-        raise UserError("only models that generate from a text have a source and a target: give --data")
-    if targets:
-        files = Table.parallel(sources, targets, *lines)
-    elif sources:  # lines without targets
-        files = Table(sources, {"source": "text"}, "txt", None, (), *lines)
-    else:
-        files = table_of(data, options)
-        first = next(files.records(Skipped()), None)
-        # The columns of the training data may have other names here.
-        known = {ours: theirs for ours, theirs in card_columns.items() if first and theirs in first.values}
-        known |= {"source": "text"} if from_text and first and set(first.values) == {"text"} else {}
-        files = replace(files, columns={**known, **given})
+    files = table_for(task, card_columns, data, options, targets=False)
     skipped, normalization = Skipped(), task.normalization()
-    return ComparedRows(
-        _read(task, files, given, skipped, normalization), files.name, files.hash(), skipped, normalization
-    )
+    examples = _read(task, files, options.get("columns") or {}, skipped, normalization)
+    return ComparedRows(examples, files.name, files.hash(), skipped, normalization)
 
 
 def _read(
@@ -98,7 +45,7 @@ def _read(
 
     def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
         reader = Reader.of(task, record, files.columns, skipped.note)
-        lost = [name for name in given if name not in {*reader.asked, *reader.right}]
+        lost = [name for name in given if name not in {*reader.inputs, *reader.columns}]
         if lost:
             raise UserError(f"{files.name}: no column {shown(given[lost[0]])!r}, which --column says is {lost[0]}")
 
@@ -108,7 +55,7 @@ def _read(
                 task.check_format(example)
             return normalization(example)
 
-        return reader.asked, checked
+        return reader.inputs, checked
 
     yield from read_table(files, begin, skipped)
     log_notes(skipped.without_bad().lines(), to_logger)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.data.counts import NgramCounts, Numbers
-from weft.nn.lookup import FLOOR
+from weft.ngrams import FLOOR
 
 FALLBACK = (0.5, 1.0, 1.5)  # discounts where a text is too small to tell them, as lmplz has them
 Floats = NDArray[np.float64]

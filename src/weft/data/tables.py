@@ -6,7 +6,7 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import chain, groupby
 from pathlib import Path
@@ -41,7 +41,7 @@ class Table:
     columns: Mapping[str, str] = field(default_factory=dict)  # what a task calls a column -> what the file calls it
     format: str | None = None
     delimiter: str | None = None
-    names: tuple[str, ...] = ()  # of the columns of a file without a header line
+    names: Sequence[str] = ()  # of the columns of a file without a header line
     on_bad_row: str = "stop"
     encoding: str | None = None  # by the bytes of each file
     split: str = "train"  # of a folder that has several: train, or test
@@ -51,6 +51,7 @@ class Table:
         for name in self.columns:
             one_of(name, OURS, "column")
         one_of(self.on_bad_row, ON_BAD_ROW, "on_bad_row")
+        object.__setattr__(self, "names", tuple(self.names))
         data = self.data
         if is_names(data):
             data = tuple(os.fspath(name) for name in ([data] if isinstance(data, str | os.PathLike) else data))
@@ -120,7 +121,7 @@ class Table:
         if self.encoding is not None:
             known_encoding(self.encoding)
         parts = self._parts(skipped.note)  # before anything is read
-        options = ReadOptions(self.format, self.delimiter, self.names, self.on_bad_row, self.encoding)
+        options = ReadOptions(self.format, self.delimiter, tuple(self.names), self.on_bad_row, self.encoding)
         return chain.from_iterable(_with_likely(part.records(options, skipped)) for part in parts)
 
     def hash(self) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
@@ -21,12 +21,11 @@ from weft.data.chance import key_of, scrambled, uniform
 from weft.data.masking import inside_words
 from weft.errors import UserError
 from weft.nn.heads import in_full
-from weft.tasks.base import Example
+from weft.tasks.base import Example, Task
 from weft.tasks.fill import filler
 from weft.tasks.forward import batches, framing_for, window_for
-from weft.tasks.tag import Tagged
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, TextWindow, pieces, words_in
+from weft.text.windows import Framing, TextWindow, pieces
 
 LEAST, MOST = 0.15, 0.3  # share of the words of a text that are replaced
 TOP = 10  # guesses of a model that one is drawn from
@@ -39,13 +38,14 @@ Spans = Sequence[tuple[int, int]]  # words, by characters
 
 
 def augmented(
+    task: Task,
     examples: Sequence[Example],
     times: int,
     by: LoadedModel | None,
     seed: int,
     progress: Callable[[int], None] = lambda more: None,
 ) -> list[Example]:
-    """The new examples alone, `times` for each of those given; nobody has said yet what is right for them.
+    """The new examples alone, `times` for each of those given; they have no target.
 
     `by`: a model that says words behind masks; without it the words come from the texts, each as often as it is there.
     """
@@ -55,12 +55,12 @@ def augmented(
         return []
     source = Guesses.of(by) if by is not None else Frequent.of(examples)
     copies = ((number, copy) for number in range(len(examples)) for copy in range(times))
-    jobs = (Job(examples[number], _identity(seed, number, copy)) for number, copy in copies)
-    found: list[Example] = []
+    jobs = (Copy(task, examples[number], _identity(seed, number, copy)) for number, copy in copies)
+    copied: list[Example] = []
     while some := list(islice(jobs, CHUNK)):
-        found += _rewritten(some, source)
+        copied += _rewritten(some, source)
         progress(len(some))
-    return found
+    return copied
 
 
 def _identity(seed: int, number: int, copy: int) -> int:
@@ -75,18 +75,16 @@ def _chance(identity: int, what: str, count: int) -> list[float]:
 
 
 @dataclass(frozen=True)
-class Job:
+class Copy:
     """One copy that is to be made."""
 
+    task: Task
     example: Example
     identity: int
 
     def words(self, side: int) -> Spans:
         """The words of a text, as they were given with it or as they stand in it."""
-        target = self.example.target
-        if isinstance(target, Tagged) and side == 0:
-            return target.words
-        return words_in(self.example.texts[side])
+        return self.task.word_spans(self.example)[side]
 
     def sides(self) -> Iterator[tuple[int, list[int]]]:
         """Which words of which text are replaced: of a pair, of the first, of the second, or of both."""
@@ -105,14 +103,10 @@ class Job:
             yield side, sorted(some[place] for place in order[: max(1, round(share * len(some)))])
 
     def with_texts(self, new: dict[int, tuple[str, Spans]]) -> Example:
-        """The example with these texts, and with nothing said of it but which words it has."""
-        texts = tuple(new[side][0] if side in new else text for side, text in enumerate(self.example.texts))
-        target = self.example.target
-        tagged = None
-        if isinstance(target, Tagged):
-            text, words = new.get(0, (target.text, target.words))
-            tagged = Tagged(text, tuple(words))
-        return replace(self.example, texts=texts, target=tagged)
+        """The example with these texts, without a target."""
+        unchanged = zip(self.example.texts, self.task.word_spans(self.example), strict=True)
+        pairs = [new.get(side, pair) for side, pair in enumerate(unchanged)]
+        return self.task.with_texts(self.example, [text for text, _ in pairs], [words for _, words in pairs])
 
 
 @dataclass(frozen=True)
@@ -124,7 +118,7 @@ class Gaps:
     chances: list[float]  # one for each
 
 
-def _rewritten(jobs: list[Job], source: Guesses | Frequent) -> list[Example]:
+def _rewritten(jobs: list[Copy], source: Guesses | Frequent) -> list[Example]:
     asked: list[tuple[int, int, list[int]]] = []
     gaps: list[Gaps] = []
     for number, job in enumerate(jobs):
@@ -185,9 +179,9 @@ class Frequent:
         """Another word: where it is the same, the next that is not; the word itself where there is no other."""
         first = int(np.searchsorted(self.sums, chance * self.sums[-1], side="right"))
         for step in range(len(self.choices)):
-            found = self.choices[(first + step) % len(self.choices)]
-            if found.casefold() != word.casefold():
-                return found
+            other = self.choices[(first + step) % len(self.choices)]
+            if other.casefold() != word.casefold():
+                return other
         return word
 
 
@@ -221,8 +215,8 @@ class Guesses:
         encoded = self.tokenizer.encode_batch([gap.text for gap in gaps], specials=False)
         windows = list[TextWindow]()
         asked: list[list[tuple[int, int, int]]] = []  # of each window: a place there, whose gap that is, and which
-        for number, (gap, found) in enumerate(zip(gaps, encoded, strict=True)):
-            ids, places = self._masked(found.ids, found.offsets, gap.spans)
+        for number, (gap, tokens) in enumerate(zip(gaps, encoded, strict=True)):
+            ids, places = self._masked(tokens.ids, tokens.offsets, gap.spans)
             for piece in pieces(self.framing, ids):
                 own = [(word, place) for word, place in places if piece.cut.first <= place < piece.cut.last]
                 asked.append([(piece.lead + place - piece.cut.start, number, word) for word, place in own])

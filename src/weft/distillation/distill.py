@@ -11,7 +11,7 @@ from typing import Any
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
 from weft.data.tables import RunRows
-from weft.distillation.recipe import DistillData, DistillRecipe, recipe_of
+from weft.distillation.recipe import DistillDataSection, DistillRecipe, recipe_of
 from weft.distillation.run import go as distill_run
 from weft.distillation.stages import staged
 from weft.errors import UserError
@@ -53,7 +53,7 @@ def distill(
         tables = {"text": text, "files": data, "dev": dev}
         values = {"teacher.folders": None if teacher is None else _listed(teacher), "student.model": student}
         given = overlaid(settings or {}, more)
-        recipe = recipe_of(recipe, settings_of(given, rows, DistillData, tables, values, out))
+        recipe = recipe_of(recipe, settings_of(given, rows, DistillDataSection, tables, values, out))
     if recipe.out is None:
         recipe = replace(recipe, out=str(scratch_folder() / "run"))
     assert recipe.out is not None

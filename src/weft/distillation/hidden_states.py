@@ -1,4 +1,4 @@
-"""A teacher that runs along: which of its layers the student's answer to, and what is compared."""
+"""A teacher that reads every batch too: which of its layers the student's match, and what is compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.checkpoint.folder import LoadedModel
-from weft.distillation.recipe import DistillSettings
+from weft.distillation.recipe import DistillSection
 from weft.errors import UserError, shown
 from weft.objectives.base import Objective
 from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
@@ -21,18 +21,18 @@ from weft.tasks.forward import tokenizer_of
 FAMILIES = ("bert", "roberta", "xlm-roberta", "albert", "distilbert", "openai-gpt", "gpt2")
 
 
-def matched(objective: Objective, teacher: LoadedModel, student: LoadedModel, lessons: DistillSettings) -> Objective:
-    """The objective, and beside it what `lessons.match` asks of the student's inside; alone where that is nothing."""
-    return along(objective, teacher, student, lessons, None) if lessons.match else objective
+def matched(objective: Objective, teacher: LoadedModel, student: LoadedModel, settings: DistillSection) -> Objective:
+    """The objective, and beside it the hidden states that `settings.match` names; alone where it names none."""
+    return along(objective, teacher, student, settings, None) if settings.match else objective
 
 
 def along(
-    objective: Objective, teacher: LoadedModel, student: LoadedModel, lessons: DistillSettings, soft: SoftTargets | None
+    objective: Objective, teacher: LoadedModel, student: LoadedModel, settings: DistillSection, soft: SoftTargets | None
 ) -> MatchedStates:
-    """An objective with a teacher that reads every batch: its inside, and with `soft` its words too."""
-    match = tuple(dict.fromkeys(lessons.match))
+    """An objective with a teacher that reads every batch: its hidden states, and with `soft` its words too."""
+    match = tuple(dict.fromkeys(settings.match))
     if teacher.exported:
-        raise UserError(f"a model for {teacher.card.backend} shows nothing of its inside; take the one it was made of")
+        raise UserError(f"a model for {teacher.card.backend} has no hidden states; take the one it was made of")
     tokens = common_tokens(teacher, student)
     like = next(student.network.parameters())
     teacher.network.to(like.dtype)
@@ -50,13 +50,13 @@ def along(
         ways = ["back only" if attention.causal else "both ways" for attention in attentions]
         raise UserError(f"the student looks {ways[0]} and the teacher {ways[1]}: attention and relations cannot match")
     last = (student.config.layers, teacher.config.layers)
-    pairs = layer_pairs(lessons.map, *last)
+    pairs = layer_pairs(settings.map, *last)
     inner, their_inner = (attention.heads * attention.head_width for attention in attentions)
     return MatchedStates(
         objective,
         TeacherNetwork(teacher.network, tokens),
         match,
-        lessons.weight,
+        settings.weight,
         pairs,
         last,
         relation_heads(inner, their_inner, attentions[1].heads),
@@ -105,10 +105,10 @@ def common_tokens(teacher: LoadedModel, student: LoadedModel) -> Tensor | None:
         )
     if all(theirs[token] == number for token, number in ours.items()) and len(ours) == len(theirs):
         return None
-    found = torch.zeros(student.config.vocabulary, dtype=torch.int64)  # ids without a token are never read
+    tokens = torch.zeros(student.config.vocabulary, dtype=torch.int64)  # ids without a token are never read
     for token, number in ours.items():
-        found[number] = theirs[token]
-    return found
+        tokens[number] = theirs[token]
+    return tokens
 
 
 def _beside(

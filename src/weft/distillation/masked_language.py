@@ -1,4 +1,4 @@
-"""Task-free distillation: a small language model learns the words of a text as a large one says them (DistilBERT)."""
+"""Task-free distillation: a small language model predicts the words of a text as a large one does (DistilBERT)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from typing import Any
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build, values_of
+from weft.distillation.context import Distillation
 from weft.distillation.hidden_states import along
 from weft.distillation.recipe import DistillRecipe
 from weft.distillation.student import begun_student
-from weft.distillation.teacher_cache import digest_of_folder
+from weft.distillation.teacher_cache import Teacher, digest_of_folder
 from weft.errors import UserError
 from weft.files import write_json
 from weft.objectives.base import Objective
@@ -36,7 +37,7 @@ from weft.training.state import State
 
 def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
     """From the recipe in a run folder to the best student that was seen there; from its last checkpoint on."""
-    device_for(recipe.device, recipe.training.threads)  # that there is none is said before anything is read
+    device = device_for(recipe.device, recipe.training.threads)  # a missing one is named before anything is read
     teacher = _teacher(recipe)
     # Masks differ in every epoch, so there is nothing of the teacher's to keep: it reads every batch anew.
     name = "next" if teacher.family.speaks else "mlm"
@@ -46,23 +47,24 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         return text_of(reading).read(Skipped())
 
     wanted: Objective = NextToken() if name == "next" else MaskedWords()
-    begun = begun_student(run, recipe, [teacher], wanted.heads, "words", texts, stop, log, progress)
-    student = begun.opened
+    folder = Path(recipe.teacher.folders[0])
+    teachers = [Teacher(teacher, folder, digest_of_folder(folder))]
+    context = Distillation(run, recipe, teachers, device, stop, log, progress)
+    student = begun_student(context, wanted.heads, "words", texts).opened
     if student.family.speaks != teacher.family.speaks:
-        does = "says the next word" if teacher.family.speaks else "fills gaps"
+        does = "predicts the next word" if teacher.family.speaks else "fills gaps"
         raise UserError(f"the teacher {does}, and {student.family.name} does not: choose another student")
-    lessons = recipe.distill
-    if not lessons.match and name == "mlm":
-        lessons = replace(lessons, match=("cosine",))  # the third of DistilBERT's losses
-    soft = SoftTargets(lessons.temperature, lessons.hard)
-    objective = along(wanted, teacher, student, lessons, soft)
+    settings = recipe.distill
+    if not settings.match and name == "mlm":
+        settings = replace(settings, match=("cosine",))  # the third of DistilBERT's losses
+    soft = SoftTargets(settings.temperature, settings.hard)
+    objective = along(wanted, teacher, student, settings, soft)
     # A state that goes from row to row is nothing that a teacher with rows of its own could follow.
     rows = "stream"
-    length = lessons.length or min(student.family.row or student.config.context, teacher.config.context)
+    length = settings.length or min(student.family.row or student.config.context, teacher.config.context)
     if length > teacher.config.context:
         raise UserError(f"rows of {length} tokens are longer than the teacher's context of {teacher.config.context}")
-    aim = build(ObjectiveSection, {"name": name, "rows": rows, "length": length, "mask": lessons.mask}, "[distill]")
-    folder = Path(recipe.teacher.folders[0])
+    aim = build(ObjectiveSection, {"name": name, "rows": rows, "length": length, "mask": settings.mask}, "[distill]")
     own = Path(recipe.student.model)
     student.network.float()
 
@@ -94,8 +96,8 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         capture=True,
     )
     plan = build(FinetuneTraining, values_of(job.setup.plan), run.recipe.name, "training")
-    decided = replace(recipe, training=plan, device=job.recipe.device, distill=replace(lessons, length=length))
-    job = replace(job, recipe=decided, same={**job.same, "teacher": digest_of_folder(folder)})
+    decided = replace(recipe, training=plan, device=job.recipe.device, distill=replace(settings, length=length))
+    job = replace(job, recipe=decided, same={**job.same, "teacher": teachers[0].digest})
     compared(job.setup, drive(run, job, stop, log, progress))
     return load(run.folder)
 
@@ -104,7 +106,7 @@ def _teacher(recipe: DistillRecipe) -> LoadedModel:
     """The one teacher, with everything checked that can be wrong before the text is read."""
     data, folders = recipe.data, recipe.teacher.folders
     if len(folders) > 1:
-        raise UserError(f"--pretrain listens to one teacher, not to {len(folders)}")
+        raise UserError(f"--pretrain takes one teacher, not {len(folders)}")
     if not data.text or data.files or data.source:
         raise UserError("--pretrain learns from plain text alone: give --text FILE")
     if data.augment:
@@ -114,8 +116,8 @@ def _teacher(recipe: DistillRecipe) -> LoadedModel:
     opened = load(folders[0]).opened
     if "words" not in opened.heads or opened.family.reads:
         raise UserError(
-            f"{folders[0]}: {opened.family.name} with {', '.join(opened.heads) or 'no heads'} says no words; "
-            "--pretrain needs a model that fills gaps or says the next word"
+            f"{folders[0]}: {opened.family.name} with {', '.join(opened.heads) or 'no heads'} predicts no words; "
+            "--pretrain needs a model that fills gaps or predicts the next word"
         )
     opened.network.float()
     return opened

@@ -17,7 +17,7 @@ Match = Literal["states", "attention", "relations", "cosine"]
 
 @dataclass(frozen=True, kw_only=True)
 class TeacherSection:
-    """`[teacher]`: who is listened to; the mean of several."""
+    """`[teacher]`: one or several, whose outputs are averaged."""
 
     panel: ClassVar = "Model"
     folders: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class TeacherSection:
 
 @dataclass(frozen=True, kw_only=True)
 class StudentSection:
-    """`[student]`: who learns."""
+    """`[student]`: its size, vocabulary and initial weights."""
 
     panel: ClassVar = "Model"
     model: str = option(
@@ -55,7 +55,7 @@ class StudentSection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistillData(TableSection):
+class DistillDataSection(TableSection):
     """`[data]`: what is learned from and judged by. Rows may have labels or not."""
 
     text: tuple[str, ...] = option(
@@ -81,7 +81,7 @@ class DistillData(TableSection):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistillSettings:
+class DistillSection:
     """`[distill]`: what the student is asked for."""
 
     panel: ClassVar = "Distillation"
@@ -135,7 +135,7 @@ ORDER: tuple[Stage, ...] = ("pretrain", "distill", "finetune")
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageSettings:
+class StagesSection:
     """`[stages]`: what comes before and after the teacher."""
 
     panel: ClassVar = "Distillation"
@@ -147,7 +147,7 @@ class StageSettings:
         parse=comma_list,
     )
     pretrain: Training = Training()  # words of the text, as the student's family learns them
-    finetune: FinetuneTraining = FinetuneTraining()  # right answers alone; at a low rate unless said
+    finetune: FinetuneTraining = FinetuneTraining()  # targets alone; at a low learning rate by default
 
     def __post_init__(self) -> None:
         places = [ORDER.index(name) for name in self.names]
@@ -164,17 +164,17 @@ class DistillRecipe(TrainingRecipe):
     verb: ClassVar = "distill"
     teacher: TeacherSection = TeacherSection()
     student: StudentSection = StudentSection()
-    data: DistillData = DistillData()
-    distill: DistillSettings = DistillSettings()
+    data: DistillDataSection = DistillDataSection()
+    distill: DistillSection = DistillSection()
     training: FinetuneTraining = section(FinetuneTraining(), without=("layer_decay",))
-    stages: StageSettings = StageSettings()
+    stages: StagesSection = StagesSection()
 
 
 def recipe_of(name: str | None, settings: Mapping[str, Any]) -> DistillRecipe:
-    """A recipe with these settings in place of its own; whom it teaches by whom must be said by either."""
-    found = read_recipe(name, settings, DistillRecipe)
-    if not found.teacher.folders:
+    """A recipe with these settings in place of its own; it must name a teacher and a student."""
+    recipe = read_recipe(name, settings, DistillRecipe)
+    if not recipe.teacher.folders:
         raise UserError("a distillation needs a teacher: give its folder")
-    if not found.student.model:
+    if not recipe.student.model:
         raise UserError("which student? give --student SIZE such as 3x256, a published size, lstm:1x256 or a folder")
-    return found
+    return recipe

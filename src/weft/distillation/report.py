@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from weft.picture import table as table_of
 from weft.progress import Log
 from weft.tasks.base import Example
 from weft.tasks.model import Model
-from weft.tasks.tag import Tagged
+from weft.tasks.registry import task_for
 from weft.training.run import Run
 
 MAX_EXAMPLES = 2000  # that models are compared on
@@ -141,12 +141,6 @@ def point_of(model: Model, metric: str | None, texts: int) -> dict[str, Any]:
     return {"texts": texts, "score": None, "low": None, "high": None}
 
 
-def blanked(example: Example) -> Example:
-    """An example without a target: the one it has is a teacher's answer."""
-    target = replace(example.target, tags=None) if isinstance(example.target, Tagged) else None
-    return replace(example, target=target)
-
-
 def report_of(
     teachers: Sequence[Teacher],
     student: Model,
@@ -165,7 +159,10 @@ def report_of(
         names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
     parties = participants_of(models, names, [*(teacher.folder for teacher in teachers), folder])
     parties = with_ensemble(parties, f"{len(teachers)} teachers together", len(teachers))
-    rows = evenly(examples if by_labels else [blanked(example) for example in examples], MAX_EXAMPLES)
+    if not by_labels:  # their targets are a teacher's answers
+        task = task_for(student.opened, student.task)
+        examples = [task.without_target(example) for example in examples]
+    rows = evenly(examples, MAX_EXAMPLES)
     comparison = compared(parties, rows, data="held-out rows", texts=TIMED, seconds=seconds, memory=memory)
     return StudentReport(comparison, len(teachers), **more)
 

@@ -8,20 +8,23 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.folder import open_folder, save_folder
+from weft.checkpoint.folder import open_folder
+from weft.checkpoint.save import save_folder
 from weft.checksums import Damaged, digests, read_checked, write_manifest
 from weft.config import read_toml, write_toml
+from weft.data.reading import Dataset
 from weft.distillation import report as reporting
-from weft.distillation.dataset import Material, gather
+from weft.distillation.context import Distillation
+from weft.distillation.dataset import gather
 from weft.distillation.recipe import DistillRecipe, StudentSection
 from weft.distillation.report import JSON, point_of, read_curve
-from weft.distillation.run import AGREEMENT, chosen_lesson, go, open_teachers
+from weft.distillation.run import AGREEMENT, go, open_teachers, student_task
 from weft.distillation.student import begun_student, find_student
 from weft.distillation.teacher_cache import Teacher
 from weft.errors import UserError, listed
@@ -31,13 +34,14 @@ from weft.runs import finetune, pretrain
 from weft.runs.driver import device_for
 from weft.runs.recipes import DataSection, ObjectiveSection, Recipe, TaskRecipe, TaskSection
 from weft.runs.sections import TextSection
-from weft.tasks.base import Task
+from weft.tasks.base import Example, Task
 from weft.tasks.model import Model, load
 from weft.training.run import Run
 from weft.training.signals import Stop
 
 GENTLE = 1e-5  # the rate of fine-tuning at last, at a width of 768: what was learned is not to be forgotten
 EPOCHS = 2.0  # of it
+Continue = Callable[[Run, Any, Stop, Log, Progress], Model]
 
 
 def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
@@ -45,69 +49,71 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
     began = time.perf_counter()
     device = device_for(recipe.device, recipe.training.threads)
     name, teachers = open_teachers(recipe, device)
-    lesson = chosen_lesson(recipe, name, teachers)
-    find_student(recipe, teachers[0].model, lambda _: None)  # what can be wrong with it is said before anything else
-    material = gather(lesson.task, recipe, log, progress, stop)
-    stages, names, task = run.inside / "stages", recipe.stages.names, lesson.task
+    task = student_task(recipe, name, teachers)
+    find_student(recipe, teachers[0].model, lambda _: None)  # mistakes in it are named before anything else
+    dataset = gather(task, recipe, log, progress, stop)
+    stages, names = run.inside / "stages", recipe.stages.names
     if "finetune" in names:
-        check_labels(task, material)
-    write_rows(stages, task, material)
+        check_labels(task, dataset)
+    write_rows(stages, task, dataset)
     if not run.about.exists():
         run.describe({"date": datetime.now(UTC).isoformat(timespec="seconds"), "seed": recipe.seed, "stages": names})
 
-    def went(stage: str, told: Any, how: Callable[..., Model]) -> Model:
-        """One stage, from where it stands; its model is the run's until a later one has come to its end."""
-        part = Run(stages / stage)
-        log(f"stage: {stage}")
-        with part.held():
-            part.tidy()
-            if not part.recipe.exists():
-                write_toml(told, part.recipe)
-            check_unchanged(part.folder)
-            found = how(part, read_toml(type(told), part.recipe), stop, log, progress)
-            note_files(part.folder)
-        base = Path(recipe.student.model).name
+    def stage(name: str, stage_recipe: Any, go_on: Continue) -> Model:
+        model = run_stage(Run(stages / name), stage_recipe, go_on, stop, log, progress)
         teacher = ", ".join(Path(folder).name for folder in recipe.teacher.folders)
-        card = replace(found.card, base=base, teacher=teacher if stage != "pretrain" else None)
-        run.save_model(replace(found.opened, card=card), found.card.metrics)
-        return found
+        card = replace(
+            model.card, base=Path(recipe.student.model).name, teacher=None if name == "pretrain" else teacher
+        )
+        run.save_model(replace(model.opened, card=card), model.card.metrics)
+        return model
 
     student = recipe.student
     if "pretrain" in names:
-        base, fresh = begun_folder(stages, recipe, teachers, material, stop, log, progress)
-        went("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go)
+        context = Distillation(run, recipe, teachers, device, stop, log, progress)
+        base, fresh = begun_folder(stages, context, dataset)
+        stage("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go)
         student = StudentSection(model=str((stages / "pretrain").absolute()))
-    taught = replace(
-        recipe,
-        out=str((stages / "distill").absolute()),
-        student=student,
-        stages=replace(recipe.stages, names=("distill",)),
-    )
-    found = went("distill", taught, go)
-    metric = read_toml(DistillRecipe, Run(stages / "distill").recipe).distill.metric
-    reached = [{"stage": "distill", **point_of(found, metric, len(material.train))}]
+    distilling = Run(stages / "distill")
+    out = str(distilling.folder.absolute())
+    alone = replace(recipe, out=out, student=student, stages=replace(recipe.stages, names=("distill",)))
+    model = stage("distill", alone, go)
+    metric = read_toml(DistillRecipe, distilling.recipe).distill.metric
+    reached = [{"stage": "distill", **point_of(model, metric, len(dataset.train))}]
     if "finetune" in names:
-        told = finetuning(recipe, name, task, stages, found, None if metric == AGREEMENT else metric)
-        found = went("finetune", told, finetune.go)
-        reached.append({"stage": "finetune", **point_of(found, metric, sum(map(task.has_target, material.train)))})
-    taught_by = Run(stages / "distill")
+        tuning = finetuning(recipe, name, task, stages, model, None if metric == AGREEMENT else metric)
+        model = stage("finetune", tuning, finetune.go)
+        reached.append({"stage": "finetune", **point_of(model, metric, sum(map(task.has_target, dataset.train)))})
     reporting.write_report(
         run,
         teachers,
         load(run.folder).to(device),
-        material.dev,
+        dataset.dev,
         (time.perf_counter() - began) / 2,
         log,
-        by_labels=material.by_labels,
-        forwards=taught_by.info().teacher_forwards,
-        texts=len(material.train),
+        by_labels=dataset.labeled_dev,
+        forwards=distilling.info().teacher_forwards,
+        texts=len(dataset.train),
         metric=metric,
-        curve=read_curve(taught_by.inside / JSON),
+        curve=read_curve(distilling.inside / JSON),
         stages=reached,
     )
     scores = [f"{point['stage']} {point['score']:.4f}" for point in reached if point["score"] is not None]
     log(f"stages: {listed(scores)} ({metric})")
     return load(run.folder)
+
+
+def run_stage(run: Run, recipe: Any, go_on: Continue, stop: Stop, log: Log, progress: Progress) -> Model:
+    """One stage, from where it stands."""
+    log(f"stage: {run.folder.name}")
+    with run.held():
+        run.tidy()
+        if not run.recipe.exists():
+            write_toml(recipe, run.recipe)
+        check_unchanged(run.folder)
+        model = go_on(run, read_toml(type(recipe), run.recipe), stop, log, progress)
+        note_files(run.folder)
+    return model
 
 
 def note_files(folder: Path) -> None:
@@ -131,20 +137,20 @@ def check_unchanged(folder: Path) -> None:
 # ------------------------------------------------------------------------------------------------- rows of each stage
 
 
-def check_labels(task: Task, material: Material) -> None:
-    """What could go wrong with the last stage is said before the first."""
-    known = [row for row in material.train if task.has_target(row)]
-    if not known or not material.by_labels:
-        raise UserError("no row says what is right, so there is nothing to fine-tune on: leave out the stage finetune")
+def check_labels(task: Task, dataset: Dataset[Example]) -> None:
+    """Mistakes of the last stage are named before the first."""
+    known = [row for row in dataset.train if task.has_target(row)]
+    if not known or not dataset.labeled_dev:
+        raise UserError("no row has a target, so there is nothing to fine-tune on: leave out the stage finetune")
     task.fit_labels(known, task.labels)
 
 
-def write_rows(stages: Path, task: Task, material: Material) -> None:
+def write_rows(stages: Path, task: Task, dataset: Dataset[Example]) -> None:
     """The texts of the first stage and the rows of the last, without those that are held out."""
     stages.mkdir(parents=True, exist_ok=True)
-    texts = (" ".join(text.split()) for row in material.train for text in row.texts)
+    texts = (" ".join(text.split()) for row in dataset.train for text in row.texts)
     write_text(stages / "texts.txt", "".join(f"{text}\n" for text in dict.fromkeys(texts) if text))
-    for name, rows in (("rows", material.train), ("dev", material.dev)):
+    for name, rows in (("rows", dataset.train), ("dev", dataset.dev)):
         known = [task.to_record(row) for row in rows if task.has_target(row)]
         write_text(stages / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in known))
 
@@ -152,41 +158,25 @@ def write_rows(stages: Path, task: Task, material: Material) -> None:
 # ---------------------------------------------------------------------------------------------------- their recipes
 
 
-def begun_folder(
-    stages: Path,
-    recipe: DistillRecipe,
-    teachers: Sequence[Teacher],
-    material: Material,
-    stop: Stop,
-    log: Log,
-    progress: Progress,
-) -> tuple[Path, bool]:
-    """The student before it has learned anything, as a folder to go on from; and whether its weights are fresh."""
-    found = find_student(recipe, teachers[0].model, lambda _: None)
-    if isinstance(found, Path):
-        return found, False
-    learns = {"mlm", "next"} & set(found.family.objectives)
-    if not learns or "words" not in found.family.names.heads or found.family.reads:
-        raise UserError(f"{found.family.name} is not pre-trained on text: leave out the stage pretrain")
+def begun_folder(stages: Path, context: Distillation, dataset: Dataset[Example]) -> tuple[Path, bool]:
+    """The student before it has learned anything, as a folder to start from; and whether its weights are fresh."""
+    student, lineage = context.recipe.student, find_student(context.recipe, context.teacher, lambda _: None)
+    if isinstance(lineage, Path):
+        return lineage, False
+    learns = {"mlm", "next"} & set(lineage.family.objectives)
+    if not learns or "words" not in lineage.family.names.heads or lineage.family.reads:
+        raise UserError(f"{lineage.family.name} is not pre-trained on text: leave out the stage pretrain")
     folder = stages / "start"
     if not folder.exists():
-        begun = begun_student(
-            Run(stages / "vocabulary"),
-            recipe,
-            [each.model for each in teachers],
-            {"words": None},
-            "words",
-            lambda: (text for row in material.train for text in row.texts),
-            stop,
-            log,
-            progress,
-        )
-        card = replace(begun.opened.card, task=found.family.task, labels=None, thresholds={}, metrics=())
-        save_folder(folder, replace(begun.opened, card=card))
+        part = replace(context, run=Run(stages / "vocabulary"))
+        texts = [text for example in dataset.train for text in example.texts]
+        model = begun_student(part, {"words": None}, "words", lambda: texts).opened
+        card = replace(model.card, task=lineage.family.task, labels=None, thresholds={}, metrics=())
+        save_folder(folder, replace(model, card=card))
         note_files(folder)
     check_unchanged(folder)
-    usual = "layers" if found.fits and recipe.student.tokenizer is None else "scratch"
-    return folder, (recipe.student.start or usual) == "scratch"
+    usual = "layers" if lineage.fits and student.tokenizer is None else "scratch"
+    return folder, (student.start or usual) == "scratch"
 
 
 def pretraining(recipe: DistillRecipe, base: Path, fresh: bool, teacher: Teacher, stages: Path) -> Recipe:

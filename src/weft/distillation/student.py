@@ -13,9 +13,10 @@ import torch
 from weft.checkpoint.families import Family, find_size
 from weft.checkpoint.folder import LoadedModel
 from weft.config import changed
+from weft.distillation.context import Distillation
 from weft.distillation.recipe import DistillRecipe
 from weft.errors import UserError
-from weft.progress import Log, Progress
+from weft.progress import Log
 from weft.pruning.layers import can_take, evenly, with_layers
 from weft.pruning.vocabulary import best_of, counted, with_vocabulary
 from weft.runs.architecture import both_ways, size_of, sizes_of, vocabulary_for
@@ -25,8 +26,6 @@ from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import new
 from weft.text.tokenizers.pruning import pruned_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.training.run import Run
-from weft.training.signals import Stop
 
 SIZE = r"([1-9][0-9]{0,3})x([1-9][0-9]{0,5})"
 SAME_LAYERS = {("bert", "distilbert")}  # a teacher's family, and one that is built from the same layers
@@ -120,68 +119,81 @@ def _of_layers(config: Any, count: int) -> Any:
 
 
 def begun_student(
-    run: Run,
-    recipe: DistillRecipe,
-    teachers: Sequence[LoadedModel],
-    wanted: Mapping[str, int | None],
-    head: str,
-    texts: Callable[[], Iterable[str]],
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    context: Distillation, heads: Mapping[str, int | None], head: str, texts: Callable[[], Iterable[str]]
 ) -> Beginning:
-    """The student with the `wanted` heads, before it has learned anything; and whether its `head` is new."""
-    teacher = teachers[0]
-    found = find_student(recipe, teacher, log)
-    if isinstance(found, Path):
+    """The student with these heads, before it has learned anything; and whether its `head` is new."""
+    recipe, teacher = context.recipe, context.teacher
+    lineage = find_student(recipe, teacher, context.log)
+    if isinstance(lineage, Path):
         same = (teacher.card.task or "", teacher.card.labels or ())
-        return _noted(from_folder(found, wanted, head, same, recipe.seed), teachers, f"the folder {found.name}", log)
+        return _noted(context, from_folder(lineage, heads, head, same, recipe.seed), f"the folder {lineage.name}")
     own = recipe.student.tokenizer
     along = recipe.distill.pretrain or recipe.distill.match  # a teacher that reads the student's own tokens
-    if own is None and not along and not found.related and not found.config.heads:
+    if own is None and not along and not lineage.related and not lineage.config.heads:
         own = "learned"  # a network without attention is small, and a large table would be most of it
-    start = recipe.student.start or ("layers" if found.fits and own is None else "scratch")
-    if start == "layers" and (own is not None or not found.fits):
+    start = recipe.student.start or ("layers" if lineage.fits and own is None else "scratch")
+    if start == "layers" and (own is not None or not lineage.fits):
         other = "" if own is None else ", with another vocabulary"
         raise UserError(
             f"layers of the teacher ({teacher.family.name}, {size_of(teacher.config)}) do not fit into the student "
-            f"({found.family.name}, {size_of(found.config)}{other}): --start scratch"
+            f"({lineage.family.name}, {size_of(lineage.config)}{other}): --start scratch"
         )
-    kept: Sequence[int] | None = None
-    characters = True
-    tokenizer, target = teacher.tokenizer, teacher.target_tokenizer
-    if own is not None:
-        given = TokenizerSection(size=recipe.student.vocabulary) if own == "learned" else TokenizerSection(folder=own)
-        alone = found.family.speaks and not found.family.reads
-        tokenizer, target = vocabulary_for(run, given, found.family, alone, texts(), stop, log, progress), None
-    elif recipe.student.vocabulary is not None:
-        if target is not None:
-            raise UserError("a teacher of two vocabularies is not cut down: --tokenizer learned, or leave --vocabulary")
-        with progress("counting tokens", "texts") as told:
-            counts = counted(tokenizer_of(teacher), _heard(texts(), stop, told))
-        kept, characters = best_of(tokenizer_of(teacher), counts, recipe.student.vocabulary)
-        tokenizer, kept = pruned_tokenizer(tokenizer_of(teacher), kept, characters)
-        log(f"vocabulary: {len(kept):,} of the teacher's {tokenizer_of(teacher).vocabulary:,} tokens")
+    tokens = _tokens(context, lineage, own, texts)
     if start == "layers":
-        begun = _from_layers(found, kept, characters, wanted, head, recipe.seed)
-        numbers = evenly(found.config.layers, teacher.config.layers)
-        some = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
-        return _noted(begun, teachers, f"{some} of the teacher", log)
-    return _noted(_fresh(found, tokenizer, target, wanted, recipe.seed), teachers, "fresh weights", log)
+        numbers = evenly(lineage.config.layers, teacher.config.layers)
+        layers = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))} of the teacher"
+        return _noted(context, _from_layers(lineage, tokens, heads, head, recipe.seed), layers)
+    made = _fresh(lineage, tokens.tokenizer, tokens.target, heads, recipe.seed)
+    return _noted(context, Beginning(made, True, True), "fresh weights")
 
 
-def _heard(texts: Iterable[str], stop: Stop, told: Callable[[int], None]) -> Iterable[str]:
+@dataclass(frozen=True)
+class StudentTokens:
+    """The vocabulary of a student; `kept`: which of the teacher's tokens, where it is a part of the teacher's."""
+
+    tokenizer: Tokenizer | None
+    target: Tokenizer | None
+    kept: Sequence[int] | None = None
+    characters: bool = True
+
+
+def _tokens(
+    context: Distillation, lineage: Lineage, own: str | None, texts: Callable[[], Iterable[str]]
+) -> StudentTokens:
+    """The teacher's vocabulary, the part of it that the texts use most, a learned one, or that of a folder."""
+    teacher, size = context.teacher, context.recipe.student.vocabulary
+    if own is not None:
+        given = TokenizerSection(size=size) if own == "learned" else TokenizerSection(folder=own)
+        alone = lineage.family.speaks and not lineage.family.reads
+        learned = vocabulary_for(
+            context.run, given, lineage.family, alone, texts(), context.stop, context.log, context.progress
+        )
+        return StudentTokens(learned, None)
+    if size is None:
+        return StudentTokens(teacher.tokenizer, teacher.target_tokenizer)
+    if teacher.target_tokenizer is not None:
+        raise UserError("a teacher of two vocabularies is not cut down: --tokenizer learned, or leave --vocabulary")
+    tokenizer = tokenizer_of(teacher)
+    with context.progress("counting tokens", "texts") as advance:
+        watched = context.stop.watched(advance, "stopped while counting tokens")
+        counts = counted(tokenizer, _watched(texts(), watched))
+    kept, characters = best_of(tokenizer, counts, size)
+    pruned, kept = pruned_tokenizer(tokenizer, kept, characters)
+    context.log(f"vocabulary: {len(kept):,} of the teacher's {tokenizer.vocabulary:,} tokens")
+    return StudentTokens(pruned, None, kept, characters)
+
+
+def _watched(texts: Iterable[str], advance: Callable[[int], None]) -> Iterable[str]:
     for text in texts:
-        stop.check("stopped while counting tokens")
-        told(1)
+        advance(1)
         yield text
 
 
 def _fresh(
-    found: Lineage, tokenizer: Tokenizer | None, target: Tokenizer | None, wanted: Mapping[str, int | None], seed: int
-) -> Beginning:
-    """A student that knows nothing."""
-    family, config = found.family, found.config
+    lineage: Lineage, tokenizer: Tokenizer | None, target: Tokenizer | None, heads: Mapping[str, int | None], seed: int
+) -> LoadedModel:
+    """A student with fresh weights."""
+    family, config = lineage.family, lineage.config
     standard = family.config(**family.standard)
     settings = {
         name: value
@@ -193,33 +205,28 @@ def _fresh(
         family.name,
         tokenizer,
         settings=settings,
-        heads=wanted,
+        heads=heads,
         seed=seed,
         where="[student]",
         target_tokenizer=target,
     )
-    return Beginning(made.opened, True, True)
+    return made.opened
 
 
 @torch.no_grad()
 def _from_layers(
-    found: Lineage,
-    kept: Sequence[int] | None,
-    characters: bool,
-    wanted: Mapping[str, int | None],
-    head: str,
-    seed: int,
+    lineage: Lineage, tokens: StudentTokens, heads: Mapping[str, int | None], head: str, seed: int
 ) -> Beginning:
     """A student that begins with every k-th layer of its teacher, and with those of its heads that are the same."""
-    teacher = found.teacher
-    cut = with_layers(teacher, evenly(found.config.layers, teacher.config.layers))
-    cut = cut if kept is None else with_vocabulary(cut, kept, characters=characters)
+    teacher = lineage.teacher
+    cut = with_layers(teacher, evenly(lineage.config.layers, teacher.config.layers))
+    cut = cut if tokens.kept is None else with_vocabulary(cut, tokens.kept, characters=tokens.characters)
     stored = cut.network.state_dict()
-    if "segments.weight" in stored and not found.config.has("segments"):
-        # A family that knows one segment only reads every text as the first of the teacher's.
+    if "segments.weight" in stored and not lineage.config.has("segments"):
+        # A family with one segment only reads every text as the first of the teacher's.
         stored["positions.table.weight"] = stored["positions.table.weight"] + stored["segments.weight"][0]
-    begun = _fresh(found, cut.tokenizer, cut.target_tokenizer, wanted, seed).opened
-    ours = begun.network.state_dict()
+    model = _fresh(lineage, cut.tokenizer, cut.target_tokenizer, heads, seed)
+    ours = model.network.state_dict()
     taken = {name: stored[name] for name in ours if name in stored and stored[name].shape == ours[name].shape}
     missing = [name for name in ours if name not in taken]
     lost = [name for name in missing if not name.startswith(("heads.", "pooler."))]
@@ -228,25 +235,25 @@ def _from_layers(
     # A head is taken whole or not at all.
     new_heads = {name.split(".")[1] for name in missing if name.startswith("heads.")}
     taken = {name: value for name, value in taken.items() if not any(name.startswith(f"heads.{n}.") for n in new_heads)}
-    begun.network.load_state_dict({**ours, **taken})
-    begun.network.float()
-    same = found.family.name == teacher.family.name
-    card = cut.card if same else begun.card
-    return Beginning(replace(begun, card=card, carried=cut.carried if same else {}), head in new_heads)
+    model.network.load_state_dict({**ours, **taken})
+    model.network.float()
+    same = lineage.family.name == teacher.family.name
+    card = cut.card if same else model.card
+    return Beginning(replace(model, card=card, carried=cut.carried if same else {}), head in new_heads)
 
 
-def _noted(begun: Beginning, teachers: Sequence[LoadedModel], start: str, log: Log) -> Beginning:
-    """Say who learns from whom."""
-    ours, theirs = parameters_of(begun.opened), sum(map(parameters_of, teachers))
-    opened = begun.opened
-    who = "teacher" if len(teachers) == 1 else f"{len(teachers)} teachers"
-    log(
-        f"student: {opened.family.name}, {size_of(opened.config)}, {ours:,} parameters, from {start}; "
-        f"{who}: {teachers[0].family.name}, {size_of(teachers[0].config)}, {theirs:,} parameters"
+def _noted(context: Distillation, beginning: Beginning, start: str) -> Beginning:
+    """Log who learns from whom."""
+    model, teacher = beginning.opened, context.teacher
+    ours, theirs = parameters_of(model), sum(map(parameters_of, context.models))
+    who = "teacher" if len(context.models) == 1 else f"{len(context.models)} teachers"
+    context.log(
+        f"student: {model.family.name}, {size_of(model.config)}, {ours:,} parameters, from {start}; "
+        f"{who}: {teacher.family.name}, {size_of(teacher.config)}, {theirs:,} parameters"
     )
     if ours >= theirs:
-        log(f"weft: note: the student is not smaller than its teacher: {ours:,} parameters against {theirs:,}")
-    return begun
+        context.log(f"weft: note: the student is not smaller than its teacher: {ours:,} parameters against {theirs:,}")
+    return beginning
 
 
 def parameters_of(opened: LoadedModel) -> int:

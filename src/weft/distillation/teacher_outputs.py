@@ -23,13 +23,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from weft.checkpoint.tensors import save_tensors
-from weft.distillation.base import Lesson, Said
 from weft.distillation.teacher_cache import Teacher, TeacherReads, cached_shards
 from weft.errors import UserError
 from weft.files import check_readable, reason, unwritable
 from weft.progress import Log, Progress
-from weft.tasks.base import Example
+from weft.tasks.base import Example, Task
 from weft.tasks.forward import chunked, framing_for
+from weft.tasks.teacher_arrays import TeacherArrays
 from weft.training.signals import Stop
 
 FORMAT = 2
@@ -37,20 +37,20 @@ SHARD = 1024  # examples in a file
 ENDS = ".ends"  # after the name of an array: where its part for each example ends
 
 
-class TeacherOutputs(Sequence[Said]):
+class TeacherOutputs(Sequence[TeacherArrays]):
     """The outputs for some examples, read one by one when they are asked for."""
 
-    def __init__(self, read: Callable[[int], Said], numbers: Sequence[int]) -> None:
+    def __init__(self, read: Callable[[int], TeacherArrays], numbers: Sequence[int]) -> None:
         self.read, self.numbers = read, numbers
 
     def __len__(self) -> int:
         return len(self.numbers)
 
     @overload
-    def __getitem__(self, place: int) -> Said: ...
+    def __getitem__(self, place: int) -> TeacherArrays: ...
     @overload
     def __getitem__(self, place: slice) -> TeacherOutputs: ...
-    def __getitem__(self, place: int | slice) -> Said | TeacherOutputs:
+    def __getitem__(self, place: int | slice) -> TeacherArrays | TeacherOutputs:
         if isinstance(place, slice):
             return TeacherOutputs(self.read, self.numbers[place])
         return self.read(self.numbers[place])
@@ -67,7 +67,7 @@ class ShardReader:
         self.paths, self.starts = paths, [0, *accumulate(sizes)]
         self._number, self._arrays = -1, dict[str, NDArray[Any]]()
 
-    def __call__(self, place: int) -> Said:
+    def __call__(self, place: int) -> TeacherArrays:
         number = bisect_right(self.starts, place) - 1
         if number != self._number:
             self._arrays, self._number = _read(self.paths[number]), number
@@ -89,7 +89,7 @@ class CachedOutputs:
 
 
 def teacher_outputs(
-    lesson: Lesson,
+    task: Task,
     teachers: Sequence[Teacher],
     examples: Sequence[Example],
     parts: Sequence[int],
@@ -103,7 +103,7 @@ def teacher_outputs(
     `parts`: how many examples are of each file or kind of files; shards begin anew with each, so that the same texts
     are cached whatever stands beside them. `reads` counts for the run what is read.
     """
-    if lesson.as_one and len(teachers) > 1:
+    if task.joint_teachers and len(teachers) > 1:
         digest = hashlib.sha256(" ".join(teacher.digest for teacher in teachers).encode()).hexdigest()
         teachers = [replace(teachers[0], digest=digest)]
     ends = list(accumulate(parts))
@@ -117,17 +117,17 @@ def teacher_outputs(
     for number, teacher in enumerate(teachers, 1):
         name = "teacher" if len(teachers) == 1 else f"teacher {number}"
         with progress(f"{name} reads", "texts") as advance:
-            paths, read = _cached(lesson, teacher, shards, stop, log, advance, reads or TeacherReads())
+            paths, read = _cached(task, teacher, shards, stop, log, advance, reads or TeacherReads())
         cached = ", all from the cache" if not read else ", the others from the cache" if read < len(examples) else ""
         log(f"{name}: {len(examples):,} texts, {read:,} read anew{cached}")
         forwards += read
         readers.append(ShardReader(paths, [len(shard) for shard in shards]))
-    read_one = readers[0] if len(readers) == 1 else lambda place: lesson.mean([read(place) for read in readers])
+    read_one = readers[0] if len(readers) == 1 else lambda place: task.average([read(place) for read in readers])
     return CachedOutputs(TeacherOutputs(read_one, range(len(examples))), forwards)
 
 
 def _cached(
-    lesson: Lesson,
+    task: Task,
     teacher: Teacher,
     shards: Sequence[Sequence[Example]],
     stop: Stop,
@@ -137,34 +137,34 @@ def _cached(
 ) -> tuple[list[Path], int]:
     """The shards of one teacher, written where they are missing; and how many examples it read for that."""
     return cached_shards(
-        [FORMAT, SHARD, teacher.digest, type(lesson).__name__, dict(lesson.settings)],
+        [FORMAT, SHARD, teacher.digest, task.name, task.teacher_settings],
         f"teacher {teacher.folder}",
-        [(f"{_digest(lesson, shard)}.safetensors", len(shard)) for shard in shards],
-        lambda number, path: _write(path, _outputs(lesson, teacher, shards[number], stop, advance)),
+        [(f"{_digest(task, shard)}.safetensors", len(shard)) for shard in shards],
+        lambda number, path: _write(path, _outputs(task, teacher, shards[number], stop, advance)),
         lambda: stop.check("stopped while another process runs the teacher"),
         reads,
         log,
     )
 
 
-def _digest(lesson: Lesson, examples: Sequence[Example]) -> str:
+def _digest(task: Task, examples: Sequence[Example]) -> str:
     whole = hashlib.sha256()
     for example in examples:
-        whole.update(json.dumps(lesson.asked(example)).encode() + b"\n")
+        whole.update(json.dumps(task.teacher_key(example)).encode() + b"\n")
     return whole.hexdigest()[:32]
 
 
 def _outputs(
-    lesson: Lesson, teacher: Teacher, examples: Sequence[Example], stop: Stop, advance: Callable[[int], None]
-) -> Iterator[Said]:
+    task: Task, teacher: Teacher, examples: Sequence[Example], stop: Stop, advance: Callable[[int], None]
+) -> Iterator[TeacherArrays]:
     windows = framing_for(teacher.model)
     for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):
         stop.check("stopped while the teacher reads; its outputs so far are cached")
-        yield from lesson.said(teacher.model, windows, chunk)
+        yield from task.teacher_outputs(teacher.model, windows, chunk)
         advance(len(chunk))
 
 
-def _write(path: Path, outputs: Iterator[Said]) -> None:
+def _write(path: Path, outputs: Iterator[TeacherArrays]) -> None:
     """A shard: the arrays of all its examples one after the other, and where those of each end."""
     rows = list(outputs)
     tensors: dict[str, NDArray[Any]] = {}

@@ -12,7 +12,6 @@ from typing import Any, Unpack
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.hashes import record_hashes
 from weft.comparison.compare import compare
-from weft.comparison.rows import Paths, RowOptions, table_of
 from weft.errors import UserError, one_of
 from weft.exporters.checks import (
     TOLERANCE,
@@ -27,6 +26,7 @@ from weft.exporters.transformers_export import check_same, write_transformers
 from weft.files import whole_folder
 from weft.tasks.inputs import rows_of as table_rows
 from weft.tasks.model import Model, load
+from weft.tasks.rows import Paths, RowOptions, table_of
 from weft.text.row_problems import Skipped
 
 

@@ -15,7 +15,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.exporters.onnx_builder import FAR, FIRST, Graph
 from weft.models.cnn import sight
-from weft.nn.heads import DeepLabels, MaskedWords
+from weft.nn.heads import DeepLabelHead, MaskedWordHead
 from weft.nn.positions import alibi_slopes
 
 Sizes = Mapping[str, list[Any]]
@@ -78,7 +78,7 @@ def _head_outputs(graph: Graph, opened: LoadedModel, head: str | None, x: str) -
     module = network.heads[head]
     if head == "classify" and network.pooler is not None and "classify" in network.POOLED:
         x = graph.op("Tanh", graph.linear(x, network.pooler.dense, small=True))
-    if isinstance(module, DeepLabels):
+    if isinstance(module, DeepLabelHead):
         x = graph.activate(graph.linear(x, module.dense, small=True), module.activation)
     x = graph.linear(x, module.output, small=True)
     outputs = opened.heads[head]
@@ -157,7 +157,7 @@ def _mixed(graph: Graph, mix: Any, states: list[str]) -> str:
 def words_of(graph: Graph, network: Any) -> None:
     """The word head as a graph of its own, so that words are scored only at the places asked for."""
     head = network.heads["words"]
-    if not isinstance(head, MaskedWords):
+    if not isinstance(head, MaskedWordHead):
         raise UserError("a word head of this kind cannot be written as ONNX")
     x = graph.activate(graph.linear("hidden_states", head.dense, small=True), head.activation)
     x = graph.norm(x, head.norm)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from weft.models.base import ModelConfig, Network
 from weft.models.shared import check_sizes, final_norm_of, one_layer_of, positions_of, through_layers
-from weft.nn.heads import Labels, MaskedWords, Mix, Pooler
+from weft.nn.heads import LabelHead, MaskedWordHead, Mix, Pooler
 from weft.nn.layers import Activation, NormKind, NormPlace, norm
 from weft.nn.positions import Kind
 from weft.nn.rows import Rows
@@ -75,8 +75,8 @@ class Albert(Network):
         c = self.config
         if name == "words":
             activation = c.activation.removeprefix("gated-")
-            return MaskedWords(c.width, outputs, activation, c.norm_epsilon, c.tied, table_width=c.embedding_width)
-        return Labels(c.width, outputs, 0.0 if name == "answer" else c.head_dropout)
+            return MaskedWordHead(c.width, outputs, activation, c.norm_epsilon, c.tied, table_width=c.embedding_width)
+        return LabelHead(c.width, outputs, 0.0 if name == "answer" else c.head_dropout)
 
     def forward(
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None

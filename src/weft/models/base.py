@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from weft.nn.heads import Labels, Mix, NextWords
+from weft.nn.heads import LabelHead, Mix, WordHead
 from weft.nn.rows import Ragged, Rows
 
 
@@ -166,8 +166,8 @@ class Network(nn.Module):
     def make_head(self, name: str, outputs: int) -> nn.Module:
         """One head: words by the table of tokens or one of its own, labels by dropout and a linear map."""
         if name == "words":
-            return NextWords(self.features, outputs, self.config.tied not in (False, "none"), self.config.word_bias)
-        return Labels(self.features, outputs, self.config.dropout)
+            return WordHead(self.features, outputs, self.config.tied not in (False, "none"), self.config.word_bias)
+        return LabelHead(self.features, outputs, self.config.dropout)
 
     def search(self, talk: Any, choice: Any, seeds: Sequence[int], live: bool) -> Any:
         """Generate for all prompts, as `generation.search` does."""

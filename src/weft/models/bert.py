@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft.models.base import ModelConfig, Network
 from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, through_layers
-from weft.nn.heads import Labels, MaskedWords, Mix, Pooler
+from weft.nn.heads import LabelHead, MaskedWordHead, Mix, Pooler
 from weft.nn.layers import Activation, NormKind, NormPlace, norm
 from weft.nn.positions import Kind
 from weft.nn.rows import Rows
@@ -71,9 +71,9 @@ class Bert(Network):
     def make_head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
         if name == "words":
-            return MaskedWords(c.width, outputs, c.activation.removeprefix("gated-"), c.norm_epsilon, c.tied)
+            return MaskedWordHead(c.width, outputs, c.activation.removeprefix("gated-"), c.norm_epsilon, c.tied)
         dropout = 0.0 if name in ("next", "answer") else c.dropout if c.head_dropout is None else c.head_dropout
-        return Labels(c.width, outputs, dropout)
+        return LabelHead(c.width, outputs, dropout)
 
     def forward(
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None

@@ -139,7 +139,7 @@ class ConvSeq2Seq(Network):
     def decode(
         self, tokens: Tensor, rows: Rows, memory: ConvolutionMemory, state: ConvolutionState | None = None
     ) -> Tensor:
-        """N tokens, each read before the word that follows it is told -> N width; `state` gets what steps need."""
+        """N tokens, each read before the word that follows it -> N width; `state` gets what steps need."""
         check_context(rows, self.config.context)
         total = len(tokens)
         words = self.dropout(self.tokens(tokens) + self.decoder.positions(rows.places(total)))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from weft.models.base import ModelConfig, Network
 from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, through_layers
-from weft.nn.heads import DeepLabels, Labels, MaskedWords, Mix
+from weft.nn.heads import DeepLabelHead, LabelHead, MaskedWordHead, Mix
 from weft.nn.layers import Activation, NormKind, NormPlace, norm
 from weft.nn.positions import Kind
 from weft.nn.rows import Rows
@@ -70,10 +70,10 @@ class DistilBert(Network):
         c = self.config
         if name == "words":
             activation = c.activation.removeprefix("gated-")
-            return MaskedWords(c.width, outputs, activation, c.norm_epsilon, c.tied, second_bias=False)
+            return MaskedWordHead(c.width, outputs, activation, c.norm_epsilon, c.tied, second_bias=False)
         if name in ("classify", "choose"):
-            return DeepLabels(c.width, outputs, "relu", c.head_dropout)
-        return Labels(c.width, outputs, c.answer_dropout if name == "answer" else c.dropout)
+            return DeepLabelHead(c.width, outputs, "relu", c.head_dropout)
+        return LabelHead(c.width, outputs, c.answer_dropout if name == "answer" else c.dropout)
 
     def forward(
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None

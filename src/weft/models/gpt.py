@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from weft.models.base import ModelConfig, Network
 from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of
 from weft.nn.cache import Cache
-from weft.nn.heads import Labels, Mix, NextWords, in_full
+from weft.nn.heads import LabelHead, Mix, WordHead, in_full
 from weft.nn.layers import Activation, NormKind, NormPlace
 from weft.nn.positions import Kind
 from weft.nn.rows import Ragged, Rows
@@ -72,9 +72,9 @@ class Gpt(Network):
     def make_head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
         if name == "words":
-            return NextWords(c.width, outputs, c.tied)
+            return WordHead(c.width, outputs, c.tied)
         dropout = {"choose": c.head_dropout, "tag": c.tag_dropout}.get(name, 0.0)
-        return Labels(c.width, outputs, dropout, bias=name != "classify")
+        return LabelHead(c.width, outputs, dropout, bias=name != "classify")
 
     def forward(
         self,

@@ -17,7 +17,7 @@ from weft.models.base import ModelConfig, Network
 from weft.models.shared import check_limits
 from weft.nn.convolution import neighbors
 from weft.nn.dense import check_context
-from weft.nn.heads import NextWords, in_full
+from weft.nn.heads import WordHead, in_full
 from weft.nn.rows import DecoderState, Ragged, Rows
 
 NOTHING = -1  # in the place of a token, before a text begins
@@ -29,7 +29,7 @@ class MlpConfig(ModelConfig):
 
     vocabulary: int = 8000
     context: int = 1 << 24  # there is no position, so texts may be as long as anything that is read
-    window: int = 8  # tokens that the next one is told from
+    window: int = 8  # tokens that the next one is predicted from
     width: int = 128  # of the table of tokens
     inner: int = 512  # of the hidden layer
     direct: bool = False  # connections from the vectors past the hidden layer (Bengio's W)
@@ -78,7 +78,7 @@ class Mlp(Network):
         self.heads = self.make_heads(heads)
 
     def make_head(self, name: str, outputs: int) -> nn.Module:
-        return NextWords(self.features, outputs, self.config.tied, bias=True)
+        return WordHead(self.features, outputs, self.config.tied, bias=True)
 
     @property
     def features(self) -> int:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
-from weft.nn.lookup import FLOOR, find, put_listed, score_one, walk
+from weft.ngrams import FLOOR, find, put_listed, score_one, walk
 from weft.nn.rows import DecoderState, Ragged, Rows
 
 HIGHEST = 7
@@ -48,7 +48,7 @@ class NgramConfig(ModelConfig):
     k: float = 1.0  # what add-k adds to every count
     prune: tuple[int, ...] = ()  # by order: n-grams that occur so often or less are left out; the last for all longer
     entries: tuple[int, ...] = ()  # n-grams that are stored, by order; none but single words before counting
-    silent: tuple[int, ...] = ()  # tokens that are never said
+    silent: tuple[int, ...] = ()  # tokens that are never generated
     end: int | None = None  # the token that ends a text
 
     def __post_init__(self) -> None:
@@ -109,7 +109,7 @@ class Ngram(Network):
 
     def __init__(self, config: NgramConfig, heads: Mapping[str, int]) -> None:
         super().__init__(config)
-        self.heads = nn.ModuleDict({name: nn.Identity() for name in heads})  # what is looked up is said as it is
+        self.heads = nn.ModuleDict({name: nn.Identity() for name in heads})  # log probabilities are looked up
         entries = config.entries or (config.vocabulary, *[0] * (config.order - 1))
         for order, size in enumerate(entries, 1):
             if order > 1:
@@ -152,14 +152,14 @@ class Ngram(Network):
     def _left(self, hidden: Tensor, length: int, places: Tensor, scores: Tensor, words: Tensor | None) -> Tensor:
         """The scores with this context's say about words that are not listed after it: n, or n V (`words` None)."""
         backs = self.get_buffer(f"backs_{length}")
-        seen, found = places >= 0, torch.zeros_like(places, dtype=torch.float64)
+        seen, weights = places >= 0, torch.zeros_like(places, dtype=torch.float64)
         if len(backs):
-            found = backs[places.clamp(min=0)].double()
+            weights = backs[places.clamp(min=0)].double()
         if not self.config.direct:  # the shorter context has the word, the longer one says how much that counts
-            more = torch.where(seen, found, 0.0)
+            more = torch.where(seen, weights, 0.0)
             return scores + (more if words is not None else more[:, None])
-        # No shorter context is asked: what the whole one says of any other word, but for those that are never said.
-        left, here = torch.where(seen, found, self._unseen()), (hidden >= 0).sum(1) == length
+        # No shorter context is asked: what the whole one says of any other word, but for the silent ones.
+        left, here = torch.where(seen, weights, self._unseen()), (hidden >= 0).sum(1) == length
         left, here = (left, here) if words is not None else (left[:, None], here[:, None])
         silent = scores.new_zeros(self.config.vocabulary, dtype=torch.bool)
         silent[list(self.config.silent)] = True
@@ -219,7 +219,7 @@ class Ngram(Network):
         return self.words(context), NgramState(context)
 
     def step(self, tokens: Tensor, state: NgramState) -> Tensor:
-        """Take in one token per row (B); where nothing ever followed on what was said, the text ends."""
+        """Take in one token per row (B); where nothing ever followed this context, the text ends."""
         state.context = torch.cat((state.context, tokens[:, None]), 1)[:, 1:]
         scores = self._words(state.context)
         if self.config.end is not None:  # a beam, or a rule, may have gone on with a word of no chance

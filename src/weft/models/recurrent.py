@@ -19,7 +19,7 @@ from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
 from weft.models.shared import check_limits, matrices
 from weft.nn.dense import check_context, filled, spread
-from weft.nn.heads import Labels, NextWords, in_full
+from weft.nn.heads import LabelHead, WordHead, in_full
 from weft.nn.recurrent import Bend, Carried, Cell, Parts, Recurrent, State, locked_dropout, stacked
 from weft.nn.rows import Ragged, Rows
 
@@ -49,13 +49,13 @@ class RecurrentConfig(ModelConfig):
             raise UserError(f"activation {self.activation} is for rnn; the gates of {self.cell} have their own")
 
 
-class RecurrentWords(nn.Module):
+class RecurrentWordHead(nn.Module):
     """The table of tokens read backwards, by way of its own width, or a table of its own; common words have a bias."""
 
     def __init__(self, width: int, vocabulary: int, table_width: int, tied: bool) -> None:
         super().__init__()
         self.narrow = nn.Linear(width, table_width, bias=False) if tied and table_width != width else None
-        self.words = NextWords(width, vocabulary, tied, bias=True)
+        self.words = WordHead(width, vocabulary, tied, bias=True)
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
         return self.words(x if self.narrow is None else self.narrow(x), tokens)
@@ -94,9 +94,9 @@ class RecurrentNetwork(Network):
         self.above = "words" in heads
         self.heads = nn.ModuleDict(
             {
-                name: RecurrentWords(wide, count, size, c.tied)
+                name: RecurrentWordHead(wide, count, size, c.tied)
                 if name == "words"
-                else Labels(wide, count, 0.0 if self.above else c.dropout)
+                else LabelHead(wide, count, 0.0 if self.above else c.dropout)
                 for name, count in heads.items()
             }
         )
@@ -227,7 +227,7 @@ class RecurrentNetwork(Network):
                     module.bias.zero_()
         tables: list[nn.Module] = [self.tokens]
         for module in self.modules():
-            if isinstance(module, NextWords) and module.bias is not None:
+            if isinstance(module, WordHead) and module.bias is not None:
                 module.bias.zero_()
                 tables += [] if module.decoder is None else [module.decoder]
         for table in tables:

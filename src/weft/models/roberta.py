@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
 from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of, through_layers
-from weft.nn.heads import DeepLabels, Labels, MaskedWords, Mix, Pooler
+from weft.nn.heads import DeepLabelHead, LabelHead, MaskedWordHead, Mix, Pooler
 from weft.nn.layers import Activation, NormKind, NormPlace, norm
 from weft.nn.positions import Kind
 from weft.nn.rows import Rows
@@ -77,11 +77,11 @@ class Roberta(Network):
     def make_head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
         if name == "words":  # bent by the exact GELU, whatever the layers are bent by
-            return MaskedWords(c.width, outputs, "gelu", c.norm_epsilon, c.tied)
+            return MaskedWordHead(c.width, outputs, "gelu", c.norm_epsilon, c.tied)
         dropout = c.dropout if c.head_dropout is None or name == "choose" else c.head_dropout
         if name == "classify":
-            return DeepLabels(c.width, outputs, "tanh", dropout, dropout_before=dropout)
-        return Labels(c.width, outputs, 0.0 if name == "answer" else dropout)
+            return DeepLabelHead(c.width, outputs, "tanh", dropout, dropout_before=dropout)
+        return LabelHead(c.width, outputs, 0.0 if name == "answer" else dropout)
 
     def forward(
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None

@@ -73,8 +73,8 @@ class Seq2Seq(Network):
         self.looking = None if c.attention == "none" else Looking(c.attention, c.width, seen)
         self.fed = seen if c.attention == "additive" else c.width if c.feeding else 0
         self.decoder = Recurrent(c.cell, size + self.fed, c.width, c.layers, dropout=c.dropout)
-        told = c.width + seen + (size if c.attention == "additive" else 0)
-        self.combine = None if c.attention == "none" else nn.Linear(told, c.width)
+        combined = c.width + seen + (size if c.attention == "additive" else 0)
+        self.combine = None if c.attention == "none" else nn.Linear(combined, c.width)
         self.narrow = nn.Linear(c.width, size, bias=False) if c.tied != "none" and size != c.width else None
         self.dropout = nn.Dropout(c.dropout)
         self.heads = self.make_heads(heads)
@@ -99,7 +99,7 @@ class Seq2Seq(Network):
         return SourceMemory(state, may, values, self.looking.keys(values))
 
     def decode(self, tokens: Tensor, rows: Rows, memory: SourceMemory, own: Tensor | None = None) -> Tensor:
-        """N tokens, each read before the word that follows it is told -> N width.
+        """N tokens, each read before the word that follows it -> N width.
 
         `own`: the chance that a place reads the model's own best guess in place of its token (Bengio et al., 2015).
         """
@@ -111,7 +111,7 @@ class Seq2Seq(Network):
             return self.dropout(x)
         states = spread(x, rows).transpose(0, 1)  # B T W
         mixed = self.looking(states, memory.keys, memory.may) @ memory.values
-        return self._told(x, gathered(mixed.transpose(0, 1), rows, len(tokens)), None)
+        return self._output(x, gathered(mixed.transpose(0, 1), rows, len(tokens)), None)
 
     def _one_by_one(self, tokens: Tensor, rows: Rows, memory: SourceMemory, own: Tensor | None) -> Tensor:
         """T B W, place by place."""
@@ -123,12 +123,12 @@ class Seq2Seq(Network):
         before = self._first(memory)
         for place, (x, y) in enumerate(zip(embedded.unbind(), given, strict=True)):
             if own is not None and place:
-                guess = self.words(before.told.detach()).argmax(-1)
+                guess = self.words(before.output.detach()).argmax(-1)
                 mine = torch.rand(guess.shape, device=guess.device) < own
                 x = self.dropout(self.tokens(torch.where(mine, guess, words[place])))
                 y = steps.given(x)
             before = self._place(steps, x, y, before, memory)
-            hidden.append(before.told)
+            hidden.append(before.output)
         return torch.stack(hidden)
 
     def _first(self, memory: SourceMemory) -> DecoderPlace:
@@ -140,7 +140,7 @@ class Seq2Seq(Network):
     ) -> DecoderPlace:
         """One place of all rows: its words B embedding, and what the decoder makes of them B GW."""
         shares = mixed = None
-        fed = before.told if self.config.feeding else None
+        fed = before.output if self.config.feeding else None
         if self.looking is not None and self.config.attention == "additive":
             shares = self.looking(before.state[-1][0][:, None], memory.keys, memory.may)  # B 1 S
             fed = mixed = (shares @ memory.values).squeeze(1)  # B M
@@ -148,9 +148,9 @@ class Seq2Seq(Network):
         if self.looking is not None and shares is None:
             shares = self.looking(top[:, None], memory.keys, memory.may)
             mixed = (shares @ memory.values).squeeze(1)
-        return DecoderPlace(state, self._told(top, mixed, x), None if shares is None else shares.squeeze(1))
+        return DecoderPlace(state, self._output(top, mixed, x), None if shares is None else shares.squeeze(1))
 
-    def _told(self, top: Tensor, mixed: Tensor | None, x: Tensor | None) -> Tensor:
+    def _output(self, top: Tensor, mixed: Tensor | None, x: Tensor | None) -> Tensor:
         """What the word head reads: the state, and what it looked at; Bahdanau's also reads the word before."""
         if self.combine is None or mixed is None:
             return self.dropout(top)
@@ -190,13 +190,13 @@ class Seq2Seq(Network):
         for number, (x, given) in enumerate(zip(embedded, steps.given(embedded), strict=True)):
             place = self._place(steps, x, given, state.place, memory)
             state.place = place.where(number < lengths, state.place)
-        return in_full(self.words(state.place.told)), state
+        return in_full(self.words(state.place.output)), state
 
     def step(self, tokens: Tensor, state: RecurrentDecoderState) -> Tensor:
         """Take in one token per row (B); scores of the next one."""
         steps, x = self.decoder.steps(self.fed), self.tokens(tokens)
         state.place = self._place(steps, x, steps.given(x), state.place, state.memory)
-        return in_full(self.words(state.place.told))
+        return in_full(self.words(state.place.output))
 
     def operations(self, source: Rows, rows: Rows) -> float:
         """Products and sums of a batch, forward: two for each use of a weight, and for scores and what they mix."""

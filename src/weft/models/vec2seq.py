@@ -100,7 +100,7 @@ class Vec2Seq(Network):
         return SourceMemory(first, may, None, None)
 
     def decode(self, tokens: Tensor, rows: Rows, memory: SourceMemory, own: Tensor | None = None) -> Tensor:
-        """N tokens, each read before the word that follows it is told -> N width.
+        """N tokens, each read before the word that follows it -> N width.
 
         `own`: the chance that a place reads the model's own best guess in place of its token (Bengio et al., 2015).
         """
@@ -112,14 +112,14 @@ class Vec2Seq(Network):
 
     def _one_by_one(self, words: Tensor, state: State, own: Tensor) -> Tensor:
         """Words T B -> T B W, place by place."""
-        steps, told = self.decoder.steps(), list[Tensor]()
+        steps, outputs = self.decoder.steps(), list[Tensor]()
         for word in words:
-            if told:
-                guess = self.words(told[-1].detach()).argmax(-1)
+            if outputs:
+                guess = self.words(outputs[-1].detach()).argmax(-1)
                 word = torch.where(torch.rand(guess.shape, device=guess.device) < own, guess, word)
             top, state = steps.step(steps.given(self.dropout(self.tokens(word))), state)
-            told.append(self.dropout(top))
-        return torch.stack(told)
+            outputs.append(self.dropout(top))
+        return torch.stack(outputs)
 
     def forward(
         self,
@@ -153,12 +153,12 @@ class Vec2Seq(Network):
         )
         for number, words in enumerate(spread(prompt.tokens, prompt.rows)):
             state.place = self._place(words, state.place.state).where(number < lengths, state.place)
-        return in_full(self.words(state.place.told)), state
+        return in_full(self.words(state.place.output)), state
 
     def step(self, tokens: Tensor, state: RecurrentDecoderState) -> Tensor:
         """Take in one token per row (B); scores of the next one."""
         state.place = self._place(tokens, state.place.state)
-        return in_full(self.words(state.place.told))
+        return in_full(self.words(state.place.output))
 
     def _place(self, words: Tensor, state: State) -> DecoderPlace:
         """One place of all rows: B -> what it leaves to the next."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
 from weft.models.shared import check_limits
-from weft.nn.heads import DeepLabels, Labels, in_full
+from weft.nn.heads import DeepLabelHead, LabelHead, in_full
 from weft.nn.rows import Rows
 
 
@@ -46,9 +46,9 @@ class Vectors(Network):
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         self.heads = nn.ModuleDict(
             {
-                name: Labels(c.width, outputs, c.dropout)
+                name: LabelHead(c.width, outputs, c.dropout)
                 if c.inner is None
-                else DeepLabels(c.width, outputs, "relu", c.dropout, dropout_before=c.dropout, inner=c.inner)
+                else DeepLabelHead(c.width, outputs, "relu", c.dropout, dropout_before=c.dropout, inner=c.inner)
                 for name, outputs in heads.items()
             }
         )

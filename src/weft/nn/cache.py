@@ -138,8 +138,8 @@ class Memory:
     def settle(self, lasts: Tensor | None = None) -> None:
         """After a pass: what was looked at for each row's last token, the mean of all heads and layers."""
         if self.watched:
-            found = torch.stack(self.weights).mean(0).float()
-            self.attention = found if lasts is None else found[lasts]
+            attention = torch.stack(self.weights).mean(0).float()
+            self.attention = attention if lasts is None else attention[lasts]
             self.weights = []
 
     def pick(self, rows: Tensor) -> None:

@@ -25,14 +25,14 @@ def neighbors(x: Tensor, rows: Rows, offsets: Sequence[int], beyond: Tensor | No
         places = rows.places(total) + offset
         return ((places >= 0) & (places < rows.lengths()[rows.numbers(total)]))[:, None]
 
-    found = []
+    columns = []
     for offset in offsets:
         moved = padded[before + offset : before + offset + total]
         outside = rows.once(("outside", offset), lambda offset=offset: ~inside(offset))  # type: ignore[misc]
         if offset:
             moved = moved.masked_fill(outside, 0.0) if beyond is None else torch.where(outside, beyond, moved)
-        found.append(moved)
-    return torch.cat(found, -1)
+        columns.append(moved)
+    return torch.cat(columns, -1)
 
 
 class GatedConvolution(nn.Module):

@@ -51,7 +51,7 @@ class Mix(nn.Module):
         return torch.stack([share * state for share, state in zip(shares.unbind(), states, strict=True)]).sum(0)
 
 
-class Labels(nn.Module):
+class LabelHead(nn.Module):
     """Dropout and one linear map: labels of a text, of tokens, or the two ends of a span."""
 
     def __init__(self, width: int, outputs: int, dropout: float, bias: bool = True) -> None:
@@ -63,8 +63,8 @@ class Labels(nn.Module):
         return self.output(self.dropout(x))
 
 
-class DeepLabels(nn.Module):
-    """Labels of a text by one more layer: RoBERTa bends it by tanh and drops out before it too, DistilBERT by ReLU."""
+class DeepLabelHead(nn.Module):
+    """Labels of a text through one more layer: tanh and dropout before it in RoBERTa, ReLU in DistilBERT."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class DeepLabels(nn.Module):
         return self.output(self.dropout(x))
 
 
-class MaskedWords(nn.Module):
+class MaskedWordHead(nn.Module):
     """BERT's word head: one more layer, then the table of tokens read backwards (or a table of its own).
 
     `table_width` is that of the table where it is not the network's. A table of its own brings a bias of its own, and
@@ -120,7 +120,7 @@ class MaskedWords(nn.Module):
         return F.linear(x, self.decoder.weight, self.bias if self.decoder.bias is None else self.decoder.bias)
 
 
-class NextWords(nn.Module):
+class WordHead(nn.Module):
     """A decoder's word head: the transposed table of tokens, or a table of its own, and a bias where published."""
 
     def __init__(self, width: int, vocabulary: int, tied: bool, bias: bool = False) -> None:

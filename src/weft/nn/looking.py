@@ -62,14 +62,14 @@ class DecoderPlace:
     """What one place leaves to the next."""
 
     state: State
-    told: Tensor  # B W: what the word head reads
+    output: Tensor  # B W: what the word head reads
     shares: Tensor | None = None  # B S: how much each place of the source was looked at for it
 
     def picked(self, rows: Tensor) -> DecoderPlace:
         """Keep these rows, in this order."""
         state = tuple(tuple(part.index_select(0, rows) for part in parts) for parts in self.state)
         shares = None if self.shares is None else self.shares.index_select(0, rows)
-        return DecoderPlace(state, self.told.index_select(0, rows), shares)
+        return DecoderPlace(state, self.output.index_select(0, rows), shares)
 
     def where(self, more: Tensor, before: DecoderPlace) -> DecoderPlace:
         """Rows that have ended (B: not `more`) stay as they were."""
@@ -81,7 +81,7 @@ class DecoderPlace:
         shares = self.shares
         if shares is not None and before.shares is not None:
             shares = torch.where(more, shares, before.shares)
-        return DecoderPlace(state, torch.where(more, self.told, before.told), shares)
+        return DecoderPlace(state, torch.where(more, self.output, before.output), shares)
 
 
 class RecurrentDecoderState(DecoderState):

@@ -41,7 +41,7 @@ class Attention(nn.Module):
         bias: bool = True,
         scale: float | None = None,
     ) -> None:
-        """`scale` multiplies the scores: one over the root of a head's width unless said (T5: 1)."""
+        """`scale` multiplies the scores: by default one over the root of a head's width (T5: 1)."""
         super().__init__()
         self.heads = heads
         self.head_width = head_width or width // heads

@@ -150,22 +150,22 @@ class Recurrent(nn.Module):
         memory: Tensor | None
         with torch.autocast("cpu", enabled=False):  # the kernels of the CPU take one precision for all
             if self.cell == "lstm" and last and not even:
-                found, memory = self._held(weights, square, rows, start)
+                output, memory = self._held(weights, square, rows, start)
             else:
-                found, memory = self._fused(weights, square, start)
-        side = gathered(found, rows, total, backwards)
+                output, memory = self._fused(weights, square, start)
+        side = gathered(output, rows, total, backwards)
         if not last:
             return side, ()
         lengths = rows.lengths().long()
         where = (lengths - 1).clamp(min=0) * rows.count + torch.arange(rows.count, device=lengths.device)
-        hidden = found.flatten(0, 1).index_select(0, where)
+        hidden = output.flatten(0, 1).index_select(0, where)
         hidden = torch.where((lengths > 0)[:, None], hidden, before[0].to(hidden.dtype))  # an empty row stays as it was
         return side, (hidden,) if memory is None else (hidden, memory[0])
 
     def _fused(self, weights: list[Tensor], square: Tensor, start: Parts) -> tuple[Tensor, Tensor | None]:
         """One layer: what it makes of each place (T B W), and the last memory of an LSTM."""
-        found, *ends = self.kernel(square, start, weights)
-        return found, ends[1] if self.cell == "lstm" else None
+        output, *ends = self.kernel(square, start, weights)
+        return output, ends[1] if self.cell == "lstm" else None
 
     def kernel(
         self, square: Tensor, start: Parts, weights: list[Tensor], layers: int = 1, dropout: float = 0.0
@@ -198,8 +198,8 @@ class Recurrent(nn.Module):
         carried = [self.beginning(rows.count, x) if state is None else state]
         for given in steps.given(spread(x, rows)):
             carried.append(steps.step(given, carried[-1])[1])
-        found = torch.stack([state[0][0] for state in carried[1:]])
-        return gathered(found, rows, x.shape[0]), [state[0] for state in carried]
+        output = torch.stack([state[0][0] for state in carried[1:]])
+        return gathered(output, rows, x.shape[0]), [state[0] for state in carried]
 
     def steps(self, fed: int = 0) -> Steps:
         """The same weights, place by place; the last `fed` columns of the input come only when their place does."""
@@ -234,8 +234,8 @@ def stacked(
     weights = [weight for layer in layers for weight in layer.weights_of(layer.layers[0])]
     square = spread(x, rows).to(weights[0].dtype)
     start = tuple(torch.stack(part).to(square.dtype) for part in zip(*state, strict=True))  # L B W
-    found, *ends = first.kernel(square, start, weights, len(layers), dropout)
-    return gathered(found, rows, x.shape[0]), tuple(zip(*(end.unbind() for end in ends), strict=True))
+    output, *ends = first.kernel(square, start, weights, len(layers), dropout)
+    return gathered(output, rows, x.shape[0]), tuple(zip(*(end.unbind() for end in ends), strict=True))
 
 
 class Steps:

@@ -160,7 +160,7 @@ class Recorder:
         self.attention: dict[int, tuple[Tensor, Tensor, Tensor]] = {}  # query, key and value of these: N H D each
         self.layer = 0
         self.hidden: Tensor
-        self.word_logits: Tensor  # n V: of words
+        self.word_logits: Tensor  # n V
 
     def __call__(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, **more: Any) -> Tensor:
         if self.states is not None:

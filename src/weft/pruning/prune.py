@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from weft.checkpoint.card import Made
-from weft.checkpoint.folder import LoadedModel, save_folder
+from weft.checkpoint.folder import LoadedModel
+from weft.checkpoint.save import save_folder
 from weft.comparison.compare import compared, participants_of
 from weft.comparison.comparison import Comparison, Table
 from weft.comparison.cost import evenly as some_of
 from weft.comparison.cost import parameters_of
-from weft.comparison.rows import ComparedRows, Paths, RowOptions, named, rows_of
+from weft.comparison.rows import ComparedRows, rows_of
 from weft.data.shards import TextFiles
 from weft.errors import UserError
 from weft.files import check_new_folder
@@ -31,6 +32,7 @@ from weft.tasks.base import Example
 from weft.tasks.evaluate import evaluate_examples
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model, load
+from weft.tasks.rows import Paths, RowOptions, named
 from weft.text.tokenizers.pruning import pruned_tokenizer
 from weft.version import VERSION
 

@@ -19,12 +19,11 @@ from typing import Any, Unpack
 import torch
 
 from weft.checkpoint.card import card_values
-from weft.checkpoint.folder import write_files
 from weft.checkpoint.hashes import record_hashes
+from weft.checkpoint.save import write_files
 from weft.comparison.compare import compare
 from weft.comparison.comparison import Comparison, Standing, lost, megabytes, plain
 from weft.comparison.cost import SECONDS, TEXTS
-from weft.comparison.rows import RowOptions
 from weft.data.memory import is_names, rows_in_memory
 from weft.errors import UserError, listed, one_of
 from weft.exporters.checks import check_agreement, check_batch_single, logits_of
@@ -39,6 +38,7 @@ from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice
 from weft.scratch import temporary_folder
 from weft.tasks.model import Model, load
+from weft.tasks.rows import RowOptions
 
 FASTER = 1.05  # times: what two runs on a busy machine differ by is no gain
 SMALLER = 1.05  # times: a few more or fewer bytes of names are no gain either

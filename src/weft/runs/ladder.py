@@ -6,6 +6,7 @@ import lzma
 import os
 import signal
 import subprocess
+import sys
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -27,8 +28,8 @@ from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import device_for
 from weft.runs.ladder_page import page_of, value_of
 from weft.runs.ladder_recipe import LadderRecipe
-from weft.runs.recipes import find_recipe
-from weft.runs.rung_run import Failure, Place, climb
+from weft.runs.recipes import recipe_values
+from weft.runs.rung_run import Failure, LadderFolder, climb
 from weft.runs.rungs import rung_of
 from weft.text.tokenizers.training import learn
 from weft.training.signals import Interrupted, Stop, listening
@@ -57,11 +58,11 @@ def ladder(
     """
     progress, given = progress_of(progress), merged(settings or {}, more)
     if recipe is not None:
-        given = merged(_read(recipe), given)
+        given = merged(recipe_values(recipe, LadderRecipe)[0], given)
     out = given.get("out")
     if not isinstance(out, str | os.PathLike):
         raise UserError("no folder for the ladder: give --out FOLDER")
-    place = Place(Path(out))
+    place = LadderFolder(Path(out))
     if place.run.recipe.is_file():
         asked = _gone_on(place, given)
     else:
@@ -84,25 +85,13 @@ def ladder(
 
 def is_ladder(folder: Path) -> bool:
     """Whether a folder holds a ladder rather than a run."""
-    path = Place(folder).run.recipe
+    path = LadderFolder(folder).run.recipe
     with suppress(OSError, UnicodeDecodeError):
         return path.is_file() and "\n[ladder]" in f"\n{path.read_text(encoding='utf-8')}"
     return False
 
 
-def _read(name: str) -> dict[str, Any]:
-    import tomllib
-
-    text, where = find_recipe(name)
-    try:
-        values = tomllib.loads(text)
-    except ValueError as error:
-        raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
-    build(LadderRecipe, values, where)  # so that a slip in the file is not blamed on a flag
-    return values
-
-
-def _gone_on(place: Place, given: Mapping[str, Any]) -> LadderRecipe:
+def _gone_on(place: LadderFolder, given: Mapping[str, Any]) -> LadderRecipe:
     """The recipe of a ladder that is there already; what its models were promised must not change."""
     if not is_ladder(place.folder):
         raise UserError(f"{place.folder}: holds a run, not a ladder; choose another --out")
@@ -156,7 +145,7 @@ def _resolved(recipe: LadderRecipe) -> LadderRecipe:
 # ------------------------------------------------------------------------------------------------------- preparation
 
 
-def _prepare(place: Place, recipe: LadderRecipe, stop: Stop, log: Log, progress: Progress) -> None:
+def _prepare(place: LadderFolder, recipe: LadderRecipe, stop: Stop, log: Log, progress: Progress) -> None:
     """The text in two parts and one vocabulary: what all rungs share; made once."""
     if place.about.exists():
         place.text(whole=True)
@@ -192,7 +181,7 @@ def _prepare(place: Place, recipe: LadderRecipe, stop: Stop, log: Log, progress:
         "prompt": recipe.ladder.prompt or beginning_of(held_out),
         "xz_bits_per_byte": packed(train, held_out) if size <= PACKED else None,
     }
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     if recipe.ladder.parallel > 1:
         about["threads"] = max(1, min(torch.get_num_threads(), cores // recipe.ladder.parallel))
     made = [place.train, place.held_out, *(path for path in place.vocabulary.rglob("*") if path.is_file())]
@@ -248,7 +237,7 @@ def packed(train: str, held_out: str) -> float:
 # ---------------------------------------------------------------------------------------------------------- climbing
 
 
-def _climb(place: Place, recipe: LadderRecipe, stop: Stop, log: Log, progress: Progress) -> dict[str, Any]:
+def _climb(place: LadderFolder, recipe: LadderRecipe, stop: Stop, log: Log, progress: Progress) -> dict[str, Any]:
     """Every rung that is not finished, several at once where asked for; the page grows with each."""
     names = list(recipe.ladder.models)
     waiting = [name for name in names if not is_sound(place.result(name))]
@@ -290,7 +279,7 @@ def _climb(place: Place, recipe: LadderRecipe, stop: Stop, log: Log, progress: P
     return results
 
 
-def _wait_for_orphans(place: Place, names: Sequence[str], stop: Stop) -> None:
+def _wait_for_orphans(place: LadderFolder, names: Sequence[str], stop: Stop) -> None:
     """The process of a rung saves it and ends soon after the ladder that started it has been killed."""
     end = time.monotonic() + ORPHANED
     for lock in (place.rung(name) / "run" / "lock" for name in names):
@@ -302,7 +291,7 @@ def _wait_for_orphans(place: Place, names: Sequence[str], stop: Stop) -> None:
             time.sleep(0.1)
 
 
-def here(place: Place, name: str, log: Log, progress: Progress) -> None:
+def here(place: LadderFolder, name: str, log: Log, progress: Progress) -> None:
     """One rung in this process; that it fails is written down and loses nothing else."""
     try:
         climb(place, name, log, progress)
@@ -315,7 +304,7 @@ def here(place: Place, name: str, log: Log, progress: Progress) -> None:
         write_json(place.failure(name), {"reason": reason})
 
 
-def _started(place: Place, name: str, several: bool) -> subprocess.Popen[bytes]:
+def _started(place: LadderFolder, name: str, several: bool) -> subprocess.Popen[bytes]:
     """A rung in a process of its own: if that is killed, the others are not."""
     command = (COMMAND_LINE, "ladder", "--out", str(place.folder), "--only", name)
     # In a session of its own, so that Ctrl-C reaches it through this process alone, and once.
@@ -328,7 +317,7 @@ def _started(place: Place, name: str, several: bool) -> subprocess.Popen[bytes]:
         )
 
 
-def _log_rung(place: Place, recipe: LadderRecipe, name: str, status: int, log: Log) -> None:
+def _log_rung(place: LadderFolder, recipe: LadderRecipe, name: str, status: int, log: Log) -> None:
     """What became of a rung, in one line, on the page and in ladder.json."""
     if place.result(name).is_file():
         place.failure(name).unlink(missing_ok=True)  # by a process that a killed ladder had left
@@ -343,7 +332,7 @@ def _log_rung(place: Place, recipe: LadderRecipe, name: str, status: int, log: L
     write(place, recipe)
 
 
-def write(place: Place, recipe: LadderRecipe) -> dict[str, Any]:
+def write(place: LadderFolder, recipe: LadderRecipe) -> dict[str, Any]:
     """ladder.json and the page, of all that is known by now."""
     rungs = list[dict[str, Any]]()
     for name in recipe.ladder.models:

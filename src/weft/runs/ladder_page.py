@@ -6,31 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from weft.picture import (
-    Bar,
-    ChartLine,
-    bar_chart,
-    heading,
-    line_chart,
-    page,
-    paragraph,
-    short,
-    table,
-    verbatim,
-)
+from weft.picture import Bar, ChartLine, bar_chart, heading, line_chart, page, paragraph, short, table, verbatim
 
 HEADER = (
-    "model",
-    "bits/byte",
-    "95 % from",
-    "to",
-    "parameters",
-    "on disk",
-    "trained",
-    "epochs",
-    "tokens/s",
-    "writes/s",
-    "useful context",
+    *("model", "bits/byte", "95 % from", "to", "parameters", "on disk"),
+    *("trained", "epochs", "tokens/s", "writes/s", "useful context"),
 )
 Rung = dict[str, Any]
 
@@ -81,7 +61,7 @@ def verdict(results: dict[str, Any]) -> str:
         return "Too few models have come to an end to say who won."
     best, second = rungs[0], rungs[1]
     sentences = [
-        f"The {best['title']} foresaw the held-out text best: {value_of(best):.3f} bits per byte, against "
+        f"The {best['title']} predicted the held-out text best: {value_of(best):.3f} bits per byte, against "
         f"{value_of(second):.3f} of the {second['title']}, which came second."
     ]
     low, high = second["bits_per_byte"]["low"], best["bits_per_byte"]["high"]
@@ -120,7 +100,7 @@ def _against(counted: Rung, learned: Rung, results: dict[str, Any]) -> list[str]
     ]
     if useful is not None and reach is not None and useful > reach:
         sentences.append(
-            f"It makes use of about {useful} tokens before the one that it foresees, where the {counted['title']} "
+            f"It makes use of about {useful} tokens before the one that it predicts, where the {counted['title']} "
             f"sees {reach}; and what it learns of one word serves for similar ones, which counts cannot do."
         )
     return sentences
@@ -145,13 +125,13 @@ def page_of(results: dict[str, Any]) -> str:
         else f"{budget['minutes']:g} minute{'s' * (budget['minutes'] != 1)} of training"
     )
     intro = (
-        "A language model foresees how a text goes on. Here models of every age, from plain counting to the "
+        "A language model predicts how a text goes on. Here models of every age, from plain counting to the "
         f"Transformer, learned from the same text ({', '.join(text['files'])}; {text['train_bytes']:,} bytes, cut into "
-        f"{text['vocabulary']['tokens']:,} different {kind}), each with {equal}, and were then asked to foresee "
+        f"{text['vocabulary']['tokens']:,} different {kind}), each with {equal}, and were then asked to predict "
         f"{text['held_out_bytes']:,} bytes that none of them had seen."
     )
     parts = [
-        heading("Who foresaw best") + paragraph(verdict(results)),
+        heading("Which model predicts best") + paragraph(verdict(results)),
         _bars(results),
         paragraph(
             "Bits per byte: how many yes-or-no answers it takes on average to tell the next byte, if the model may "
@@ -161,12 +141,16 @@ def page_of(results: dict[str, Any]) -> str:
         heading("The figures")
         + table(list(HEADER), rows_of(results))
         + "".join(map(paragraph, failures(results)))
-        + paragraph(_columns()),
+        + paragraph(
+            "Parameters: numbers that were learned, or runs of tokens that were counted. Trained: seconds of training. "
+            "Tokens/s: how many tokens a second were read in training; writes/s: how many one stream of text is "
+            "written with. Useful context: see below."
+        ),
         heading("How they learned") + _curves(rungs, "seconds", "seconds of training"),
         _curves(rungs, "tokens", "tokens read"),
         heading("How far back they look") + _contexts(rungs),
         paragraph(
-            "The same places of the held-out text were foreseen after 1, 2, 3 and more tokens before them, each time "
+            "The same places of the held-out text were predicted after 1, 2, 3 and more tokens before them, each time "
             "read from nothing. Where a line has become level, more context is of no use to that model; the table "
             "gives the shortest context that no longer one beats by more than the noise."
         ),
@@ -239,14 +223,6 @@ def _sees(rung: Rung) -> str:
     if rung.get("reach") and not rung["counted"]:
         return f"the last {rung['reach']} tokens"
     return str(rung["sees"])
-
-
-def _columns() -> str:
-    return (
-        "Parameters: numbers that were learned, or runs of tokens that were counted. Trained: seconds of training. "
-        "Tokens/s: how many tokens a second were read in training; writes/s: how many one stream of text is written "
-        "with. Useful context: see below."
-    )
 
 
 def _method(results: dict[str, Any]) -> str:

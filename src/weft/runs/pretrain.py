@@ -122,42 +122,19 @@ def go(run: Run, recipe: Recipe, stop: Stop, log: Log, progress: Progress) -> Mo
     if family.counts:
         words = _tokenizer(run, recipe, family, "next", None, stop, log, progress)
         return count_text(run, recipe, family, words, stop, log, progress)
-    seed = recipe.seed
     device_for(recipe.device, recipe.training.threads)  # that there is none shows before anything is learned
-    base = recipe.model.get("base")
-    name = recipe.objective.name or family.objectives[0]
-    rows = recipe.objective.rows or family.rows
+    base, name = recipe.model.get("base"), recipe.objective.name or family.objectives[0]
     objective = _objective(name)
-    opened = _continued(base, objective, seed) if base is not None else None
-    start: Start | None = None
-    if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
-        model, start = begun_from(recipe.model, family, recipe.text.on_bad_row)
-        recipe = replace(recipe, model=model)
-    like = None if start is None else start.tokenizer
-    tokenizer = (
-        opened.tokenizer if opened is not None else _tokenizer(run, recipe, family, name, like, stop, log, progress)
-    )
-    if tokenizer is None:
-        raise UserError(f"{base}: has no tokenizer")
-    if opened is None:
-        settings = {key: recipe.model.get(key) for key in ("family", "size")}
-        made = new(
-            str(settings["family"]),
-            tokenizer,
-            size=settings["size"],
-            settings=_sizes(recipe, family),
-            heads=objective.heads,
-            seed=seed,
-            where="[model]",
-        )
-        opened = made.opened
-        if start is not None:
-            fill_table(opened.network, tokenizer, start, seed, log)
+    if base is not None:
+        model = _continued(base, objective, recipe.seed)
+    else:
+        recipe, model = _from_scratch(run, recipe, family, name, objective, stop, log, progress)
+    rows = recipe.objective.rows or family.rows
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows}}, run.recipe.name)
     job = text_job(
         run,
         recipe,
-        opened,
+        model,
         objective,
         stop,
         log,
@@ -168,6 +145,37 @@ def go(run: Run, recipe: Recipe, stop: Stop, log: Log, progress: Progress) -> Mo
     )
     drive(run, job, stop, log, progress)
     return load(run.folder)
+
+
+def _from_scratch(
+    run: Run,
+    recipe: Recipe,
+    family: Family,
+    name: str,
+    objective: Objective,
+    stop: Stop,
+    log: Log,
+    progress: Progress,
+) -> tuple[Recipe, LoadedModel]:
+    """A new model with the run's vocabulary, and the recipe with its sizes."""
+    start: Start | None = None
+    if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
+        sizes, start = begun_from(recipe.model, family, recipe.text.on_bad_row)
+        recipe = replace(recipe, model=sizes)
+    like = None if start is None else start.tokenizer
+    tokenizer = _tokenizer(run, recipe, family, name, like, stop, log, progress)
+    model = new(
+        str(recipe.model["family"]),
+        tokenizer,
+        size=recipe.model.get("size"),
+        settings=_sizes(recipe, family),
+        heads=objective.heads,
+        seed=recipe.seed,
+        where="[model]",
+    ).opened
+    if start is not None:
+        fill_table(model.network, tokenizer, start, recipe.seed, log)
+    return recipe, model
 
 
 def _objective(name: str) -> Objective:
@@ -186,6 +194,8 @@ def _continued(base: str, objective: Objective, seed: int) -> LoadedModel:
     missing = {head: outputs for head, outputs in wanted.items() if head not in opened.heads}
     if missing:
         opened = open_folder(folder, missing, [head for head in wanted if head in opened.heads], seed)
+    if opened.tokenizer is None:
+        raise UserError(f"{base}: has no tokenizer")
     opened.network.float()
     return opened
 

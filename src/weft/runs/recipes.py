@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 from weft.config import build, comma_list, merged, option, section
-from weft.errors import UserError, did_you_mean, listed, shown
+from weft.errors import UserError, did_you_mean, listed, one_of, shown
 from weft.files import read_text
 from weft.runs.sections import TableSection, TextSection, TokenizerSection, TrainingRecipe, model_section
 from weft.tasks.registry import SUPERVISED, WRITES, supervised_names
@@ -101,7 +101,13 @@ class TaskSection:
     """`[task]`: what is learned."""
 
     panel: ClassVar = "Task"
-    name: str = option(MISSING, "--task", help=f"What to learn: {', '.join(SUPERVISED)}.", metavar="TASK")
+    name: str = option(
+        MISSING,
+        "--task",
+        help=f"What to learn: {', '.join(SUPERVISED)}.",
+        metavar="TASK",
+        parse=lambda name: one_of(name, supervised_names(name), "--task"),
+    )
     labels: tuple[str, ...] = option(
         (), "--labels", help="Labels in order. Default: those of the data.", metavar="A,B,...", parse=comma_list
     )
@@ -282,6 +288,20 @@ def overlaid(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
     return merged(_room_for(settings, values), settings)
 
 
+def recipe_values(name: str, kind: type[Any]) -> tuple[dict[str, Any], str]:
+    """The plain values of a recipe of this kind, and what messages call it."""
+    text, where = find_recipe(name)
+    try:
+        values = tomllib.loads(text)
+    except ValueError as error:
+        raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
+    except RecursionError:
+        raise UserError(f"{where}: nested too deeply") from None
+    _check_kind(kind, values, where)
+    build(kind, values, where)  # so that a slip in the file is not blamed on a flag
+    return values, where
+
+
 def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) -> T:
     """A recipe with these settings in place of its own; without a name, the settings alone."""
     values: dict[str, Any] = {}
@@ -293,15 +313,7 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
                 f"a recipe is a file or a name of `weft recipes`, not a {kind_given}; text to learn from is given as "
                 "text={'files': ['corpus.txt']}"
             )
-        text, where = find_recipe(name)
-        try:
-            values = tomllib.loads(text)
-        except ValueError as error:
-            raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
-        except RecursionError:
-            raise UserError(f"{where}: nested too deeply") from None
-        _check_kind(kind, values, where)
-        build(kind, values, where)  # so that a slip in the file is not blamed on a flag
+        values, where = recipe_values(name, kind)
     values = overlaid(values, settings)
     task, model = values.get("task"), values.get("model")
     if isinstance(task, dict) and task.get("name") in WRITES and not (isinstance(model, dict) and "base" in model):

@@ -53,40 +53,18 @@ class Failure:
     reason: str
 
 
-@dataclass(frozen=True)
-class Place:
+class LadderFolder:
     """The names of what is in the folder of a ladder."""
 
-    folder: Path
-
-    @property
-    def run(self) -> Run:
-        return Run(self.folder)
-
-    @property
-    def train(self) -> Path:
-        return self.run.inside / "text" / "train.txt"
-
-    @property
-    def held_out(self) -> Path:
-        return self.run.inside / "text" / "held-out.txt"
-
-    @property
-    def vocabulary(self) -> Path:
-        return self.run.inside / "vocabulary"
-
-    @property
-    def about(self) -> Path:
-        """The facts about the text, the last thing that is made before the first rung."""
-        return self.run.inside / "text.json"
-
-    @property
-    def results(self) -> Path:
-        return self.folder / "ladder.json"
-
-    @property
-    def page(self) -> Path:
-        return self.folder / "index.html"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = Run(folder)
+        inside = self.run.inside
+        self.train, self.held_out = inside / "text" / "train.txt", inside / "text" / "held-out.txt"
+        self.vocabulary = inside / "vocabulary"
+        self.about = inside / "text.json"  # facts about the text, the last file before the first rung
+        self.results = folder / "ladder.json"
+        self.page = folder / "index.html"
 
     def text(self, whole: bool = False) -> LadderText:
         """The facts about the text; `whole`: after a check of its files too."""
@@ -109,7 +87,7 @@ class Place:
         return self.run.inside / "log" / f"{name}.txt"
 
 
-def climb(place: Place, name: str, log: Log, progress: Progress) -> dict[str, Any]:
+def climb(place: LadderFolder, name: str, log: Log, progress: Progress) -> dict[str, Any]:
     """Train one rung, or go on with it, and judge it; the result is kept in its folder."""
     if is_sound(place.result(name)):
         return read_manifest(place.result(name))[0]
@@ -130,7 +108,7 @@ def climb(place: Place, name: str, log: Log, progress: Progress) -> dict[str, An
     return result
 
 
-def _as_made(place: Place, ladder: LadderRecipe, name: str) -> Model:
+def _as_made(place: LadderFolder, ladder: LadderRecipe, name: str) -> Model:
     """A model that has learned nothing."""
     folder = place.rung(name)
     if not (folder / "config.json").is_file():
@@ -139,7 +117,7 @@ def _as_made(place: Place, ladder: LadderRecipe, name: str) -> Model:
     return load(folder)
 
 
-def _recipe(place: Place, ladder: LadderRecipe, name: str) -> Recipe:
+def _recipe(place: LadderFolder, ladder: LadderRecipe, name: str) -> Recipe:
     budget, text = ladder.ladder, place.text()
     characters = text.vocabulary.get("kind") == "character"
     values = recipe_of(name, budget.size or "small", ladder.rungs, characters)
@@ -219,7 +197,7 @@ def _seconds_at(timed: list[dict[str, Any]], tokens: int, usual: float, ready: f
     return usual
 
 
-def _judged(place: Place, ladder: LadderRecipe, name: str, opened: LoadedModel) -> dict[str, Any]:
+def _judged(place: LadderFolder, ladder: LadderRecipe, name: str, opened: LoadedModel) -> dict[str, Any]:
     """What a rung is worth on the held-out text, what it takes, and what it writes."""
     text = read_text(place.held_out)
     assert opened.tokenizer is not None

@@ -21,7 +21,7 @@ class Rung:
 
     title: str
     about: str  # what it is, for somebody who does not know it
-    sees: str  # what it can see of the text before the word that it foresees
+    sees: str  # what it can see of the text before the word that it predicts
     model: Mapping[str, Any]
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     learns: bool = True  # else it stays as it is made

@@ -16,14 +16,17 @@ from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
+from weft.data.masking import NOTHING
 from weft.errors import UserError, shown
 from weft.metrics.agreement import Ratios
 from weft.metrics.answers import AnswerMetrics, answer_scores
 from weft.metrics.thresholds import best_no_answer
-from weft.objectives.tasks import Ends
+from weft.objectives.soft import SoftTargets
+from weft.objectives.tasks import TAUGHT, Ends
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.forward import InputWindows, framing_for, tokenizer_of
+from weft.tasks.forward import InputWindows, framing_for, head_outputs, tokenizer_of
+from weft.tasks.teacher_arrays import TeacherArrays
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces, special_tokens
@@ -31,6 +34,8 @@ from weft.text.windows import Framing, TextWindow, pieces, special_tokens
 NO_ANSWER = "no answer"  # the name of its threshold in the card
 LONGEST = 30  # tokens of an answer
 EACH = 20  # ends that are paired in a window
+CHUNK = 1024  # questions that are tokenized at a time
+SIDES = ("starts", "ends")  # of an answer, in the outputs of a teacher
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,7 @@ class AnswerTask(Task):
 
     threshold: float | None = None  # None: an answer is always given
     temperature: float = 1.0
+    soft: SoftTargets | None = None  # how a student learns from its teacher
 
     name = "answer"
     head = "answer"
@@ -165,23 +171,45 @@ class AnswerTask(Task):
         """The contexts, so that none stands on both sides of a split."""
         return [example.texts[1] for example in examples]
 
-    def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Examples:
+    def dataset(
+        self,
+        examples: Sequence[Example],
+        model: LoadedModel,
+        windows: Framing,
+        teacher_outputs: Sequence[TeacherArrays] | None = None,
+    ) -> Examples:
         """Each window is an example of its own, whose answer is its first token where it holds no whole answer."""
-        gathering = ExamplesBuilder()
-        questions, contexts = encoded_pairs(tokenizer_of(model), [example.texts for example in examples])
-        for example, question, context in zip(examples, questions, contexts, strict=True):
-            answer = tokens_of(context, *example.target[0]) if example.target else None
-            for piece in windows_of(windows, question, context, example.where):
-                ends = (0, 0)
-                if answer is not None and piece.cut.start <= answer[0] and answer[1] < piece.cut.end:
-                    ends = (piece.lead + answer[0] - piece.cut.start, piece.lead + answer[1] - piece.cut.start)
-                gathering.add([piece], ends=[ends])
-        return gathering.examples({}, segments=windows.segments)
+        builder, probabilities = ExamplesBuilder(), list[NDArray[np.float32]]()
+        for begin in range(0, len(examples), CHUNK):
+            chunk = examples[begin : begin + CHUNK]
+            pairs = encoded_pairs(tokenizer_of(model), [example.texts for example in chunk])
+            for number, (example, question, context) in enumerate(zip(chunk, *pairs, strict=True), begin):
+                answer = tokens_of(context, *example.target[0]) if example.target else None
+                soft = (
+                    None
+                    if teacher_outputs is None
+                    else self.token_probabilities(teacher_outputs[number], context.offsets)
+                )
+                for piece in windows_of(windows, question, context, example.where):
+                    ends = (NOTHING, NOTHING) if example.target is None else (0, 0)
+                    if answer is not None and piece.cut.start <= answer[0] and answer[1] < piece.cut.end:
+                        ends = (piece.lead + answer[0] - piece.cut.start, piece.lead + answer[1] - piece.cut.start)
+                    builder.add([piece], ends=[ends])
+                    if soft is not None:
+                        probabilities.append(in_window(soft, piece))
+        if teacher_outputs is None:
+            return builder.examples({}, segments=windows.segments)
+        return builder.examples(
+            {},
+            segments=windows.segments,
+            by_token={"teacher_probabilities": np.concatenate(probabilities)},
+            by_row={TAUGHT: np.ones(len(probabilities), dtype=np.float32)},
+        )
 
     # ------------------------------------------------------------------------------------------------------- learning
 
     def objective(self) -> Ends:
-        return Ends()
+        return Ends(self.soft)
 
     def window(self, model: LoadedModel, length: int | None, stride: int | None, long: str) -> Window:
         length = length or min(384, model.config.context)
@@ -367,6 +395,128 @@ class AnswerTask(Task):
             "where": example.where,
             "text": example.texts[0],
         }
+
+    # ------------------------------------------------------------------------------------------------------- teaching
+    #
+    # The ends of an answer are handed on by characters. The probability that an answer begins with a token of the
+    # teacher goes to the student's token that holds its first character; that it ends with one, to the token that holds
+    # the last. What lies outside of a student's window goes to its first token, which stands for no answer.
+
+    def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> AnswerTask:
+        return replace(self, soft=SoftTargets(settings.temperature, settings.hard))
+
+    def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
+        """The logits of every character as the first or last of the answer, those of no answer, and the answer."""
+        task, where = AnswerTask.from_model(model, self.name), [example.where for example in examples]
+        encoded = self.encode([example.texts for example in examples], tokenizer_of(model), windows, where)
+        outputs = list[TeacherArrays]()
+        for number, logits in enumerate(head_outputs(model, encoded, self.head, self.by_token)):
+            context, offsets = encoded.places[number]
+            span = task.span(candidates(logits, encoded.pieces[number], context, offsets))
+            answer = np.array(span or (), dtype=np.int32)  # empty: there is none
+            outputs.append({**by_character(logits, encoded.pieces[number], context, offsets), "answer": answer})
+        return outputs
+
+    def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
+        """The mean of the probabilities; of the answers of all teachers, the one that is likeliest by it."""
+        mean: dict[str, NDArray[Any]] = {}
+        nothing, by_place = np.zeros(2), list[dict[int, float]]()
+        for side, name in enumerate(SIDES):
+            each = [side_probabilities(arrays, side, 1.0) for arrays in outputs]
+            nothing[side] = sum(none for _, none in each) / len(outputs)
+            at, numbers = np.unique(np.concatenate([arrays[f"{name}_at"] for arrays in outputs]), return_inverse=True)
+            shares = np.concatenate([spans for spans, _ in each]) / len(outputs)
+            total = np.bincount(numbers, shares, len(at)).astype(np.float64)
+            mean |= {f"{name}_at": at.astype(np.int32), name: _logarithm(total)}
+            by_place.append(dict(zip(at.tolist(), total.tolist(), strict=True)))
+
+        def likelihood(answer: NDArray[Any]) -> float:
+            if not len(answer):
+                return float(nothing.prod())
+            return by_place[0].get(int(answer[0]), 0.0) * by_place[1].get(int(answer[1]) - 1, 0.0)
+
+        answer = max((arrays["answer"] for arrays in outputs), key=likelihood)
+        return {**mean, "nothing": _logarithm(nothing), "answer": answer}
+
+    def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
+        if not len(outputs["answer"]):
+            return replace(example, target=())
+        start, end = map(int, outputs["answer"])
+        return replace(example, target=((start, example.texts[1][start:end]),))
+
+    def token_probabilities(self, outputs: TeacherArrays, offsets: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
+        """n 2: the teacher's probability, at its temperature, of each student's token to be the first or the last."""
+        probabilities = np.zeros((len(offsets), 2))
+        places = np.array(offsets, dtype=np.int64).reshape(-1, 2)
+        read = np.flatnonzero(places[:, 1] > places[:, 0])  # some tokens stand for no character
+        for side, name in enumerate(SIDES):
+            spans, _ = side_probabilities(outputs, side, self.soft.temperature if self.soft else 1.0)
+            at = outputs[f"{name}_at"]
+            if side == 0:  # the first token that reaches beyond the character, also where none holds it
+                tokens = np.searchsorted(np.maximum.accumulate(places[read, 1]), at, "right")
+            else:  # the last one that begins no later
+                tokens = np.searchsorted(np.maximum.accumulate(places[read, 0]), at, "right") - 1
+            inside = (tokens >= 0) & (tokens < len(read))
+            np.add.at(probabilities[:, side], read[tokens[inside]], spans[inside])
+        return probabilities
+
+
+def by_character(
+    logits: Sequence[NDArray[Any]], pieces_of: Sequence[TextWindow], context: str, offsets: Sequence[tuple[int, int]]
+) -> TeacherArrays:
+    """The logits of all windows together: a token by the window that scores it highest, no answer by the lowest."""
+    scores, nothing = np.full((len(offsets), 2), -np.inf), np.full(2, np.inf)
+    for piece, part in zip(pieces_of, logits, strict=True):
+        ends, c = part.astype(np.float64), piece.cut
+        inside = ends[piece.lead : piece.lead + c.end - c.start]
+        scores[c.start : c.end] = np.maximum(scores[c.start : c.end], inside)
+        nothing = ends[0] if ends[0].sum() < nothing.sum() else nothing
+    known = np.isfinite(scores[:, 0])  # where texts are truncated, the rest was not read
+    starts_at, ends_at = _letters(context, np.array(offsets, dtype=np.int64).reshape(-1, 2)[known])
+    return {
+        "starts_at": starts_at.astype(np.int32),
+        "starts": scores[known, 0].astype(np.float32),
+        "ends_at": ends_at.astype(np.int32),
+        "ends": scores[known, 1].astype(np.float32),
+        "nothing": nothing.astype(np.float32),
+    }
+
+
+def _letters(context: str, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The first and last character of each token that is no space: some vocabularies count spaces to a word."""
+    letters = np.array([number for number, letter in enumerate(context) if not letter.isspace()], dtype=np.int64)
+    if not len(letters):
+        return places[:, 0], places[:, 0]
+    first = np.searchsorted(letters, places[:, 0]).clip(0, len(letters) - 1)
+    last = (np.searchsorted(letters, np.maximum(places[:, 1], places[:, 0] + 1)) - 1).clip(0, len(letters) - 1)
+    return letters[first], letters[last]
+
+
+def side_probabilities(outputs: TeacherArrays, side: int, temperature: float) -> tuple[NDArray[np.float64], float]:
+    """The probability of each place to be the first (or last) of an answer, and that of no answer."""
+    scores = np.r_[outputs["nothing"][side], outputs[SIDES[side]]].astype(np.float64) / temperature
+    powers = np.exp(scores - scores.max())
+    shares = powers / powers.sum()
+    return shares[1:], float(shares[0])
+
+
+def in_window(by_token: NDArray[np.float64], piece: TextWindow) -> NDArray[np.float32]:
+    """What a window has of the probabilities; the rest stands for no answer, so that each side adds up to 1.
+
+    A window that shows only one end of a likely answer holds none of it, as with right answers.
+    """
+    probabilities = np.zeros((len(piece.tokens), 2))
+    inside = by_token[piece.cut.start : piece.cut.end]
+    total = by_token.sum(0)
+    shares = np.divide(inside.sum(0), total, out=np.zeros(2), where=total > 0)
+    less = np.divide(shares.min(), shares, out=np.zeros(2), where=shares > 0)
+    probabilities[piece.lead : piece.lead + len(inside)] = inside * less
+    probabilities[0] += 1 - probabilities.sum(0)
+    return probabilities.astype(np.float32)
+
+
+def _logarithm(probabilities: NDArray[np.float64]) -> NDArray[np.float32]:
+    return np.log(np.maximum(probabilities, 1e-30)).astype(np.float32)
 
 
 def candidates(

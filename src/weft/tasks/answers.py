@@ -283,7 +283,7 @@ class Ranked(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Option:
+class Continuation:
     """One continuation of a prompt: its chance there, what that comes to when normalized, and its share of all."""
 
     text: str
@@ -301,7 +301,7 @@ class Chosen(Answer):
 
     text: str
     number: int
-    options: tuple[Option, ...]
+    options: tuple[Continuation, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,9 +21,10 @@ from weft.errors import UserError, listed, shown
 from weft.metrics.agreement import Ratios
 from weft.progress import Log
 from weft.tasks.forward import InputWindows, chunked, framing_for, head_outputs, tokenizer_of, window_for
+from weft.tasks.teacher_arrays import TeacherArrays
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing
+from weft.text.windows import Framing, words_in
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Task(ABC):
     by_token: ClassVar[bool] = False  # its head gives an output for each token
     overlap: ClassVar[float] = 0.0  # share of a window that the next one repeats
     whole_groups: ClassVar[bool] = False  # all rows of a group stand on one side of a split
+    language_model: ClassVar[bool] = False  # a student learns the next tokens of texts from it
+    joint_teachers: ClassVar[bool] = False  # several teachers predict together: one is run, which knows the others
     embeds: ClassVar[bool] = False  # it asks a network for nothing but vectors of texts
     independent: ClassVar[bool] = True  # an answer depends on its own input alone
 
@@ -223,12 +226,36 @@ class Task(ABC):
         """Characters of an input, by which inputs are parted into chunks."""
         return len(input)
 
+    def word_spans(self, example: Example) -> list[Sequence[tuple[int, int]]]:
+        """The words of each text, by characters."""
+        return [words_in(text) for text in example.texts]
+
+    def with_texts(self, example: Example, texts: Sequence[str], words: Sequence[Any]) -> Example:
+        """The example with other texts, and without a target."""
+        return replace(example, texts=tuple(texts), target=None)
+
+    def without_target(self, example: Example) -> Example:
+        return replace(example, target=None)
+
     def find_inputs(
         self, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
     ) -> dict[str, str]:
         """What a file calls the columns that a model reads, by its first row."""
         names = self.input_columns(record, given)
         return find_columns(names, {name: given[name] for name in names if name in given}, record, note)
+
+    def partial_columns(
+        self, record: Record, given: Mapping[str, str], note: Callable[[str], None]
+    ) -> tuple[Task, dict[str, str], dict[str, str]]:
+        """The columns of inputs, and the same with those of targets: none where a file has no targets."""
+        inputs = self.find_inputs(record, given, note)
+        task, names = self.columns(record, given)
+        try:  # by their names alone: not every column of few values holds labels of this task
+            return task, inputs, find_columns(names, {**inputs, **given}, record, guess=False)
+        except UserError:
+            if any(name in given and given[name] in record.values for name in names if name not in inputs):
+                raise
+            return task, inputs, {}
 
     def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
         """What a call is given for a row; an empty cell is an empty text."""
@@ -259,6 +286,10 @@ class Task(ABC):
         """The task with what the training rows decide: its labels in order, the mean and spread of values."""
         return self
 
+    def labels_of(self, example: Example) -> tuple[str, ...]:
+        """The labels of a whole example, where it has some."""
+        return ()
+
     def column_note(self, names: Sequence[str]) -> str | None:
         """What a user should know about the columns that were chosen."""
         return None
@@ -286,8 +317,14 @@ class Task(ABC):
         """The examples as they are evaluated: several targets of one input become one example."""
         return examples
 
-    def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Any:
-        """The examples as a source of batches, by the tokens of this model."""
+    def dataset(
+        self,
+        examples: Sequence[Example],
+        model: LoadedModel,
+        windows: Framing,
+        teacher_outputs: Sequence[TeacherArrays] | None = None,
+    ) -> Any:
+        """The examples as a source of batches, by the tokens of this model; with soft targets of a teacher."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------------------- learning
@@ -490,16 +527,58 @@ class Task(ABC):
         """How wrong a prediction is, and what a table of the worst mistakes shows; None where it is right."""
         return None
 
+    # ------------------------------------------------------------------------------------------------------- teaching
 
-def reordered(prediction: Prediction, labels: Sequence[str], order: Sequence[str]) -> Prediction:
-    """Logits of these labels in another order; a label that is not among them is impossible."""
-    if tuple(labels) == tuple(order):
-        return prediction
-    places = {label: number for number, label in enumerate(labels)}
-    logits = np.full((*prediction.output.shape[:-1], len(order)), -np.inf, dtype=prediction.output.dtype)
-    known = [number for number, label in enumerate(order) if label in places]
-    logits[..., known] = prediction.output[..., [places[order[number]] for number in known]]
-    return replace(prediction, output=logits)
+    def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> Task:
+        """The task of a student of these teachers, by the section [distill] of a recipe."""
+        if not self.supervised:
+            raise UserError(
+                f"a model for {self.name} teaches no task: weft finetune makes it a teacher, and --pretrain distills "
+                "its language model"
+            )
+        return self
+
+    def same_outputs(self, other: Task) -> bool:
+        """Whether the outputs of another teacher mean the same, so that they can be averaged."""
+        return self.labels == other.labels
+
+    @property
+    def teacher_settings(self) -> dict[str, Any]:
+        """What decides the outputs of a teacher beside its folder and the examples: part of the key of the cache."""
+        return {}
+
+    def teacher_key(self, example: Example) -> Any:
+        """What of an example decides the outputs of a teacher, as JSON has it."""
+        return example.texts
+
+    def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
+        """The outputs of one teacher for each example, by words and characters rather than by its own tokens."""
+        predictions = self.predict(model, windows, [self.inputs(example) for example in examples])
+        return [{"output": np.atleast_1d(np.asarray(each.output, dtype=np.float32))} for each in predictions]
+
+    def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
+        """The outputs of several teachers for one example together."""
+        together = self.combine([teacher_prediction(arrays) for arrays in outputs])
+        return {"output": np.asarray(together.output, dtype=np.float32)}
+
+    def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
+        """The example with the teacher's answer as its target."""
+        raise NotImplementedError
+
+    def fit_teacher(self, examples: Sequence[Example], outputs: Sequence[TeacherArrays]) -> Task:
+        """The task with what the teacher outputs decide, such as the mean and spread of values."""
+        return self
+
+    def vocabulary_texts(
+        self, examples: Sequence[Example], outputs: Callable[[], Sequence[TeacherArrays]]
+    ) -> Iterator[str]:
+        """The texts that a student's vocabulary is learned from; `outputs` runs the teacher, which may take long."""
+        return (text for example in examples for text in example.texts)
+
+
+def teacher_prediction(outputs: TeacherArrays) -> Prediction:
+    """The output of a teacher as a prediction again."""
+    return Prediction(outputs["output"].astype(np.float64), 0, 0, False)
 
 
 class UnsupervisedTask(Task):
@@ -511,3 +590,14 @@ class UnsupervisedTask(Task):
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> Task:
         return cls()
+
+
+def reordered(prediction: Prediction, labels: Sequence[str], order: Sequence[str]) -> Prediction:
+    """Logits of these labels in another order; a label that is not among them is impossible."""
+    if tuple(labels) == tuple(order):
+        return prediction
+    places = {label: number for number, label in enumerate(labels)}
+    logits = np.full((*prediction.output.shape[:-1], len(order)), -np.inf, dtype=prediction.output.dtype)
+    known = [number for number, label in enumerate(order) if label in places]
+    logits[..., known] = prediction.output[..., [places[order[number]] for number in known]]
+    return replace(prediction, output=logits)

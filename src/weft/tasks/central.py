@@ -67,12 +67,6 @@ class CentralTask(VectorTask):
     """The most central sentences of a text."""
 
     name = "central"
-    independent = False
-    supervised = False
-
-    @classmethod
-    def from_model(cls, model: LoadedModel, name: str) -> CentralTask:
-        return cls()
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return central(model, inputs, **options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of, shown
 from weft.metrics.bootstrap import Bootstrap, Score, share
-from weft.tasks.answers import Chosen, Option
+from weft.tasks.answers import Chosen, Continuation
 from weft.tasks.base import UnsupervisedTask
 from weft.tasks.scoring import Reading, beginning, surprises, tokenizer_of
 from weft.text.paths import Patterns
@@ -69,37 +69,42 @@ def choose(
     answers, scored = list[Chosen](), iter(zip(lines, logprobs, strict=True))
     for number, (_, some) in enumerate(asked, 1):
         here = list(islice(scored, len(some)))
-        scores = list[float]()
-        for choice, (line, logprob) in zip(some, here, strict=True):
-            by = {"token": len(line.reading.targets), "byte": len(choice.encode())}.get(normalize, 1)
-            scores.append(-math.inf if logprob == -math.inf else logprob / by - after_prior.get(choice, 0.0))
-        best = max(scores)
-        if not math.isfinite(best):  # of maximum likelihood, which has seen none of them
-            raise UserError(f"prompt {number}: this model gives no chance at all to any of its choices")
-        whole = math.fsum(math.exp(score - best) for score in scores)
-        options = [
-            Option(
-                text=choice,
-                number=number,
-                logprob=logprob,
-                score=score,
-                probability=math.exp(score - best) / whole,
-                n_tokens=len(line.reading.targets),
-                crossing=line.crossing,
-            )
-            for number, (choice, score, (line, logprob)) in enumerate(zip(some, scores, here, strict=True))
-        ]
-        options.sort(key=lambda option: -option.score)  # of equal ones the earlier stays first
-        answers.append(
-            Chosen(
-                text=options[0].text,
-                number=options[0].number,
-                options=tuple(options),
-                n_tokens=max(line.n_tokens for line, _ in here),
-                truncated=any(line.cut for line, _ in here),
-            )
-        )
+        answers.append(_chosen(some, here, normalize, after_prior, f"prompt {number}"))
     return answers
+
+
+def _chosen(
+    choices: list[str], scored: list[tuple[_Line, float]], normalize: str, after_prior: Mapping[str, float], where: str
+) -> Chosen:
+    """The choices of one prompt, the best first, by their log-probabilities."""
+    scores = list[float]()
+    for choice, (line, logprob) in zip(choices, scored, strict=True):
+        by = {"token": len(line.reading.targets), "byte": len(choice.encode())}.get(normalize, 1)
+        scores.append(-math.inf if logprob == -math.inf else logprob / by - after_prior.get(choice, 0.0))
+    best = max(scores)
+    if not math.isfinite(best):  # of maximum likelihood, which has seen none of them
+        raise UserError(f"{where}: this model gives no chance at all to any of its choices")
+    whole = math.fsum(math.exp(score - best) for score in scores)
+    options = [
+        Continuation(
+            text=choice,
+            number=number,
+            logprob=logprob,
+            score=score,
+            probability=math.exp(score - best) / whole,
+            n_tokens=len(line.reading.targets),
+            crossing=line.crossing,
+        )
+        for number, (choice, score, (line, logprob)) in enumerate(zip(choices, scores, scored, strict=True))
+    ]
+    options.sort(key=lambda option: -option.score)  # of equal ones the earlier stays first
+    return Chosen(
+        text=options[0].text,
+        number=options[0].number,
+        options=tuple(options),
+        n_tokens=max(line.n_tokens for line, _ in scored),
+        truncated=any(line.cut for line, _ in scored),
+    )
 
 
 def _asked(given: Any, choices: Sequence[str] | None, number: int) -> tuple[str, list[str]]:

@@ -19,15 +19,18 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import is_one, number_in, text_in, word_in, words_in_list
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
+from weft.data.masking import NOTHING
 from weft.errors import UserError, listed
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics
 from weft.metrics.regression import RegressionMetrics
 from weft.metrics.thresholds import best_thresholds
-from weft.objectives.tasks import Texts
+from weft.objectives.soft import SoftTargets
+from weft.objectives.tasks import LOGITS, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
-from weft.tasks.base import Example, Prediction, Task, reordered
+from weft.tasks.base import Example, Prediction, Task, reordered, teacher_prediction
 from weft.tasks.forward import InputWindows, pieces_in, tokenizer_of
 from weft.tasks.labels import alike_note, check_labels, in_order, number_of
+from weft.tasks.teacher_arrays import TeacherArrays, stacked
 from weft.text.column_names import folded
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -53,6 +56,7 @@ class TextTask(Task):
     thresholds: Mapping[str, float] = field(default_factory=dict)
     either: bool = False  # a published folder does not say whether it reads texts or pairs
     indicators: tuple[str, ...] = ()  # columns of 0 and 1, one for each label, in place of a column of labels
+    soft: SoftTargets | None = None  # how a student learns from its teacher
 
     head = "classify"
     linear_baseline = True
@@ -154,15 +158,15 @@ class TextTask(Task):
             if values.std() == 0:
                 raise UserError(f"{where}: every row has the value {values[0]:g}: there is nothing to learn")
             return replace(self, center=float(values.mean()), spread=float(values.std()))
-        counts = Counter(label for example in examples for label in self._labels_of(example))
+        counts = Counter(label for example in examples for label in self.labels_of(example))
         task = replace(self, labels=tuple(labels) or in_order(list(counts)))
         if self.kind == "labels" and len(task.labels) == 1 and counts[task.labels[0]] not in (0, len(examples)):
             return task  # one label that some rows have and others have not
         check_labels(counts, task.labels, where)
         return task
 
-    def _labels_of(self, example: Example) -> tuple[str, ...]:
-        return example.target if self.kind == "labels" else (example.target,)
+    def labels_of(self, example: Example) -> tuple[str, ...]:
+        return {"label": (example.target,), "labels": example.target, "value": ()}[self.kind]
 
     def column_note(self, names: Sequence[str]) -> str | None:
         if not self.indicators or "labels" in names:
@@ -196,25 +200,45 @@ class TextTask(Task):
                 targets[row, number_of(label, numbers, example.where)] = 1
         return targets
 
-    def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Examples:
+    def dataset(
+        self,
+        examples: Sequence[Example],
+        model: LoadedModel,
+        windows: Framing,
+        teacher_outputs: Sequence[TeacherArrays] | None = None,
+    ) -> Examples:
+        targets = self._hard_targets(examples) if teacher_outputs is None else self._soft(examples, teacher_outputs)
+        builder = ExamplesBuilder()
+        for some, _ in pieces_in(windows, tokenizer_of(model), [example.texts for example in examples]):
+            builder.add(some)
+        return builder.examples(targets, segments=windows.segments and self.pair, next_words=self.words > 0)
+
+    def _hard_targets(self, examples: Sequence[Example]) -> dict[str, NDArray[Any]]:
         targets = self.targets(examples)
         importance = np.ones(len(examples), dtype=np.float32)
         if self.balanced and self.kind == "label":
             counts = np.bincount(targets, minlength=len(self.labels))
             importance = (len(examples) / (np.count_nonzero(counts) * counts[targets])).astype(np.float32)
-        gathering = ExamplesBuilder()
-        for some, _ in pieces_in(windows, tokenizer_of(model), [example.texts for example in examples]):
-            gathering.add(some)
-        return gathering.examples(
-            {"target": targets, "importance": importance},
-            segments=windows.segments and self.pair,
-            next_words=self.words > 0,
-        )
+        return {"target": targets, "importance": importance}
+
+    def _soft(self, examples: Sequence[Example], outputs: Sequence[TeacherArrays]) -> dict[str, NDArray[Any]]:
+        logits = stacked(outputs, "output")
+        if self.kind == "value":
+            logits = ((logits - self.center) / self.spread).astype(np.float32)
+        arrays: dict[str, NDArray[Any]] = {LOGITS: logits, "importance": np.ones(len(examples), dtype=np.float32)}
+        if self.soft is None or not self.soft.hard:
+            return arrays
+        labeled = np.array([self.has_target(example) for example in examples])
+        known = self.targets([example for example in examples if self.has_target(example)])
+        nothing = 0 if known.dtype.kind == "f" else NOTHING
+        targets = np.full((len(examples), *known.shape[1:]), nothing, dtype=known.dtype)
+        targets[labeled] = known
+        return arrays | {"labeled": labeled.astype(np.float32), "target": targets}
 
     # ------------------------------------------------------------------------------------------------------- learning
 
     def objective(self) -> Texts:
-        return Texts(self.kind, self.outputs, self.words)
+        return Texts(self.kind, self.outputs, self.words, self.soft)
 
     def prepare(self, model: LoadedModel, examples: Sequence[Example], fresh: bool) -> TextTask:
         """A trained head gives values in the units of the data; here they become distances from the mean."""
@@ -416,6 +440,26 @@ class TextTask(Task):
         gold = np.array([label in example.target for label in self.labels])
         error = float(np.abs(probabilities - gold).sum())
         return error, {"target": ", ".join(example.target), "prediction": ", ".join(answer.labels), **shown}
+
+    # ------------------------------------------------------------------------------------------------------- teaching
+
+    def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> TextTask:
+        return replace(self, soft=SoftTargets(settings.temperature, settings.hard))
+
+    def same_outputs(self, other: Any) -> bool:
+        return (self.labels, self.kind) == (other.labels, other.kind)
+
+    def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
+        answer = self.answer(teacher_prediction(outputs))
+        return replace(example, target=vars(answer)[self.kind])
+
+    def fit_teacher(self, examples: Sequence[Example], outputs: Sequence[TeacherArrays]) -> TextTask:
+        """The mean and spread of a teacher's values."""
+        if self.kind != "value":
+            return self
+        values = stacked(outputs, "output").astype(np.float64)
+        # A teacher with one value for all texts is a poor one, but its student can still learn that.
+        return replace(self, center=float(values.mean()), spread=float(values.std()) or 1.0)
 
 
 # ------------------------------------------------------------------------------------------------- the head of values

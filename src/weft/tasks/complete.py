@@ -131,8 +131,8 @@ class CompleteTask(NextWordTask):
 
     name = "complete"
     writes = True
+    language_model = True
     timing_options = {"max_tokens": TIMED_TOKENS, "min_tokens": TIMED_TOKENS}  # a model that ends early is no faster
-    independent = False  # row n draws from seed + n
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> CompleteTask:

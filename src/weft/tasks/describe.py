@@ -24,6 +24,7 @@ from weft.tasks.base import Example, Prediction
 from weft.tasks.complete import generator_of
 from weft.tasks.generation import TextGenerator, check_beam_size
 from weft.tasks.seq2seq import CHUNK, SequenceTask, chrf_near, end_of, too_long
+from weft.tasks.teacher_arrays import TeacherArrays
 from weft.tasks.translate import together, writer_of
 from weft.tasks.vector_inputs import VectorInputs, check_length, limit_for, vector_in, vectors_of
 from weft.text.records import Record
@@ -140,7 +141,16 @@ class DescribeTask(VectorInputs, SequenceTask):
         for same in by_vector.values():
             yield replace(same[0], target=tuple(example.target for example in same))
 
-    def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Sequences:
+    def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> SequenceTask:
+        raise UserError("a model that writes from vectors does not teach")
+
+    def dataset(
+        self,
+        examples: Sequence[Example],
+        model: LoadedModel,
+        windows: Framing,
+        teacher_outputs: Sequence[TeacherArrays] | None = None,
+    ) -> Sequences:
         """Texts that are longer than the model can write are left out, with a note."""
         self._check_features(model)
         writer, long = writer_of(model), list[tuple[int, Example]]()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,20 +17,24 @@ from weft.budget import by_budget
 from weft.checkpoint.card import POOLINGS, Card, Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import text_in
+from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, did_you_mean, one_of, shown
 from weft.metrics.agreement import VectorAgreement, cosine
 from weft.metrics.vectors import SimilarityMetrics
 from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Vector
-from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
+from weft.tasks.forward import tokenizer_of
 from weft.tasks.output_checks import check_finite
+from weft.tasks.teacher_arrays import TeacherArrays, stacked
 from weft.text.records import Record
 from weft.text.windows import Framing, TextWindow, frame, pieces
 
 Pooling = Literal["mean", "first", "max"]
 TEXTS = 256  # texts that go through together, fewer where they are long
 CHARACTERS = 1 << 20  # of them together
+TOKENIZED = 1024  # texts that are tokenized at a time
 
 
 def embed(
@@ -204,11 +208,10 @@ class Embedder:
         return total.index_add_(0, numbers, hidden.double() * own[:, None])
 
 
-class VectorTask(Task):
+class VectorTask(UnsupervisedTask):
     """A task that asks a network for nothing but vectors of texts."""
 
     embeds = True
-    supervised = False
     unbounded = True
 
     def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
@@ -224,9 +227,10 @@ class EmbedTask(VectorTask):
 
     pooling: Pooling = "mean"
     normalize: bool = False
+    directions: Directions | None = field(default=None, compare=False)  # of the teacher's vectors
 
     name = "embed"
-    supervised = False  # its targets are the vectors of a teacher
+    independent = True
     overlap = 0.25
     prediction_columns = ("vector",)
     default_metric = "spearman"
@@ -303,3 +307,98 @@ class EmbedTask(VectorTask):
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for prediction, example in zip(predictions, examples, strict=True):
             metrics.add(prediction.output, example.target)
+
+    # ------------------------------------------------------------------------------------------------------- teaching
+
+    def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> EmbedTask:
+        return self
+
+    def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
+        """Side by side, each of length 1: their cosine is then the mean of the teachers' cosines."""
+        parts = [each["output"] / max(float(np.linalg.norm(each["output"])), 1e-12) for each in outputs]
+        return {"output": (np.concatenate(parts) / np.sqrt(len(parts))).astype(np.float32)}
+
+    def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
+        return replace(example, target=outputs["output"])
+
+    def fit_teacher(self, examples: Sequence[Example], outputs: Sequence[TeacherArrays]) -> EmbedTask:
+        return replace(self, directions=Directions.of(outputs))
+
+    def dataset(
+        self,
+        examples: Sequence[Example],
+        model: LoadedModel,
+        windows: Framing,
+        teacher_outputs: Sequence[TeacherArrays] | None = None,
+    ) -> Examples:
+        assert teacher_outputs is not None, "vectors are learned from a teacher alone"
+        directions = self.directions or Directions.of(teacher_outputs)
+        width = Embedder(model, pooling=self.pooling).width  # first, so that a wrong pooling is named at once
+        tokenizer, builder = tokenizer_of(model), ExamplesBuilder()
+        around, own = len(windows.before), list[NDArray[np.float32]]()
+        for first in range(0, len(examples), TOKENIZED):
+            texts = [example.texts[0] for example in examples[first : first + TOKENIZED]]
+            for ids in tokenizer.ids(texts, specials=False):
+                parts = pieces(windows, ids)
+                builder.add(parts)
+                for piece in parts:
+                    counts = np.ones(len(piece.tokens), dtype=np.float32)  # 0 for tokens that another window counts
+                    c = piece.cut
+                    counts[around : around + c.first - c.start] = 0
+                    counts[around + c.last - c.start : around + c.end - c.start] = 0
+                    own.append(counts)
+        vectors = directions.fitted(stacked(teacher_outputs, "output"), width)
+        taught = (np.abs(vectors).max(1) > 0).astype(np.float32)
+        whole = {
+            "teacher_vectors": vectors,
+            "direction_weight": taught / np.float32(directions.unit_variance),
+            # Where vectors are normalized afterwards, only their direction matters.
+            "distance_weight": taught * np.float32(0 if self.normalize else 1 / directions.variance),
+        }
+        notes: tuple[str, ...] = ()
+        if width < (theirs := len(directions.shares)):
+            kept = f"{directions.shares[:width].sum():.1%}"
+            notes = (f"of the teacher's vectors of {theirs} numbers, {kept} fits into the student's {width}",)
+        return builder.examples(whole, by_token={"own": np.concatenate(own)}, notes=notes)
+
+
+@dataclass(frozen=True)
+class Directions:
+    """The principal directions of the teacher's vectors of all texts, and how much lies in each.
+
+    A student with shorter vectors learns the teacher's rotated and truncated so that as much as possible of all
+    products between texts is left (Eckart and Young, 1936). So nothing has to be learned beside the student, and the
+    target of a text does not depend on the others in its batch.
+    """
+
+    basis: NDArray[np.float64]  # width width: a direction in each column, those first in which most lies
+    shares: NDArray[np.float64]  # width: of the squared length
+    variance: float  # the mean squared distance from their mean ...
+    unit_variance: float  # ... and that of the same vectors, normalized
+
+    @staticmethod
+    def of(outputs: Sequence[TeacherArrays]) -> Directions:
+        products = total = units = np.zeros(())
+        count = 0  # of those that are not zero
+        for first in range(0, len(outputs), TOKENIZED):
+            vectors = stacked(outputs[first : first + TOKENIZED], "output").astype(np.float64)
+            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+            products, total = products + vectors.T @ vectors, total + vectors.sum(0)
+            units = units + (vectors / np.maximum(lengths, 1e-12)).sum(0)
+            count += int((lengths > 0).sum())
+        if not count:
+            raise UserError("the teacher's vectors of all texts are zero: there is nothing to learn")
+        values, basis = np.linalg.eigh(products)
+        values, basis = values[::-1].clip(0), basis[:, ::-1]
+        # Either sign is right; the same one is taken every time.
+        signs = np.sign(basis[np.abs(basis).argmax(0), np.arange(basis.shape[1])])
+        length, mean, unit = float(values.sum()) / count, total / count, units / count
+        # Vectors that are all the same teach little, but must not divide by zero.
+        variance, unit_variance = max(length - float(mean @ mean), 1e-6 * length), max(1 - float(unit @ unit), 1e-6)
+        return Directions(basis * signs, values / values.sum(), variance, unit_variance)
+
+    def fitted(self, vectors: NDArray[Any], width: int) -> NDArray[np.float32]:
+        """n teacher's width -> n width: rotated and truncated, or as they are with zeros after them."""
+        if vectors.shape[1] > width:
+            return (vectors @ self.basis[:, :width]).astype(np.float32)
+        return np.pad(vectors, ((0, 0), (0, width - vectors.shape[1]))).astype(np.float32)

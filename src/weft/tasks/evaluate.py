@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build
@@ -25,6 +24,7 @@ from weft.progress import Log, ProgressChoice, log_notes, progress_of, to_logger
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import chunked, framing_for
 from weft.tasks.registry import task_for
+from weft.tasks.rows import RowOptions, table_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
 from weft.text.windows import Framing
@@ -234,18 +234,11 @@ def evaluate(
     name: str,
     data: Any = None,
     *,
-    source: str | os.PathLike[str] | Sequence[str] = (),
-    target: str | os.PathLike[str] | Sequence[str] = (),
     beam_size: int | None = None,
     others: Sequence[LoadedModel] = (),
-    columns: Mapping[str, str] | None = None,
-    format: str | None = None,
-    delimiter: str | None = None,
-    names: Sequence[str] = (),
-    on_bad_row: str = "stop",
-    encoding: str | None = None,
     log: Log = to_logger,
     progress: ProgressChoice = None,
+    **rows: Unpack[RowOptions],
 ) -> Evaluation:
     """Evaluate a model on the rows of some files, streaming: nothing is held but the rows at hand.
 
@@ -253,32 +246,27 @@ def evaluate(
     of the search; `others` are further models of an ensemble.
     """
     task: Any = task_for(opened, name)
-    sides = _names(source), _names(target)
-    if not task.writes and (any(sides) or beam_size is not None or others):
+    if not task.writes and (rows.get("source") or rows.get("target") or beam_size is not None or others):
         raise UserError(f"a model for {name} does not write: it has no source and target, no beam and no company")
-    if any(sides) and not task.parallel:
-        raise UserError(f"{name} reads vectors: they come from a table, with a text beside each")
-    if any(sides) == (data is not None):
-        raise UserError("rows come from a table or from two files line for line: give one of them")
-    wanted = {**opened.card.columns, **(columns or {})} if not names else dict(columns or {})
-    files: Table
-    if any(sides):
-        files = Table.parallel(*sides, on_bad_row, encoding)
-    else:
-        files = Table(data, wanted, format, delimiter, tuple(names), on_bad_row, encoding, "test")
     if task.writes:
         task = replace(task, beam_size=task.beam_size if beam_size is None else beam_size, others=tuple(others))
+    files = table_for(task, opened.card.columns, data, rows)
     first = next(files.records(Skipped()), None)
     where = files.name
     if first is None:
         raise UserError(f"{where}: there are no rows")
-    if columns is None:  # the columns of the training data may be called otherwise here
-        files = replace(files, columns={k: v for k, v in wanted.items() if v in first.values})
     task, needed = task.columns(first, files.columns)
     looked = islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT)
     if opened.card.profiles and (note := task.swap_note(list(looked), where)):
         warnings.warn(note, stacklevel=2)
-    skipped, framing, normalization = Skipped(), framing_for(opened), task.normalization()
+    return _evaluated(task, opened, files, needed, log, progress)
+
+
+def _evaluated(
+    task: Task, opened: LoadedModel, files: Table, needed: Sequence[str], log: Log, progress: ProgressChoice
+) -> Evaluation:
+    """The rows of files, read one by one and evaluated."""
+    where, skipped, framing, normalization = files.name, Skipped(), framing_for(opened), task.normalization()
 
     def read(record: Record, columns: Mapping[str, str]) -> Example:
         example = task.read(record, columns)
@@ -293,7 +281,7 @@ def evaluate(
     log_notes(skipped.without_bad().lines(), log)
     if note := normalization.note():
         log(f"weft: note: {where}: {note}")
-    return evaluation_of(result, name, where, files.hash(), skipped)
+    return evaluation_of(result, task.name, where, files.hash(), skipped)
 
 
 def evaluation_of(
@@ -315,11 +303,6 @@ def evaluation_of(
         skipped=skipped.count + skipped.empty.count + skipped.unlabeled.count,
         **{"by_label": [], "labels": (), "confusion": [], **result.task.tables(result.metrics)},
     )
-
-
-def _names(given: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None) -> tuple[str, ...]:
-    several = [given] if isinstance(given, str | os.PathLike) else list(given or ())
-    return tuple(os.fspath(each) for each in several)
 
 
 # ------------------------------------------------------------------------------------------------------------- pages

@@ -23,7 +23,7 @@ from weft.text.windows import frame
 
 
 @dataclass(frozen=True)
-class View:
+class MaskedView:
     """What the network reads of one text: all of it, or as much as fits around one gap."""
 
     text: int
@@ -45,7 +45,7 @@ def fill(opened: LoadedModel, texts: Sequence[str], *, top: int = 5) -> list[Wor
         raise UserError(f"top must be between 1 and {opened.config.vocabulary}, not {top}")
     around = frame(tokenizer)
     encoded = tokenizer.encode_batch(list(texts), specials=False)
-    views: list[list[View]] = []
+    views: list[list[MaskedView]] = []
     for number, (text, encoding) in enumerate(zip(texts, encoded, strict=True)):
         if mask not in encoding.ids:
             raise UserError(f"no {tokenizer.roles.mask} in {shown(text)!r}: mark the gaps with it")
@@ -86,7 +86,9 @@ def filler(opened: LoadedModel) -> tuple[Tokenizer, int]:
     return opened.tokenizer, mask
 
 
-def _views(number: int, ids: list[int], mask: int, around: tuple[list[int], list[int]], context: int) -> list[View]:
+def _views(
+    number: int, ids: list[int], mask: int, around: tuple[list[int], list[int]], context: int
+) -> list[MaskedView]:
     """One view of a text that fits, else one around each gap."""
     before, after = around
     gaps = [place for place, token in enumerate(ids) if token == mask]
@@ -94,12 +96,12 @@ def _views(number: int, ids: list[int], mask: int, around: tuple[list[int], list
     if size < 1:
         raise UserError(f"a context of {context} tokens has no room beside the special tokens")
     if len(ids) <= size:
-        return [View(number, [*before, *ids, *after], [len(before) + gap for gap in gaps])]
+        return [MaskedView(number, [*before, *ids, *after], [len(before) + gap for gap in gaps])]
     views = []
     for gap in gaps:
         start = max(0, min(gap - size // 2, len(ids) - size))
         tokens = [*before, *ids[start : start + size], *after]
-        views.append(View(number, tokens, [len(before) + gap - start]))
+        views.append(MaskedView(number, tokens, [len(before) + gap - start]))
     return views
 
 
@@ -116,11 +118,6 @@ class FillTask(HiddenWordTask):
     """Words for the gaps of a text."""
 
     name = "fill"
-    independent = False
-
-    @classmethod
-    def from_model(cls, model: LoadedModel, name: str) -> FillTask:
-        return cls()
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return fill(model, inputs, **options)

@@ -55,6 +55,21 @@ def framing_for(opened: LoadedModel, window: Window | None = None) -> Framing:
     return framing_of(tokenizer_of(opened), speaks, length, window.stride, not speaks, window.long == "cut")
 
 
+def pieces_in(
+    framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
+) -> Iterator[tuple[list[TextWindow], tuple[int, ...]]]:
+    """The windows of each text or pair, and how many tokens its texts have; some texts are held at a time."""
+    for some in by_budget(texts, lambda each: max(1, sum(map(len, each))), TOKENIZED):
+        firsts = tokenizer.ids([each[0] for each in some], specials=False)
+        seconds = iter(tokenizer.ids([each[1] for each in some if len(each) > 1], specials=False))
+        for each, first in zip(some, firsts, strict=True):
+            second = next(seconds) if len(each) > 1 else None
+            lengths = (len(first),) if second is None else (len(first), len(second))
+            if not sum(lengths) and not framing.before and not framing.after and not framing.nothing:
+                raise UserError("a text is empty, and this model puts no tokens around a text")
+            yield pieces(framing, first, second), lengths
+
+
 def batches(pieces: Sequence[TextWindow], device: torch.device, segments: bool) -> Iterator[tuple[list[int], Batch]]:
     """Windows in batches of bounded size, those of similar length together; with each batch, which they are."""
     order = sorted(range(len(pieces)), key=lambda number: len(pieces[number].tokens))
@@ -114,18 +129,3 @@ def head_outputs(model: LoadedModel, windows: InputWindows, head: str, by_token:
     flat = [piece for pieces in windows.pieces for piece in pieces]
     logits = iter(through(model, windows.framing, flat, lambda h, b: network.logits(head, h, b.rows), by_token))
     return [[next(logits).numpy() for _ in pieces] for pieces in windows.pieces]
-
-
-def pieces_in(
-    framing: Framing, tokenizer: Tokenizer, texts: Sequence[tuple[str, ...]]
-) -> Iterator[tuple[list[TextWindow], tuple[int, ...]]]:
-    """The windows of each text or pair, and how many tokens its texts have; some texts are held at a time."""
-    for some in by_budget(texts, lambda each: max(1, sum(map(len, each))), TOKENIZED):
-        firsts = tokenizer.ids([each[0] for each in some], specials=False)
-        seconds = iter(tokenizer.ids([each[1] for each in some if len(each) > 1], specials=False))
-        for each, first in zip(some, firsts, strict=True):
-            second = next(seconds) if len(each) > 1 else None
-            lengths = (len(first),) if second is None else (len(first), len(second))
-            if not sum(lengths) and not framing.before and not framing.after and not framing.nothing:
-                raise UserError("a text is empty, and this model puts no tokens around a text")
-            yield pieces(framing, first, second), lengths

@@ -24,7 +24,7 @@ BLANK = "▁"  # what a vocabulary of pieces has for a space alone
 
 
 @dataclass
-class View:
+class GapView:
     """What the network reads of one text, and what it has written so far."""
 
     text: int
@@ -46,7 +46,7 @@ def fill_gaps(opened: LoadedModel, texts: Sequence[str]) -> list[Words]:
     if not sentinels or end is None:
         raise UserError(f"this model's tokenizer has no {sentinel(0)}, so its texts have no gaps")
     encoded = tokenizer.encode_batch(list(texts), specials=False)
-    views: list[list[View]] = []
+    views: list[list[GapView]] = []
     for number, (text, encoding) in enumerate(zip(texts, encoded, strict=True)):
         places = [token for token in encoding.ids if token in sentinels]
         if not places or places != sentinels[: len(places)]:
@@ -78,12 +78,12 @@ def _read(encoding: Encoded, tokenizer: Tokenizer, sentinels: list[int]) -> list
     return [token for place, token in enumerate(ids) if token != blank or not place or ids[place - 1] not in sentinels]
 
 
-def _views(number: int, ids: list[int], sentinels: list[int], end: int, context: int) -> list[View]:
+def _views(number: int, ids: list[int], sentinels: list[int], end: int, context: int) -> list[GapView]:
     """One view of a text that fits, else one around each gap; the gaps of a view are counted from 0."""
     places = [place for place, token in enumerate(ids) if token in sentinels]
     if len(ids) < context and 2 * len(places) < context:
         every = list(range(len(places)))
-        return [View(number, [*ids, end], every, every)]
+        return [GapView(number, [*ids, end], every, every)]
     views = []
     for gap, place in enumerate(places):
         size = context - 1
@@ -95,11 +95,11 @@ def _views(number: int, ids: list[int], sentinels: list[int], end: int, context:
         tokens = ids[start : start + size]
         for counted, other in enumerate(inside):
             tokens[places[other] - start] = sentinels[counted]
-        views.append(View(number, [*tokens, end], inside, [gap]))
+        views.append(GapView(number, [*tokens, end], inside, [gap]))
     return views
 
 
-def _write(opened: LoadedModel, views: list[View], sentinels: list[int], end: int) -> None:
+def _write(opened: LoadedModel, views: list[GapView], sentinels: list[int], end: int) -> None:
     """Fill all gaps of these views: the likeliest token each time, and the next sentinel where a span has ended."""
     network: Any = opened.network
     config, device = opened.config, opened.device

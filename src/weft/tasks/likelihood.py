@@ -19,7 +19,7 @@ from weft.data.chance import key_of, uniform
 from weft.metrics.agreement import Ratios
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
-from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
 from weft.tasks.forward import framing_for, pieces_in, tokenizer_of
 from weft.tasks.perplexity import LONG, slid
 from weft.tasks.scoring import SCORES, Reading, beginning, surprises
@@ -44,11 +44,10 @@ class Likelihood(NamedTuple):
         return float((self.best == self.tokens).sum())
 
 
-class LikelihoodTask(Task):
+class LikelihoodTask(UnsupervisedTask):
     """A task of a word head, whose models are compared by how likely texts are: a text is its own target."""
 
     head = "words"
-    supervised = False
     comparable = True
 
     @abstractmethod

@@ -63,7 +63,7 @@ class Perplexity:
     detokenized: str | None
 
 
-class _Counts:
+class _TextCounts:
     """Words and bytes of a text that comes in pieces."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class _Tokens:
     def __init__(self, tokenizer: Tokenizer, detokenize: str | None, stream: bool, count_ends: bool) -> None:
         self.tokenizer, self.detokenize, self.stream, self.count_ends = tokenizer, detokenize, stream, count_ends
         self.begin, self.end = beginning(tokenizer), tokenizer.id_of("end")
-        self.given, self.read = _Counts(), _Counts()
+        self.given, self.read = _TextCounts(), _TextCounts()
         self.documents = self.ends = self.left_out = 0
         self.counted = deque[bool]()  # of each target, in their order
 
@@ -264,7 +264,7 @@ class _Block:
         self.nats, self.count = 0.0, 0
 
 
-def _counted(pieces: Iterable[str], counts: _Counts) -> Iterator[str]:
+def _counted(pieces: Iterable[str], counts: _TextCounts) -> Iterator[str]:
     for piece in pieces:
         counts.add(piece)
         yield piece

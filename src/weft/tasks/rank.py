@@ -179,12 +179,6 @@ class RankTask(VectorTask):
     """The texts nearest to a query."""
 
     name = "rank"
-    independent = False
-    supervised = False
-
-    @classmethod
-    def from_model(cls, model: LoadedModel, name: str) -> RankTask:
-        return cls()
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return rank(model, inputs, **options)

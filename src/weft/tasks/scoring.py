@@ -61,10 +61,10 @@ def surprises(opened: LoadedModel, readings: Sequence[Reading]) -> list[Tensor]:
     """-log of the chance of each target, in nats (float64, on the CPU), in one pass through the network."""
     if opened.network.SCORES_TEXTS:  # an engine that hands out no states, but scores whole texts by itself
         whole_texts = [[*reading.tokens, *reading.targets[-1:]] for reading in readings]
-        said = opened.network.text_logprobs(whole_texts)
+        logprobs = opened.network.text_logprobs(whole_texts)
         return [
             check_finite(opened, -torch.tensor(chances[len(chances) - len(reading.targets) :], dtype=torch.float64))
-            for chances, reading in zip(said, readings, strict=True)
+            for chances, reading in zip(logprobs, readings, strict=True)
         ]
     device = opened.device
     ragged = Ragged.of([reading.tokens for reading in readings], device)
@@ -82,12 +82,12 @@ def _nats(opened: LoadedModel, hidden: Tensor, places: Tensor, targets: Tensor) 
     network: Any = opened.network
     if network.SCORES_TARGETS:  # it knows the chance of one word without those of all others
         return check_numbers(opened, -network.target_logprobs(hidden[places], targets).double().cpu())
-    most, found = max(1, SCORES // opened.heads["words"]), [torch.zeros(0, dtype=torch.float64)]
+    most, losses = max(1, SCORES // opened.heads["words"]), [torch.zeros(0, dtype=torch.float64)]
     for some, wanted in zip(torch.split(places, most), torch.split(targets, most), strict=True):
         scores = in_full(network.words(hidden[some]))
-        said = scores.gather(1, wanted[:, None]).squeeze(1)
-        found.append((scores.logsumexp(-1) - said).double().cpu())
-    return check_finite(opened, torch.cat(found))
+        targeted = scores.gather(1, wanted[:, None]).squeeze(1)
+        losses.append((scores.logsumexp(-1) - targeted).double().cpu())
+    return check_finite(opened, torch.cat(losses))
 
 
 @torch.inference_mode()

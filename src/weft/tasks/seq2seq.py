@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import text_in
-from weft.data.columns import find_columns, paired_columns
+from weft.data.columns import PAIRED, find_columns, paired_columns
 from weft.data.pairs import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
 from weft.metrics.bootstrap import Metrics, Replicates
@@ -26,7 +26,8 @@ from weft.tasks.complete import stream
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.generation import Stream
 from weft.tasks.parallel import profile_of, swapped, swapped_line
-from weft.tasks.translate import WIDTH, around, translate, writer_of
+from weft.tasks.teacher_arrays import TeacherArrays
+from weft.tasks.translate import WIDTH, around, check_writer, together, translate, writer_of
 from weft.text.records import Record
 from weft.text.sentences import lead
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -35,6 +36,26 @@ from weft.text.windows import Framing
 RATIO = 9.0  # how many times as long as the other a side of a translation may be
 ROOM = 30  # characters by which a side may always be longer than the other
 CHUNK = 1024  # pairs that are tokenized at a time
+
+
+@dataclass(frozen=True)
+class TeacherTexts:
+    """How a student learns from the texts that a teacher's beam search writes (Kim and Rush, 2016).
+
+    The best texts hand on what the teacher would write, not all that it might have written, so that the student hardly
+    needs a beam search any more. Of several texts each is read as often as its probability among them says.
+    """
+
+    beam_size: int = 5
+    n: int = 1  # texts that are learned for each source ...
+    closest: bool = False  # ... or, where there is a target, the one that is closest to it
+    hard: float = 0.0  # share of the epochs in which the target is learned, where there is one
+    others: tuple[LoadedModel, ...] = ()  # teachers that write together with the one that is run
+
+    @property
+    def count(self) -> int:
+        """Texts that the teacher writes; the closest is sought among all of its beam."""
+        return self.beam_size if self.closest else self.n
 
 
 @dataclass(frozen=True)
@@ -51,10 +72,12 @@ class SequenceTask(Task):
     beam_size: int = 1
     baseline: bool = False  # metrics of the first sentences, beside those of a summary
     others: tuple[LoadedModel, ...] = ()  # models that write together with the one that is evaluated
+    soft: TeacherTexts = TeacherTexts()  # how a student learns from its teacher
 
     head = "words"
     needs = "reads one text and writes another"
     writes = True
+    joint_teachers = True
     parallel = True
 
     # ---------------------------------------------------------------------------------------------------------- data
@@ -95,6 +118,21 @@ class SequenceTask(Task):
         source = "text" not in given and ("source" in given or "source" in record.values)
         return find_columns(("source" if source else "text",), given, record, note)
 
+    def partial_columns(
+        self, record: Record, given: Mapping[str, str], note: Callable[[str], None]
+    ) -> tuple[Task, dict[str, str], dict[str, str]]:
+        """By a usual pair of names, of which the second may be missing."""
+        try:
+            both = find_columns(("source", "target"), given, record)
+            return self, {"source": both["source"]}, both
+        except UserError:
+            if "target" in given:
+                raise
+        there = {name.casefold(): name for name in reversed(list(record.values))}
+        source = next((there[first] for first, _ in PAIRED if first in there), None)
+        known = given if "source" in given or source is None else {"source": source}
+        return self, find_columns(("source",), known, record), {}
+
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         return replace(self.read_input(record, columns), target=text_in(record, columns["target"]))
 
@@ -125,9 +163,28 @@ class SequenceTask(Task):
         sides = [example.texts[0] for example in examples], [example.target for example in examples]
         return swapped_line(where) if swapped(*sides, profiles) else ""
 
-    def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Sequences:
-        """Pairs that are longer than the model can read are left out, with a note."""
-        return self.laid_out(examples, [{example.target: 1.0} for example in examples], model, windows)
+    def dataset(
+        self,
+        examples: Sequence[Example],
+        model: LoadedModel,
+        windows: Framing,
+        teacher_outputs: Sequence[TeacherArrays] | None = None,
+    ) -> Sequences:
+        """Pairs that are longer than the model can read are left out, with a note.
+
+        With a teacher the targets are its texts; an example is left out where it wrote none.
+        """
+        if teacher_outputs is None:
+            return self.laid_out(examples, [{example.target: 1.0} for example in examples], model, windows)
+        pairs = zip(examples, teacher_outputs, strict=True)
+        targets = [self.teacher_targets(example, unpack_texts(outputs)) for example, outputs in pairs]
+        kept = [number for number, texts in enumerate(targets) if texts]
+        if not kept:
+            raise UserError("the teacher has written no text that came to an end, so there is nothing to learn")
+        sequences = self.laid_out([examples[n] for n in kept], [targets[n] for n in kept], model, windows)
+        lost = len(examples) - len(kept)
+        note = f"{lost:,} text{'s' * (lost > 1)} from which the teacher wrote nothing that came to an end: left out"
+        return replace(sequences, notes=(note, *sequences.notes)) if lost else sequences
 
     def laid_out(
         self, examples: Sequence[Example], ways: Sequence[Mapping[str, float]], opened: LoadedModel, framing: Framing
@@ -250,6 +307,10 @@ class SequenceTask(Task):
             [example.texts[0] for example in examples],
         )
 
+    def similarity(self, text: str, target: str) -> float:
+        """How close one text is to another; of a single text letters say more than BLEU does."""
+        return rouge_of(text, target)[2] if self.name == "summarize" else chrf_near(text, target)
+
     def tables(self, metrics: Any) -> dict[str, Any]:
         return {"signature": metrics.signature, "by_length": metrics.by_length()}
 
@@ -257,9 +318,79 @@ class SequenceTask(Task):
         text = prediction.output.text
         if text.strip() == example.target.strip():
             return None
-        near = rouge_of(text, example.target)[2] if self.name == "summarize" else chrf_near(text, example.target)
+        near = self.similarity(text, example.target)
         row = {"near": f"{near:.3f}", "target": example.target, "prediction": text}
         return 1 - near, {**row, "where": example.where, "text": example.texts[0]}
+
+    # ------------------------------------------------------------------------------------------------------- teaching
+
+    def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> SequenceTask:
+        first, *others = teachers
+        check_writer(first)
+        together(first, others)
+        soft = TeacherTexts(settings.beam_size, settings.n, settings.closest, settings.hard, tuple(others))
+        return replace(
+            self, beam_size=1, baseline=False, soft=soft
+        )  # while it learns, it is evaluated as in fine-tuning
+
+    def same_outputs(self, other: Task) -> bool:
+        return True  # whether they can write together is checked above
+
+    @property
+    def teacher_settings(self) -> dict[str, Any]:
+        return {"beam": self.soft.beam_size, "number": self.soft.count, "prefix": self.prefix}
+
+    def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
+        """The best texts for each source, best first, with their log-probabilities.
+
+        One that came to no end is left out: it was truncated somewhere, mostly in a circle.
+        """
+        translations = translate(
+            model,
+            [example.texts[0] for example in examples],
+            beam_size=self.soft.beam_size,
+            n=self.soft.count,
+            prefix=self.prefix,
+            others=self.soft.others,
+            watch=False,
+        )
+        return [
+            pack_texts([(text.text, text.logprob) for text in each.best if text.finish_reason == "end"])
+            for each in translations
+        ]
+
+    def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
+        """All texts of teachers that did not write together, the likeliest first."""
+        texts = [text for arrays in outputs for text in unpack_texts(arrays)]
+        return pack_texts(sorted(texts, key=lambda text: -text[1]))
+
+    def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
+        return replace(example, target=next((text for text, _ in unpack_texts(outputs)), ""))
+
+    def vocabulary_texts(
+        self, examples: Sequence[Example], outputs: Callable[[], Sequence[TeacherArrays]]
+    ) -> Iterator[str]:
+        for example, arrays in zip(examples, outputs(), strict=True):
+            yield (self.prefix or "") + example.texts[0]
+            yield from self.teacher_targets(example, unpack_texts(arrays))
+
+    def teacher_targets(self, example: Example, texts: Sequence[tuple[str, float]]) -> Mapping[str, float]:
+        """The texts to be learned from one source, and their shares, which add up to 1."""
+        logprobs: dict[str, float] = {}
+        for text, logprob in texts:  # two ways to split a text into tokens are one text
+            if text.strip():
+                logprobs[text] = np.logaddexp(logprobs.get(text, -math.inf), logprob)
+        target = example.target if isinstance(example.target, str) and example.target.strip() else None
+        if target is not None and self.soft.closest and logprobs:  # the likeliest of those that are equally close
+            logprobs = {max(logprobs, key=lambda text: (self.similarity(text, target), logprobs[text])): 0.0}
+        best = list(logprobs)[: self.soft.n]  # in the order of the teacher's scores, not of probabilities alone
+        highest = max((logprobs[text] for text in best), default=0.0)
+        weights = {text: math.exp(logprobs[text] - highest) for text in best}
+        total, hard = sum(weights.values()), self.soft.hard if target is not None else 0.0
+        shares = {text: (1 - hard) * weight / total for text, weight in weights.items() if hard < 1}
+        if target is not None and (hard or not shares):
+            shares[target] = shares.get(target, 0.0) + (hard if shares else 1.0)
+        return shares
 
 
 def sifted(examples: Iterable[Example], ratio: float, copies: bool, log: Callable[[str], None]) -> list[Example]:
@@ -296,6 +427,23 @@ def chrf_near(text: str, right: str) -> float:
     for ours, theirs in zip(letter_grams(text), letter_grams(right), strict=True):
         sums += [ours.total() if theirs else 0, theirs.total(), (ours & theirs).total()]
     return float(chrf_of(np.array(sums, dtype=np.float64))[0])
+
+
+def pack_texts(texts: Sequence[tuple[str, float]]) -> TeacherArrays:
+    """Texts and their log-probabilities as arrays."""
+    data = [text.encode("utf-8", "replace") for text, _ in texts]
+    return {
+        "texts": np.frombuffer(b"".join(data), dtype=np.uint8).copy(),
+        "ends": np.cumsum([len(text) for text in data], dtype=np.int64),
+        "logprobs": np.array([logprob for _, logprob in texts], dtype=np.float64),
+    }
+
+
+def unpack_texts(outputs: TeacherArrays) -> list[tuple[str, float]]:
+    """The texts again, the best first."""
+    data, ends = outputs["texts"].tobytes(), outputs["ends"].tolist()
+    texts = [data[begin:end].decode() for begin, end in zip([0, *ends], ends, strict=False)]
+    return list(zip(texts, outputs["logprobs"].tolist(), strict=True))
 
 
 def end_of(writer: Tokenizer) -> int:

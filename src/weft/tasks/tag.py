@@ -18,13 +18,16 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import list_in, text_in, value_in
 from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
+from weft.data.masking import NOTHING
 from weft.errors import UserError, shown
 from weft.metrics.tagging import EntityMetrics, TagMetrics
-from weft.objectives.tasks import Tags
+from weft.objectives.soft import SoftTargets
+from weft.objectives.tasks import LOGITS, TAUGHT, Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.base import Example, Normalization, Prediction, Task, reordered
-from weft.tasks.forward import InputWindows, tokenizer_of
+from weft.tasks.forward import InputWindows, head_outputs, tokenizer_of
 from weft.tasks.labels import check_labels, number_of
+from weft.tasks.teacher_arrays import TeacherArrays
 from weft.text.records import Record
 from weft.text.tags import Scheme, TagDecoder, TagNormalizer, scheme_of, spans_of, tags_of
 from weft.text.tags import TagSpan as Stretch
@@ -97,6 +100,7 @@ class TagTask(Task):
     """A tag for every word."""
 
     labels: tuple[str, ...] = ()
+    soft: SoftTargets | None = None  # how a student learns from its teacher
 
     name = "tag"
     head = "tag"
@@ -154,7 +158,7 @@ class TagTask(Task):
         return Example((tagged.text,), tagged, record.where)
 
     def has_target(self, example: Example) -> bool:
-        return example.target.tags is not None
+        return example.target is not None and example.target.tags is not None
 
     def is_row(self, values: Mapping[str, Any]) -> bool:
         words = next((values[name] for name in NAMES["words"] if name in values), None)
@@ -179,8 +183,17 @@ class TagTask(Task):
     def size(self, input: Tagged) -> int:
         return len(input.text)
 
+    def word_spans(self, example: Example) -> list[Sequence[tuple[int, int]]]:
+        return [self.inputs(example).words]
+
+    def with_texts(self, example: Example, texts: Sequence[str], words: Sequence[Any]) -> Example:
+        return replace(example, texts=tuple(texts), target=Tagged(texts[0], tuple(words[0])))
+
+    def without_target(self, example: Example) -> Example:
+        return replace(example, target=replace(self.inputs(example), tags=None))
+
     def inputs(self, example: Example) -> Tagged:
-        return example.target
+        return example.target if example.target is not None else raw(example.texts[0])
 
     def to_record(self, example: Example) -> dict[str, Any]:
         tagged: Tagged = example.target
@@ -215,30 +228,48 @@ class TagTask(Task):
         if odd:
             raise UserError(f"{example.where}: tag {shown(odd[0])!r} is neither O nor of a form like B-PER or I-PER")
 
-    def dataset(self, examples: Sequence[Example], model: LoadedModel, windows: Framing) -> Examples:
+    def dataset(
+        self,
+        examples: Sequence[Example],
+        model: LoadedModel,
+        windows: Framing,
+        teacher_outputs: Sequence[TeacherArrays] | None = None,
+    ) -> Examples:
         """Each window is an example of its own."""
         numbers = {label: number for number, label in enumerate(self.labels)}
-        gathering = ExamplesBuilder()
+        builder, logits, known = ExamplesBuilder(), list[NDArray[Any]](), list[NDArray[Any]]()
         for begin in range(0, len(examples), CHUNK):
-            some = examples[begin : begin + CHUNK]
-            encoded = self.encode([example.target for example in some], tokenizer_of(model), windows)
-            for example, pieces_of, firsts in zip(some, encoded.pieces, encoded.places, strict=True):
-                tags = {
-                    token: number_of(tag, numbers, example.where)
-                    for token, tag in zip(firsts, example.target.tags, strict=True)
-                    if token is not None
-                }
+            chunk = examples[begin : begin + CHUNK]
+            encoded = self.encode([self.inputs(example) for example in chunk], tokenizer_of(model), windows)
+            for row, (example, pieces_of, firsts) in enumerate(
+                zip(chunk, encoded.pieces, encoded.places, strict=True), begin
+            ):
+                tags = [NOTHING] * len(firsts)
+                if self.has_target(example):
+                    tags = [number_of(tag, numbers, example.where) for tag in example.target.tags]
+                last = {token: word for word, token in enumerate(firsts)}
+                # Of two words that share a token the last is learned; soft targets of both are.
+                first = np.array(
+                    [
+                        -1 if token is None or (teacher_outputs is None and last[token] != word) else token
+                        for word, token in enumerate(firsts)
+                    ],
+                    dtype=np.int64,
+                )
                 for piece in pieces_of:
-                    own = [
-                        (piece.lead + token - piece.cut.start, tags[token])
-                        for token in range(piece.cut.first, piece.cut.last)
-                        if token in tags
-                    ]
-                    gathering.add([piece], tags=[own])
-        return gathering.examples({})
+                    own = np.flatnonzero((first >= piece.cut.first) & (first < piece.cut.last))
+                    places = (piece.lead + first[own] - piece.cut.start).tolist()
+                    builder.add([piece], tags=[zip(places, (tags[word] for word in own), strict=True)])
+                    if teacher_outputs is not None:
+                        logits.append(teacher_outputs[row]["logits"][own])
+                        known.append(teacher_outputs[row]["known"][own])
+        if teacher_outputs is None:
+            return builder.examples({})
+        taught = np.concatenate(known).astype(np.float32)
+        return builder.examples({}, by_place={LOGITS: np.concatenate(logits).astype(np.float32), TAUGHT: taught})
 
     def objective(self) -> Tags:
-        return Tags(len(self.labels))
+        return Tags(len(self.labels), self.soft)
 
     # ------------------------------------------------------------------------------------------------------ answering
 
@@ -381,6 +412,41 @@ class TagTask(Task):
         target, prediction_ = (" ".join(f"{words[n]}/{which[n]}" for n in wrong) for which in (gold, tags))
         row = {"target": target, "prediction": prediction_, "where": example.where, "text": example.target.text}
         return float(len(wrong)), row
+
+    # ------------------------------------------------------------------------------------------------------- teaching
+
+    def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> TagTask:
+        return replace(self, soft=SoftTargets(settings.temperature, settings.hard))
+
+    def same_outputs(self, other: Task) -> bool:
+        return sorted(self.labels) == sorted(other.labels)  # in whatever order
+
+    @property
+    def teacher_settings(self) -> dict[str, Any]:
+        return {"labels": self.labels}
+
+    def teacher_key(self, example: Example) -> Any:
+        return self.inputs(example).text, self.inputs(example).words
+
+    def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
+        """The logits of every tag for each word, and which words were read."""
+        task = TagTask.from_model(model, self.name)
+        order = [task.labels.index(label) for label in self.labels]
+        encoded = self.encode([self.inputs(example) for example in examples], tokenizer_of(model), windows)
+        logits = task.word_logits(head_outputs(model, encoded, self.head, self.by_token), encoded)
+        return [{"logits": words.logits[:, order], "known": words.known} for words in logits]
+
+    def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
+        """The mean of the probabilities, over those teachers that have read the word."""
+        known = np.stack([each["known"] for each in outputs])  # teachers n
+        probabilities = np.stack([_softmax(each["logits"]) for each in outputs])  # teachers n C
+        mean = (probabilities * known[:, :, None]).sum(0) / np.maximum(known.sum(0), 1)[:, None]
+        return {"logits": np.log(np.maximum(mean, 1e-30)).astype(np.float32), "known": known.any(0)}
+
+    def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
+        logits = np.where(outputs["known"].astype(bool)[:, None], outputs["logits"], self.unread)
+        tags = tuple(self.tags(Prediction(logits, 0, 0, False)))
+        return replace(example, target=replace(self.inputs(example), tags=tags))
 
 
 def first_tokens(encoded: Encoded, words: Places) -> list[int | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,6 +93,28 @@ def translate(
         warn_swapped(opened, texts)
     context = min(each.config.context for each in (opened, *others))
     parts = parts_of(opened, texts, opened.card.prefix or "" if prefix is None else prefix, context)
+    limits = [max_tokens or limit_of(part.tokens) for part in parts]
+    search = {"choice": choice, "context": context, "attention": alignments}
+    hypotheses = _hypotheses(opened, others, parts, limits, beam_size, search, on_progress)
+    by_text: list[list[int]] = [[] for _ in texts]
+    for number, part in enumerate(parts):
+        by_text[part.text].append(number)
+    return [
+        _answer(opened, [parts[number] for number in some], [hypotheses[number] for number in some], n)
+        for some in by_text
+    ]
+
+
+def _hypotheses(
+    opened: LoadedModel,
+    others: Sequence[LoadedModel],
+    parts: list[Part],
+    limits: list[int],
+    beam_size: int,
+    search: Mapping[str, Any],
+    on_progress: Callable[[int], None] | None,
+) -> list[list[Completion]]:
+    """The best completions for each part; parts of similar length are searched together."""
     networks: list[Any] = [opened.network, *(other.network for other in others)]
     decoder = networks[0] if len(networks) == 1 else Ensemble(networks)
     hypotheses: list[list[Completion]] = [[]] * len(parts)
@@ -105,25 +127,17 @@ def translate(
                 decoder,
                 [[opened.config.begin]] * len(some),
                 sources=[parts[number].tokens for number in some],
-                choice=choice,
                 ends=() if end is None else (end,),
-                context=context,
                 rules=Rules(banned=tuple((token,) for token in opened.never)),
-                max_tokens=[max_tokens or limit_of(parts[number].tokens) for number in some],
-                attention=alignments,
+                max_tokens=[limits[number] for number in some],
                 device=opened.device,
+                **search,
             )
         for number, best in zip(some, completions, strict=True):
             hypotheses[number] = best
         if on_progress is not None:
             on_progress(len(some))
-    by_text: list[list[int]] = [[] for _ in texts]
-    for number, part in enumerate(parts):
-        by_text[part.text].append(number)
-    return [
-        _answer(opened, [parts[number] for number in some], [hypotheses[number] for number in some], n)
-        for some in by_text
-    ]
+    return hypotheses
 
 
 def check_writer(opened: LoadedModel) -> None:

@@ -116,3 +116,8 @@ class VectorInputs(Task):
         self, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
     ) -> dict[str, str]:
         return Task.find_inputs(self, record, given, note)
+
+    def partial_columns(
+        self, record: Record, given: Mapping[str, str], note: Callable[[str], None]
+    ) -> tuple[Task, dict[str, str], dict[str, str]]:
+        return Task.partial_columns(self, record, given, note)
