@@ -148,8 +148,11 @@ def prune(
     if out is not None:
         save_folder(Path(out), after.opened)
     sizes = None if vocabulary is None else (before.config.vocabulary, smaller.config.vocabulary)
-    counts = parameters_of(before) or 0, parameters_of(after) or 0
-    return Pruned(after, counts, kept_layers, kept_heads, sizes, covered, comparison)
+    return Pruned(after, _parameters(before, after), kept_layers, kept_heads, sizes, covered, comparison)
+
+
+def _parameters(before: Model, after: Model) -> tuple[int, int]:
+    return parameters_of(before) or 0, parameters_of(after) or 0
 
 
 def _with_fewer_tokens(
