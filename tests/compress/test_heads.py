@@ -74,7 +74,7 @@ def test_what_has_no_heads_of_its_own_is_refused(name: str) -> None:
         return
     family, config = FAMILIES[CASES[name].family], CASES[name].config()
     network = opened_of(name).network if name in PLAIN else family.network(config, {"words": 101})
-    with pytest.raises(UserError, match=f"^heads are taken out of encoders and of GPTs, not of {name}: "):
+    with pytest.raises(UserError, match=f"^heads can be removed from encoders and GPTs, not from {name}: "):
         attentions_of(LoadedModel(family, config, network, {}, None, Card()))
 
 

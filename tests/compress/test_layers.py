@@ -36,7 +36,7 @@ def test_which_layers_stay() -> None:
     assert evenly(6, 12) == (0, 2, 4, 6, 8, 10)
     assert evenly(4, 6) == (0, 1, 3, 4)
     assert evenly(1, 6) == (0,) and evenly(6, 6) == tuple(range(6))
-    with pytest.raises(UserError, match="between 1 and 6 can stay, not 7"):
+    with pytest.raises(UserError, match="between 1 and 6 of 6 layers can be kept, not 7"):
         evenly(7, 6)
 
 
@@ -82,7 +82,7 @@ def test_both_sides_of_an_encoder_decoder(name: str) -> None:
     network.initialize()
     opened = LoadedModel(family, config, network, {"words": 101}, None, Card())
     assert not can_take(opened) and can_take(with_layers(opened, [0], [1]))
-    with pytest.raises(UserError, match="what writes has 4 layers, what reads 3: say which"):
+    with pytest.raises(UserError, match="the decoder has 4 layers, the encoder 3: give the layers"):
         with_layers(opened, [0, 2])
     smaller: Any = with_layers(opened, [0, 2], [1, 3])
     source, written = Ragged.of([[5, 6, 7], [8]]), Ragged.of([[0, 9], [0, 4, 3]])

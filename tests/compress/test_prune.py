@@ -149,7 +149,7 @@ def test_every_task(case: Case, tmp_path: Path) -> None:
     found = prune(model, vocabulary=least, data=rows, out=tmp_path / "out", **FAST)
     assert weft.load(tmp_path / "out").config.vocabulary == least and found.comparison is not None
     if case.family == "transformer" or not case.right:
-        with pytest.raises(UserError, match="labels|heads are taken out of"):
+        with pytest.raises(UserError, match="labels|heads can be removed from"):
             prune(model, heads=0.5, data=rows, **FAST)
         return
     wide = drawn(case, tokenizer_for(case), 0, width=128)  # two heads
@@ -169,17 +169,17 @@ def test_a_model_that_only_foresees_words(tmp_path: Path) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "nothing to prune"),
-    ({"heads": 0.3}, "heads go by how much they matter on rows with labels: give --data FILE"),
-    ({"layers": 2, "by": "importance"}, "layers go by how much they matter on rows with labels: give --data FILE"),
-    ({"layers": 2, "max_drop": 1.0}, "what is lost is measured on rows with labels: give --data FILE"),
-    ({"vocabulary": 200}, "give --text FILE, or --data FILE"),
-    ({"layers": 4}, "of 3 layers between 1 and 3 can stay, not 4"),
+    ({"heads": 0.3}, "heads are ranked on rows with labels: give --data FILE"),
+    ({"layers": 2, "by": "importance"}, "layers are ranked on rows with labels: give --data FILE"),
+    ({"layers": 2, "max_drop": 1.0}, "the loss is measured on rows with labels: give --data FILE"),
+    ({"vocabulary": 200}, "give --text FILE or --data FILE"),
+    ({"layers": 4}, "between 1 and 3 of 3 layers can be kept, not 4"),
     ({"layers": 2, "by": "odd"}, "by 'odd' is not one of even, importance"),
     ({"heads": 1.5, "data": "dev"}, "must be above 0 and below 1, not 1.5"),
-    ({"heads_each": 4, "data": "dev"}, "of layers with 4 heads between 1 and 3 can go in each, not 4"),
-    ({"heads": 0.5, "heads_each": 1, "data": "dev"}, "give one of them"),
+    ({"heads_each": 4, "data": "dev"}, "between 1 and 3 of the 4 heads of a layer can be removed, not 4"),
+    ({"heads": 0.5, "heads_each": 1, "data": "dev"}, "give either a share of all heads or a number for each layer"),
     ({"vocabulary": 10, "data": "dev"}, "a vocabulary of 10 is too small"),
-    ({"vocabulary": 10_000, "data": "dev"}, "between 1 and all can stay"),
+    ({"vocabulary": 10_000, "data": "dev"}, "tokens of the vocabulary can be kept"),
 ]
 
 

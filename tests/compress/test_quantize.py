@@ -22,7 +22,7 @@ from weft.errors import UserError
 from weft.exporters.checks import logits_of
 from weft.metrics.bootstrap import Score
 from weft.quantization import quantize as room
-from weft.quantization.quantize import Refused, Source, Verdict, chosen, judged
+from weft.quantization.quantize import CandidateResult, Refused, Source, chosen, judged
 
 need_engine("onnx")
 SHORT = {"texts": 6, "seconds": 0.5}
@@ -91,7 +91,7 @@ def test_the_fastest_that_passes_is_written(place: Path, tmp_path: Path, timed: 
     generated = (json.loads(line) for line in (place / "rows.jsonl").read_text().splitlines())  # rows in memory
     found = weft.quantize(place / "model", generated, out=out, kinds=names, max_drop=50, **SHORT)
     assert found.chosen == "onnx-int8" and found.folder == out
-    assert {each.kind: each.refused is None for each in found.verdicts} == {
+    assert {each.kind: each.refused is None for each in found.candidates} == {
         "onnx-int8": True,
         "onnx-fp16": True,
         "bf16": False,
@@ -100,7 +100,7 @@ def test_the_fastest_that_passes_is_written(place: Path, tmp_path: Path, timed: 
     assert (model.card.backend, model.card.precision) == ("onnx", "int8")
     scores = {metric.name: metric.value for metric in model.card.metrics}
     told = json.loads((out / "run" / "quantize.json").read_text())
-    assert told["chosen"] == "onnx-int8" and len(told["verdicts"]) == 3
+    assert told["chosen"] == "onnx-int8" and len(told["candidates"]) == 3
     assert scores["accuracy"] == told["comparison"]["models"][1]["scores"]["accuracy"]["value"]
     page = (out / "run" / "quantize.html").read_text()
     assert "chosen: onnx-int8" in page and "not faster" in page
@@ -116,7 +116,7 @@ def test_a_damaged_candidate_is_refused_though_it_is_fast(
     names = ["onnx-int8", "onnx-fp16"]
     found = weft.quantize(place / "model", place / "rows.jsonl", out=tmp_path / "out", kinds=names, **SHORT)
     assert found.chosen == "onnx-fp16"
-    refused = found.verdicts[0].refused
+    refused = found.candidates[0].refused
     assert refused is not None and refused.startswith(("loses", "damaged"))
     with pytest.raises(
         Refused, match=r"no candidate passes, so nothing was written: onnx-int8 (loses|damaged)"
@@ -148,22 +148,24 @@ def test_what_is_lost_is_counted_in_points(place: Path) -> None:
     assert second.costs is not None and first.costs is not None
     fast = replace(second.costs, p50=first.costs.p50 / 2, per_second=first.costs.per_second * 2)
 
-    def verdict(drop: float, costs: Any = fast, allowed: float = 0.5, noise: float = 0.0) -> Verdict:
+    def candidate(drop: float, costs: Any = fast, allowed: float = 0.5, noise: float = 0.0) -> CandidateResult:
         shift = Score(-drop, -drop - noise, -drop + noise)
         other = replace(second, costs=costs, difference={**second.difference, "accuracy": shift})
         return judged(replace(found, models=[first, other]), allowed)[0]
 
-    assert verdict(0.004).refused is None and verdict(0.004).faster == pytest.approx(2.0)
-    assert verdict(0.006).refused == "loses 0.60 points of accuracy (95 % 0.60 to 0.60), and 0.5 are allowed"
+    assert candidate(0.004).refused is None and candidate(0.004).faster == pytest.approx(2.0)
+    assert candidate(0.006).refused == "loses 0.60 points of accuracy (95 % 0.60 to 0.60), and 0.5 are allowed"
     # What is lost within noise is no loss: 2 of 300 rows, whose interval holds what is allowed.
-    unsure_loss = verdict(0.0067, noise=0.008)
+    unsure_loss = candidate(0.0067, noise=0.008)
     assert unsure_loss.refused is None and unsure_loss.noise
-    assert not verdict(0.004, noise=0.008).noise
-    assert verdict(0.05, noise=0.04).refused == "loses 5.00 points of accuracy (95 % 1.00 to 9.00), and 0.5 are allowed"
-    assert verdict(float("nan")).refused is not None
+    assert not candidate(0.004, noise=0.008).noise
+    assert (
+        candidate(0.05, noise=0.04).refused == "loses 5.00 points of accuracy (95 % 1.00 to 9.00), and 0.5 are allowed"
+    )
+    assert candidate(float("nan")).refused is not None
     one_sided = replace(fast, per_second=first.costs.per_second * 0.9)
-    assert verdict(0.0, one_sided).refused == "not faster: 2.00 x for one text, 0.90 x for many"
-    assert "not faster" in str(verdict(0.0, first.costs).refused)
+    assert candidate(0.0, one_sided).refused == "not faster: 2.00 x for one text, 0.90 x for many"
+    assert "not faster" in str(candidate(0.0, first.costs).refused)
     # Where no row says what is right, agreement decides.
     alike = replace(second, costs=fast, agreement={"same": Score(0.99, 0.985, 0.992)})
     unsure = replace(found, chosen=None, agreed="same", models=[first, alike])
@@ -200,10 +202,19 @@ def test_the_result_is_never_silent_about_its_size(
 
 
 def test_the_best_is_the_fastest_that_passes() -> None:
-    some = [Verdict("a", 3.0, "loses"), Verdict("b", 1.5), Verdict("c", 2.0), Verdict("d", None, "cannot")]
+    some = [
+        CandidateResult("a", 3.0, "loses"),
+        CandidateResult("b", 1.5),
+        CandidateResult("c", 2.0),
+        CandidateResult("d", None, "cannot"),
+    ]
     assert chosen(some) == "c" and chosen(some[:1]) is None
     # Of two that are about as fast, the smaller; and the other way round.
-    near = [Verdict("a", 2.02, smaller=1.0), Verdict("b", 2.0, smaller=4.0), Verdict("c", 1.2, smaller=4.1)]
+    near = [
+        CandidateResult("a", 2.02, smaller=1.0),
+        CandidateResult("b", 2.0, smaller=4.0),
+        CandidateResult("c", 1.2, smaller=4.1),
+    ]
     assert chosen(near) == "b" and chosen(near, "small") == "b"
     assert chosen([near[0], near[2]]) == "a" and chosen([near[0], near[2]], "small") == "c"
 
@@ -214,7 +225,7 @@ def test_mistakes(place: Path, tmp_path: Path) -> None:
         weft.quantize(model, rows, out=out, kinds=["onnx-int9"])
     with pytest.raises(UserError, match="max_drop must be between 0 and 100 points, not -1"):
         weft.quantize(model, rows, out=out, max_drop=-1)
-    with pytest.raises(UserError, match="is judged by rows: give --data"):
+    with pytest.raises(UserError, match="is evaluated on rows: give --data"):
         weft.quantize(model, out=out)
     weft.export(model, "onnx", out=tmp_path / "onnx")
     with pytest.raises(UserError, match="a model for onnx already"):

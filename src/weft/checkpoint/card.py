@@ -157,11 +157,11 @@ def sentence_settings(folder: Path) -> dict[str, Any]:
     if prompts.exists() and read_json(prompts, MEGABYTE).get("default_prompt_name"):
         raise UserError(f"{prompts}: a default prompt is not supported; put it before the texts and remove the key")
     limits = folder / "sentence_bert_config.json"
-    settings = read_json(limits, MEGABYTE) if limits.exists() else {}
-    if settings.get("do_lower_case"):
+    reading = read_json(limits, MEGABYTE) if limits.exists() else {}
+    if reading.get("do_lower_case"):
         raise UserError(f"{limits}: do_lower_case is not supported; lower the texts and remove the key")
     tokenizer = folder / "tokenizer_config.json"
-    length = settings.get("max_seq_length") or (
+    length = reading.get("max_seq_length") or (
         read_json(tokenizer).get("model_max_length") if tokenizer.exists() else 0
     )
     if isinstance(length, int) and 4 < length < 1 << 24:

@@ -155,8 +155,7 @@ def compared(
 ) -> Comparison:
     """Compare models on examples, streaming: nothing is held but the rows at hand and the texts to be timed."""
     first, reading, timed = models[0], ReadCounts(), _Sample(texts)
-    targets: set[str] = set()
-    known = 0
+    targets, known = set[str](), 0
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):
         predictions = _predictions(models, some)
         for example in some:

@@ -31,7 +31,7 @@ COMPARED = 64  # texts of a file that both models generate from
 def write_ct2(inside: Path, opened: LoadedModel, task: str, precision: str = "fp32") -> None:
     """The files of a CTranslate2 folder, for this task, one by one."""
     if precision not in KINDS:
-        raise UserError(f"CTranslate2 is written in {', '.join(KINDS)}, not in {shown(precision)}")
+        raise UserError(f"CTranslate2 has the precisions {', '.join(KINDS)}, not {shown(precision)}")
     if task == "fill" and opened.family.sentinels:
         task = "complete"  # gaps are filled step by step, which is ours to do
     spec = spec_of(opened)
@@ -68,7 +68,7 @@ def read_from(data: Any, columns: Mapping[str, str]) -> list[str]:
             names = paired_columns(list(record.values)) or ("text",)
             name = columns.get("source") or columns.get("text") or names[0]
             if name not in record.values:
-                raise UserError(f"{record.where}: has no column {shown(name)!r}; say which it is: --column source=NAME")
+                raise UserError(f"{record.where}: has no column {shown(name)!r}; name it with --column source=NAME")
             texts.append(str(record.values[name]))
             if len(texts) == COMPARED:
                 return texts

@@ -43,13 +43,12 @@ def spec_of(opened: LoadedModel) -> Any:
     if isinstance(network, Gpt):
         if set(opened.heads) != {"words"}:
             raise UserError(
-                "CTranslate2 hands out nothing of a decoder but what it writes, and this one has another head; "
-                "try --to onnx"
+                "CTranslate2 runs decoders only to generate text, and this one has another head; try --to onnx"
             )
         return _decoder_model(opened)
     if isinstance(network, READERS) and "words" in opened.heads:
         return _sequence_model(opened)
-    raise UserError(f"CTranslate2 has no words for a {family.name} model")
+    raise UserError(f"CTranslate2 cannot run a {family.name} model")
 
 
 def words_of(name: str) -> Any:
@@ -57,7 +56,7 @@ def words_of(name: str) -> Any:
     try:
         return import_module(f"ctranslate2.specs.{name}")
     except ImportError:
-        raise UserError("CTranslate2 is the package ctranslate2: pip install 'weft[fast-cpu]'") from None
+        raise UserError("CTranslate2 needs the package ctranslate2: pip install 'weft[fast-cpu]'") from None
 
 
 # ------------------------------------------------------------------------------------------------ the three models
@@ -183,14 +182,14 @@ def _turning(config: Any, causal: bool) -> dict[str, Any]:
         return {"rotary_dim": 0, "rotary_interleave": False}
     if config.positions == "alibi":
         if not causal:
-            raise UserError("CTranslate2 has no alibi positions for what is read in both directions")
+            raise UserError("CTranslate2 has alibi positions for decoders only")
         return {"alibi": True, "alibi_use_positive_positions": True}
     return {}
 
 
 def _check_mix(config: Any) -> None:
     if config.mix:
-        raise UserError("CTranslate2 hands out the last layer alone, and the heads of this model read a mix of all")
+        raise UserError("CTranslate2 returns the last layer only, and the heads of this model read a mix of all layers")
 
 
 def _fill_config(settings: Any, spec: str, config: Any, tokenizer: Tokenizer | None, words: Sequence[str]) -> None:

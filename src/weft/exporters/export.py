@@ -109,7 +109,7 @@ def agreed(to: str, ours: Model, theirs: Model, inputs: Sequence[Any], tolerance
 def refuse_exported(model: Model) -> None:
     """A model that another engine runs has no weights to make another one of."""
     if model.opened.exported:
-        raise UserError(f"this is a model for {model.card.backend} already; take the one that it was made of")
+        raise UserError(f"this is a model for {model.card.backend} already; give the model it was made from")
 
 
 def texts_of(model: Model, data: Any, **options: Unpack[RowOptions]) -> list[Any]:

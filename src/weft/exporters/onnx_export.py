@@ -35,7 +35,9 @@ def write_onnx(
     write_files(inside, exported, weights=False)
     if opened.family.name not in FAMILIES:
         if precision != "fp32":
-            raise UserError(f"a {opened.family.name} model brings no graph of its own, so ONNX has it in fp32 alone")
+            raise UserError(
+                f"a {opened.family.name} model has no ONNX graph of its own, so it is exported in fp32 only"
+            )
         write_traced(inside / GRAPH, opened, head)
         if "words" in exported.heads:
             write_traced_words(inside / WORDS, opened)

@@ -60,7 +60,7 @@ def check_same(ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: flo
     for mine, other_one in ((one.tokenizer, two.tokenizer), (one.target_tokenizer, two.target_tokenizer)):
         texts = [each if isinstance(each, str) else " ".join(map(str, each)) for each in inputs]
         if mine is not None and (other_one is None or mine.ids(texts) != other_one.ids(texts)):
-            raise UserError("the folder, read back, cuts texts into other tokens; nothing was written")
+            raise UserError("the folder, read back, tokenizes texts differently; nothing was written")
     return 0.0 if one.family.speaks else check_agreement(ours, theirs, inputs, tolerance)
 
 

@@ -73,9 +73,7 @@ def generate_steps(
     many of the likeliest tokens to keep at each step, with the log-probability of every token; `attention`: keep which
     source tokens each token came from. An engine that searches by itself hands out single tokens only when `live`.
     """
-    _check(prompts, sources, max_tokens, context, slide)
-    if alternatives is not None and alternatives < 0:
-        raise UserError(f"logprobs must be 0 or more, not {alternatives}")
+    _check(prompts, sources, max_tokens, context, slide, alternatives)
     seeds = [0] * len(prompts) if seeds is None else list(seeds)
     limits, limited = _limits(prompts, max_tokens, None if slide else context)
     rows = [row for row, limit in enumerate(limits) if limit > 0]
@@ -139,6 +137,7 @@ def _check(
     max_tokens: int | Sequence[int] | None,
     context: int | None,
     slide: bool,
+    alternatives: int | None,
 ) -> None:
     """What a caller may not ask for."""
     for number, prompt in enumerate(prompts, 1):
@@ -156,6 +155,8 @@ def _check(
     for wish in [] if max_tokens is None else [max_tokens] if isinstance(max_tokens, int) else max_tokens:
         if wish < 0:
             raise UserError(f"max_tokens must be 0 or more, not {wish}")
+    if alternatives is not None and alternatives < 0:
+        raise UserError(f"logprobs must be 0 or more, not {alternatives}")
     if sources is not None and len(sources) != len(prompts):
         raise UserError(f"{len(sources)} sources for {len(prompts)} prompts")
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
-from weft.models.shared import check_limits, check_writing, matrices, numbered, sides_of
+from weft.models.encoder_decoder import EncoderDecoder, numbered, sides_of
+from weft.models.shared import check_limits, check_writing, matrices
 from weft.nn.convolution import GatedConvolution
 from weft.nn.dense import check_context, filled, gathered, spread
 from weft.nn.heads import in_full
@@ -102,7 +103,7 @@ class ConvolutionStack(nn.Module):
         self.leave = nn.Linear(c.width, c.width)
 
 
-class ConvSeq2Seq(Network):
+class ConvSeq2Seq(EncoderDecoder):
     """The encoder, the decoder and the word head."""
 
     TOP = (*Network.TOP, "decoder.leave")
@@ -167,21 +168,6 @@ class ConvSeq2Seq(Network):
             y = (y + mix(look((query(y) + words) * HALF))) * HALF
             x = (x + y) * HALF
         return self.dropout(self.decoder.leave(x))
-
-    def forward(
-        self,
-        tokens: Tensor,
-        rows: Rows,
-        segments: Tensor | None = None,
-        states: list[Tensor] | None = None,
-        source: Ragged | None = None,
-    ) -> Tensor:
-        """N tokens of what is written, given what is read -> N width; `states` gets the embeddings and the result."""
-        assert source is not None and segments is None, "an encoder-decoder writes what it makes of a source"
-        hidden = self.decode(tokens, rows, self.encode(source))
-        if states is not None:
-            states += [self.tokens(tokens), hidden]
-        return hidden
 
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
-from weft.models.shared import check_limits, check_writing, matrices, numbered, sides_of
+from weft.models.encoder_decoder import EncoderDecoder, numbered, sides_of
+from weft.models.shared import check_limits, check_writing, matrices
 from weft.nn.dense import check_context, filled, gathered, spread
 from weft.nn.heads import in_full
 from weft.nn.looking import DecoderPlace, Looking, RecurrentDecoderState, SourceMemory
@@ -54,7 +55,7 @@ class Seq2SeqConfig(ModelConfig):
             raise UserError("an encoder that reads both ways cannot read in reverse; try bidirectional=false")
 
 
-class Seq2Seq(Network):
+class Seq2Seq(EncoderDecoder):
     """The encoder, the decoder and the word head."""
 
     TOP = (*Network.TOP, "combine", "narrow")
@@ -156,22 +157,6 @@ class Seq2Seq(Network):
             return self.dropout(top)
         seen = [top, mixed, x] if self.config.attention == "additive" and x is not None else [top, mixed]
         return self.dropout(self.combine(torch.cat(seen, -1)).tanh())
-
-    def forward(
-        self,
-        tokens: Tensor,
-        rows: Rows,
-        segments: Tensor | None = None,
-        states: list[Tensor] | None = None,
-        source: Ragged | None = None,
-        own: Tensor | None = None,
-    ) -> Tensor:
-        """N tokens of what is written, given what is read -> N width; `states` gets the embeddings and the result."""
-        assert source is not None and segments is None, "an encoder-decoder writes what it makes of a source"
-        hidden = self.decode(tokens, rows, self.encode(source), own)
-        if states is not None:
-            states += [self.tokens(tokens), hidden]
-        return hidden
 
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all next words at the places asked for: n width -> n vocabulary"""

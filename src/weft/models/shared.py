@@ -12,11 +12,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.nn.cache import Cache, Memory
-from weft.nn.heads import in_full
 from weft.nn.layers import Layer, norm
 from weft.nn.positions import Positions
-from weft.nn.rows import Ragged, Rows
+from weft.nn.rows import Rows
 
 # Far above anything published; a config from outside that asks for more would only exhaust the machine.
 LIMITS = {
@@ -165,69 +163,7 @@ def final_norm_of(config: Any) -> nn.Module:
     return norm(config.norm, config.width, config.norm_epsilon)
 
 
-# ---------------------------------------------------------------- encoder-decoders: B rows, M tokens read
-
-
-def start_writing(
-    network: Any, prompt: Ragged, source: Ragged | None, room: int, attention: bool
-) -> tuple[Tensor, Cache]:
-    """Read the sources and what is written already; scores of each row's next word, and what to remember."""
-    assert source is not None, "an encoder-decoder needs something to read"
-    read = network.encode(source)
-    memory = Memory(read.rows, read.hidden.shape[0], read.hidden.dtype, attention)
-    for layer in network.decoder:
-        memory.add(*layer.cross.keys_and_values(read.hidden))
-    cache = Cache(len(network.decoder), prompt.rows, room, memory)
-    lasts = prompt.rows.lasts()
-    hidden = network.decode(prompt.tokens, prompt.rows, None, cache)
-    memory.settle(lasts)
-    return in_full(network.words(hidden[lasts])), cache
-
-
-def step_writing(network: Any, tokens: Tensor, state: Cache) -> Tensor:
-    """Take in one token per row (B); scores of the next one."""
-    hidden = network.decode(tokens, Rows.single(len(tokens), tokens.device), None, state)
-    state.advance()
-    assert state.memory is not None
-    state.memory.settle()
-    return in_full(network.words(hidden))
-
-
-def operations_of(network: Any, source: Rows, rows: Rows) -> float:
-    """Products and sums of one pass forward over rows of these lengths."""
-    c = network.config
-    read, written = source.lengths().double(), rows.lengths().double()
-    matrices = [
-        sum(p.numel() for p in part.parameters() if p.dim() == 2) for part in (network.encoder, network.decoder)
-    ]
-    cross = sum(p.numel() for name, p in network.decoder.named_parameters() if name.endswith("key_value.weight"))
-    products = matrices[0] * read.sum() + (matrices[1] - cross) * written.sum() + cross * read.sum()
-    products += c.vocabulary * c.width * written.sum()
-    for stack, scores in (
-        (network.encoder, read.square().sum()),
-        (network.decoder, written.square().sum() / 2 + (written * read).sum()),
-    ):
-        for layer in stack:  # scores, and the values that they mix
-            products += 2.0 * layer.attention.heads * layer.attention.head_width * scores
-    return float(2.0 * products)
-
-
 def matrices(*modules: nn.Module | None) -> float:
     """How many weights of these modules are multiplied with whatever goes through them."""
     parameters = [parameter for module in modules if module is not None for parameter in module.parameters()]
     return float(sum(parameter.numel() for parameter in parameters if parameter.dim() == 2))
-
-
-def numbered(prefix: str, count: int, directions: int = 1) -> list[tuple[str, ...]]:
-    """The names of the layers of a stack; a layer that reads both ways is two modules."""
-    return [tuple(f"{prefix}.{directions * layer + way}" for way in range(directions)) for layer in range(count)]
-
-
-def sides_of(
-    encoder: list[tuple[str, ...]], decoder: list[tuple[str, ...]], leave: str = "encoder_norm"
-) -> list[tuple[str, ...]]:
-    """The names of an encoder's layers, then of a decoder's, with what belongs to the lowest and to the highest."""
-    encoder[0] += ("encoder_positions",)
-    encoder[-1] += (leave,)
-    decoder[0] += ("decoder_positions", "bridge", "looking")
-    return encoder + decoder

@@ -15,17 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.base import ModelConfig, Network
-from weft.models.shared import (
-    check_sizes,
-    final_norm_of,
-    layers_of,
-    numbered,
-    operations_of,
-    sides_of,
-    start_writing,
-    step_writing,
-)
+from weft.models.base import ModelConfig
+from weft.models.encoder_decoder import TransformerSides
+from weft.models.shared import check_sizes, final_norm_of, layers_of
 from weft.nn.cache import Cache
 from weft.nn.layers import Activation, NormKind, NormPlace, Sources
 from weft.nn.positions import Buckets
@@ -67,10 +59,8 @@ class T5Config(ModelConfig):
             raise UserError(f"begin must be a token of the vocabulary of {self.vocabulary}, not {self.begin}")
 
 
-class T5(Network):
+class T5(TransformerSides):
     """The encoder, the decoder, and its word head."""
-
-    TOP = (*Network.TOP, "decoder_norm")
 
     def __init__(self, config: T5Config, heads: Mapping[str, int]) -> None:
         super().__init__(config)
@@ -88,10 +78,6 @@ class T5(Network):
         self.decoder_norm = final_norm_of(c)
         self.heads = self.make_heads(heads)
 
-    def layer_names(self) -> list[tuple[str, ...]]:
-        """The encoder's layers, then the decoder's."""
-        return sides_of(numbered("encoder", len(self.encoder)), numbered("decoder", len(self.decoder)))
-
     def encode(self, source: Ragged) -> Sources:
         """M tokens -> M width"""
         bias = self.encoder_positions.bias(source.rows)
@@ -104,59 +90,23 @@ class T5(Network):
         self,
         tokens: Tensor,
         rows: Rows,
-        sources: Sources | None,
+        encoded: Sources | None,
         cache: Cache | None = None,
         states: list[Tensor] | None = None,
     ) -> Tensor:
         """N tokens -> N width; with a cache, what is read is laid out in it."""
         bias = self.decoder_positions.bias(rows, cache)
         x = self.dropout(self.tokens(tokens))
-        seen = [x]
-        for number, layer in enumerate(self.decoder):
-            known = None if cache is None else cache.layers[number]
-            read = sources if cache is None or cache.memory is None else cache.memory.layers[number]
-            x = layer(x, rows, bias, None, known, read)
-            seen = [x] if states is None else [*seen, x]
-        x = self.dropout(self.decoder_norm(x))
-        if states is not None:
-            states += [*seen[:-1], x]
-        return x
+        return self.through_decoder(x, rows, bias, None, encoded, cache, states)
 
-    def forward(
-        self,
-        tokens: Tensor,
-        rows: Rows,
-        segments: Tensor | None = None,
-        states: list[Tensor] | None = None,
-        *,
-        source: Ragged,
-    ) -> Tensor:
-        """N tokens, each of which is to say the next, and what is read -> N width
-
-        `states`, where given, gets the embeddings of what is written and what each layer makes of them.
-        """
-        assert segments is None
-        return self.decode(tokens, rows, self.encode(source), states=states)
+    def leave(self, x: Tensor) -> Tensor:
+        return self.dropout(self.decoder_norm(x))
 
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all next words at the places asked for: n width -> n vocabulary"""
         if self.config.scaled:
             hidden = hidden * self.config.width**-0.5
         return self.heads["words"](hidden, self.tokens.weight)
-
-    def start(
-        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, Cache]:
-        """Read the sources and what is written already; scores of each row's next word, and what to remember."""
-        return start_writing(self, prompt, source, room, attention)
-
-    def step(self, tokens: Tensor, state: Cache) -> Tensor:
-        """Take in one token per row (B); scores of the next one."""
-        return step_writing(self, tokens, state)
-
-    def operations(self, source: Rows, rows: Rows) -> float:
-        """Products and sums of one pass forward over rows of these lengths."""
-        return operations_of(self, source, rows)
 
     @property
     def rate_factors(self) -> Mapping[str, float]:

@@ -15,18 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.base import ModelConfig, Network, start_weights
-from weft.models.shared import (
-    check_sizes,
-    final_norm_of,
-    layers_of,
-    numbered,
-    operations_of,
-    positions_of,
-    sides_of,
-    start_writing,
-    step_writing,
-)
+from weft.models.base import ModelConfig, start_weights
+from weft.models.encoder_decoder import TransformerSides
+from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of
 from weft.nn.cache import Cache
 from weft.nn.layers import Activation, NormKind, NormPlace, Sources
 from weft.nn.positions import Kind
@@ -83,10 +74,8 @@ def of_decoder(config: TransformerConfig) -> TransformerConfig:
     return replace(config, decoder_layers=None, decoder_heads=None, decoder_inner=None, **own) if own else config
 
 
-class Transformer(Network):
+class Transformer(TransformerSides):
     """The encoder, the decoder, and its word head."""
-
-    TOP = (*Network.TOP, "decoder_norm")
 
     def __init__(self, config: TransformerConfig, heads: Mapping[str, int]) -> None:
         super().__init__(config)
@@ -102,10 +91,6 @@ class Transformer(Network):
         self.decoder_norm = final_norm_of(c)
         self.heads = self.make_heads(heads)
 
-    def layer_names(self) -> list[tuple[str, ...]]:
-        """The encoder's layers, then the decoder's."""
-        return sides_of(numbered("encoder", len(self.encoder)), numbered("decoder", len(self.decoder)))
-
     def encode(self, source: Ragged) -> Sources:
         """M tokens -> M width"""
         table = self.source_tokens or self.tokens
@@ -119,59 +104,20 @@ class Transformer(Network):
         self,
         tokens: Tensor,
         rows: Rows,
-        sources: Sources | None,
+        encoded: Sources | None,
         cache: Cache | None = None,
         states: list[Tensor] | None = None,
     ) -> Tensor:
         """N tokens -> N width; with a cache, what is read is laid out in it."""
         x, places = self._embedded(self.tokens(tokens), rows, cache)
         turns, bias = self.positions.turns(places, x.dtype), self.positions.bias(rows, cache)
-        seen = [x]
-        for number, layer in enumerate(self.decoder):
-            known = None if cache is None else cache.layers[number]
-            read = sources if cache is None or cache.memory is None else cache.memory.layers[number]
-            x = layer(x, rows, bias, turns, known, read)
-            seen = [x] if states is None else [*seen, x]
-        x = self.decoder_norm(x)
-        if states is not None:
-            states += [*seen[:-1], x]
-        return x
+        return self.through_decoder(x, rows, bias, turns, encoded, cache, states)
 
     def _embedded(self, x: Tensor, rows: Rows, cache: Cache | None) -> tuple[Tensor, Tensor]:
         places = self.positions.places(rows, x.shape[0], cache)
         if self.config.scaled:
             x = x * self.config.width**0.5
         return self.dropout(self.positions.add(x, places)), places
-
-    def forward(
-        self,
-        tokens: Tensor,
-        rows: Rows,
-        segments: Tensor | None = None,
-        states: list[Tensor] | None = None,
-        *,
-        source: Ragged,
-    ) -> Tensor:
-        """N tokens, each of which is to say the next, and what is read -> N width
-
-        `states`, where given, gets the embeddings of what is written and what each layer makes of them.
-        """
-        assert segments is None
-        return self.decode(tokens, rows, self.encode(source), states=states)
-
-    def start(
-        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, Cache]:
-        """Read the sources and what is written already; scores of each row's next word, and what to remember."""
-        return start_writing(self, prompt, source, room, attention)
-
-    def step(self, tokens: Tensor, state: Cache) -> Tensor:
-        """Take in one token per row (B); scores of the next one."""
-        return step_writing(self, tokens, state)
-
-    def operations(self, source: Rows, rows: Rows) -> float:
-        """Products and sums of one pass forward over rows of these lengths."""
-        return operations_of(self, source, rows)
 
     @torch.no_grad()
     def initialize(self) -> None:

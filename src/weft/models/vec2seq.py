@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
-from weft.models.shared import check_limits, check_writing, matrices, numbered
+from weft.models.encoder_decoder import EncoderDecoder, numbered
+from weft.models.shared import check_limits, check_writing, matrices
 from weft.nn.dense import check_context, gathered, spread
 from weft.nn.heads import in_full
 from weft.nn.looking import DecoderPlace, RecurrentDecoderState, SourceMemory
@@ -46,7 +47,7 @@ class Vec2SeqConfig(ModelConfig):
         check_writing(self)
 
 
-class Vec2Seq(Network):
+class Vec2Seq(EncoderDecoder):
     """The way in, the decoder and the word head; vectors are taken by their distance from those of training."""
 
     TOP = (*Network.TOP, "narrow")
@@ -120,22 +121,6 @@ class Vec2Seq(Network):
             top, state = steps.step(steps.given(self.dropout(self.tokens(word))), state)
             outputs.append(self.dropout(top))
         return torch.stack(outputs)
-
-    def forward(
-        self,
-        tokens: Tensor,
-        rows: Rows,
-        segments: Tensor | None = None,
-        states: list[Tensor] | None = None,
-        source: Ragged | None = None,
-        own: Tensor | None = None,
-    ) -> Tensor:
-        """N tokens of what is written, given the vectors -> N width; `states` gets the embeddings and the result."""
-        assert source is not None and segments is None, "a text is written from a vector"
-        hidden = self.decode(tokens, rows, self.encode(source), own)
-        if states is not None:
-            states += [self.tokens(tokens), hidden]
-        return hidden
 
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all next words at the places asked for: n width -> n vocabulary"""

@@ -33,9 +33,9 @@ def attentions_of(opened: LoadedModel) -> list[Attention]:
     heads = [layer.attention for layer in opened.network.layers] if opened.config.heads else []
     if not heads:
         why = "its two sides share their positions" if opened.family.reads else "it has none"
-        raise UserError(f"heads are taken out of encoders and of GPTs, not of {opened.family.name}: {why}")
+        raise UserError(f"heads can be removed from encoders and GPTs, not from {opened.family.name}: {why}")
     if opened.config.positions == "alibi":
-        raise UserError("with alibi positions every layer needs as many heads: none can be taken out")
+        raise UserError("with alibi positions every layer needs the same number of heads: none can be removed")
     return heads
 
 
@@ -100,18 +100,20 @@ def least(importances: Sequence[Tensor], share: float | None = None, each: int |
     """
     counts = [len(layer) for layer in importances]
     if (share is None) == (each is None):
-        raise UserError("either a share of all heads, or how many of each layer: give one of them")
+        raise UserError("give either a share of all heads or a number for each layer")
     if each is not None:
         if not 1 <= each < min(counts):
             most = min(counts) - 1
             if not most:
-                raise UserError("a layer has one head only, and that has to stay: take a share of all heads, or layers")
-            raise UserError(f"of layers with {most + 1} heads between 1 and {most} can go in each, not {each}")
+                raise UserError(
+                    "a layer has only one head, which cannot be removed: give a share of all heads, or remove layers"
+                )
+            raise UserError(f"between 1 and {most} of the {most + 1} heads of a layer can be removed, not {each}")
         gone = {(n, int(head)) for n, layer in enumerate(importances) for head in layer.argsort(stable=True)[:each]}
     else:
         assert share is not None
         if not 0 < share < 1:
-            raise UserError(f"the share of the heads that go must be above 0 and below 1, not {share:g}")
+            raise UserError(f"the share of heads to remove must be above 0 and below 1, not {share:g}")
         order = sorted(
             (float(value), n, head) for n, layer in enumerate(importances) for head, value in enumerate(layer)
         )

@@ -19,7 +19,7 @@ SIDES = ("encoder", "decoder")  # of a network that reads one text and writes an
 def evenly(count: int, of: int) -> tuple[int, ...]:
     """Which layers stay, evenly spaced from the first on: 3 of 6 are 0, 2, 4, as DistilBERT begins from BERT's."""
     if not 1 <= count <= of:
-        raise UserError(f"of {of} layers between 1 and {of} can stay, not {count}")
+        raise UserError(f"between 1 and {of} of {of} layers can be kept, not {count}")
     return tuple(number * of // count for number in range(count))
 
 
@@ -28,7 +28,7 @@ def layers_in(opened: LoadedModel) -> int:
     network, config = opened.network, opened.config
     stack = network.encoder if opened.family.reads else network.layers
     if not isinstance(stack, nn.ModuleList) or not config.layers:
-        raise UserError(f"{opened.family.name} has no stack of layers from which some could be taken")
+        raise UserError(f"{opened.family.name} has no stack of layers to prune")
     return int(config.layers)
 
 
@@ -56,7 +56,9 @@ def with_layers(opened: LoadedModel, keep: Sequence[int], written: Sequence[int]
         stack = opened.network.get_submodule("decoder")
         assert isinstance(stack, nn.ModuleList)
         if written is None and len(stack) != count:
-            raise UserError(f"what writes has {len(stack)} layers, what reads {count}: say which of each are to stay")
+            raise UserError(
+                f"the decoder has {len(stack)} layers, the encoder {count}: give the layers of each to keep"
+            )
         written = keep if written is None else written
         _check(written, len(stack), "layers that write")
         changes["decoder_layers"] = len(written)

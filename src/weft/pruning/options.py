@@ -23,11 +23,11 @@ def check_pruning(
     if layers is None and heads is None and heads_each is None and vocabulary is None:
         raise UserError("nothing to prune: give --layers, --heads or --vocabulary")
     for asked, what in (
-        (heads is not None or heads_each is not None, "heads go by how much they matter on rows with labels"),
-        (layers is not None and by == "importance", "layers go by how much they matter on rows with labels"),
-        (max_drop is not None, "what is lost is measured on rows with labels"),
+        (heads is not None or heads_each is not None, "heads are ranked on rows with labels"),
+        (layers is not None and by == "importance", "layers are ranked on rows with labels"),
+        (max_drop is not None, "the loss is measured on rows with labels"),
     ):
         if asked and not rows:
             raise UserError(f"{what}: give --data FILE")
     if vocabulary is not None and not rows and not text:
-        raise UserError("which tokens are used? give --text FILE, or --data FILE")
+        raise UserError("tokens are counted in texts: give --text FILE or --data FILE")

@@ -25,7 +25,7 @@ from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.pruning.heads import attentions_of, importance, least, with_heads
 from weft.pruning.layers import evenly, layers_in, with_layers
 from weft.pruning.options import check_pruning
-from weft.pruning.vocabulary import Coverage, chosen_for, coverage, most_used, with_vocabulary
+from weft.pruning.vocabulary import VocabularyCoverage, chosen_for, coverage, most_used, with_vocabulary
 from weft.runs.finetune import MOST_WINDOWS
 from weft.scratch import temporary_folder
 from weft.tasks.base import Example
@@ -51,7 +51,7 @@ class Pruned:
     layers: tuple[int, ...] | None  # those that stayed
     heads: tuple[tuple[int, ...], ...] | None  # those that stayed of each layer
     vocabulary: tuple[int, int] | None  # tokens before and after
-    coverage: Coverage | None  # what the texts that were counted lose by it
+    coverage: VocabularyCoverage | None  # what the texts that were counted lose by it
     comparison: Comparison | None  # on the rows to judge by
 
     def lines(self) -> list[str]:
@@ -148,13 +148,16 @@ def prune(
     if out is not None:
         save_folder(Path(out), after.opened)
     sizes = None if vocabulary is None else (before.config.vocabulary, smaller.config.vocabulary)
-    counts = parameters_of(before) or 0, parameters_of(after) or 0
-    return Pruned(after, counts, kept_layers, kept_heads, sizes, covered, comparison)
+    return Pruned(after, _parameters(before, after), kept_layers, kept_heads, sizes, covered, comparison)
+
+
+def _parameters(before: Model, after: Model) -> tuple[int, int]:
+    return parameters_of(before) or 0, parameters_of(after) or 0
 
 
 def _with_fewer_tokens(
     opened: LoadedModel, count: int, characters: bool, text: tuple[str, ...], rows: PruningRows
-) -> tuple[LoadedModel, Coverage]:
+) -> tuple[LoadedModel, VocabularyCoverage]:
     """The model with the tokens that texts use most, and what those texts lose by it."""
     if text and opened.config.source_vocabulary is not None:
         raise UserError("this model reads and writes with two vocabularies: their tokens are counted in the rows alone")
@@ -193,7 +196,7 @@ class PruningRows:
     def labeled(self) -> list[Example]:
         """Rows with labels, evenly from all of them."""
         if not self.task.supervised:
-            raise UserError(f"a model for {self.model.task} has no labels by which parts of it could be chosen")
+            raise UserError(f"a model for {self.model.task} has no labels to rank its parts by")
         if self.sample is None:
             rows = [example for example in self.examples() if self.task.has_target(example)]
             self.sample = some_of(rows, MAX_ROWS)

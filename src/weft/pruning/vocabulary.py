@@ -76,7 +76,7 @@ def _chosen(
     while (more := {each for anatomy in anatomies for each in anatomy.closed((*kept, *first))}) != kept:
         kept = more
     if not 1 <= count <= size:
-        raise UserError(f"of a vocabulary of {size:,} tokens between 1 and all can stay, not {count:,}")
+        raise UserError(f"between 1 and {size:,} tokens of the vocabulary can be kept, not {count:,}")
     if len(kept) > count:
         what = "special tokens, single characters and the like"
         raise UserError(f"a vocabulary of {count:,} is too small: {what} need at least {len(kept):,}")
@@ -105,7 +105,7 @@ def chosen_for(
     """Which tokens of a model's vocabulary texts use most; of one that writes with another, which of each."""
     tokenizer, target = opened.tokenizer, opened.target_tokenizer
     if tokenizer is None:
-        raise UserError("this model folder has no tokenizer, so nobody can tell which tokens texts use")
+        raise UserError("this model folder has no tokenizer, so the tokens of texts cannot be counted")
     counts = counted(tokenizer, read)
     if opened.config.source_vocabulary is not None:
         assert target is not None
@@ -115,7 +115,7 @@ def chosen_for(
 
 
 @dataclass(frozen=True)
-class Coverage:
+class VocabularyCoverage:
     """What a smaller vocabulary makes of texts."""
 
     tokens: int  # of the texts, as they were
@@ -130,7 +130,7 @@ class Coverage:
         return f"{share:.2%} of {self.tokens:,} tokens are spelled with smaller ones, {more:+.2%} tokens{unknown}"
 
 
-def coverage(before: Tokenizer, after: Tokenizer, kept: Sequence[int], texts: Iterable[str]) -> Coverage:
+def coverage(before: Tokenizer, after: Tokenizer, kept: Sequence[int], texts: Iterable[str]) -> VocabularyCoverage:
     """Count what texts lose by a smaller vocabulary."""
     stay, none = set(kept), before.id_of("unknown")
     still = after.id_of("unknown")
@@ -140,7 +140,7 @@ def coverage(before: Tokenizer, after: Tokenizer, kept: Sequence[int], texts: It
             tokens, now = tokens + len(old), now + len(new)
             dropped += sum(number not in stay for number in old)
             unknown += sum(number == still for number in new) - sum(number == none for number in old)
-    return Coverage(tokens, dropped, now, max(0, unknown))
+    return VocabularyCoverage(tokens, dropped, now, max(0, unknown))
 
 
 # ---------------------------------------------------------------- the model
@@ -155,7 +155,7 @@ def with_vocabulary(
     """
     family, config = opened.family, opened.config
     if family.counts:
-        raise UserError(f"{family.name} has counted its words: its vocabulary cannot be cut down; count again instead")
+        raise UserError(f"{family.name} is learned by counting: its vocabulary cannot be pruned; count again instead")
     size = opened.writer.vocabulary if opened.writer is not None else config.vocabulary
     required = {number for number in _ids_in(opened.carried) if 0 <= number < size}
     if config.begin is not None:

@@ -57,7 +57,7 @@ class Refused(UserError):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CandidateResult:
     """What the gate says of one candidate."""
 
     kind: str
@@ -73,7 +73,7 @@ class Quantized:
     """All candidates beside the model that they came from, and the one that was written."""
 
     comparison: Comparison
-    verdicts: tuple[Verdict, ...]
+    candidates: tuple[CandidateResult, ...]
     chosen: str | None
     folder: Path | None
     prefer: str = "fast"
@@ -82,7 +82,7 @@ class Quantized:
     def rows(self) -> tuple[list[str], list[list[str]]]:
         """Header and rows: each candidate, how much smaller and faster it is, what it loses, and whether it passes."""
         rows = []
-        for each in self.verdicts:
+        for each in self.candidates:
             times = ["-" if number is None else f"{number:.2f} x" for number in (each.smaller, each.faster)]
             drop = each.drop
             points = "-" if drop is None else f"{drop.value:.2f} ({drop.low:.2f} to {drop.high:.2f})"
@@ -96,12 +96,12 @@ class Quantized:
         if self.chosen is None:
             return "chosen: nothing; no candidate passes"
         first, best = (self._standing(name) for name in (self.comparison.models[0].name, self.chosen))
-        verdict = self._verdict(self.chosen)
+        candidate = self._result_of(self.chosen)
         parts = [f"chosen: {self.chosen}"]
-        if verdict.smaller is not None:
-            parts.append(f"{verdict.smaller:.1f}x smaller" if verdict.smaller >= SMALLER else "not smaller")
-        if verdict.faster is not None:
-            parts.append(f"{verdict.faster:.1f}x {'faster' if verdict.faster >= FASTER else 'as fast'}")
+        if candidate.smaller is not None:
+            parts.append(f"{candidate.smaller:.1f}x smaller" if candidate.smaller >= SMALLER else "not smaller")
+        if candidate.faster is not None:
+            parts.append(f"{candidate.faster:.1f}x {'faster' if candidate.faster >= FASTER else 'as fast'}")
         name = self.comparison.chosen
         if name is not None:
             gap = best.difference[name]
@@ -112,28 +112,28 @@ class Quantized:
         elif self.comparison.agreed is not None:
             score = best.agreement[self.comparison.agreed]
             parts.append(f"agreement {score.value:.3f} (95 % {score.low:.3f} to {score.high:.3f})")
-        passed = sum(each.refused is None for each in self.verdicts)
+        passed = sum(each.refused is None for each in self.candidates)
         word = "smallest" if self.prefer == "small" else "fastest"
         why = f"the {word} of {passed} that pass" if passed > 1 else "the only one that passes"
-        return ", ".join(parts) + f"; {why}" + (", its loss is within noise" if verdict.noise else "")
+        return ", ".join(parts) + f"; {why}" + (", its loss is within noise" if candidate.noise else "")
 
     def warnings(self) -> list[str]:
         """What the user should know of the chosen one: not smaller, slower, or judged by too few rows."""
         if self.chosen is None:
             return []
-        verdict, warnings = self._verdict(self.chosen), list[str]()
-        if verdict.smaller is not None and verdict.smaller < SMALLER:
+        candidate, warnings = self._result_of(self.chosen), list[str]()
+        if candidate.smaller is not None and candidate.smaller < SMALLER:
             sizes = [self._standing(name).costs for name in (self.chosen, self.comparison.models[0].name)]
             now, before = (megabytes(None if each is None else each.bytes) for each in sizes)
-            small = chosen([each for each in self.verdicts if (each.smaller or 0) >= SMALLER], "small")
+            small = chosen([each for each in self.candidates if (each.smaller or 0) >= SMALLER], "small")
             hint = f"; --prefer small would choose {small}" if small is not None else ""
             warnings.append(f"{self.chosen} is not smaller than the model: {now}, was {before}{hint}")
-        if verdict.faster is not None and verdict.faster < SLOWEST:
-            warnings.append(f"{self.chosen} is slower than the model: {verdict.faster:.2f} x")
-        if verdict.noise and verdict.drop is not None:
+        if candidate.faster is not None and candidate.faster < SLOWEST:
+            warnings.append(f"{self.chosen} is slower than the model: {candidate.faster:.2f} x")
+        if candidate.noise and candidate.drop is not None:
             warnings.append(
-                f"{self.chosen} loses {verdict.drop.value:.2f} points where {self.max_drop:g} are allowed; on these "
-                f"rows that is within noise (95 % {verdict.drop.low:.2f} to {verdict.drop.high:.2f}); more rows "
+                f"{self.chosen} loses {candidate.drop.value:.2f} points where {self.max_drop:g} are allowed; on these "
+                f"rows that is within noise (95 % {candidate.drop.low:.2f} to {candidate.drop.high:.2f}); more rows "
                 "would tell"
             )
         return warnings
@@ -141,14 +141,14 @@ class Quantized:
     def _standing(self, name: str) -> Standing:
         return next(each for each in self.comparison.models if each.name == name)
 
-    def _verdict(self, kind: str) -> Verdict:
-        return next(each for each in self.verdicts if each.kind == kind)
+    def _result_of(self, kind: str) -> CandidateResult:
+        return next(each for each in self.candidates if each.kind == kind)
 
     def values(self) -> dict[str, Any]:
         """As JSON has it."""
-        verdicts = [asdict(each) for each in self.verdicts]
+        candidates = [asdict(each) for each in self.candidates]
         kept = {"chosen": self.chosen, "prefer": self.prefer, "max_drop": self.max_drop, "summary": self.summary()}
-        values = {"warnings": self.warnings(), "verdicts": verdicts, "comparison": self.comparison.values()}
+        values = {"warnings": self.warnings(), "candidates": candidates, "comparison": self.comparison.values()}
         return plain({**kept, **values})
 
     def write(self, folder: Path) -> None:
@@ -265,11 +265,11 @@ def quantize(
             progress=progress,
             **rows,
         )
-        verdicts = (*judged(comparison, max_drop, prefer), *failed)
-        best = chosen(verdicts, prefer)
-        result = Quantized(comparison, verdicts, best, None if best is None else Path(out), prefer, max_drop)
+        candidates = (*judged(comparison, max_drop, prefer), *failed)
+        best = chosen(candidates, prefer)
+        result = Quantized(comparison, candidates, best, None if best is None else Path(out), prefer, max_drop)
         if best is None:
-            raise Refused(_refusal(verdicts), result)
+            raise Refused(_refusal(candidates), result)
         _finish(inside, folders[best], result)
     return result
 
@@ -290,13 +290,13 @@ def _inputs(model: Model, data: Any, options: RowOptions) -> list[Any]:
     if model.task_object.writes:
         return []
     if data is None:
-        raise UserError(f"a model for {model.task} is judged by rows: give --data")
+        raise UserError(f"a model for {model.task} is evaluated on rows: give --data")
     return texts_of(model, data, **options)
 
 
 def _written(
     model: Model, inputs: Sequence[Any], kinds: Sequence[str], place: Path, log: Log
-) -> tuple[dict[str, Path], list[Verdict]]:
+) -> tuple[dict[str, Path], list[CandidateResult]]:
     """The model and its candidates, each in a folder of its name; and the candidates that cannot be, with why."""
     (place / BEFORE).mkdir()
     write_files(place / BEFORE, model.opened)
@@ -311,7 +311,7 @@ def _written(
             KINDS[kind](folder, source)
             check_batch_single(load(folder), source.texts)
         except UserError as error:
-            failed.append(Verdict(kind, refused=str(error)))
+            failed.append(CandidateResult(kind, refused=str(error)))
             continue
         folders[kind] = folder
     if not folders:
@@ -322,22 +322,24 @@ def _written(
 # ------------------------------------------------------------------------------------------------ the gate
 
 
-def judged(comparison: Comparison, max_drop: float, prefer: str = "fast") -> list[Verdict]:
+def judged(comparison: Comparison, max_drop: float, prefer: str = "fast") -> list[CandidateResult]:
     """What the gate says of every model but the first, which is the one that they came from."""
     first, *others = comparison.models
     if first.damaged:
         raise UserError(f"the model itself is damaged: {first.damaged}")
-    return [_verdict(each, first, comparison, max_drop, prefer) for each in others]
+    return [_result_of(each, first, comparison, max_drop, prefer) for each in others]
 
 
-def _verdict(each: Standing, first: Standing, comparison: Comparison, max_drop: float, prefer: str) -> Verdict:
+def _result_of(
+    each: Standing, first: Standing, comparison: Comparison, max_drop: float, prefer: str
+) -> CandidateResult:
     if each.damaged or each.costs is None or first.costs is None:
-        return Verdict(each.name, refused=f"damaged: {each.damaged or 'nobody could time it'}")
+        return CandidateResult(each.name, refused=f"damaged: {each.damaged or 'nobody could time it'}")
     single = first.costs.p50 / each.costs.p50
     many = each.costs.per_second / first.costs.per_second
     smaller = first.costs.bytes / each.costs.bytes if first.costs.bytes and each.costs.bytes else None
     drop, of = _drop(each, comparison)
-    passing = Verdict(each.name, math.sqrt(single * many), None, smaller, drop, max_drop < drop.value)
+    passing = CandidateResult(each.name, math.sqrt(single * many), None, smaller, drop, max_drop < drop.value)
     refused = None
     # A loss beyond what is allowed counts only where it is surely beyond: 2 of 300 rows may well be chance.
     if not math.isfinite(drop.value) or min(drop.value, drop.low) > max_drop:
@@ -362,13 +364,13 @@ def _drop(each: Standing, comparison: Comparison) -> tuple[Score, str]:
     return points, f"agreement ({comparison.agreed})"
 
 
-def chosen(verdicts: Sequence[Verdict], prefer: str = "fast") -> str | None:
+def chosen(candidates: Sequence[CandidateResult], prefer: str = "fast") -> str | None:
     """The fastest, or the smallest, of those that pass; of nearly equal ones the one that is better in the other."""
-    passed = [each for each in verdicts if each.refused is None and each.faster is not None]
+    passed = [each for each in candidates if each.refused is None and each.faster is not None]
     if not passed:
         return None
 
-    def gains(each: Verdict) -> tuple[float, float]:
+    def gains(each: CandidateResult) -> tuple[float, float]:
         both = each.faster or 0.0, each.smaller or 0.0
         return both if prefer == "fast" else both[::-1]
 
@@ -376,6 +378,6 @@ def chosen(verdicts: Sequence[Verdict], prefer: str = "fast") -> str | None:
     return max((each for each in passed if gains(each)[0] * near >= best), key=lambda each: gains(each)[::-1]).kind
 
 
-def _refusal(verdicts: Sequence[Verdict]) -> str:
-    lines = [f"{each.kind} {each.refused}" for each in verdicts]
+def _refusal(candidates: Sequence[CandidateResult]) -> str:
+    lines = [f"{each.kind} {each.refused}" for each in candidates]
     return f"no candidate passes, so nothing was written: {listed(lines, 3)}"

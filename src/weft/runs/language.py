@@ -60,9 +60,6 @@ def text_job(
         objective = CarriedToken(StreamStates(plan.batch or 1))
     _check(recipe, plan, dataset, device)
     recipe = replace(recipe, training=plan, device=str(device))
-    feed = Feed(dataset.source, dataset.prepare, recipe.seed, plan.batch or 1)
-    if dataset.short is not None:
-        feed = in_two_phases(feed, dataset.short, round(aim.short_share * (plan.steps or 1)))
     card = replace(
         model.card,
         task="fill" if name == "spans" else model.family.task,  # what was learned; a T5 is for more than that
@@ -72,7 +69,7 @@ def text_job(
     setup = Setup(
         network=model.network,
         objective=objective,
-        feed=feed,
+        feed=_feed(recipe, dataset),
         held_out=dataset.held_out,
         plan=plan,
         device=device,
@@ -97,6 +94,15 @@ def _length(recipe: Recipe, model: LoadedModel) -> int:
     if length > context:
         raise UserError(f"rows of {length} tokens are longer than the model's context of {context}")
     return int(length)
+
+
+def _feed(recipe: Recipe, dataset: TextDataset) -> Feed:
+    """The batches of each step; in the first steps of shorter rows, where asked for."""
+    plan = recipe.training
+    feed = Feed(dataset.source, dataset.prepare, recipe.seed, plan.batch or 1)
+    if dataset.short is None:
+        return feed
+    return in_two_phases(feed, dataset.short, round(recipe.objective.short_share * (plan.steps or 1)))
 
 
 def _check(recipe: Recipe, plan: Training, dataset: TextDataset, device: torch.device) -> None:

@@ -210,13 +210,10 @@ def _judged(place: LadderFolder, ladder: LadderRecipe, name: str, opened: Loaded
         context = None
     prompt = place.text().prompt
     count = SAMPLE if opened.tokenizer.kind == "character" else SAMPLE // 3
-    complete(
-        opened, [prompt], max_tokens=2, temperature=1.0, slide=True
-    )  # the first call is slower than those after it
+    options: dict[str, Any] = {"temperature": 1.0, "seed": ladder.seed, "slide": True}
+    complete(opened, [prompt], max_tokens=2, **options)  # the first call is slower than those after it
     begin = time.perf_counter()
-    written = complete(
-        opened, [prompt], max_tokens=count, min_tokens=count, temperature=1.0, seed=ladder.seed, slide=True
-    )[0]
+    written = complete(opened, [prompt], max_tokens=count, min_tokens=count, **options)[0]
     seconds = time.perf_counter() - begin
     weights = sum(parameter.numel() for parameter in opened.network.parameters())
     return {

@@ -14,7 +14,7 @@ from weft.errors import UserError, shown
 from weft.files import JSON_VALUES, MEGABYTE
 from weft.text.arrow_sizes import check_arrow, parquet_rows
 from weft.text.rows import Options, Record, Rows, check_names, need_columns
-from weft.text.sources import LIMIT, TextSource, check_ratio
+from weft.text.sources import LIMIT, TextSource, check_ratio, need_module
 
 BATCH = 256  # rows that are held at a time
 DAMAGED = (OSError, ValueError, OverflowError, MemoryError, struct.error, LookupError, TypeError)
@@ -22,25 +22,14 @@ DAMAGED = (OSError, ValueError, OverflowError, MemoryError, struct.error, Lookup
 
 def read_parquet(source: TextSource, options: Options) -> Rows:
     """Rows of a parquet file, some hundred at a time."""
-    parquet = _module("pyarrow.parquet", source, "parquet")
+    parquet = need_module(source, "pyarrow.parquet", "data", "parquet")
     return _rows(source, options, "parquet", lambda: _parquet(parquet, source))
 
 
 def read_arrow(source: TextSource, options: Options) -> Rows:
     """Rows of an Arrow file or stream (Feather is such a file), some hundred at a time."""
-    ipc = _module("pyarrow.ipc", source, "Arrow")
+    ipc = need_module(source, "pyarrow.ipc", "data", "Arrow")
     return _rows(source, options, "Arrow", lambda: _arrow(ipc, source))
-
-
-def _module(name: str, source: TextSource, kind: str) -> Any:
-    try:
-        importlib.import_module("pyarrow")
-        module = importlib.import_module(name)
-    except ImportError:
-        raise UserError(f"reading {kind} needs pyarrow: pip install 'weft[data]'") from None
-    if not source.plain or source.path is None:
-        raise UserError(f"{source.name}: {kind} is read from a plain file only; it is compressed inside already")
-    return module
 
 
 def _parquet(parquet: Any, source: TextSource) -> tuple[Any, Iterator[Any]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import zipfile
 from collections.abc import Iterator, Sequence
+from datetime import date, time
 from itertools import chain, islice
 from typing import IO, Any, cast
 
@@ -14,7 +14,7 @@ from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE
 from weft.text.header import header_of, title_rows
 from weft.text.rows import Options, Record, Rows, need_columns
-from weft.text.sources import LIMIT, TextSource, check_contents, check_ratio, rewind
+from weft.text.sources import LIMIT, TextSource, check_contents, check_ratio, need_module, rewind
 from weft.text.table_layout import ROWS
 
 MAX_BYTES = 1024 * MEGABYTE  # of a workbook when it is unpacked
@@ -27,12 +27,7 @@ MAX_EMPTY = 1 << 25  # empty cells and rows before and between those that hold s
 
 def read_xlsx(source: TextSource, options: Options) -> Rows:
     """The rows of the first sheet that has any; the first row names the columns."""
-    try:
-        openpyxl = importlib.import_module("openpyxl")
-    except ImportError:
-        raise UserError("reading Excel needs openpyxl: pip install 'weft[excel]'") from None
-    if not source.plain or source.path is None:
-        raise UserError(f"{source.name}: Excel is read from a plain file only; it is compressed inside already")
+    openpyxl = need_module(source, "openpyxl", "excel", "Excel")
     _check_size(source)
     try:
         book = openpyxl.load_workbook(source.stream, read_only=True, data_only=True, keep_links=False)
@@ -161,4 +156,4 @@ def _value(cell: Any) -> Any:
     """A cell as JSON would have it: Excel keeps whole numbers as fractions, and dates as objects."""
     if isinstance(cell, float) and cell.is_integer():
         return int(cell)
-    return cell.isoformat() if hasattr(cell, "isoformat") else cell
+    return cell.isoformat() if isinstance(cell, date | time) else cell

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import fnmatch
 import gzip
+import importlib
 import io
 import lzma
 import os
@@ -233,6 +234,19 @@ def _chunks(source: TextSource) -> Iterator[bytes]:
         if source.packed is not None:
             check_ratio(source.name, size, source.packed)
         yield chunk
+
+
+def need_module(source: TextSource, name: str, extra: str, kind: str) -> Any:
+    """The library that reads a format which is compressed inside already, so that it takes a plain file only."""
+    package = name.partition(".")[0]
+    try:
+        importlib.import_module(package)
+        module = importlib.import_module(name)
+    except ImportError:
+        raise UserError(f"reading {kind} needs {package}: pip install 'weft[{extra}]'") from None
+    if not source.plain or source.path is None:
+        raise UserError(f"{source.name}: {kind} is read from a plain file only; it is compressed inside already")
+    return module
 
 
 def rewind(source: TextSource) -> bool:

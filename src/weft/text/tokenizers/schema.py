@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from weft.errors import UserError, did_you_mean, listed, shown
@@ -61,9 +62,7 @@ def pattern(value: Any, where: str, empty: bool = True) -> None:
         check_pattern(inside, where, empty)
 
 
-def replaced(value: Any, where: str) -> None:
-    """As `pattern`; in the place of nothing the library cannot put anything."""
-    pattern(value, where, empty=False)
+replaced = partial(pattern, empty=False)  # the library cannot put anything in the place of nothing
 
 
 def charsmap(value: Any, where: str) -> None:

@@ -296,7 +296,7 @@ def _fields(data: bytes, where: str, max_fields: int = MAX_FIELDS) -> Iterator[t
             value |= (byte & 127) << shift
             if byte < 128:
                 return value
-        raise UserError(f"{where}: not a SentencePiece model, or damaged (a number that does not end)")
+        raise _damaged(where, "a number that does not end")
 
     while place < end:
         count += 1
@@ -309,28 +309,32 @@ def _fields(data: bytes, where: str, max_fields: int = MAX_FIELDS) -> Iterator[t
             continue
         size = varint() if wire == 2 else {1: 8, 5: 4}.get(wire, -1)
         if size < 0 or size > end - place:
-            raise UserError(f"{where}: not a SentencePiece model, or damaged (a field reaches past its end)")
+            raise _damaged(where, "a field reaches past its end")
         yield key >> 3, data[place : place + size]
         place += size
+
+
+def _damaged(where: str, why: str) -> UserError:
+    return UserError(f"{where}: not a SentencePiece model, or damaged ({why})")
 
 
 def _bytes(value: int | bytes, where: str) -> bytes:
     if isinstance(value, bytes):
         return value
-    raise UserError(f"{where}: not a SentencePiece model, or damaged (a number where a text is expected)")
+    raise _damaged(where, "a number where a text is expected")
 
 
 def _number(value: int | bytes, where: str) -> int:
     """A protobuf int32: negative numbers are written as 64-bit two's complement."""
     if isinstance(value, int):
         return value - (1 << 64) if value >> 63 else value
-    raise UserError(f"{where}: not a SentencePiece model, or damaged (a text where a number is expected)")
+    raise _damaged(where, "a text where a number is expected")
 
 
 def _float(value: int | bytes, where: str) -> float:
     data = _bytes(value, where)
     if len(data) != 4:
-        raise UserError(f"{where}: not a SentencePiece model, or damaged (a score of {len(data)} bytes)")
+        raise _damaged(where, f"a score of {len(data)} bytes")
     return float(struct.unpack("<f", data)[0])
 
 
@@ -338,4 +342,4 @@ def _text(value: int | bytes, where: str) -> str:
     try:
         return _bytes(value, where).decode("utf-8")
     except UnicodeDecodeError:
-        raise UserError(f"{where}: not a SentencePiece model, or damaged (a piece that is not UTF-8)") from None
+        raise _damaged(where, "a piece that is not UTF-8") from None

@@ -1,0 +1,144 @@
+"""What encoder-decoders share: the pass from source to target, and the two stacks of Transformer layers.
+
+N: tokens written; M: tokens read; B: rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from weft.models.base import Network
+from weft.models.shared import matrices
+from weft.nn.cache import Cache, Memory
+from weft.nn.heads import in_full
+from weft.nn.layers import Sources
+from weft.nn.rows import Ragged, Rows
+
+
+def numbered(prefix: str, count: int, directions: int = 1) -> list[tuple[str, ...]]:
+    """The names of the layers of a stack; a layer that reads both ways is two modules."""
+    return [tuple(f"{prefix}.{directions * layer + way}" for way in range(directions)) for layer in range(count)]
+
+
+def sides_of(
+    encoder: list[tuple[str, ...]], decoder: list[tuple[str, ...]], leave: str = "encoder_norm"
+) -> list[tuple[str, ...]]:
+    """The names of an encoder's layers, then of a decoder's, with what belongs to the lowest and to the highest."""
+    encoder[0] += ("encoder_positions",)
+    encoder[-1] += (leave,)
+    decoder[0] += ("decoder_positions", "bridge", "looking")
+    return encoder + decoder
+
+
+class EncoderDecoder(Network):
+    """A network that generates from a source: `encode(source)`, then `decode(tokens, rows, encoded)`."""
+
+    encode: Callable[..., Any]
+    decode: Callable[..., Tensor]  # N tokens, each read before the one that follows it -> N width
+
+    def forward(
+        self,
+        tokens: Tensor,
+        rows: Rows,
+        segments: Tensor | None = None,
+        states: list[Tensor] | None = None,
+        *,
+        source: Ragged,
+        **options: Any,
+    ) -> Tensor:
+        """N tokens of the target -> N width; `states`, where given, gets their embeddings and the result."""
+        assert segments is None
+        hidden = self.decode(tokens, rows, self.encode(source), **options)
+        if states is not None:
+            states += [self.tokens(tokens), hidden]
+        return hidden
+
+
+class TransformerSides(EncoderDecoder):
+    """Stacks of Transformer layers that read and write: `encoder`, `decoder` and their norms."""
+
+    TOP = (*Network.TOP, "decoder_norm")
+    decoder_norm: nn.Module
+
+    def layer_names(self) -> list[tuple[str, ...]]:
+        """The encoder's layers, then the decoder's."""
+        return sides_of(numbered("encoder", len(self.encoder)), numbered("decoder", len(self.decoder)))
+
+    def forward(
+        self,
+        tokens: Tensor,
+        rows: Rows,
+        segments: Tensor | None = None,
+        states: list[Tensor] | None = None,
+        *,
+        source: Ragged,
+        **options: Any,
+    ) -> Tensor:
+        """N tokens of the target -> N width; `states`, where given, gets their embeddings and each layer's output."""
+        assert segments is None
+        return self.decode(tokens, rows, self.encode(source), states=states)
+
+    def through_decoder(
+        self,
+        x: Tensor,
+        rows: Rows,
+        bias: Tensor | None,
+        turns: Any,
+        sources: Sources | None,
+        cache: Cache | None,
+        states: list[Tensor] | None,
+    ) -> Tensor:
+        """N width through the decoder's layers; with a cache, what is read is laid out in it."""
+        seen = [x]
+        for number, layer in enumerate(self.decoder):
+            known = None if cache is None else cache.layers[number]
+            read = sources if cache is None or cache.memory is None else cache.memory.layers[number]
+            x = layer(x, rows, bias, turns, known, read)
+            seen = [x] if states is None else [*seen, x]
+        x = self.leave(x)
+        if states is not None:
+            states += [*seen[:-1], x]
+        return x
+
+    def leave(self, x: Tensor) -> Tensor:
+        """What follows the highest layer."""
+        return self.decoder_norm(x)
+
+    def start(
+        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
+    ) -> tuple[Tensor, Cache]:
+        assert source is not None, "an encoder-decoder needs something to read"
+        read = self.encode(source)
+        memory = Memory(read.rows, read.hidden.shape[0], read.hidden.dtype, attention)
+        for layer in self.decoder:
+            memory.add(*layer.cross.keys_and_values(read.hidden))
+        cache = Cache(len(self.decoder), prompt.rows, room, memory)
+        lasts = prompt.rows.lasts()
+        hidden = self.decode(prompt.tokens, prompt.rows, None, cache=cache)
+        memory.settle(lasts)
+        return in_full(self.words(hidden[lasts])), cache
+
+    def step(self, tokens: Tensor, state: Cache) -> Tensor:
+        hidden = self.decode(tokens, Rows.single(len(tokens), tokens.device), None, cache=state)
+        state.advance()
+        assert state.memory is not None
+        state.memory.settle()
+        return in_full(self.words(hidden))
+
+    def operations(self, source: Rows, rows: Rows) -> float:
+        c = self.config
+        read, written = source.lengths().double(), rows.lengths().double()
+        weights = [matrices(self.encoder), matrices(self.decoder)]
+        cross = sum(p.numel() for name, p in self.decoder.named_parameters() if name.endswith("key_value.weight"))
+        products = weights[0] * read.sum() + (weights[1] - cross) * written.sum() + cross * read.sum()
+        products += c.vocabulary * c.width * written.sum()
+        for stack, scores in (
+            (self.encoder, read.square().sum()),
+            (self.decoder, written.square().sum() / 2 + (written * read).sum()),
+        ):
+            for layer in stack:  # scores, and the values that they mix
+                products += 2.0 * layer.attention.heads * layer.attention.head_width * scores
+        return float(2.0 * products)
