@@ -528,10 +528,7 @@ class Task(ABC):
     def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> Task:
         """The task of a student of these teachers, by the section [distill] of a recipe."""
         if not self.supervised:
-            raise UserError(
-                f"a model for {self.name} teaches no task: weft finetune makes it a teacher, and --pretrain distills "
-                "its language model"
-            )
+            raise UserError(f"a model for {self.name} teaches no task: fine-tune it, or use --pretrain")
         return self
 
     def same_outputs(self, other: Task) -> bool:
