@@ -23,8 +23,7 @@ from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.cli.main import run
 from weft.distillation import report as reporting
 from weft.distillation import teacher_outputs as teaching
-from weft.distillation.teacher_cache import Teacher, TeacherReads, digest_of_folder
-from weft.distillation.teacher_outputs import teacher_outputs
+from weft.distillation.teacher_outputs import Teacher, TeacherReads, digest_of_folder, teacher_outputs
 from weft.progress import silent
 from weft.tasks.base import Example
 from weft.tasks.classify import TextTask

@@ -14,7 +14,7 @@ from tests.tasks.small import TINY, model_for, write_conll
 from tests.text.test_tags import as_iob1
 from weft.cli.main import run
 from weft.data.tables import Table
-from weft.distillation.dataset import read_rows
+from weft.distillation.run import read_rows
 from weft.progress import silent
 from weft.tasks.base import Example, Normalization
 from weft.tasks.tag import TagTask, joined

@@ -14,7 +14,7 @@ from weft.data.batching import Feed, in_two_phases
 from weft.data.streams import Streams
 from weft.errors import UserError
 from weft.objectives.base import Objective
-from weft.objectives.carrying import CarriedToken, StreamStates
+from weft.objectives.language import CarriedToken, StreamStates
 from weft.progress import Log, Progress
 from weft.runs.architecture import size_of
 from weft.runs.corpus import TextDataset, gather, texts_of

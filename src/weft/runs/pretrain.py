@@ -13,8 +13,7 @@ from weft.checkpoint.locate import find_folder
 from weft.config import changed
 from weft.errors import UserError, listed
 from weft.objectives.base import Objective
-from weft.objectives.language import MaskedWords, NextToken
-from weft.objectives.sequences import Writing
+from weft.objectives.language import MaskedWords, NextToken, Writing
 from weft.progress import Log, Progress, ProgressChoice, log_notes, progress_of, to_logger
 from weft.runs.architecture import chosen_family, sizes_of, vocabulary_for
 from weft.runs.corpus import named_files, resolved_documents, text_of
