@@ -235,8 +235,7 @@ def _climb(recipe: str | None, settings: Given) -> None:
 
 def _only(folder: Path, name: str) -> None:
     """One rung, in the process that `weft ladder` has started for it."""
-    from weft.runs.ladder import here
-    from weft.runs.rung_run import LadderFolder
+    from weft.runs.ladder import LadderFolder, here
 
     place = LadderFolder(folder)
     parent = os.getppid()

@@ -16,7 +16,7 @@ from weft.distillation.run import go as distill_run
 from weft.distillation.stages import staged
 from weft.errors import UserError
 from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
-from weft.runs.calls import absolute, absolute_tables, settings_of
+from weft.runs.dataset import absolute, absolute_tables, settings_of
 from weft.runs.driver import begun, check_tensorboard, scratch_folder
 from weft.runs.recipes import overlaid
 from weft.tasks.model import Model

@@ -24,7 +24,7 @@ from weft.distillation.student import begun_student, find_student
 from weft.errors import UserError
 from weft.files import write_json
 from weft.runs.driver import Job, drive
-from weft.runs.plan import decided
+from weft.runs.finetune import decided
 from weft.runs.recipes import FinetuneTraining
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity

@@ -24,9 +24,8 @@ from weft.objectives.soft import SoftTargets
 from weft.progress import Log, Progress
 from weft.runs.corpus import text_of
 from weft.runs.driver import device_for, drive
-from weft.runs.language import text_job
-from weft.runs.recipes import FinetuneTraining, ObjectiveSection, Recipe
-from weft.runs.sections import TextSection
+from weft.runs.pretrain import text_job
+from weft.runs.recipes import FinetuneTraining, ObjectiveSection, Recipe, TextSection
 from weft.tasks.model import Model, load
 from weft.text.row_problems import Skipped
 from weft.training.evaluation import evaluate

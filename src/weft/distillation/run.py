@@ -33,12 +33,10 @@ from weft.distillation.teacher_outputs import TeacherOutputs, teacher_outputs
 from weft.errors import UserError, one_of
 from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
+from weft.runs.architecture import Beginning
 from weft.runs.driver import Job, device_for, drive
-from weft.runs.finetune import MOST_WINDOWS
-from weft.runs.initial import Beginning
-from weft.runs.plan import decided, pairs_plan
+from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan
 from weft.runs.recipes import FROM_NOTHING, FinetuneTraining
-from weft.runs.selection import Selection
 from weft.tasks.base import Example, Task
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model, load

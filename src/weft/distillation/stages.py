@@ -32,8 +32,7 @@ from weft.files import write_text
 from weft.progress import Log, Progress
 from weft.runs import finetune, pretrain
 from weft.runs.driver import device_for
-from weft.runs.recipes import DataSection, ObjectiveSection, Recipe, TaskRecipe, TaskSection
-from weft.runs.sections import TextSection
+from weft.runs.recipes import DataSection, ObjectiveSection, Recipe, TaskRecipe, TaskSection, TextSection
 from weft.tasks.base import Example, Task
 from weft.tasks.model import Model, load
 from weft.training.run import Run

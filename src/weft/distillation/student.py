@@ -19,9 +19,8 @@ from weft.errors import UserError
 from weft.progress import Log
 from weft.pruning.layers import can_take, evenly, with_layers
 from weft.pruning.vocabulary import best_of, counted, with_vocabulary
-from weft.runs.architecture import both_ways, size_of, sizes_of, vocabulary_for
-from weft.runs.initial import Beginning, from_folder
-from weft.runs.sections import TokenizerSection
+from weft.runs.architecture import Beginning, both_ways, from_folder, size_of, sizes_of, vocabulary_for
+from weft.runs.recipes import TokenizerSection
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import new
 from weft.text.tokenizers.pruning import pruned_tokenizer

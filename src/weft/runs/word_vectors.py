@@ -25,8 +25,7 @@ from weft.models.vectors import VectorsConfig
 from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.runs.corpus import named_files, text_of, tokens_of
 from weft.runs.driver import Begun, begin, begun, card_of, device_for, record, recording
-from weft.runs.recipes import overlaid
-from weft.runs.word_vectors_recipe import VectorsRecipe, vectors_recipe
+from weft.runs.recipes import VectorsRecipe, overlaid, vectors_recipe
 from weft.tasks.model import Model, load
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.published import load_tokenizer
