@@ -12,7 +12,7 @@ from weft.distillation.recipe import DistillRecipe
 from weft.distillation.teacher_cache import Teacher
 from weft.progress import Log, Progress
 from weft.training.run import Run
-from weft.training.signals import Stop
+from weft.training.signals import Control, Stop
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,19 @@ class Distillation:
     recipe: DistillRecipe
     teachers: Sequence[Teacher]
     device: torch.device
-    stop: Stop
-    log: Log
-    progress: Progress
+    control: Control
+
+    @property
+    def log(self) -> Log:
+        return self.control.log
+
+    @property
+    def progress(self) -> Progress:
+        return self.control.progress
+
+    @property
+    def stop(self) -> Stop:
+        return self.control.stop
 
     @property
     def models(self) -> list[LoadedModel]:

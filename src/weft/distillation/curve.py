@@ -13,14 +13,13 @@ from weft.data.chance import key_of, shuffled
 from weft.data.reading import Dataset
 from weft.distillation.recipe import DistillRecipe
 from weft.distillation.report import point_of
-from weft.progress import Log, Progress
 from weft.tasks.base import Example
 from weft.tasks.model import Model
 from weft.training.run import Run
-from weft.training.signals import Stop
+from weft.training.signals import Control
 
 MIN_TEXTS = 8
-Go = Callable[[Run, DistillRecipe, Stop, Log, Progress], Model]
+Go = Callable[[Run, DistillRecipe, Control], Model]
 
 
 def part_of(dataset: Dataset[Example], share: float, seed: int) -> Dataset[Example]:
@@ -33,9 +32,7 @@ def part_of(dataset: Dataset[Example], share: float, seed: int) -> Dataset[Examp
     return replace(dataset, train_numbers=sorted(numbers[place] for place in order[:count].tolist()))
 
 
-def curve_of(
-    run: Run, recipe: DistillRecipe, texts: int, go: Go, stop: Stop, log: Log, progress: Progress
-) -> list[dict[str, Any]]:
+def curve_of(run: Run, recipe: DistillRecipe, texts: int, go: Go, control: Control) -> list[dict[str, Any]]:
     """The metrics of students of fewer texts, each a run inside `run/curve` that can be resumed like the whole.
 
     `recipe` is that of the run itself, with its plan: so they make as many steps, and the cache has their teacher's
@@ -54,7 +51,7 @@ def curve_of(
             part.tidy()
             if not part.recipe.exists():
                 write_toml(smaller, part.recipe)
-            log(f"curve: a student of {count:,} texts")
-            model = go(part, smaller, stop, log, progress)
+            control.log(f"curve: a student of {count:,} texts")
+            model = go(part, smaller, control)
         points.append(point_of(model, recipe.distill.metric, count))
     return points

@@ -15,13 +15,13 @@ from weft.distillation.recipe import DistillDataSection, DistillRecipe, recipe_o
 from weft.distillation.run import go as distill_run
 from weft.distillation.stages import staged
 from weft.errors import UserError
-from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
+from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs.dataset import absolute, absolute_tables, settings_of
 from weft.runs.driver import begun, check_tensorboard, scratch_folder
 from weft.runs.recipes import overlaid
 from weft.tasks.model import Model
 from weft.training.run import Run
-from weft.training.signals import Stop
+from weft.training.signals import Control
 
 RECIPE = DistillRecipe  # what `weft.resume` reads
 Names = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -67,14 +67,14 @@ def distill(
         raise UserError("no text to learn from: give --text FILE of unlabeled texts, or --data FILE of rows")
     check_tensorboard(recipe)
     recipe = _from_anywhere(recipe, rows, log)
-    with begun(run, recipe) as stop:
+    with begun(run, recipe, log, progress) as control:
         rows.write(recipe.out or "")
-        return go(run, recipe, stop, log, progress_of(progress))
+        return go(run, recipe, control)
 
 
-def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
+def go(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     """In one stage, or in several; from the last checkpoint on where there is one."""
-    return (distill_run if recipe.stages.names == ("distill",) else staged)(run, recipe, stop, log, progress)
+    return (distill_run if recipe.stages.names == ("distill",) else staged)(run, recipe, control)
 
 
 def _listed(names: Names) -> list[str]:

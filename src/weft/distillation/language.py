@@ -90,7 +90,7 @@ def distill_language(context: Distillation) -> Model:
         announce=lambda state: context.log(announcement),
         data=texts.held_out_hash,
     )
-    drive(run, job, context.stop, context.log, context.progress)
+    drive(run, job, context.control)
     return _reported(context, texts)
 
 

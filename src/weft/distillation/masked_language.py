@@ -21,7 +21,6 @@ from weft.objectives.base import Objective
 from weft.objectives.hidden_states import TeacherNetwork
 from weft.objectives.language import MaskedWords, NextToken
 from weft.objectives.soft import SoftTargets
-from weft.progress import Log, Progress
 from weft.runs.corpus import text_of
 from weft.runs.driver import device_for, drive
 from weft.runs.pretrain import text_job
@@ -31,11 +30,11 @@ from weft.text.row_problems import Skipped
 from weft.training.evaluation import evaluate
 from weft.training.run import Run
 from weft.training.setup import Setup
-from weft.training.signals import Stop
+from weft.training.signals import Control
 from weft.training.state import State
 
 
-def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
+def go(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     """From the recipe in a run folder to the best student that was seen there; from its last checkpoint on."""
     device = device_for(recipe.device, recipe.training.threads)  # a missing one is named before anything is read
     teacher = _teacher(recipe)
@@ -49,7 +48,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     wanted: Objective = NextToken() if name == "next" else MaskedWords()
     folder = Path(recipe.teacher.folders[0])
     teachers = [Teacher(teacher, folder, digest_of_folder(folder))]
-    context = Distillation(run, recipe, teachers, device, stop, log, progress)
+    context = Distillation(run, recipe, teachers, device, control)
     student = begun_student(context, wanted.heads, "words", texts).opened
     if student.family.speaks != teacher.family.speaks:
         does = "predicts the next word" if teacher.family.speaks else "fills gaps"
@@ -73,9 +72,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
         replace(reading, objective=aim),
         replace(student, card=Card(teacher=folder.name)),
         objective,
-        stop,
-        log,
-        progress,
+        control,
         base=own.name if own.is_dir() else None,
         evaluate_first=True,  # what layers of the teacher know before anything is learned
         capture=True,
@@ -83,7 +80,7 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     plan = build(FinetuneTraining, values_of(job.setup.plan), run.recipe.name, "training")
     decided = replace(recipe, training=plan, device=job.recipe.device, distill=replace(settings, length=length))
     job = replace(job, recipe=decided, same={**job.same, "teacher": teachers[0].digest})
-    compare(context, job.setup, drive(run, job, stop, log, progress), objective.teacher, wanted)
+    compare(context, job.setup, drive(run, job, control), objective.teacher, wanted)
     return load(run.folder)
 
 

@@ -32,7 +32,7 @@ from weft.distillation.teacher_cache import Teacher, TeacherReads
 from weft.distillation.teacher_outputs import TeacherOutputs, teacher_outputs
 from weft.errors import UserError, one_of
 from weft.metrics.bootstrap import Score
-from weft.progress import Log, Progress
+from weft.progress import Log
 from weft.runs.architecture import Beginning
 from weft.runs.driver import Job, device_for, drive
 from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan
@@ -45,7 +45,7 @@ from weft.tasks.translate import writer_of
 from weft.text.windows import Framing
 from weft.training.run import Run, tokenizer_hash
 from weft.training.setup import Setup
-from weft.training.signals import Stop
+from weft.training.signals import Control
 from weft.training.state import State
 
 AGREEMENT = "agreement"  # the task's own metric, with the teacher's answers as targets
@@ -77,10 +77,10 @@ def student_task(recipe: DistillRecipe, name: str, teachers: Sequence[Teacher]) 
     return task
 
 
-def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
+def go(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     """From the recipe in a run folder to the best student; from its last checkpoint on where there is one."""
     if recipe.distill.pretrain:
-        return _language(run, recipe, log, lambda: masked_language.go(run, recipe, stop, log, progress))
+        return _language(run, recipe, control.log, lambda: masked_language.go(run, recipe, control))
     device = device_for(recipe.device, recipe.training.threads)
     if recipe.training.compile and device.type == "cpu":
         raise UserError("on the CPU rows of a task are not compiled: leave out training.compile")
@@ -89,9 +89,9 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     if recipe.training.compile and recipe.distill.match:
         raise UserError("a student whose teacher runs along is not compiled: leave out training.compile, or match")
     name, teachers = open_teachers(recipe, device)
-    context = Distillation(run, recipe, teachers, device, stop, log, progress)
+    context = Distillation(run, recipe, teachers, device, control)
     if task_class(name).language_model:
-        return _language(run, recipe, log, lambda: distill_language(context))
+        return _language(run, recipe, control.log, lambda: distill_language(context))
     student = prepare(context, student_task(recipe, name, teachers))
     state = train(context, student)
     return _reported(context, student, state)
@@ -319,7 +319,7 @@ def train(context: Distillation, student: Student) -> State:
         save=selection.save,
         metric=student.metric,
     )
-    return drive(run, job, context.stop, context.log, context.progress)
+    return drive(run, job, context.control)
 
 
 def announce(context: Distillation, student: Student, steps: int) -> None:
@@ -341,7 +341,7 @@ def _reported(context: Distillation, student: Student, state: State) -> Model:
     """The trained student, with its learning curve and its report."""
     run, count, metric = context.run, len(student.dataset.train), student.metric
     model = load(run.folder).to(context.device)
-    curve = curve_of(run, student.recipe, count, go, context.stop, context.log, context.progress)
+    curve = curve_of(run, student.recipe, count, go, context.control)
     if student.recipe.data.share == 1:
         reporting.write_report(
             run,

@@ -21,7 +21,7 @@ from weft.config import changed
 from weft.data.spans import sentinel
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json
-from weft.progress import Log, Progress
+from weft.progress import Log
 from weft.runs.recipes import FROM_SCRATCH, TaskRecipe, TokenizerSection, check_has_model
 from weft.tasks.base import Example, Task
 from weft.tasks.model import new
@@ -30,7 +30,7 @@ from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import MAX_VOCABULARY, learn, learn_like
 from weft.training.run import Run
-from weft.training.signals import Stop
+from weft.training.signals import Control
 
 USUAL = 8000  # tokens of a vocabulary
 CHOICES = ("family", "size", "base", "vectors")  # keys of [model] that are not sizes
@@ -124,9 +124,7 @@ def vocabulary_for(
     family: Family,
     speaks: bool,
     texts: Iterable[str],
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    control: Control,
     inside: str = "",
     like: Tokenizer | None = None,
 ) -> Tokenizer:
@@ -140,7 +138,7 @@ def vocabulary_for(
     if given.folder is not None:
         tokenizer = load_tokenizer(Path(given.folder))
     else:
-        tokenizer = _learned(given, family, speaks, texts, stop, log, progress, like)
+        tokenizer = _learned(given, family, speaks, texts, control, like)
     folder.mkdir(exist_ok=True)
     tokenizer.save(folder)
     return tokenizer
@@ -151,16 +149,14 @@ def _learned(
     family: Family,
     speaks: bool,
     texts: Iterable[str],
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    control: Control,
     like: Tokenizer | None,
 ) -> Tokenizer:
     """A vocabulary learned from the texts, of the family's usual kind and size unless given."""
     kind = given.kind or (family.tokenizer if like is None else "word")
     if given.kind is None and kind == "unigram" and find_spec("sentencepiece") is None:
         kind = "bpe"
-        log("weft: note: learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
+        control.note("learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
     # A model that counts learns nothing for each word, so it may know all of them.
     every = family.counts and given.size is None and kind in ("word", "whitespace", "character")
     usual = family.vocabulary if kind == family.tokenizer and like is None else {}
@@ -168,8 +164,7 @@ def _learned(
     min_count = given.minimum_count
     if min_count is None:
         min_count = 1 if every else usual.get("minimum_count")
-    with progress(f"learning a {kind} vocabulary", "documents") as advance:
-        step = stop.watched(advance, "stopped while learning the vocabulary")
+    with control.count(f"learning a {kind} vocabulary", "documents", "stopped while learning the vocabulary") as step:
 
         def counted() -> Iterator[str]:
             for text in texts:
@@ -190,25 +185,18 @@ def _learned(
                 extra=[sentinel(number) for number in reversed(range(family.sentinels))],
             )
     less = f" ({size} were asked for; the text has no more)" if given.size and tokenizer.vocabulary < size else ""
-    log(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")
+    control.log(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")
     return tokenizer
 
 
 def vocabularies_for(
-    run: Run,
-    recipe: TaskRecipe,
-    family: Family,
-    rows: Sequence[Example],
-    start: Start | None,
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    run: Run, recipe: TaskRecipe, family: Family, rows: Sequence[Example], start: Start | None, control: Control
 ) -> tuple[Tokenizer, ...]:
     """One vocabulary for all texts, or one for what is read and another for what is written."""
 
     def learned(texts: Iterator[str], inside: str = "") -> Tokenizer:
         alone, like = family.speaks and not family.reads, None if start is None else start.tokenizer
-        return vocabulary_for(run, recipe.tokenizer, family, alone, texts, stop, log, progress, inside, like)
+        return vocabulary_for(run, recipe.tokenizer, family, alone, texts, control, inside, like)
 
     ahead = recipe.task.prefix or ""
     read = (ahead + text for row in rows for text in row.texts)

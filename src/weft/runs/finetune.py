@@ -26,7 +26,7 @@ from weft.data.reading import Dataset
 from weft.data.tables import RunRows
 from weft.errors import UserError, one_of
 from weft.metrics.bootstrap import Score
-from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
+from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs.architecture import (
     Beginning,
     Start,
@@ -63,7 +63,7 @@ from weft.text.windows import Framing, special_tokens
 from weft.training.freezing import freeze
 from weft.training.run import Run, tokenizer_hash
 from weft.training.setup import HeldOutMetrics, Setup
-from weft.training.signals import Stop
+from weft.training.signals import Control
 from weft.training.state import State
 
 RECIPE = TaskRecipe  # what `weft.resume` reads
@@ -115,11 +115,11 @@ def finetune(
     recipe = _from_anywhere(recipe, rows, log)
     if in_memory and base is not None:
         recipe = changed(recipe, {"model": {"base": str((run.inside / "base" / Path(base).name).absolute())}})
-    with begun(run, recipe) as stop:
+    with begun(run, recipe, log, progress) as control:
         rows.write(recipe.out or "")
         if in_memory and base is not None:
             shutil.copytree(base, recipe.model["base"])
-        return go(run, recipe, stop, log, progress_of(progress))
+        return go(run, recipe, control)
 
 
 def _saved(model: Model) -> Path:
@@ -156,20 +156,20 @@ def _from_anywhere(recipe: TaskRecipe, rows: RunRows, log: Log) -> TaskRecipe:
 # ---------------------------------------------------------------------------------------------------------- the run
 
 
-def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
+def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     """From the recipe in a run folder to the best model; from its last checkpoint on where there is one."""
     device = device_for(recipe.device, recipe.training.threads)
     _check_training(recipe.training, device)
-    task, dataset = gather(recipe, log, progress, stop)
-    metric = _metric(recipe, task, log)
-    recipe, beginning = _beginning(run, recipe, task, dataset, stop, log, progress)
+    task, dataset = gather(recipe, control)
+    metric = _metric(recipe, task, control.log)
+    recipe, beginning = _beginning(run, recipe, task, dataset, control)
     model, card = beginning.opened, beginning.opened.card
-    task = _prepared(recipe, task, dataset, beginning, log)
+    task = _prepared(recipe, task, dataset, beginning, control.log)
     window = task.window(model, recipe.task.length, recipe.task.stride, recipe.task.long)
     framing = framing_for(model, window)
-    announce_long(dataset.examples, framing, log)
+    announce_long(dataset.examples, framing, control.log)
     capture = device.type == "cuda" and not recipe.training.compile
-    train, dev = _tokenized(task, dataset, model, framing, recipe.seed, capture, stop, log, progress)
+    train, dev = _tokenized(task, dataset, model, framing, recipe.seed, capture, control)
     plan = resolved(recipe, train, model, task, len(dataset.dev), beginning.fresh and not run.about.exists(), device)
     work = replace(recipe.task, metric=metric, length=window.length, stride=window.stride, labels=task.labels)
     recipe = replace(recipe, training=plan, device=str(device), task=work)
@@ -192,10 +192,10 @@ def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -
     baselines = list[Baseline]()
 
     def start(state: State) -> None:
-        announce(run, recipe, model, task, dataset, train, framing, log)
+        announce(run, recipe, model, task, dataset, train, framing, control.log)
         if not (state.finished and (run.inside / BASELINES).exists()):
-            baselines.extend(train_baselines(recipe, task, dataset, model, card, device, progress))
-            announce_baselines(baselines, metric, log)
+            baselines.extend(train_baselines(recipe, task, dataset, model, card, device, control.progress))
+            announce_baselines(baselines, metric, control.log)
 
     job = Job(
         recipe=recipe,
@@ -208,12 +208,12 @@ def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -
         save=selection.save,
         metric=metric,
     )
-    drive(run, job, stop, log, progress)
+    drive(run, job, control)
     trained = load(run.folder)
     if baselines:
         # Without metrics the best model was kept by the process that this run goes on from.
         judgement = selection.best or judged_again(trained, work.name, dataset, framing, device)
-        compare_baselines(run, judgement, baselines, metric, log)
+        compare_baselines(run, judgement, baselines, metric, control.log)
     return trained
 
 
@@ -253,28 +253,28 @@ def _metric(recipe: TaskRecipe, task: Task, log: Log) -> str:
 
 
 def _beginning(
-    run: Run, recipe: TaskRecipe, task: Task, dataset: Dataset[Example], stop: Stop, log: Log, progress: Progress
+    run: Run, recipe: TaskRecipe, task: Task, dataset: Dataset[Example], control: Control
 ) -> tuple[TaskRecipe, Beginning]:
     """The model to train, and the recipe with its sizes."""
     if "base" in recipe.model:
         beginning = begun_model(recipe, task, None)
         if beginning.note and not run.about.exists():
-            log(f"weft: note: {beginning.note}")
+            control.note(f"{beginning.note}")
         return recipe, beginning
     family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
     if family.reads:
-        sizes = sized(recipe.model, family, len(dataset.train), log)
+        sizes = sized(recipe.model, family, len(dataset.train), control.log)
         recipe = replace(recipe, model=task.network_settings() | sizes)
     elif not recipe.task.words:
-        recipe = replace(recipe, model=both_ways(recipe.model, family, log))
+        recipe = replace(recipe, model=both_ways(recipe.model, family, control.log))
     start: Start | None = None
     if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
         with_width, start = begun_from(recipe.model, family, recipe.data.on_bad_row)
         recipe = replace(recipe, model=with_width)
-    tokenizers = vocabularies_for(run, recipe, family, dataset.train, start, stop, log, progress)
+    tokenizers = vocabularies_for(run, recipe, family, dataset.train, start, control)
     beginning = begun_model(recipe, task, *tokenizers)
     if start is not None:
-        fill_table(beginning.opened.network, tokenizers[0], start, recipe.seed, log)
+        fill_table(beginning.opened.network, tokenizers[0], start, recipe.seed, control.log)
     return recipe, beginning
 
 
@@ -296,18 +296,16 @@ def _tokenized(
     framing: Framing,
     seed: int,
     capture: bool,
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    control: Control,
 ) -> tuple[Examples | Sequences, Examples | Sequences]:
     """The rows as sources of batches: those to learn from, and those to judge by."""
-    with progress("tokenizing", "rows") as advance:
+    with control.progress("tokenizing", "rows") as advance:
         train = task.dataset(dataset.train, model, framing)
         advance(len(dataset.train))
-        stop.check("stopped while tokenizing")
+        control.stop.check("stopped while tokenizing")
         dev = task.dataset(dataset.dev, model, framing)
     for note in (*train.notes, *(f"of those to judge by: {note}" for note in dev.notes)):
-        log(f"weft: note: {note}")
+        control.note(f"{note}")
     # The held-out windows are for the loss; the metrics are those of whole texts.
     return train.for_training(MOST_WINDOWS, seed, capture), dev.for_training(MOST_WINDOWS, 0, False)
 

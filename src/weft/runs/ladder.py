@@ -27,7 +27,7 @@ from weft.data.shards import TextFiles
 from weft.errors import UserError, listed, shown
 from weft.files import held, read_text, write_json, write_text
 from weft.metrics.bootstrap import Score
-from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
+from weft.progress import Log, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import device_for
 from weft.runs.ladder_page import page_of, value_of
 from weft.runs.ladder_recipe import LadderRecipe, recipe_of, rung_of
@@ -40,7 +40,7 @@ from weft.tasks.model import Model, load, new
 from weft.tasks.perplexity import perplexity
 from weft.text.tokenizers.training import learn
 from weft.training.run import Run
-from weft.training.signals import Interrupted, Stop, listening
+from weft.training.signals import Control, Interrupted, Stop, listening
 
 LEAST = 2000  # characters of text, with fewer of which no models can be compared
 CHARACTERS = 2 << 20  # bytes of text up to which tokens are characters by default
@@ -64,7 +64,7 @@ def ladder(
     `weft.ladder(out="ladder", text={"files": ["corpus.txt"]}, ladder={"minutes": 3})`; the same with `out` alone goes
     on. Each rung is a run folder of its own inside `out`; the page is `out/index.html`.
     """
-    progress, given = progress_of(progress), merged(settings or {}, more)
+    given = merged(settings or {}, more)
     if recipe is not None:
         given = merged(recipe_values(recipe, LadderRecipe)[0], given)
     out = given.get("out")
@@ -81,14 +81,15 @@ def ladder(
             raise UserError("no text: give --text FILE")
         asked = _resolved(asked)
     with listening() as stop, place.run.held():
+        control = Control(log, progress_of(progress), stop)
         write_toml(asked, place.run.recipe)
         try:
-            _prepare(place, asked, stop, log, progress)
+            _prepare(place, asked, control)
         except UserError:
             if not place.about.exists():
                 place.run.discard()
             raise
-        return _climb(place, asked, stop, log, progress)
+        return _climb(place, asked, control)
 
 
 def is_ladder(folder: Path) -> bool:
@@ -153,7 +154,7 @@ def _resolved(recipe: LadderRecipe) -> LadderRecipe:
 # ------------------------------------------------------------------------------------------------------- preparation
 
 
-def _prepare(place: LadderFolder, recipe: LadderRecipe, stop: Stop, log: Log, progress: Progress) -> None:
+def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> None:
     """The text in two parts and one vocabulary: what all rungs share; made once."""
     if place.about.exists():
         place.text(whole=True)
@@ -168,10 +169,10 @@ def _prepare(place: LadderFolder, recipe: LadderRecipe, stop: Stop, log: Log, pr
         )
     write_text(place.train, train)
     write_text(place.held_out, held_out)
-    stop.check("stopped while reading the text")
+    control.stop.check("stopped while reading the text")
     size = len(train.encode()) + len(held_out.encode())
     asked = recipe.ladder.vocabulary or ("characters" if size <= CHARACTERS else str(subwords(size)))
-    with progress("learning the vocabulary", "texts") as advance:
+    with control.progress("learning the vocabulary", "texts") as advance:
         if asked == "characters":  # of the whole text: which letters there are is no knowledge of what follows what
             tokenizer = learn([train, held_out], "character", ALPHABET)
         else:
@@ -195,7 +196,7 @@ def _prepare(place: LadderFolder, recipe: LadderRecipe, stop: Stop, log: Log, pr
     made = [place.train, place.held_out, *(path for path in place.vocabulary.rglob("*") if path.is_file())]
     inside = place.about.parent
     write_manifest(place.about, about, digests(inside, [path.relative_to(inside).as_posix() for path in made]))
-    log(
+    control.log(
         f"{place.folder}: {size:,} bytes, the last {about['held_out_bytes']:,} held out; {tokenizer.kind} vocabulary "
         f"of {tokenizer.vocabulary:,} tokens; {about['train_tokens']:,} tokens to learn from"
     )
@@ -245,33 +246,33 @@ def packed(train: str, held_out: str) -> float:
 # ---------------------------------------------------------------------------------------------------------- climbing
 
 
-def _climb(place: LadderFolder, recipe: LadderRecipe, stop: Stop, log: Log, progress: Progress) -> dict[str, Any]:
+def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[str, Any]:
     """Every rung that is not finished, several at once where asked for; the page grows with each."""
     names = list(recipe.ladder.models)
     waiting = [name for name in names if not is_sound(place.result(name))]
     if len(waiting) < len(names):
-        log(f"{place.folder}: {len(names) - len(waiting)} of {len(names)} rungs are there already")
+        control.log(f"{place.folder}: {len(names) - len(waiting)} of {len(names)} rungs are there already")
     for name in waiting:  # what failed before, or has been damaged since, is tried again
         place.failure(name).unlink(missing_ok=True)
         place.result(name).unlink(missing_ok=True)
     going = dict[str, subprocess.Popen[bytes]]()
     try:
-        _wait_for_orphans(place, waiting, stop)
+        _wait_for_orphans(place, waiting, control.stop)
         while waiting or going:
-            stop.check()
+            control.stop.check()
             if not recipe.ladder.parallel:
                 name = waiting.pop(0)
-                log(f"{place.folder}: {name}, {len(names) - len(waiting)} of {len(names)}")
-                here(place, name, log, progress)
-                _log_rung(place, recipe, name, 0, log)
+                control.log(f"{place.folder}: {name}, {len(names) - len(waiting)} of {len(names)}")
+                here(place, name, control)
+                _log_rung(place, recipe, name, 0, control.log)
                 continue
             while waiting and len(going) < recipe.ladder.parallel:
                 name = waiting.pop(0)
-                log(f"{place.folder}: {name}, {names.index(name) + 1} of {len(names)}")
+                control.log(f"{place.folder}: {name}, {names.index(name) + 1} of {len(names)}")
                 going[name] = _started(place, name, recipe.ladder.parallel > 1)
             time.sleep(0.1)
             for name in [name for name, process in going.items() if process.poll() is not None]:
-                _log_rung(place, recipe, name, going.pop(name).returncode, log)
+                _log_rung(place, recipe, name, going.pop(name).returncode, control.log)
     except (Interrupted, KeyboardInterrupt) as interrupted:
         for process in going.values():
             process.send_signal(signal.SIGTERM)  # each saves what it has
@@ -283,7 +284,7 @@ def _climb(place: LadderFolder, recipe: LadderRecipe, stop: Stop, log: Log, prog
     results = write(place, recipe)
     failed = [rung["name"] for rung in results["rungs"] if "failed" in rung]
     again = f"; {listed(failed, 20)} failed: weft ladder --out {place.folder} tries again" if failed else ""
-    log(f"{place.folder}: {len(names) - len(failed)} of {len(names)} rungs; the page is {place.page}{again}")
+    control.log(f"{place.folder}: {len(names) - len(failed)} of {len(names)} rungs; the page is {place.page}{again}")
     return results
 
 
@@ -299,16 +300,16 @@ def _wait_for_orphans(place: LadderFolder, names: Sequence[str], stop: Stop) -> 
             time.sleep(0.1)
 
 
-def here(place: LadderFolder, name: str, log: Log, progress: Progress) -> None:
+def here(place: LadderFolder, name: str, control: Control) -> None:
     """One rung in this process; that it fails is written down and loses nothing else."""
     try:
-        climb(place, name, log, progress)
+        climb(place, name, control)
     except (Interrupted, KeyboardInterrupt):
         raise
     except Exception as error:
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {shown(str(error), 200)}"
         if not isinstance(error, UserError):
-            log(traceback.format_exc())
+            control.log(traceback.format_exc())
         write_json(place.failure(name), {"reason": reason})
 
 
@@ -425,7 +426,7 @@ class LadderFolder:
         return self.run.inside / "log" / f"{name}.txt"
 
 
-def climb(place: LadderFolder, name: str, log: Log, progress: Progress) -> dict[str, Any]:
+def climb(place: LadderFolder, name: str, control: Control) -> dict[str, Any]:
     """Train one rung, or go on with it, and judge it; the result is kept in its folder."""
     if is_sound(place.result(name)):
         return read_manifest(place.result(name))[0]
@@ -435,9 +436,9 @@ def climb(place: LadderFolder, name: str, log: Log, progress: Progress) -> dict[
     if not rung_of(name, ladder.rungs).learns:
         model = _as_made(place, ladder, name)
     elif Run(folder).recipe.is_file():
-        model = resume(folder, log=log, progress=progress)
+        model = resume(folder, log=control.log, progress=control.progress)
     else:
-        model = pretrain(_recipe(place, ladder, name), log=log, progress=progress)
+        model = pretrain(_recipe(place, ladder, name), log=control.log, progress=control.progress)
     device = device_for(ladder.device, None)
     model.to(device)
     result = {"name": name, **_trained(folder, text), **_judged(place, ladder, name, model.opened)}

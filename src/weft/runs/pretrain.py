@@ -22,7 +22,7 @@ from weft.objectives.base import Objective
 from weft.objectives.carrying import CarriedToken, StreamStates
 from weft.objectives.language import MaskedWords, NextToken
 from weft.objectives.sequences import Writing
-from weft.progress import Log, Progress, ProgressChoice, log_notes, progress_of, to_logger
+from weft.progress import Log, ProgressChoice, log_notes, to_logger
 from weft.runs.architecture import (
     Start,
     begun_from,
@@ -44,7 +44,7 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.plan import Training
 from weft.training.run import Run
 from weft.training.setup import Setup
-from weft.training.signals import Stop
+from weft.training.signals import Control
 from weft.training.state import State
 
 RECIPE = Recipe  # what `weft.resume` reads
@@ -80,8 +80,8 @@ def pretrain(
         raise UserError(f"{min(both)}: is both text and held out")
     recipe = _from_anywhere(recipe, paths, dev)
     recipe = changed(recipe, {"text": {"documents": resolved_documents(recipe, log)}})
-    with begun(run, recipe) as stop:
-        return go(run, recipe, stop, log, progress_of(progress))
+    with begun(run, recipe, log, progress) as control:
+        return go(run, recipe, control)
 
 
 def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe:
@@ -134,19 +134,19 @@ def _sizes(recipe: Recipe, family: Family) -> dict[str, Any]:
     return sizes
 
 
-def go(run: Run, recipe: Recipe, stop: Stop, log: Log, progress: Progress) -> Model:
+def go(run: Run, recipe: Recipe, control: Control) -> Model:
     """From the recipe in a run folder to the best model; from its last checkpoint on where there is one."""
     family = _family(recipe)
     if family.counts:
-        words = _tokenizer(run, recipe, family, "next", None, stop, log, progress)
-        return count_text(run, recipe, family, words, stop, log, progress)
+        words = _tokenizer(run, recipe, family, "next", None, control)
+        return count_text(run, recipe, family, words, control)
     device_for(recipe.device, recipe.training.threads)  # that there is none shows before anything is learned
     base, name = recipe.model.get("base"), recipe.objective.name or family.objectives[0]
     objective = _objective(name)
     if base is not None:
         model = _continued(base, objective, recipe.seed)
     else:
-        recipe, model = _from_scratch(run, recipe, family, name, objective, stop, log, progress)
+        recipe, model = _from_scratch(run, recipe, family, name, objective, control)
     rows = recipe.objective.rows or family.rows
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows}}, run.recipe.name)
     job = text_job(
@@ -154,26 +154,17 @@ def go(run: Run, recipe: Recipe, stop: Stop, log: Log, progress: Progress) -> Mo
         recipe,
         model,
         objective,
-        stop,
-        log,
-        progress,
+        control,
         base=None if base is None else Path(base).name,  # what lies where on this machine is nobody's business
         share=1.0 if base is None else 0.2,  # of the usual learning rate: what is known already is not to be lost
         evaluate_first=base is not None,
     )
-    drive(run, job, stop, log, progress)
+    drive(run, job, control)
     return load(run.folder)
 
 
 def _from_scratch(
-    run: Run,
-    recipe: Recipe,
-    family: Family,
-    name: str,
-    objective: Objective,
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    run: Run, recipe: Recipe, family: Family, name: str, objective: Objective, control: Control
 ) -> tuple[Recipe, LoadedModel]:
     """A new model with the run's vocabulary, and the recipe with its sizes."""
     start: Start | None = None
@@ -181,7 +172,7 @@ def _from_scratch(
         sizes, start = begun_from(recipe.model, family, recipe.text.on_bad_row)
         recipe = replace(recipe, model=sizes)
     like = None if start is None else start.tokenizer
-    tokenizer = _tokenizer(run, recipe, family, name, like, stop, log, progress)
+    tokenizer = _tokenizer(run, recipe, family, name, like, control)
     model = new(
         str(recipe.model["family"]),
         tokenizer,
@@ -192,7 +183,7 @@ def _from_scratch(
         where="[model]",
     ).opened
     if start is not None:
-        fill_table(model.network, tokenizer, start, recipe.seed, log)
+        fill_table(model.network, tokenizer, start, recipe.seed, control.log)
     return recipe, model
 
 
@@ -219,20 +210,13 @@ def _continued(base: str, objective: Objective, seed: int) -> LoadedModel:
 
 
 def _tokenizer(
-    run: Run,
-    recipe: Recipe,
-    family: Family,
-    name: str,
-    like: Tokenizer | None,
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    run: Run, recipe: Recipe, family: Family, name: str, like: Tokenizer | None, control: Control
 ) -> Tokenizer:
     skipped = Skipped()
     with named_files(recipe.text.files):
         texts = text_of(recipe).read(skipped)
-        tokenizer = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, stop, log, progress, like=like)
-    log_notes(skipped.lines(), log)
+        tokenizer = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, control, like=like)
+    log_notes(skipped.lines(), control.log)
     return tokenizer
 
 
@@ -241,9 +225,7 @@ def text_job(
     recipe: Recipe,
     model: LoadedModel,
     objective: Objective,
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    control: Control,
     *,
     base: str | None = None,
     share: float = 1.0,
@@ -261,7 +243,7 @@ def text_job(
     length = _length(recipe, model)
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
     filled = recipe.training.compile or (capture and device.type == "cuda")
-    dataset = gather(recipe, name, tokenizer_of(model), length, model.config.begin, stop, log, progress, filled)
+    dataset = gather(recipe, name, tokenizer_of(model), length, model.config.begin, control, filled)
     plan = _resolved(recipe, dataset, model, device, share)
     if isinstance(dataset.source, Streams):
         dataset = replace(dataset, source=dataset.source.of(plan.batch or 1))
@@ -292,7 +274,7 @@ def text_job(
         setup=setup,
         data=dataset.dev.hash if dataset.dev else dataset.corpus.hash,
         same=texts_of(dataset),
-        announce=lambda state: _announce(run, recipe, model, dataset, setup, state, log),
+        announce=lambda state: _announce(run, recipe, model, dataset, setup, state, control.log),
     )
 
 
