@@ -25,7 +25,6 @@ from weft.distillation.student import begun_student
 from weft.distillation.teacher_outputs import Distillation, Teacher
 from weft.nn.rows import Rows
 from weft.objectives.base import SoftTargets
-from weft.progress import silent
 from weft.pruning.layers import with_heads
 from weft.tasks.base import Example
 from weft.tasks.classify import TextTask, rescale
@@ -33,7 +32,7 @@ from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
 from weft.text.tokenizers.training import learn
 from weft.training.run import Run
-from weft.training.signals import Stop
+from weft.training.signals import Control
 
 
 def agreement(teacher: Any, student: Any, texts: list[str]) -> float:
@@ -106,7 +105,7 @@ def begun(teacher: Path, here: Path, **student: Any) -> Any:
     opened = open_folder(teacher)
     lines = [row["text"] for row in kinds_of(60)]
     teachers, cpu = [Teacher(opened, teacher, "")], torch.device("cpu")
-    context = Distillation(Run(here / "run"), recipe, teachers, cpu, Stop(), quiet, silent)
+    context = Distillation(Run(here / "run"), recipe, teachers, cpu, Control(quiet))
     return begun_student(context, {"classify": 3}, "classify", lambda: iter(lines))
 
 

@@ -35,13 +35,12 @@ from weft.objectives.tasks import Texts
 from weft.runs.recipes import FinetuneTraining
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
-from weft.training.evaluation import total
 from weft.training.log import RunLog
 from weft.training.loop import train
-from weft.training.passes import Passes
 from weft.training.setup import Setup
 from weft.training.signals import listening
 from weft.training.state import Checkpoints, State
+from weft.training.step import Passes, total
 
 LENGTHS = [5, 12, 1, 12]
 MATCHES: tuple[Any, ...] = ("states", "attention", "relations", "cosine")

@@ -36,7 +36,7 @@ from weft.runs.resume import resume
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity
 from weft.text.tokenizers.training import learn
-from weft.training.passes import Passes
+from weft.training.step import Passes
 
 WHO, DOES, WHAT = ("the cat", "a dog", "my cow"), ("sees", "likes", "eats"), ("grass", "milk", "the moon", "a stone")
 

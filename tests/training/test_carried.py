@@ -29,9 +29,9 @@ from weft.runs.pretrain import pretrain
 from weft.runs.resume import resume
 from weft.training.evaluation import evaluate
 from weft.training.log import read_metrics
-from weft.training.passes import Passes
 from weft.training.setup import Setup
 from weft.training.signals import Stop
+from weft.training.step import Passes
 from weft.training.watching import Watch, through_time
 
 CELLS = ("rnn", "lstm", "gru")

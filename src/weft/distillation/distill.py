@@ -27,30 +27,29 @@ from weft.distillation.student import begun_student, find_student
 from weft.distillation.teacher_outputs import Distillation, Teacher
 from weft.errors import UserError, listed
 from weft.files import write_text
-from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
+from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs import finetune, pretrain
-from weft.runs.calls import absolute, absolute_tables, settings_of
+from weft.runs.dataset import absolute, absolute_tables, settings_of
 from weft.runs.driver import begun, check_tensorboard, device_for, scratch_folder
-from weft.runs.recipes import DataSection, ObjectiveSection, Recipe, TaskRecipe, TaskSection, overlaid
-from weft.runs.sections import TextSection
+from weft.runs.recipes import DataSection, ObjectiveSection, Recipe, TaskRecipe, TaskSection, TextSection, overlaid
 from weft.tasks.base import Example, Task
 from weft.tasks.model import Model, load
 from weft.training.run import Run
-from weft.training.signals import Stop
+from weft.training.signals import Control
 
 GENTLE = 1e-5  # the rate of fine-tuning at last, at a width of 768: what was learned is not to be forgotten
 EPOCHS = 2.0  # of it
-Continue = Callable[[Run, Any, Stop, Log, Progress], Model]
+Continue = Callable[[Run, Any, Control], Model]
 
 
-def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
+def staged(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     """All stages of a student, one after the other; the last one's model is the run's."""
     began = time.perf_counter()
     device = device_for(recipe.device, recipe.training.threads)
     name, teachers = open_teachers(recipe, device)
     task = student_task(recipe, name, teachers)
     find_student(recipe, teachers[0].model, lambda _: None)  # mistakes in it are named before anything else
-    dataset = gather(task, recipe, log, progress, stop)
+    dataset = gather(task, recipe, control)
     stages, names = run.inside / "stages", recipe.stages.names
     if "finetune" in names:
         check_labels(task, dataset)
@@ -59,7 +58,7 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
         run.describe({"date": datetime.now(UTC).isoformat(timespec="seconds"), "seed": recipe.seed, "stages": names})
 
     def stage(name: str, stage_recipe: Any, go_on: Continue) -> Model:
-        model = run_stage(Run(stages / name), stage_recipe, go_on, stop, log, progress)
+        model = run_stage(Run(stages / name), stage_recipe, go_on, control)
         teacher = ", ".join(Path(folder).name for folder in recipe.teacher.folders)
         card = replace(
             model.card, base=Path(recipe.student.model).name, teacher=None if name == "pretrain" else teacher
@@ -69,7 +68,7 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
 
     student = recipe.student
     if "pretrain" in names:
-        context = Distillation(run, recipe, teachers, device, stop, log, progress)
+        context = Distillation(run, recipe, teachers, device, control)
         base, fresh = begun_folder(stages, context, dataset)
         stage("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go)
         student = StudentSection(model=str((stages / "pretrain").absolute()))
@@ -89,7 +88,7 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
         load(run.folder).to(device),
         dataset.dev,
         (time.perf_counter() - began) / 2,
-        log,
+        control.log,
         by_labels=dataset.labeled_dev,
         forwards=distilling.info().teacher_forwards,
         texts=len(dataset.train),
@@ -98,19 +97,19 @@ def staged(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Prog
         stages=reached,
     )
     scores = [f"{point['stage']} {point['score']:.4f}" for point in reached if point["score"] is not None]
-    log(f"stages: {listed(scores)} ({metric})")
+    control.log(f"stages: {listed(scores)} ({metric})")
     return load(run.folder)
 
 
-def run_stage(run: Run, recipe: Any, go_on: Continue, stop: Stop, log: Log, progress: Progress) -> Model:
+def run_stage(run: Run, recipe: Any, go_on: Continue, control: Control) -> Model:
     """One stage, from where it stands."""
-    log(f"stage: {run.folder.name}")
+    control.log(f"stage: {run.folder.name}")
     with run.held():
         run.tidy()
         if not run.recipe.exists():
             write_toml(recipe, run.recipe)
         check_unchanged(run.folder)
-        model = go_on(run, read_toml(type(recipe), run.recipe), stop, log, progress)
+        model = go_on(run, read_toml(type(recipe), run.recipe), control)
         note_files(run.folder)
     return model
 
@@ -271,14 +270,14 @@ def distill(
         raise UserError("no text to learn from: give --text FILE of unlabeled texts, or --data FILE of rows")
     check_tensorboard(recipe)
     recipe = _from_anywhere(recipe, rows, log)
-    with begun(run, recipe) as stop:
+    with begun(run, recipe, log, progress) as control:
         rows.write(recipe.out or "")
-        return go(run, recipe, stop, log, progress_of(progress))
+        return go(run, recipe, control)
 
 
-def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
+def go(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     """In one stage, or in several; from the last checkpoint on where there is one."""
-    return (distill_run if recipe.stages.names == ("distill",) else staged)(run, recipe, stop, log, progress)
+    return (distill_run if recipe.stages.names == ("distill",) else staged)(run, recipe, control)
 
 
 def _listed(names: Names) -> list[str]:

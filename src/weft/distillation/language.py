@@ -7,7 +7,7 @@ have not, it learns from texts in which the teacher has continued the first word
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -44,13 +44,12 @@ from weft.generation.options import GenerationOptions
 from weft.objectives.base import Objective, SoftTargets
 from weft.objectives.hidden_states import TeacherNetwork
 from weft.objectives.language import MaskedWords, NextToken
-from weft.progress import Log, Progress, log_notes
+from weft.progress import Log, log_notes
 from weft.runs.corpus import next_frame, text_of
 from weft.runs.driver import Job, device_for, drive
-from weft.runs.language import text_job
-from weft.runs.plan import decided
-from weft.runs.recipes import FinetuneTraining, ObjectiveSection, Recipe
-from weft.runs.sections import TextSection
+from weft.runs.finetune import decided
+from weft.runs.pretrain import text_job
+from weft.runs.recipes import FinetuneTraining, ObjectiveSection, Recipe, TextSection
 from weft.tasks.base import Example, Task
 from weft.tasks.complete import begun, generator_of
 from weft.tasks.model import Model, load
@@ -65,7 +64,7 @@ from weft.text.windows import Framing
 from weft.training.evaluation import evaluate
 from weft.training.run import Run, tokenizer_hash
 from weft.training.setup import Setup
-from weft.training.signals import Stop
+from weft.training.signals import Control
 from weft.training.state import State
 
 FIRST = 4  # words of a text that a teacher continues
@@ -173,12 +172,14 @@ def by_tokens(context: Distillation, texts: LanguageTexts, student: LoadedModel)
     framed = Framed(corpus, frame)
     request = TokenRequest(context.teachers, framed, student.heads["words"], settings.temperature)
     reads = TeacherReads(context.run.inside)
-    with context.progress("the teacher reads the text", "tokens") as advance:
-        message = "stopped while the teacher reads; its outputs so far are cached"
-        outputs = token_outputs(request, context.stop.watched(advance, message), reads, context.log)
+    message = "stopped while the teacher reads; its outputs so far are cached"
+    with context.control.count("the teacher reads the text", "tokens", message) as advance:
+        outputs = token_outputs(request, advance, reads, context.control.log)
     size = sum(shard.nbytes for shard in outputs.shards) / 1e6
     cached = ", all from the cache" if not outputs.forwards else ""
-    context.log(f"teacher: {framed.size:,} places, {outputs.forwards:,} read anew{cached}; {size:,.0f} MB are cached")
+    context.control.log(
+        f"teacher: {framed.size:,} places, {outputs.forwards:,} read anew{cached}; {size:,.0f} MB are cached"
+    )
     return LanguageDataset(
         PlacedRows(framed, length, 1, False, context.recipe.seed),
         PackedRows(Framed(held_out, frame), length, 1, False, None),
@@ -197,23 +198,15 @@ def by_texts(context: Distillation, texts: LanguageTexts, student: LoadedModel) 
         raise UserError("--match needs a student with the vocabulary of its teacher")
     examples = [Example((text,), None, "") for text in texts.documents() if text.strip()]
     reads = TeacherReads(run.inside)
-    cached = teacher_outputs(
-        Continuations(recipe.seed),
-        context.teachers,
-        examples,
-        [len(examples)],
-        context.stop,
-        context.log,
-        context.progress,
-        reads,
-    )
-    lines = [text for arrays in cached.outputs for text, _ in unpack_texts(arrays)]
+    task = Continuations(recipe.seed)
+    outputs = teacher_outputs(task, context.teachers, examples, [len(examples)], context.control, reads)
+    lines = [text for arrays in outputs for text, _ in unpack_texts(arrays)]
     lines += [example.texts[0] for example in examples] if recipe.distill.hard else []
     path = run.inside / "teacher_texts.txt"
     write_text(path, "".join(" ".join(line.splitlines()) + "\n" for line in lines))
     tokenizer = tokenizer_of(student)
     frame, length = next_frame(tokenizer, True), _length(recipe, student)
-    with context.progress("tokenizing the teacher's texts", "characters") as advance:
+    with context.control.progress("tokenizing the teacher's texts", "characters") as advance:
         corpus = tokenized(TextFiles((str(path),)), tokenizer, False, advance)
     held_out = _corpora(context, texts, tokenizer)[1]
     own = "and the texts themselves" if recipe.distill.hard else "alone"
@@ -237,11 +230,11 @@ def _length(recipe: DistillRecipe, student: LoadedModel) -> int:
 
 def _corpora(context: Distillation, texts: LanguageTexts, tokenizer: Tokenizer) -> tuple[Corpus, Corpus]:
     """The tokens to learn from, and those held out."""
-    with context.progress("tokenizing the text", "characters") as advance:
-        watched: Callable[[int], None] = context.stop.watched(advance, "stopped while tokenizing; what is done is kept")
-        whole = tokenized(texts.text, tokenizer, False, watched)
+    message = "stopped while tokenizing; what is done is kept"
+    with context.control.count("tokenizing the text", "characters", message) as advance:
+        whole = tokenized(texts.text, tokenizer, False, advance)
         if texts.dev is not None:
-            return whole, tokenized(texts.dev, tokenizer, False, watched)
+            return whole, tokenized(texts.dev, tokenizer, False, advance)
     cut = int(whole.documents[texts.count] - whole.begin)
     return whole.part(0, cut), whole.part(cut, whole.size)
 
@@ -301,7 +294,7 @@ def distill_language(context: Distillation) -> Model:
     lineage = find_student(one_way.recipe, teacher, lambda text: None)
     if not isinstance(lineage, Path):
         check_writes(lineage.family)
-    texts = language_texts(recipe, context.log)
+    texts = language_texts(recipe, context.control.log)
     beginning = begun_student(one_way, {"words": None}, "words", texts.documents)
     model = beginning.opened
     check_writes(model.family)
@@ -336,10 +329,10 @@ def distill_language(context: Distillation) -> Model:
         setup=setup,
         same={"data": hashes, "tokenizer": tokenizer_hash(model)},
         about={"teacher_forwards": dataset.forwards},
-        announce=lambda state: context.log(announcement),
+        announce=lambda state: context.control.log(announcement),
         data=texts.held_out_hash,
     )
-    drive(run, job, context.stop, context.log, context.progress)
+    drive(run, job, context.control)
     return _reported(context, texts)
 
 
@@ -361,7 +354,7 @@ def _reported(context: Distillation, texts: LanguageTexts) -> Model:
     ours = perplexity(model.opened, texts.held_out).bits_per_byte
     theirs = min((perplexity(each, texts.held_out).bits_per_byte for each in context.models), key=lambda s: s.value)
     if not math.isfinite(theirs.value):
-        context.log("weft: note: the teacher gives probability 0 to some held-out words: nothing to compare with")
+        context.control.note("the teacher gives probability 0 to some held-out words: nothing to compare with")
         return load(run.folder)
     share = theirs.value / ours.value
     write_json(
@@ -370,14 +363,14 @@ def _reported(context: Distillation, texts: LanguageTexts) -> Model:
     others = tuple(metric for metric in model.card.metrics if metric.name != "bits_per_byte")
     metric = Metric(data=texts.held_out_hash, name="bits_per_byte", **asdict(ours))
     run.save_model(model.opened, (*others, metric))
-    context.log(
+    context.control.log(
         f"{run.folder}: {ours.value:.4f} bits per byte of held-out text ({ours.low:.4f} to {ours.high:.4f}), "
         f"the teacher {theirs.value:.4f}: {100 * share:.1f} % kept"
     )
     return load(run.folder)
 
 
-def pretrain_student(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
+def pretrain_student(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     """From the recipe in a run folder to the best student that was seen there; from its last checkpoint on."""
     device = device_for(recipe.device, recipe.training.threads)  # a missing one is named before anything is read
     teacher = _teacher(recipe)
@@ -391,7 +384,7 @@ def pretrain_student(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, prog
     wanted: Objective = NextToken() if name == "next" else MaskedWords()
     folder = Path(recipe.teacher.folders[0])
     teachers = [Teacher(teacher, folder, digest_of_folder(folder))]
-    context = Distillation(run, recipe, teachers, device, stop, log, progress)
+    context = Distillation(run, recipe, teachers, device, control)
     student = begun_student(context, wanted.heads, "words", texts).opened
     if student.family.speaks != teacher.family.speaks:
         does = "predicts the next word" if teacher.family.speaks else "fills gaps"
@@ -415,9 +408,7 @@ def pretrain_student(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, prog
         replace(reading, objective=aim),
         replace(student, card=Card(teacher=folder.name)),
         objective,
-        stop,
-        log,
-        progress,
+        control,
         base=own.name if own.is_dir() else None,
         evaluate_first=True,  # what layers of the teacher know before anything is learned
         capture=True,
@@ -425,7 +416,7 @@ def pretrain_student(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, prog
     plan = build(FinetuneTraining, values_of(job.setup.plan), run.recipe.name, "training")
     decided = replace(recipe, training=plan, device=job.recipe.device, distill=replace(settings, length=length))
     job = replace(job, recipe=decided, same={**job.same, "teacher": teachers[0].digest})
-    compare_losses(context, job.setup, drive(run, job, stop, log, progress), objective.teacher, wanted)
+    compare_losses(context, job.setup, drive(run, job, control), objective.teacher, wanted)
     return load(run.folder)
 
 
@@ -437,13 +428,13 @@ def compare_losses(
         return
     judge: Any = network.to(setup.device)
     judged = replace(setup, network=judge, objective=objective)
-    theirs = evaluate(judged, state.pass_tokens, None, context.stop)[0]["words"]
+    theirs = evaluate(judged, state.pass_tokens, None, context.control.stop)[0]["words"]
     sizes = [
         sum(weight.numel() for weight in network.parameters()) for network in (context.teacher.network, setup.network)
     ]
     both = [{"loss": theirs, "parameters": sizes[0]}, {"loss": state.best, "parameters": sizes[1]}]
     write_json(context.run.inside / "kept.json", {"teacher": both[0], "student": both[1]})
-    context.log(
+    context.control.log(
         f"{context.run.folder}: held-out loss {state.best:.4f}, the teacher's {theirs:.4f}; "
         f"{100 * sizes[1] / sizes[0]:.1f} % of its parameters"
     )

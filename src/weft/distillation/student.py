@@ -23,9 +23,8 @@ from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
 from weft.progress import Log
 from weft.pruning.layers import can_take, evenly, with_layers
 from weft.pruning.vocabulary import best_of, counted, with_vocabulary
-from weft.runs.architecture import both_ways, size_of, sizes_of, vocabulary_for
-from weft.runs.initial import Beginning, from_folder
-from weft.runs.sections import TokenizerSection
+from weft.runs.architecture import Beginning, both_ways, from_folder, size_of, sizes_of, vocabulary_for
+from weft.runs.recipes import TokenizerSection
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import new
 from weft.text.tokenizers.pruning import pruned_tokenizer
@@ -237,7 +236,7 @@ def begun_student(
 ) -> Beginning:
     """The student with these heads, before it has learned anything; and whether its `head` is new."""
     recipe, teacher = context.recipe, context.teacher
-    lineage = find_student(recipe, teacher, context.log)
+    lineage = find_student(recipe, teacher, context.control.log)
     if isinstance(lineage, Path):
         same = (teacher.card.task or "", teacher.card.labels or ())
         return _noted(context, from_folder(lineage, heads, head, same, recipe.seed), f"the folder {lineage.name}")
@@ -279,21 +278,18 @@ def _tokens(
     if own is not None:
         given = TokenizerSection(size=size) if own == "learned" else TokenizerSection(folder=own)
         alone = lineage.family.speaks and not lineage.family.reads
-        learned = vocabulary_for(
-            context.run, given, lineage.family, alone, texts(), context.stop, context.log, context.progress
-        )
+        learned = vocabulary_for(context.run, given, lineage.family, alone, texts(), context.control)
         return StudentTokens(learned, None)
     if size is None:
         return StudentTokens(teacher.tokenizer, teacher.target_tokenizer)
     if teacher.target_tokenizer is not None:
         raise UserError("a teacher of two vocabularies is not cut down: --tokenizer learned, or leave --vocabulary")
     tokenizer = tokenizer_of(teacher)
-    with context.progress("counting tokens", "texts") as advance:
-        watched = context.stop.watched(advance, "stopped while counting tokens")
-        counts = counted(tokenizer, _watched(texts(), watched))
+    with context.control.count("counting tokens", "texts", "stopped while counting tokens") as advance:
+        counts = counted(tokenizer, _watched(texts(), advance))
     kept, characters = best_of(tokenizer, counts, size)
     pruned, kept = pruned_tokenizer(tokenizer, kept, characters)
-    context.log(f"vocabulary: {len(kept):,} of the teacher's {tokenizer.vocabulary:,} tokens")
+    context.control.log(f"vocabulary: {len(kept):,} of the teacher's {tokenizer.vocabulary:,} tokens")
     return StudentTokens(pruned, None, kept, characters)
 
 
@@ -361,12 +357,12 @@ def _noted(context: Distillation, beginning: Beginning, start: str) -> Beginning
     model, teacher = beginning.opened, context.teacher
     ours, theirs = parameters_of(model), sum(map(parameters_of, context.models))
     who = "teacher" if len(context.models) == 1 else f"{len(context.models)} teachers"
-    context.log(
+    context.control.log(
         f"student: {model.family.name}, {size_of(model.config)}, {ours:,} parameters, from {start}; "
         f"{who}: {teacher.family.name}, {size_of(teacher.config)}, {theirs:,} parameters"
     )
     if ours >= theirs:
-        context.log(f"weft: note: the student is not smaller than its teacher: {ours:,} parameters against {theirs:,}")
+        context.control.note(f"the student is not smaller than its teacher: {ours:,} parameters against {theirs:,}")
     return beginning
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
@@ -39,15 +39,16 @@ from weft.files import check_readable, reason, unwritable, whole_file, write_jso
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Ragged
 from weft.objectives.base import LOGPROBS, REST, TOKENS
-from weft.progress import Log, Progress
+from weft.progress import Log
 from weft.tasks.base import Example, Task
 from weft.tasks.forward import chunked, framing_for
 from weft.tasks.output_checks import unseen_in_words
 from weft.tasks.teacher_arrays import TeacherArrays
 from weft.text.paths import digest_of
 from weft.training.run import Run
-from weft.training.signals import Stop
+from weft.training.signals import Control
 
+T = TypeVar("T")
 READS = "teacher_reads.json"  # in the inside of a run folder
 
 
@@ -153,9 +154,7 @@ class Distillation:
     recipe: DistillRecipe
     teachers: Sequence[Teacher]
     device: torch.device
-    stop: Stop
-    log: Log
-    progress: Progress
+    control: Control
 
     @property
     def models(self) -> list[LoadedModel]:
@@ -175,8 +174,9 @@ ENDS = ".ends"  # after the name of an array: where its part for each example en
 class TeacherOutputs(Sequence[TeacherArrays]):
     """The outputs for some examples, read one by one when they are asked for."""
 
-    def __init__(self, read: Callable[[int], TeacherArrays], numbers: Sequence[int]) -> None:
+    def __init__(self, read: Callable[[int], TeacherArrays], numbers: Sequence[int], forwards: int = 0) -> None:
         self.read, self.numbers = read, numbers
+        self.forwards = forwards  # of all teachers: examples that one of them had to read
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -215,24 +215,14 @@ class ShardReader:
         return outputs
 
 
-@dataclass(frozen=True)
-class CachedOutputs:
-    """The outputs of all teachers together, and how many examples were read for them."""
-
-    outputs: TeacherOutputs
-    forwards: int  # of all teachers: examples that one of them had to read
-
-
 def teacher_outputs(
     task: Task,
     teachers: Sequence[Teacher],
     examples: Sequence[Example],
     parts: Sequence[int],
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    control: Control,
     reads: TeacherReads | None = None,
-) -> CachedOutputs:
+) -> TeacherOutputs:
     """The outputs of the teachers for all examples, from the cache as far as it has them.
 
     `parts`: how many examples are of each file or kind of files; shards begin anew with each, so that the same texts
@@ -251,52 +241,46 @@ def teacher_outputs(
     forwards, readers = 0, list[ShardReader]()
     for number, teacher in enumerate(teachers, 1):
         name = "teacher" if len(teachers) == 1 else f"teacher {number}"
-        with progress(f"{name} reads", "texts") as advance:
-            paths, read = _cached(task, teacher, shards, stop, log, advance, reads or TeacherReads())
+        with control.progress(f"{name} reads", "texts") as advance:
+            paths, read = _cached(task, teacher, shards, control, advance, reads or TeacherReads())
         cached = ", all from the cache" if not read else ", the others from the cache" if read < len(examples) else ""
-        log(f"{name}: {len(examples):,} texts, {read:,} read anew{cached}")
+        control.log(f"{name}: {len(examples):,} texts, {read:,} read anew{cached}")
         forwards += read
         readers.append(ShardReader(paths, [len(shard) for shard in shards]))
     read_one = readers[0] if len(readers) == 1 else lambda place: task.average([read(place) for read in readers])
-    return CachedOutputs(TeacherOutputs(read_one, range(len(examples))), forwards)
+    return TeacherOutputs(read_one, range(len(examples)), forwards)
 
 
 def _cached(
     task: Task,
     teacher: Teacher,
     shards: Sequence[Sequence[Example]],
-    stop: Stop,
-    log: Log,
+    control: Control,
     advance: Callable[[int], None],
     reads: TeacherReads,
 ) -> tuple[list[Path], int]:
     """The shards of one teacher, written where they are missing; and how many examples it read for that."""
+    windows = framing_for(teacher.model)
+
+    def outputs(examples: Sequence[Example]) -> Iterator[TeacherArrays]:
+        for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):
+            control.stop.check("stopped while the teacher reads; its outputs so far are cached")
+            yield from task.teacher_outputs(teacher.model, windows, chunk)
+            advance(len(chunk))
+
+    def digest(examples: Sequence[Example]) -> str:
+        keys = (json.dumps(task.teacher_key(example)) + "\n" for example in examples)
+        return hashlib.sha256("".join(keys).encode()).hexdigest()[:32]
+
     return cached_shards(
         [FORMAT, SHARD, teacher.digest, task.name, task.teacher_settings],
         f"teacher {teacher.folder}",
-        [(f"{_digest(task, shard)}.safetensors", len(shard)) for shard in shards],
-        lambda number, path: _write(path, _outputs(task, teacher, shards[number], stop, advance)),
-        lambda: stop.check("stopped while another process runs the teacher"),
+        [(f"{digest(shard)}.safetensors", len(shard)) for shard in shards],
+        lambda number, path: _write(path, outputs(shards[number])),
+        lambda: control.stop.check("stopped while another process runs the teacher"),
         reads,
-        log,
+        control.log,
     )
-
-
-def _digest(task: Task, examples: Sequence[Example]) -> str:
-    whole = hashlib.sha256()
-    for example in examples:
-        whole.update(json.dumps(task.teacher_key(example)).encode() + b"\n")
-    return whole.hexdigest()[:32]
-
-
-def _outputs(
-    task: Task, teacher: Teacher, examples: Sequence[Example], stop: Stop, advance: Callable[[int], None]
-) -> Iterator[TeacherArrays]:
-    windows = framing_for(teacher.model)
-    for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):
-        stop.check("stopped while the teacher reads; its outputs so far are cached")
-        yield from task.teacher_outputs(teacher.model, windows, chunk)
-        advance(len(chunk))
 
 
 def _write(path: Path, outputs: Iterator[TeacherArrays]) -> None:
@@ -322,8 +306,13 @@ def _write(path: Path, outputs: Iterator[TeacherArrays]) -> None:
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     check_readable(path)
+    return _undamaged(load_file, path)
+
+
+def _undamaged(read: Callable[[Path], T], path: Path) -> T:
+    """A shard as `read` reads it; one that cannot be read is named."""
     try:
-        return load_file(path)
+        return read(path)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{path}: damaged ({reason(error)}); remove it and try again") from None
 
@@ -390,37 +379,26 @@ def token_outputs(
         for number in range(-(-size // TOKEN_SHARD))
     ]
     source = "forecasts of " + ", ".join(str(teacher.folder) for teacher in request.teachers)
-    paths, forwards = cached_shards(
-        request.key,
-        source,
-        shards,
-        lambda number, path: _write_tokens(path, request, number, progress),
-        lambda: progress(0),
-        reads or TeacherReads(),
-        log,
-    )
-    return TokenOutputs([_read_tokens(path, request) for path in paths], forwards)
 
-
-def _read_tokens(path: Path, request: TokenRequest) -> NDArray[Any]:
-    try:
+    def read(path: Path) -> NDArray[Any]:
         outputs = np.load(path, mmap_mode="r")
         if outputs.dtype != request.dtype:
             raise ValueError("of another kind")
         return outputs
-    except (OSError, ValueError) as error:
-        raise UserError(f"{path}: damaged ({reason(error)}); remove it and try again") from None
 
+    def write(number: int, path: Path) -> None:
+        begin = number * TOKEN_SHARD
+        end = min(begin + TOKEN_SHARD, size)
+        shard = np.empty(end - begin, dtype=request.dtype)
+        for first, last, outputs in _windows(request, begin, end, progress):
+            shard[first - begin : last - begin] = outputs
+        with whole_file(path) as file:
+            np.save(file, shard)
 
-def _write_tokens(path: Path, request: TokenRequest, number: int, progress: Callable[[int], None]) -> None:
-    """One shard, whole or absent."""
-    begin = number * TOKEN_SHARD
-    end = min(begin + TOKEN_SHARD, request.framed.size)
-    shard = np.empty(end - begin, dtype=request.dtype)
-    for first, last, outputs in _windows(request, begin, end, progress):
-        shard[first - begin : last - begin] = outputs
-    with whole_file(path) as file:
-        np.save(file, shard)
+    paths, forwards = cached_shards(
+        request.key, source, shards, write, lambda: progress(0), reads or TeacherReads(), log
+    )
+    return TokenOutputs([_undamaged(read, path) for path in paths], forwards)
 
 
 def _windows(
