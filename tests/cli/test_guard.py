@@ -102,3 +102,16 @@ def test_names_that_are_not_text_are_shown() -> None:
     from weft.errors import shown
 
     assert shown(b"a\xff\x1b[2J") == "a\\xff\\x1b[2J" and shown(b"x" * 100) == "x" * 60 + "..."
+
+
+def test_an_interrupt_that_python_wraps_is_an_interrupt(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Python 3.11 turns Ctrl-C while a dataclass is made into a RuntimeError."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr("weft.cli.main._asked", lambda *_: interrupted)
+    assert run(["models"]) == 130
+    assert capsys.readouterr().err == "weft: interrupted\n"

@@ -14,6 +14,9 @@ def main() -> None:
         from weft.cli.main import main as run
 
         sys.exit(run())
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        # Python 3.11 wraps an interrupt that strikes while a class is made in a RuntimeError.
+        if not isinstance(error, KeyboardInterrupt) and not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
         print("weft: interrupted", file=sys.stderr)
         sys.exit(130)

@@ -138,6 +138,12 @@ def run(arguments: Sequence[str]) -> int:
         return _refuse(arguments, _usage(error))
     except (KeyboardInterrupt, typer.Abort):
         status = 130
+    except RuntimeError as error:
+        if not isinstance(
+            error.__cause__, KeyboardInterrupt
+        ):  # Python 3.11 wraps one that strikes a class in the making
+            return _fault(arguments, error)
+        status = 130
     except Interrupted as interrupted:
         to_stderr(f"weft: {interrupted}")
         return 128 + interrupted.number
@@ -150,12 +156,17 @@ def run(arguments: Sequence[str]) -> int:
         status = 0  # `weft ... | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except BaseException as error:  # a panic in a native library is no Exception
-        if debugging() or isinstance(error, GeneratorExit):
-            raise
-        return _refuse(arguments, describe_fault(error, arguments), 2 if out_of_memory(error) else 1)
+        return _fault(arguments, error)
     if status == 130:
         print("weft: interrupted", file=sys.stderr)
     return status
+
+
+def _fault(arguments: Sequence[str], error: BaseException) -> int:
+    """Report a fault of ours in one line."""
+    if debugging() or isinstance(error, GeneratorExit):
+        raise error
+    return _refuse(arguments, describe_fault(error, arguments), 2 if out_of_memory(error) else 1)
 
 
 def _verbs(arguments: Sequence[str]) -> list[str]:

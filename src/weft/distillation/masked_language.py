@@ -18,6 +18,7 @@ from weft.distillation.teacher_cache import Teacher, digest_of_folder
 from weft.errors import UserError
 from weft.files import write_json
 from weft.objectives.base import Objective
+from weft.objectives.hidden_states import TeacherNetwork
 from weft.objectives.language import MaskedWords, NextToken
 from weft.objectives.soft import SoftTargets
 from weft.progress import Log, Progress
@@ -68,21 +69,6 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     own = Path(recipe.student.model)
     student.network.float()
 
-    def compared(setup: Setup, state: State) -> None:
-        """What the teacher itself would have had, of the same text with the same words hidden."""
-        if setup.held_out is None or state.best is None:
-            return
-        judge: Any = objective.teacher.to(setup.device)
-        judged = replace(setup, network=judge, objective=wanted)
-        theirs = evaluate(judged, state.pass_tokens, None, stop)[0]["words"]
-        sizes = [sum(weight.numel() for weight in network.parameters()) for network in (teacher.network, setup.network)]
-        both = [{"loss": theirs, "parameters": sizes[0]}, {"loss": state.best, "parameters": sizes[1]}]
-        write_json(run.inside / "kept.json", {"teacher": both[0], "student": both[1]})
-        log(
-            f"{run.folder}: held-out loss {state.best:.4f}, the teacher's {theirs:.4f}; "
-            f"{100 * sizes[1] / sizes[0]:.1f} % of its parameters"
-        )
-
     job = text_job(
         run,
         replace(reading, objective=aim),
@@ -98,8 +84,26 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     plan = build(FinetuneTraining, values_of(job.setup.plan), run.recipe.name, "training")
     decided = replace(recipe, training=plan, device=job.recipe.device, distill=replace(settings, length=length))
     job = replace(job, recipe=decided, same={**job.same, "teacher": teachers[0].digest})
-    compared(job.setup, drive(run, job, stop, log, progress))
+    compare(context, job.setup, drive(run, job, stop, log, progress), objective.teacher, wanted)
     return load(run.folder)
+
+
+def compare(context: Distillation, setup: Setup, state: State, network: TeacherNetwork, objective: Objective) -> None:
+    """What the teacher itself would have had, of the same text with the same words hidden."""
+    if setup.held_out is None or state.best is None:
+        return
+    judge: Any = network.to(setup.device)
+    judged = replace(setup, network=judge, objective=objective)
+    theirs = evaluate(judged, state.pass_tokens, None, context.stop)[0]["words"]
+    sizes = [
+        sum(weight.numel() for weight in network.parameters()) for network in (context.teacher.network, setup.network)
+    ]
+    both = [{"loss": theirs, "parameters": sizes[0]}, {"loss": state.best, "parameters": sizes[1]}]
+    write_json(context.run.inside / "kept.json", {"teacher": both[0], "student": both[1]})
+    context.log(
+        f"{context.run.folder}: held-out loss {state.best:.4f}, the teacher's {theirs:.4f}; "
+        f"{100 * sizes[1] / sizes[0]:.1f} % of its parameters"
+    )
 
 
 def _teacher(recipe: DistillRecipe) -> LoadedModel:

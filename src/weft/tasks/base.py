@@ -74,7 +74,8 @@ class Task(ABC):
     head: str = ""  # of the network; "": the task reads hidden states
     labels: tuple[str, ...] = ()
     needs: ClassVar[str] = ""  # what a family must do beside having the head, for messages
-    pair: bool = False  # it reads two texts at a time
+    pair: bool = False  # it reads two texts at a time ...
+    pair_order: ClassVar[str] = "one, then the other"  # ... in this order
     writes: ClassVar[bool] = False  # its output is generated text
     supervised: ClassVar[bool] = True  # learned from and evaluated on rows with targets
     parallel: ClassVar[bool] = False  # its rows may also come from two files, line for line
@@ -185,11 +186,6 @@ class Task(ABC):
     def takes_tuples(self) -> bool:
         """Whether a tuple of two texts is an input."""
         return self.pair
-
-    @property
-    def pair_order(self) -> str:
-        """In which order two texts come."""
-        return "one, then the other"
 
     def is_input(self, value: Any) -> bool:
         """Whether a value is one input, rather than several."""
@@ -532,10 +528,7 @@ class Task(ABC):
     def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> Task:
         """The task of a student of these teachers, by the section [distill] of a recipe."""
         if not self.supervised:
-            raise UserError(
-                f"a model for {self.name} teaches no task: weft finetune makes it a teacher, and --pretrain distills "
-                "its language model"
-            )
+            raise UserError(f"a model for {self.name} teaches no task: fine-tune it, or use --pretrain")
         return self
 
     def same_outputs(self, other: Task) -> bool:
