@@ -235,7 +235,7 @@ REFUSED: list[tuple[Callable[[Any, Any], None], str]] = [
     (padded, "Conv puts more around a text than it looks at"),
     (doubled, "would hold .* GB for .* tokens, more than the .* GB that such a model may"),
     (cubed, "would hold .* GB for 1,024 rows of 1 tokens"),
-    (data_shaped, "how large more is cannot be told from the graph|not a sound ONNX graph"),
+    (data_shaped, "how large more is does not follow from the graph|not a sound ONNX graph"),
     (other_type, "Cast turns numbers into another type"),
     (with_setting, "MatMul has settings that no exported model has: transA"),
     (opset, "written for ONNX 19"),

@@ -305,7 +305,7 @@ def test_pipes_and_whole_numbers(folder: Path, capsys: pytest.CaptureFixture[str
 def test_a_card_with_no_task_of_ours(task: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     card = json.loads((folder / "weft.json").read_text())
     (folder / "weft.json").write_text(json.dumps({**card, "task": task}))
-    assert "is not one of complete, fill, embed" in refused(capsys, "info", str(folder))
+    assert "is not one of classify, multilabel, regress" in refused(capsys, "info", str(folder))
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2", "vec2seq", "transformer", "lstm"])

@@ -373,7 +373,7 @@ def test_judging_in_two_files(made: Path, here: Path) -> None:
     assert found.values()["signature"] == found.signature and found.worst[0]["near"] <= found.worst[1]["near"]
     with pytest.warns(UserWarning, match="t.de, t.en: source and target look as if they were swapped"):
         model.evaluate(source=target, target=source, beam_size=1)
-    with pytest.raises(UserError, match="give one of them"):
+    with pytest.raises(UserError, match="give --data, or --source and --target"):
         model.evaluate(source, source=source, target=target)
     page = here / "page.html"
     found.write(page)
