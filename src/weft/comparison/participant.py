@@ -11,8 +11,7 @@ from typing import Any
 
 from weft.comparison.comparison import LESS
 from weft.errors import NotFinite
-from weft.metrics.bootstrap import Replicates
-from weft.metrics.worst_rows import WorstRows
+from weft.metrics.bootstrap import Replicates, WorstRows
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
