@@ -23,7 +23,6 @@ from weft.files import write_json
 from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.driver import report
-from weft.runs.plan import FEW_JUDGES
 from weft.runs.recipes import TaskRecipe
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.classify import TextTask
@@ -42,6 +41,7 @@ HISTORY = 20_000_000  # weights of former steps that L-BFGS remembers
 EMBEDDED = 2000  # rows at most that the frozen base reads
 STRENGTH = 10.0  # scikit-learn's C: how much the rows count beside the penalty on large weights
 ITERATIONS = 100
+FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
 BASELINES = "baseline.json"  # in the run folder: how the baselines did, once they have been compared
 
 Product = Callable[[Tensor], Tensor]  # d C -> n C: the rows times these weights

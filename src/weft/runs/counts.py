@@ -25,7 +25,6 @@ from weft.files import write_text
 from weft.models.ngram import Ngram, NgramConfig
 from weft.nn.rows import Ragged
 from weft.picture import ChartLine, line_chart, page, paragraph, table
-from weft.progress import Log, Progress
 from weft.runs.architecture import sizes_of
 from weft.runs.corpus import gather, texts_of
 from weft.runs.driver import card_of, record
@@ -35,7 +34,7 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.log import RunLog
 from weft.training.plan import Training
 from weft.training.run import Run
-from weft.training.signals import Stop
+from weft.training.signals import Control
 from weft.version import VERSION
 
 JUDGED = 1 << 16  # tokens that are looked up at a time
@@ -59,15 +58,7 @@ def check_counting(recipe: Recipe) -> None:
         raise UserError("an n-gram model reads every document whole: length and rows mean nothing")
 
 
-def count_text(
-    run: Run,
-    recipe: Recipe,
-    family: Family,
-    tokenizer: Tokenizer,
-    stop: Stop,
-    log: Log,
-    progress: Progress,
-) -> Model:
+def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, control: Control) -> Model:
     """Count a text, judge the model by what is held out, and leave it in the run folder."""
     sizes = {"vocabulary": tokenizer.vocabulary, **sizes_of(recipe.model)}
     config: NgramConfig = changed(find_size(family.name)[1], sizes, "[model]")
@@ -75,34 +66,34 @@ def count_text(
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
     frame = frame_of(tokenizer)
     aim = replace(recipe.objective, rows="documents")
-    dataset = gather(replace(recipe, objective=aim), "next", tokenizer, 64, None, stop, log, progress)
+    dataset = gather(replace(recipe, objective=aim), "next", tokenizer, 64, None, control)
     corpus, dev = dataset.corpus, dataset.dev
     new = record(run, recipe, torch.device("cpu"), {"parameters": 0}, texts_of(dataset))
     if not new and run.metrics.exists() and run.lines():  # the last to be written
-        log(f"{run.folder}: this run has finished already")
+        control.log(f"{run.folder}: this run has finished already")
         return load(run.folder)
     judged = f", held out {dev.size:,}" if dev is not None else ""
-    log(
+    control.log(
         f"{run.folder}: ngram of order {config.order}, {config.smoothing}\n"
         f"text: {corpus.size:,} tokens in {len(corpus.documents) - 1:,} documents{judged}"
     )
     began = time.monotonic()
-    config, network = counted(corpus, tokenizer, config, frame, stop, log, progress)
+    config, network = counted(corpus, tokenizer, config, frame, control)
     seconds = time.monotonic() - began
     layout = TextLayout(documents=recipe.text.documents, rows="documents")
     card = card_of(run, Card(weft=VERSION, task=family.task, text=layout), recipe.seed)
     opened = LoadedModel(family, config, network.eval(), {"words": config.vocabulary}, tokenizer, card)
     rows = storage(config)
-    log(storage_lines(rows, config))
+    control.log(storage_lines(rows, config))
     line: dict[str, Any] = {"step": 1, "tokens": corpus.size, "seconds": round(seconds, 3), "entries": config.entries}
     metrics: tuple[Metric, ...] = ()
     if dev is not None:
-        loss, never, of = held_out(network, dev, frame, stop, progress)
+        loss, never, of = held_out(network, dev, frame, control)
         about_it = f"perplexity {math.exp(loss):.2f} of {of:,} tokens, the ends of documents among them"
         if never:
             loss_of_others = f"{never:,} of {of:,} tokens have chance 0 under {config.smoothing}"
             about_it = f"perplexity infinite: {loss_of_others}"
-        log(f"held out: {about_it}")
+        control.log(f"held out: {about_it}")
         line["never"] = never
         if not never:
             line |= {"validation_loss": loss, "validation_words": loss}
@@ -114,7 +105,7 @@ def count_text(
         run_log.record(line)
     finally:
         run_log.close()
-    log(f"{run.folder}: counted in {seconds:.1f} s")
+    control.log(f"{run.folder}: counted in {seconds:.1f} s")
     return load(run.folder)
 
 
@@ -128,7 +119,7 @@ def frame_of(tokenizer: Tokenizer) -> Frame:
 
 
 def counted(
-    corpus: Corpus, tokenizer: Tokenizer, config: NgramConfig, frame: Frame, stop: Stop, log: Log, progress: Progress
+    corpus: Corpus, tokenizer: Tokenizer, config: NgramConfig, frame: Frame, control: Control
 ) -> tuple[NgramConfig, Ngram]:
     """The model of a text."""
     framed = Framed(corpus, frame)
@@ -139,25 +130,24 @@ def counted(
             f"among them, and an n-gram of order {config.order} needs {config.order}; try model.order={longest}"
         )
     start = frame.before[0]
-    with progress(f"counting up to order {config.order}", "tokens") as read:
-        step = stop.watched(read, "stopped while counting")
+    with control.count(f"counting up to order {config.order}", "tokens", "stopped while counting") as step:
         ngrams = count(framed, config.order, config.vocabulary, start, step)
     # What begins a text is never predicted, but for vocabularies where it also ends one; what fills rows up is no word.
     silent = {start, tokenizer.id_of("padding")} - {None, *frame.after}
     silent_tokens = tuple(sorted(token for token in silent if token is not None))
-    stop.check("stopped while counting")
-    stored = tables(ngrams, config.smoothing, config.k, config.prune, silent_tokens, log)
+    control.stop.check("stopped while counting")
+    stored = tables(ngrams, config.smoothing, config.k, config.prune, silent_tokens, control.log)
     return from_tables(stored, replace(config, silent=silent_tokens, end=frame.after[0] if frame.after else None))
 
 
 @torch.inference_mode()
-def held_out(network: Ngram, corpus: Corpus, frame: Frame, stop: Stop, progress: Progress) -> tuple[float, int, int]:
+def held_out(network: Ngram, corpus: Corpus, frame: Frame, control: Control) -> tuple[float, int, int]:
     """Nats per token of a text, ends of documents counted; how many tokens have no chance at all; and of how many."""
     framed, nats, never, tokens = Framed(corpus, frame), list[float](), 0, 0
     reach = network.config.reach
-    with progress("judging by the held-out text", "tokens") as read:
+    with control.progress("judging by the held-out text", "tokens") as read:
         for first in range(0, framed.size, JUDGED):
-            stop.check("stopped while judging")
+            control.stop.check("stopped while judging")
             # A chunk begins with what its first tokens follow on.
             places = np.arange(max(0, first - reach), min(framed.size, first + JUDGED))
             ids, documents, _ = framed.read(places)

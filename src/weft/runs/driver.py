@@ -24,7 +24,7 @@ from weft.checksums import Damaged, digest
 from weft.config import values_of, write_toml
 from weft.errors import UserError
 from weft.files import write_json
-from weft.progress import Log, Progress, lines_of_a_run, silent
+from weft.progress import Log, ProgressChoice, lines_of_a_run, progress_of
 from weft.runs.curves import write_curves
 from weft.scratch import temporary_folder
 from weft.tasks.model import device_of
@@ -33,7 +33,7 @@ from weft.training.loop import Exploded, quick_arithmetic, train
 from weft.training.plan import Training
 from weft.training.run import Run
 from weft.training.setup import Setup
-from weft.training.signals import Interrupted, Stop, listening
+from weft.training.signals import Control, Interrupted, listening
 from weft.training.state import Checkpoints, State, Unreadable
 from weft.training.watching import Watch, draw_gradients
 
@@ -70,13 +70,13 @@ def resumable(run: Run) -> Iterator[None]:
 
 
 @contextmanager
-def begun(run: Run, recipe: Any) -> Iterator[Stop]:
+def begun(run: Run, recipe: Any, log: Log, progress: ProgressChoice) -> Iterator[Control]:
     """A new run: nobody else writes there, its recipe is kept, and of one that learned nothing, nothing is left."""
     with listening() as stop, run.held(), resumable(run):
         run.check_new()  # again: somebody may have been quicker
         try:
             write_toml(recipe, run.recipe)
-            yield stop
+            yield Control(log, progress_of(progress), stop)
         except UserError:
             if run.checkpoints().newest() is None and not (run.folder / "model.safetensors").exists():
                 run.discard()
@@ -205,19 +205,19 @@ class Job:
     metric: str = "loss"  # which decides what is kept
 
 
-def drive(run: Run, job: Job, stop: Stop, log: Log, progress: Progress = silent) -> State:
+def drive(run: Run, job: Job, control: Control) -> State:
     """Train to the end, or until somebody stops it; the report is written either way."""
     setup, plan = job.setup, job.setup.plan
     parameters = sum(parameter.numel() for parameter in setup.network.parameters())
     record(run, job.recipe, setup.device, {"parameters": parameters, **job.about}, job.same)
     if job.split is not None:
         write_json(run.inside / "split.json", dict(job.split))
-    start = begin(run, plan.keep, plan.pass_tokens or 0, log)
+    start = begin(run, plan.keep, plan.pass_tokens or 0, control.log)
     state = start.state
     model = replace(job.model, card=card_of(run, job.model.card, job.recipe.seed))
     job.announce(state)
     if state.finished:
-        log(f"{run.folder}: this run has finished already")
+        control.log(f"{run.folder}: this run has finished already")
 
     def save_best(losses: dict[str, float]) -> None:
         if job.save is not None:
@@ -225,11 +225,11 @@ def drive(run: Run, job: Job, stop: Stop, log: Log, progress: Progress = silent)
         else:
             run.save_model(model, tuple(Metric(data=job.data, name=n, value=value) for n, value in losses.items()))
 
-    with recording(run, state, job.recipe.tensorboard, log, progress) as run_log:
+    with recording(run, state, job.recipe.tensorboard, control) as run_log:
         try:
             with quick_arithmetic(setup.device):
                 watch = Watch(run.gradients, state.step) if plan.watch_gradients else None
-                state = train(setup, state, start.stored, start.checkpoints, run_log, stop, save_best, watch)
+                state = train(setup, state, start.stored, start.checkpoints, run_log, control.stop, save_best, watch)
         except Interrupted as interrupted:
             steps = setup.steps if plan.minutes is None else state.steps
             of = f" of {steps:,}" if steps else ""
@@ -240,20 +240,20 @@ def drive(run: Run, job: Job, stop: Stop, log: Log, progress: Progress = silent)
         value = state.best if setup.evaluate is None else -state.best
         best = f"held-out {job.metric} {value:.4f} at step {state.best_step:,}"
     done = f"{state.step:,} step{'s' * (state.step != 1)}, {state.seconds:.0f} s of training"
-    log(f"{run.folder}: done after {done}; kept: {best}")
+    control.log(f"{run.folder}: done after {done}; kept: {best}")
     return state
 
 
 @contextmanager
-def recording(run: Run, state: State, tensorboard: bool, log: Log, progress: Progress) -> Iterator[RunLog]:
+def recording(run: Run, state: State, tensorboard: bool, control: Control) -> Iterator[RunLog]:
     """The record of a run, open while the block runs; the report is written however the block ends."""
-    with lines_of_a_run(log, progress) as lines:
+    with lines_of_a_run(control.log, control.progress) as lines:
         run_log = RunLog(run.metrics, state.metrics, run.board if tensorboard else None, state.step, *lines)
         try:
             yield run_log
         finally:
             run_log.close()
-            report(run, log)
+            report(run, control.log)
 
 
 def report(run: Run, log: Log) -> None:

@@ -23,7 +23,7 @@ from weft.data.masking import NOTHING
 from weft.errors import UserError, listed
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
 from weft.metrics.regression import RegressionMetrics
-from weft.objectives.soft import SoftTargets
+from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import LOGITS, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.base import Example, Prediction, Task, reordered, teacher_prediction

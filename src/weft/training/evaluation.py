@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -12,21 +12,12 @@ from weft.data.batching import every_example
 from weft.errors import UserError
 from weft.training.log import RunLog
 from weft.training.optim import Mean, averaged
-from weft.training.passes import autocast
 from weft.training.setup import HeldOutMetrics, Setup
 from weft.training.signals import Stop
 from weft.training.state import State
+from weft.training.step import autocast, total
 
 Results = tuple[dict[str, float], HeldOutMetrics | None]
-
-
-def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Counts of several batches added up by name."""
-    sums: dict[str, int] = {}
-    for batch in counts:
-        for name, count in batch.items():
-            sums[name] = sums.get(name, 0) + count
-    return sums
 
 
 def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> Results:

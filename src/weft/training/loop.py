@@ -24,14 +24,12 @@ from weft.nn.multihead import Attention
 from weft.nn.rows import Batch
 from weft.training.evaluation import evaluate, record_evaluation
 from weft.training.log import RunLog, fitted, memory_used, peak_of, time_left
-from weft.training.operations import Operations
 from weft.training.optim import Mean, averaged, fill, optimizer_tensors, set_learning_rate
-from weft.training.passes import graphs_compiled
 from weft.training.plan import learning_rate_at
 from weft.training.setup import Setup
 from weft.training.signals import Interrupted, Stop
 from weft.training.state import Checkpoints, State
-from weft.training.step import Group, Stepper, group_of
+from weft.training.step import Group, Operations, Stepper, graphs_compiled, group_of
 from weft.training.watching import Watch
 
 MEASURED = 200  # steps after which a run's speed is known, if not before
