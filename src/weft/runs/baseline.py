@@ -189,11 +189,7 @@ def fit(product: Product, features: int, targets: Tensor, kind: str, strength: f
 
 
 def _judged(
-    task: TextTask,
-    rows: Sequence[Example],
-    dev: Sequence[Example],
-    products: tuple[Product, Product],
-    features: int,
+    task: TextTask, rows: Sequence[Example], dev: Sequence[Example], products: tuple[Product, Product], features: int
 ) -> Any:
     """The task's metrics of a linear model on the held-out rows."""
     targets = torch.from_numpy(task.targets(rows))
@@ -251,12 +247,7 @@ def compare_baselines(
             "--class-weights balanced may help"
         )
     values = [
-        {
-            "name": each.name,
-            "rows": each.rows,
-            metric: each.metrics.result()[metric].value,
-            "seconds": each.seconds,
-        }
+        {"name": each.name, "rows": each.rows, metric: each.metrics.result()[metric].value, "seconds": each.seconds}
         for each in by_score
         if math.isfinite(each.metrics.result()[metric].value)
     ]

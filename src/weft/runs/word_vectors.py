@@ -24,7 +24,7 @@ from weft.errors import UserError, listed
 from weft.models.vectors import VectorsConfig
 from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs.corpus import named_files, text_of, tokens_of
-from weft.runs.driver import Begun, begin, begun, card_of, device_for, record, recording
+from weft.runs.driver import begin, begun, card_of, device_for, record, recording
 from weft.runs.recipes import VectorsRecipe, overlaid, vectors_recipe
 from weft.tasks.model import Model, load
 from weft.text.row_problems import Skipped
@@ -34,7 +34,7 @@ from weft.text.tokenizers.words import learned_words
 from weft.training.log import RunLog, time_left
 from weft.training.run import Run
 from weft.training.signals import Control, Stop
-from weft.training.state import State
+from weft.training.state import Begun, State
 from weft.vectors.cbow import Cbow
 from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.plan import Learning
@@ -191,13 +191,7 @@ def _learning(
 
 
 def _word2vec(
-    plan: Learning,
-    seed: int,
-    corpus: Corpus,
-    counts: Integers,
-    device: torch.device,
-    begin: int,
-    stack: ExitStack,
+    plan: Learning, seed: int, corpus: Corpus, counts: Integers, device: torch.device, begin: int, stack: ExitStack
 ) -> VectorsLoop:
     assert plan.epochs is not None and plan.learning_rate is not None
     kind: type[Word2Vec[Any]] = SkipGram if plan.way == "skip-gram" else Cbow
