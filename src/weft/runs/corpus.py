@@ -65,8 +65,8 @@ def tokens_of(text: TextFiles, tokenizer: Tokenizer, what: str, sentences: bool,
     """The tokens of a text, from the cache or made now; `what`: for the progress bar."""
     skipped = Skipped()
     with control.count(f"tokenizing {what}", "characters", "stopped while tokenizing; what is done is kept") as watched:
-        waiting = "weft: note: another process is tokenizing this text; waiting for it"
-        corpus = tokenized(text, tokenizer, sentences, watched, lambda: control.log(waiting), skipped)
+        waiting = "another process is tokenizing this text; waiting for it"
+        corpus = tokenized(text, tokenizer, sentences, watched, lambda: control.note(waiting), skipped)
     log_notes(skipped.lines(), control.log)
     if not corpus.size:
         raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
@@ -134,22 +134,17 @@ def gather(
         start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
         prepare = partial(shift, longest=longest, start=None if start == end else start)
     elif spans is not None:
-        _note_sentinels(spans, length, control.log)
+        wanted = int(spans.wanted(np.array([spans.raw(length)]))[1][0])
+        if wanted > len(spans.sentinels):
+            control.note(
+                f"rows of {length} tokens would have {wanted} gaps; the vocabulary has "
+                f"{len(spans.sentinels)} sentinels, so there are as many gaps, and longer ones"
+            )
         prepare = partial(spans.apply, longest=longest)
     else:
         masking = Masking.of(tokenizer, aim.mask, aim.whole_words, recipe.seed)
         prepare = partial(masking.apply, longest=longest, filled=filled and source.even)
     return TextDataset(source, short, held_out, prepare, corpus, dev)
-
-
-def _note_sentinels(spans: SpanCorruption, length: int, log: Log) -> None:
-    """A note where rows would have more gaps than the vocabulary has sentinels."""
-    wanted = int(spans.wanted(np.array([spans.raw(length)]))[1][0])
-    if wanted > len(spans.sentinels):
-        log(
-            f"weft: note: rows of {length} tokens would have {wanted} gaps; the vocabulary has "
-            f"{len(spans.sentinels)} sentinels, so there are as many gaps, and longer ones"
-        )
 
 
 def next_frame(tokenizer: Tokenizer, stream: bool, lead: bool = False) -> Frame:

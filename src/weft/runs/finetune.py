@@ -94,10 +94,11 @@ def finetune(
     columns may be named: `columns={"text": "summary", "label": "team"}`. A base that is a model in memory is kept in
     the run folder, so that the run can be resumed.
     """
-    rows = RunRows()
-    in_memory = isinstance(base, Model)
-    if isinstance(base, Model):
-        base = _saved(base)
+    rows, in_memory = RunRows(), isinstance(base, Model)
+    if isinstance(base, Model):  # a folder for now, named as the one that it was opened from
+        model, name = base, base.folder.name if base.folder is not None else ""
+        base = scratch_folder() / (name or "model")
+        model.save(base)
     if not isinstance(recipe, TaskRecipe):
         more = more if columns is None else overlaid(more, {"data": {"columns": dict(columns)}})
         values = {"task.name": task, "model.base": base, "model.vectors": vectors}
@@ -120,13 +121,6 @@ def finetune(
         if in_memory and base is not None:
             shutil.copytree(base, recipe.model["base"])
         return go(run, recipe, control)
-
-
-def _saved(model: Model) -> Path:
-    """A model in memory as a folder for now, named as the one that it was opened from."""
-    folder = scratch_folder() / (model.folder.name if model.folder is not None and model.folder.name else "model")
-    model.save(folder)
-    return folder
 
 
 def _check(recipe: TaskRecipe) -> None:
@@ -187,7 +181,7 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
         evaluate=None if metric == "loss" else selection.evaluate,
         pace=_own_words(recipe, model, plan.steps or 1),
         capture=capture,
-        faster=_faster(plan, task),
+        faster={f"heads.{task.head}.": plan.head_rate} if plan.head_rate else {},  # a new head
     )
     baselines = list[Baseline]()
 
@@ -308,11 +302,6 @@ def _tokenized(
         control.note(f"{note}")
     # The held-out windows are for the loss; the metrics are those of whole texts.
     return train.for_training(MOST_WINDOWS, seed, capture), dev.for_training(MOST_WINDOWS, 0, False)
-
-
-def _faster(plan: FinetuneTraining, task: Task) -> dict[str, float]:
-    """Weights that learn at a multiple of the learning rate: those of a new head."""
-    return {f"heads.{task.head}.": plan.head_rate} if plan.head_rate and plan.head_rate != 1 else {}
 
 
 def _own_words(recipe: TaskRecipe, opened: LoadedModel, steps: int) -> Callable[[int], dict[str, Tensor]] | None:

@@ -36,7 +36,7 @@ from weft.runs.recipes import Recipe, recipe_values
 from weft.runs.resume import resume
 from weft.tasks.complete import complete
 from weft.tasks.contexts import by_context
-from weft.tasks.model import Model, load, new
+from weft.tasks.model import load, new
 from weft.tasks.perplexity import perplexity
 from weft.text.tokenizers.training import learn
 from weft.training.run import Run
@@ -434,7 +434,10 @@ def climb(place: LadderFolder, name: str, control: Control) -> dict[str, Any]:
     ladder = read_toml(LadderRecipe, place.run.recipe)
     folder = place.rung(name)
     if not rung_of(name, ladder.rungs).learns:
-        model = _as_made(place, ladder, name)
+        if not (folder / "config.json").is_file():
+            family = dict(recipe_of(name, "", ladder.rungs)["model"])
+            new(family.pop("family"), place.vocabulary, settings=family, seed=ladder.seed).save(folder)
+        model = load(folder)
     elif Run(folder).recipe.is_file():
         model = resume(folder, log=control.log, progress=control.progress)
     else:
@@ -445,15 +448,6 @@ def climb(place: LadderFolder, name: str, control: Control) -> dict[str, Any]:
     result["device"] = device.type
     write_manifest(place.result(name), result)
     return result
-
-
-def _as_made(place: LadderFolder, ladder: LadderRecipe, name: str) -> Model:
-    """A model that has learned nothing."""
-    folder = place.rung(name)
-    if not (folder / "config.json").is_file():
-        family = dict(recipe_of(name, "", ladder.rungs)["model"])
-        new(family.pop("family"), place.vocabulary, settings=family, seed=ladder.seed).save(folder)
-    return load(folder)
 
 
 def _recipe(place: LadderFolder, ladder: LadderRecipe, name: str) -> Recipe:
