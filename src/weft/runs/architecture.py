@@ -132,10 +132,7 @@ def vocabulary_for(
     inside: str = "",
     like: Tokenizer | None = None,
 ) -> Tokenizer:
-    """The run's own vocabulary, the one asked for, or one learned from the texts; `inside` a folder of the run's.
-
-    `like`: a tokenizer of words, by whose rules the texts are cut into words.
-    """
+    """The run's own vocabulary, the one asked for, or one learned from the texts, cut into words as `like` does."""
     folder = run.folder / inside
     if (folder / "tokenizer_config.json").exists():  # the last of its files to be written
         return load_tokenizer(folder)
@@ -255,10 +252,7 @@ def begun_from(model: Mapping[str, Any], family: Family, on_bad_row: str = "stop
 
 @torch.no_grad()
 def fill_table(network: nn.Module, tokenizer: Tokenizer, start: Start, seed: int, log: Log) -> None:
-    """Put the vectors of the words that have one into the table of tokens; the others are drawn to vary as much.
-
-    What stands for unknown words gets the vector that stands for them there, else the mean of all.
-    """
+    """Put the vectors of the words that have one into the table of tokens; the others are drawn to vary as much."""
     specials = {name: role for role, name in vars(tokenizer.roles).items() if name is not None}
     places = start.tokenizer.tokens
     words = sorted(tokenizer.tokens.items(), key=lambda item: item[1])

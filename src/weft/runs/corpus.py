@@ -107,7 +107,7 @@ def gather(
     control: Control,
     filled: bool = False,
 ) -> TextDataset:
-    """The dataset of a run with this objective; `begin`: the token that the output of an encoder-decoder begins with.
+    """The dataset of a run with this objective; `begin`: the first token of an encoder-decoder's output.
 
     `filled`: the number of labels of full rows depends on their size alone, for passes of one shape.
     """
@@ -148,10 +148,7 @@ def gather(
 
 
 def next_frame(tokenizer: Tokenizer, stream: bool, lead: bool = False) -> Frame:
-    """The special tokens around a text where each token predicts the next; `stream`: texts follow each other in rows.
-
-    `lead`: the first text has a token before it too, so that all its tokens are predicted.
-    """
+    """The special tokens around a text of which each predicts the next; `lead`: one before the first text too."""
     start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
     start = end if start is None else start
     # Where texts follow each other, one token that both ends and begins a text stands there once.

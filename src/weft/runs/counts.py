@@ -158,13 +158,10 @@ def held_out(network: Ngram, corpus: Corpus, frame: Frame, control: Control) -> 
 
 
 def storage(config: NgramConfig) -> list[tuple[int, int, int, int]]:
-    """By order: n-grams that are stored, their bytes, and the parameters of an MLP that looks back as far.
-
-    A table has a key, a chance and a back-off weight for each n-gram, 8 bytes each; single words need no key, and the
-    longest no weight.
-    """
+    """By order: n-grams that are stored, their bytes, and the parameters of an MLP that looks back as far."""
     rows, (family, usual) = [], find_size("mlp")
     for order, entries in enumerate(config.entries, 1):
+        # A chance, a key but for single words, and a back-off weight but for the longest: 8 bytes each.
         size = entries * 8 * (1 + (order > 1) + (order < config.order))
         mlp = replace(usual, vocabulary=config.vocabulary, window=max(1, order - 1))
         rows.append((order, entries, size, measure(family, mlp, usual_heads(family, mlp)).parameters))

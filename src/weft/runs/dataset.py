@@ -176,10 +176,7 @@ def announce_long(examples: Sequence[Example], framing: Framing, log: Log) -> No
 
 
 def checked(task: Task, examples: list[Example], on_bad_row: str, log: Log) -> list[Example]:
-    """The examples whose targets the task knows; others stop, all of them in one error, or are counted.
-
-    An example without a target passes.
-    """
+    """The examples without a target, or with one that the task knows; others stop in one error, or are counted."""
     skipped, problems, kept = Skipped(), Problems(), list[Example]()
     with suppress(UserError):  # most often all is well
         task.check_targets([example for example in examples if task.has_target(example)])

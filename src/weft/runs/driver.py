@@ -104,11 +104,6 @@ def half_precision(device: torch.device) -> Literal["bf16", "fp32"]:
     return "bf16" if half else "fp32"
 
 
-def pass_tokens(device: torch.device) -> int:
-    """Tokens that go through the network at once unless given."""
-    return 1 << 16 if device.type == "cuda" else 1 << 14
-
-
 def settled(plan: P, device: torch.device, batch: int, steps: int | None, every: int | None, learning_rate: float) -> P:
     """The plan of any run with every open choice made, so that the recipe in the run folder says it all."""
     return replace(
@@ -116,7 +111,7 @@ def settled(plan: P, device: torch.device, batch: int, steps: int | None, every:
         steps=steps,
         epochs=None,
         batch=batch,
-        pass_tokens=plan.pass_tokens or pass_tokens(device),
+        pass_tokens=plan.pass_tokens or (1 << 16 if device.type == "cuda" else 1 << 14),
         learning_rate=plan.learning_rate or learning_rate,
         evaluate_every=every,
         save_every=plan.save_every or every,
@@ -127,10 +122,7 @@ def settled(plan: P, device: torch.device, batch: int, steps: int | None, every:
 
 
 def record(run: Run, recipe: Any, device: torch.device, about: Mapping[str, Any], same: Mapping[str, Any]) -> bool:
-    """Write down what a run was made with; when it is resumed, check that `same` still is. Whether it is new.
-
-    `about` is brought up to date when a run is resumed: a teacher may have had to read again.
-    """
+    """Write down what a run was made with; of a resumed one, check `same` and update `about`. Whether it is new."""
     if not run.about.exists():
         write_toml(recipe, run.recipe)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type

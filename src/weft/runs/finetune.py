@@ -421,13 +421,10 @@ def _from_base(
 
 
 def few_rows_plan(rows: int, labels: int) -> tuple[int, int]:
-    """Rows in a step, and steps: three times through the rows, ten times where they are few, and never below STEPS.
-
-    More labels take longer to tell apart; twice as long for 16 of them.
-    """
+    """Rows in a step, and steps: three times through the rows, ten times where they are few, and never below STEPS."""
     batch = next((batch for most, batch in BATCHES if rows < most), 32)
     at_least = max(STEPS, min(math.ceil(10 * rows / batch), MOST_STEPS))
-    longer = min(2.0, max(1.0, (labels / 4) ** 0.5))
+    longer = min(2.0, max(1.0, (labels / 4) ** 0.5))  # to tell more labels apart; twice as long for 16 of them
     return batch, max(math.ceil(3 * rows / batch), math.ceil(at_least * longer))
 
 

@@ -221,8 +221,7 @@ def text_job(
 ) -> Job:
     """Train a model on the text of a recipe, whose objective has its name and its kind of rows already.
 
-    `base`: what it began from, for its card; `share` of the usual learning rate; `capture`: passes over full rows
-    may be played back from CUDA graphs.
+    `base`: what it began from; `share` of the usual learning rate; `capture`: full rows may go through CUDA graphs.
     """
     aim, name = recipe.objective, recipe.objective.name
     assert name is not None

@@ -50,10 +50,7 @@ def with_seeds(
     log: Log = to_logger,
     progress: ProgressChoice = None,
 ) -> Seeds:
-    """Train with `count` seeds, each in `seed-N` of the folder, and put the best model into the folder itself.
-
-    Called again after it was broken off, it goes on where it was.
-    """
+    """Train, or go on, with `count` seeds, each in `seed-N` of the folder, and put the best model into the folder."""
     if not 2 <= count <= 1000:
         raise UserError(f"seeds must be between 2 and 1000, not {count}")
     plan = read_recipe(recipe, settings, TaskRecipe)

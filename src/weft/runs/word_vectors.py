@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -47,14 +47,6 @@ SHOWN = 0.5  # seconds between two passing lines
 LAST = 1e-3  # share of the first rate that is left at the end of word2vec, as its own program has it
 
 Integers = NDArray[np.int64]
-
-
-class Learner(Protocol):
-    """What learns: two tables that each step moves."""
-
-    def tensors(self) -> dict[str, Tensor]: ...
-    def load(self, stored: Mapping[str, Tensor]) -> None: ...
-    def matrix(self) -> Tensor: ...
 
 
 def learn_vectors(
@@ -247,7 +239,7 @@ class VectorsLoop:
     """Word vectors in training: what each step does, the record, and checkpoints by the clock."""
 
     epochs: int
-    learner: Learner
+    learner: Glove | Word2Vec[Any]
     step: Callable[[int], float]  # learns from one block of words; the mean loss
     steps: int
     words: int  # in a step

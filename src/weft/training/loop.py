@@ -1,8 +1,4 @@
-"""The loop: one plain function that trains any network on any objective, and can be broken off at any moment.
-
-Each step's examples, masks and dropout follow from the seed and the step's number, so a run that goes on from a
-checkpoint does what the unbroken run would have done.
-"""
+"""The loop: trains any network on any objective, and goes on from a checkpoint as the unbroken run would have."""
 
 from __future__ import annotations
 

@@ -166,6 +166,8 @@ SHORT = MEGABYTE // 16  # bytes that .git, HEAD, commondir and a file of one ref
 PACKED = 64 * MEGABYTE  # bytes that packed-refs may have: about a million references
 
 
+# git itself is not run: the configuration of a repository names programs that git starts (core.fsmonitor, filters,
+# hooks), and a folder that somebody else has made must not run code.
 def revision(folder: Path) -> str | None:
     """The commit that is checked out in a folder or one above it; None where there is no repository or no commit."""
     try:
