@@ -78,7 +78,11 @@ def write_curves(folders: Sequence[Path], out: Path) -> None:
         records.append(RunRecord(str(folder), folder, run.lines(), recipe, *_unit(folder, recipe)))
         groups.setdefault(records[-1].key, []).append(records[-1])
     alone = records[0] if len(records) == 1 else None
-    parts = [] if alone is None else _reached(alone)
+    parts = list[str]()
+    if alone is not None:  # what its best model reached on the held-out rows, and its scores over time
+        path = Run(alone.folder).evaluation
+        first, *others = evaluation_parts(Evaluation.read(path)) if path.is_file() else [""]
+        parts = [part for part in (first, _baselines(alone.folder), *_metrics([alone]), *others) if part]
     rows = [_row(record) for record in records]
     facts = table(HEADER, rows) if alone is None else entries(dict(zip(HEADER, rows[0], strict=True)))
     parts.append(heading("Training") + facts)
@@ -137,13 +141,6 @@ def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
 
 
 # ----------------------------------------------------------------------------------------------------------- charts
-
-
-def _reached(record: RunRecord) -> list[str]:
-    """What the best model of a single run reached on the held-out rows, and its scores over time."""
-    path = Run(record.folder).evaluation
-    first, *others = evaluation_parts(Evaluation.read(path)) if path.is_file() else [""]
-    return [part for part in (first, _baselines(record.folder), *_metrics([record]), *others) if part]
 
 
 def _baselines(folder: Path) -> str:

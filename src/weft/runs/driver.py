@@ -54,6 +54,15 @@ def scratch_folder() -> Path:
 # ------------------------------------------------------------------------------------------------------ before work
 
 
+def new_run(recipe: Any) -> Run:
+    """The folder of a run that is about to begin; nothing may be there."""
+    if recipe.out is None:
+        raise UserError("no folder for the run: give --out FOLDER")
+    run = Run(Path(recipe.out))
+    run.check_new()
+    return run
+
+
 @contextmanager
 def resumable(run: Run) -> Iterator[None]:
     """Whatever stops a run, its last words say how to go on."""

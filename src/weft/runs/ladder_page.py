@@ -201,18 +201,15 @@ def _contexts(rungs: Sequence[Rung]) -> str:
 def _samples(results: dict[str, Any]) -> str:
     parts = list[str]()
     for rung in results["rungs"]:
-        parts.append(paragraph(f"{rung['title']} ({rung['name']}): {rung['about']}. It sees {_sees(rung)}."))
+        sees = rung["sees"]
+        if rung.get("context") and not rung.get("reach"):
+            sees = f"{sees}, {rung['context']} of them at most"
+        elif rung.get("reach") and not rung["counted"]:
+            sees = f"the last {rung['reach']} tokens"
+        parts.append(paragraph(f"{rung['title']} ({rung['name']}): {rung['about']}. It sees {sees}."))
         if "sample" in rung:
             parts.append(verbatim(f"{rung['sample']['prompt']}▸{rung['sample']['text']}"))
     return "".join(parts)
-
-
-def _sees(rung: Rung) -> str:
-    if rung.get("context") and not rung.get("reach"):
-        return f"{rung['sees']}, {rung['context']} of them at most"
-    if rung.get("reach") and not rung["counted"]:
-        return f"the last {rung['reach']} tokens"
-    return str(rung["sees"])
 
 
 def _method(results: dict[str, Any]) -> str:

@@ -36,7 +36,7 @@ from weft.runs.architecture import (
 from weft.runs.corpus import TextDataset, gather, named_files, resolved_documents, text_of, texts_of
 from weft.runs.counts import check_counting, count_text
 from weft.runs.dataset import absolute
-from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, settled
+from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, settled
 from weft.runs.recipes import Recipe, overlaid, read_recipe
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model, load, new
@@ -65,10 +65,7 @@ def pretrain(
     """
     if not isinstance(recipe, Recipe):
         recipe = read_recipe(recipe, overlaid(settings or {}, more), Recipe)
-    if recipe.out is None:
-        raise UserError("no folder for the run: give --out FOLDER")
-    run = Run(Path(recipe.out))
-    run.check_new()
+    run = new_run(recipe)
     _family(recipe)  # all that can be wrong without reading the text is checked before anything is made
     if "vectors" in recipe.model:
         find_vectors(recipe.model["vectors"])

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from weft.errors import UserError, listed
 from weft.models.vectors import VectorsConfig
 from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs.corpus import named_files, text_of, tokens_of
-from weft.runs.driver import begin, begun, card_of, device_for, record, recording
+from weft.runs.driver import begin, begun, card_of, device_for, new_run, record, recording
 from weft.runs.recipes import VectorsRecipe, overlaid, vectors_recipe
 from weft.tasks.model import Model, load
 from weft.text.row_problems import Skipped
@@ -63,10 +62,7 @@ def learn_vectors(
     """
     if not isinstance(recipe, VectorsRecipe):
         recipe = vectors_recipe(recipe, overlaid(settings or {}, more))
-    if recipe.out is None:
-        raise UserError("no folder for the run: give --out FOLDER")
-    run = Run(Path(recipe.out))
-    run.check_new()
+    run = new_run(recipe)
     paths = text_of(recipe).paths()
     if not paths:
         raise UserError("no text: give --text FILE")
