@@ -36,10 +36,10 @@ from weft.runs.recipes import FinetuneTraining
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 from weft.training.log import RunLog
-from weft.training.loop import train
+from weft.training.loop import Trainer
 from weft.training.setup import Setup
 from weft.training.signals import listening
-from weft.training.state import Checkpoints, State
+from weft.training.state import Begun, Checkpoints, State
 from weft.training.step import Passes, total
 
 LENGTHS = [5, 12, 1, 12]
@@ -379,7 +379,7 @@ def run(folder: Path, steps: int) -> tuple[State, dict[str, Any], Setup]:
     state, stored = (State(pass_tokens=100), None) if found is None else found[:2]
     log = RunLog(folder / "metrics.jsonl", state.metrics, None, state.step, lambda line: None)
     with listening() as stop:
-        train(setup, state, stored, checkpoints, log, stop, lambda scores: None)
+        Trainer(setup, Begun(checkpoints, state, stored), log, stop, lambda scores: None).train()
     log.close()
     tensors = checkpoints.load()
     assert tensors is not None

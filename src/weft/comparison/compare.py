@@ -14,8 +14,7 @@ from weft.comparison.comparison import LESS, Comparison, Standing, lost
 from weft.comparison.cost import SECONDS, TEXTS, Costs, Measured, measure, total_costs
 from weft.data.reading import read_table
 from weft.errors import NotFinite, UserError, listed, shown
-from weft.metrics.bootstrap import Replicates, Score
-from weft.metrics.worst_rows import WorstRows
+from weft.metrics.bootstrap import Replicates, Score, WorstRows
 from weft.progress import ProgressChoice, log_notes, progress_of, to_logger
 from weft.tasks.base import Example, Normalization, Prediction, Task
 from weft.tasks.evaluate import ReadCounts

@@ -67,7 +67,11 @@ def chosen_family(model: Mapping[str, Any], tokenizer: TokenizerSection, sizes: 
     family, config = find_size(chosen["family"], chosen.get("size"), sizes.get("heads"))
     check_config(family, changed(config, sizes, "[model]"))
     if "vectors" in chosen:
-        check_vectors(family, chosen["vectors"], tokenizer.folder is None and tokenizer.kind or "word")
+        if not fits_vectors(family):
+            able = listed([each.name for each in FAMILIES.values() if fits_vectors(each)])
+            raise UserError(f"--vectors: the table of {family.name} is not filled with word vectors; that of {able} is")
+        if tokenizer.folder is None and tokenizer.kind not in (None, "word"):
+            raise UserError(f"--vectors: word vectors need a word vocabulary, not tokenizer.kind {tokenizer.kind}")
     return family
 
 
@@ -128,10 +132,7 @@ def vocabulary_for(
     inside: str = "",
     like: Tokenizer | None = None,
 ) -> Tokenizer:
-    """The run's own vocabulary, the one asked for, or one learned from the texts; `inside` a folder of the run's.
-
-    `like`: a tokenizer of words, by whose rules the texts are cut into words.
-    """
+    """The run's own vocabulary, the one asked for, or one learned from the texts, cut into words as `like` does."""
     folder = run.folder / inside
     if (folder / "tokenizer_config.json").exists():  # the last of its files to be written
         return load_tokenizer(folder)
@@ -216,29 +217,11 @@ class Start:
     matrix: Tensor  # n d
     tokenizer: Tokenizer
 
-    @property
-    def width(self) -> int:
-        return self.matrix.shape[1]
-
 
 def fits_vectors(family: Family) -> bool:
     """Whether the table of a family may be as wide as any vectors, and its tokens may be words."""
     free = not family.config.has("heads") and family.config.has("width")
     return free and family.specials is None and not family.reads and not family.counts
-
-
-def check_vectors(family: Family, name: str, kind: str) -> None:
-    """All that can be wrong with the choice of vectors before they are read."""
-    if not fits_vectors(family):
-        able = listed([each.name for each in FAMILIES.values() if fits_vectors(each)])
-        raise UserError(f"--vectors: the table of {family.name} is not filled with word vectors; that of {able} is")
-    if kind != "word":
-        raise UserError(f"--vectors: word vectors need a word vocabulary, not tokenizer.kind {kind}")
-
-
-def width_of_table(family: Family) -> str:
-    """What a family's config calls the width of its table of tokens."""
-    return "embedding_width" if "embedding_width" in family.config.__dataclass_fields__ else "width"
 
 
 def find_vectors(name: str) -> Path:
@@ -259,20 +242,17 @@ def begun_from(model: Mapping[str, Any], family: Family, on_bad_row: str = "stop
     if opened.tokenizer is None or opened.tokenizer.kind not in ("word", "whitespace"):
         raise UserError(f"{path}: has no vocabulary of words")
     start = Start(path, opened.network.get_parameter("tokens.weight").detach().float(), opened.tokenizer)
-    field = width_of_table(family)
-    if model.get(field) not in (None, start.width):
+    field, width = "embedding_width" if family.config.has("embedding_width") else "width", start.matrix.shape[1]
+    if model.get(field) not in (None, width):
         raise UserError(
-            f"{path}: its vectors have {start.width} numbers, but model.{field} is set to {model[field]}; leave it out"
+            f"{path}: its vectors have {width} numbers, but model.{field} is set to {model[field]}; leave it out"
         )
-    return {**model, field: start.width}, start
+    return {**model, field: width}, start
 
 
 @torch.no_grad()
 def fill_table(network: nn.Module, tokenizer: Tokenizer, start: Start, seed: int, log: Log) -> None:
-    """Put the vectors of the words that have one into the table of tokens; the others are drawn to vary as much.
-
-    What stands for unknown words gets the vector that stands for them there, else the mean of all.
-    """
+    """Put the vectors of the words that have one into the table of tokens; the others are drawn to vary as much."""
     specials = {name: role for role, name in vars(tokenizer.roles).items() if name is not None}
     places = start.tokenizer.tokens
     words = sorted(tokenizer.tokens.items(), key=lambda item: item[1])

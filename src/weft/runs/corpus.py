@@ -21,7 +21,7 @@ from weft.errors import UserError, listed
 from weft.nn.rows import Batch
 from weft.progress import Log, log_notes
 from weft.runs.recipes import Recipe
-from weft.text.documents import DOCUMENTS, NAMES
+from weft.text.plain_text import DOCUMENTS, NAMES
 from weft.text.records import document_kinds
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -65,8 +65,8 @@ def tokens_of(text: TextFiles, tokenizer: Tokenizer, what: str, sentences: bool,
     """The tokens of a text, from the cache or made now; `what`: for the progress bar."""
     skipped = Skipped()
     with control.count(f"tokenizing {what}", "characters", "stopped while tokenizing; what is done is kept") as watched:
-        waiting = "weft: note: another process is tokenizing this text; waiting for it"
-        corpus = tokenized(text, tokenizer, sentences, watched, lambda: control.log(waiting), skipped)
+        waiting = "another process is tokenizing this text; waiting for it"
+        corpus = tokenized(text, tokenizer, sentences, watched, lambda: control.note(waiting), skipped)
     log_notes(skipped.lines(), control.log)
     if not corpus.size:
         raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
@@ -107,7 +107,7 @@ def gather(
     control: Control,
     filled: bool = False,
 ) -> TextDataset:
-    """The dataset of a run with this objective; `begin`: the token that the output of an encoder-decoder begins with.
+    """The dataset of a run with this objective; `begin`: the first token of an encoder-decoder's output.
 
     `filled`: the number of labels of full rows depends on their size alone, for passes of one shape.
     """
@@ -134,7 +134,12 @@ def gather(
         start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
         prepare = partial(shift, longest=longest, start=None if start == end else start)
     elif spans is not None:
-        _note_sentinels(spans, length, control.log)
+        wanted = int(spans.wanted(np.array([spans.raw(length)]))[1][0])
+        if wanted > len(spans.sentinels):
+            control.note(
+                f"rows of {length} tokens would have {wanted} gaps; the vocabulary has "
+                f"{len(spans.sentinels)} sentinels, so there are as many gaps, and longer ones"
+            )
         prepare = partial(spans.apply, longest=longest)
     else:
         masking = Masking.of(tokenizer, aim.mask, aim.whole_words, recipe.seed)
@@ -142,21 +147,8 @@ def gather(
     return TextDataset(source, short, held_out, prepare, corpus, dev)
 
 
-def _note_sentinels(spans: SpanCorruption, length: int, log: Log) -> None:
-    """A note where rows would have more gaps than the vocabulary has sentinels."""
-    wanted = int(spans.wanted(np.array([spans.raw(length)]))[1][0])
-    if wanted > len(spans.sentinels):
-        log(
-            f"weft: note: rows of {length} tokens would have {wanted} gaps; the vocabulary has "
-            f"{len(spans.sentinels)} sentinels, so there are as many gaps, and longer ones"
-        )
-
-
 def next_frame(tokenizer: Tokenizer, stream: bool, lead: bool = False) -> Frame:
-    """The special tokens around a text where each token predicts the next; `stream`: texts follow each other in rows.
-
-    `lead`: the first text has a token before it too, so that all its tokens are predicted.
-    """
+    """The special tokens around a text of which each predicts the next; `lead`: one before the first text too."""
     start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
     start = end if start is None else start
     # Where texts follow each other, one token that both ends and begins a text stands there once.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from weft.models.ngram import Ngram, NgramConfig
 from weft.nn.rows import Ragged
 from weft.picture import ChartLine, line_chart, page, paragraph, table
 from weft.runs.architecture import sizes_of
-from weft.runs.corpus import gather, texts_of
+from weft.runs.corpus import gather, next_frame, texts_of
 from weft.runs.driver import card_of, record
 from weft.runs.recipes import ObjectiveSection, Recipe
 from weft.tasks.model import Model, load
@@ -64,7 +65,9 @@ def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, c
     config: NgramConfig = changed(find_size(family.name)[1], sizes, "[model]")
     if tokenizer.vocabulary > config.vocabulary:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
-    frame = frame_of(tokenizer)
+    frame = next_frame(tokenizer, stream=False)  # one token before and after each document, as lmplz has it
+    if not frame.before:
+        raise UserError("this vocabulary has no token that begins or ends a text, and counting needs one")
     aim = replace(recipe.objective, rows="documents")
     dataset = gather(replace(recipe, objective=aim), "next", tokenizer, 64, None, control)
     corpus, dev = dataset.corpus, dataset.dev
@@ -89,33 +92,22 @@ def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, c
     metrics: tuple[Metric, ...] = ()
     if dev is not None:
         loss, never, of = held_out(network, dev, frame, control)
-        about_it = f"perplexity {math.exp(loss):.2f} of {of:,} tokens, the ends of documents among them"
-        if never:
-            loss_of_others = f"{never:,} of {of:,} tokens have chance 0 under {config.smoothing}"
-            about_it = f"perplexity infinite: {loss_of_others}"
-        control.log(f"held out: {about_it}")
         line["never"] = never
-        if not never:
+        if never:
+            control.log(
+                f"held out: perplexity infinite: {never:,} of {of:,} tokens have chance 0 under {config.smoothing}"
+            )
+        else:
+            ends = "the ends of documents among them"
+            control.log(f"held out: perplexity {math.exp(loss):.2f} of {of:,} tokens, {ends}")
             line |= {"validation_loss": loss, "validation_words": loss}
             metrics = (Metric(data=dev.hash, name="loss", value=loss),)
     _picture(run, config, rows)
     run.save_model(opened, metrics)
-    run_log = RunLog(run.metrics, 0)
-    try:
+    with closing(RunLog(run.metrics, 0)) as run_log:
         run_log.record(line)
-    finally:
-        run_log.close()
     control.log(f"{run.folder}: counted in {seconds:.1f} s")
     return load(run.folder)
-
-
-def frame_of(tokenizer: Tokenizer) -> Frame:
-    """What stands before and after each document: one token each, as lmplz has it."""
-    start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
-    start = end if start is None else start
-    if start is None:
-        raise UserError("this vocabulary has no token that begins or ends a text, and counting needs one")
-    return Frame((start,), () if end is None else (end,))
 
 
 def counted(
@@ -166,23 +158,14 @@ def held_out(network: Ngram, corpus: Corpus, frame: Frame, control: Control) -> 
 
 
 def storage(config: NgramConfig) -> list[tuple[int, int, int, int]]:
-    """By order: n-grams that are stored, their bytes, and the parameters of an MLP that looks back as far.
-
-    A table has a key, a chance and a back-off weight for each n-gram, 8 bytes each; single words need no key, and the
-    longest no weight.
-    """
-    rows = []
+    """By order: n-grams that are stored, their bytes, and the parameters of an MLP that looks back as far."""
+    rows, (family, usual) = [], find_size("mlp")
     for order, entries in enumerate(config.entries, 1):
+        # A chance, a key but for single words, and a back-off weight but for the longest: 8 bytes each.
         size = entries * 8 * (1 + (order > 1) + (order < config.order))
-        rows.append((order, entries, size, mlp_parameters(config.vocabulary, order)))
+        mlp = replace(usual, vocabulary=config.vocabulary, window=max(1, order - 1))
+        rows.append((order, entries, size, measure(family, mlp, usual_heads(family, mlp)).parameters))
     return rows
-
-
-def mlp_parameters(vocabulary: int, order: int) -> int:
-    """Of Bengio's model, in its usual size here, that sees as many words as an n-gram of this order."""
-    family, config = find_size("mlp")
-    config = replace(config, vocabulary=vocabulary, window=max(1, order - 1))
-    return measure(family, config, usual_heads(family, config)).parameters
 
 
 def storage_lines(rows: list[tuple[int, int, int, int]], config: NgramConfig) -> str:

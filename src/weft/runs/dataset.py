@@ -15,7 +15,7 @@ from weft.progress import Log, log_notes
 from weft.runs.recipes import TableSection, TaskRecipe, overlaid
 from weft.tasks.base import Example, Normalization, Task
 from weft.tasks.registry import task_class
-from weft.text.column_names import USUAL, folded
+from weft.text.delimited import USUAL, folded
 from weft.text.row_problems import Problems, Skipped
 from weft.text.windows import Framing
 from weft.training.signals import Control
@@ -79,11 +79,6 @@ def absolute(name: str) -> str:
     return str(Path(name).expanduser().absolute())
 
 
-def fresh_task(recipe: TaskRecipe) -> Task:
-    """The task of a recipe, before its rows are read."""
-    return task_class(recipe.task.name).from_recipe(recipe.task, recipe.data)
-
-
 def table_of(data: TableSection, dev: bool = False) -> Table:
     """The rows to learn from, or to evaluate on: in a table, or in two files line for line."""
     source, target = (data.dev_source, data.dev_target) if dev else (data.source, data.target)
@@ -115,7 +110,8 @@ def read_examples(task: Task, table: Table, skipped: Skipped, control: Control) 
 def gather(recipe: TaskRecipe, control: Control) -> tuple[Task, Dataset[Example]]:
     """The task and the dataset of a run; some rows are held out where no others are given to evaluate on."""
     data, table, skipped = recipe.data, table_of(recipe.data), Skipped()
-    task, examples = read_examples(fresh_task(recipe), table, skipped, control)
+    fresh = task_class(recipe.task.name).from_recipe(recipe.task, recipe.data)
+    task, examples = read_examples(fresh, table, skipped, control)
     # Names that no other file would be expected to use are remembered with the model.
     columns = {ours: theirs for ours, theirs in skipped.columns.items() if folded(theirs) not in USUAL}
     where = table.name
@@ -180,10 +176,7 @@ def announce_long(examples: Sequence[Example], framing: Framing, log: Log) -> No
 
 
 def checked(task: Task, examples: list[Example], on_bad_row: str, log: Log) -> list[Example]:
-    """The examples whose targets the task knows; others stop, all of them in one error, or are counted.
-
-    An example without a target passes.
-    """
+    """The examples without a target, or with one that the task knows; others stop in one error, or are counted."""
     skipped, problems, kept = Skipped(), Problems(), list[Example]()
     with suppress(UserError):  # most often all is well
         task.check_targets([example for example in examples if task.has_target(example)])

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
-from torch import Tensor
 
 from weft.checkpoint.card import Card, Made, Metric
 from weft.checkpoint.folder import LoadedModel
@@ -29,12 +28,12 @@ from weft.runs.curves import write_curves
 from weft.scratch import temporary_folder
 from weft.tasks.model import device_of
 from weft.training.log import RunLog
-from weft.training.loop import Exploded, quick_arithmetic, train
+from weft.training.loop import Exploded, Trainer, quick_arithmetic
 from weft.training.plan import Training
 from weft.training.run import Run
 from weft.training.setup import Setup
 from weft.training.signals import Control, Interrupted, listening
-from weft.training.state import Checkpoints, State, Unreadable
+from weft.training.state import Begun, State, Unreadable
 from weft.training.watching import Watch, draw_gradients
 
 P = TypeVar("P", bound=Training)
@@ -53,6 +52,15 @@ def scratch_folder() -> Path:
 
 
 # ------------------------------------------------------------------------------------------------------ before work
+
+
+def new_run(recipe: Any) -> Run:
+    """The folder of a run that is about to begin; nothing may be there."""
+    if recipe.out is None:
+        raise UserError("no folder for the run: give --out FOLDER")
+    run = Run(Path(recipe.out))
+    run.check_new()
+    return run
 
 
 @contextmanager
@@ -105,11 +113,6 @@ def half_precision(device: torch.device) -> Literal["bf16", "fp32"]:
     return "bf16" if half else "fp32"
 
 
-def pass_tokens(device: torch.device) -> int:
-    """Tokens that go through the network at once unless given."""
-    return 1 << 16 if device.type == "cuda" else 1 << 14
-
-
 def settled(plan: P, device: torch.device, batch: int, steps: int | None, every: int | None, learning_rate: float) -> P:
     """The plan of any run with every open choice made, so that the recipe in the run folder says it all."""
     return replace(
@@ -117,7 +120,7 @@ def settled(plan: P, device: torch.device, batch: int, steps: int | None, every:
         steps=steps,
         epochs=None,
         batch=batch,
-        pass_tokens=plan.pass_tokens or pass_tokens(device),
+        pass_tokens=plan.pass_tokens or (1 << 16 if device.type == "cuda" else 1 << 14),
         learning_rate=plan.learning_rate or learning_rate,
         evaluate_every=every,
         save_every=plan.save_every or every,
@@ -127,17 +130,8 @@ def settled(plan: P, device: torch.device, batch: int, steps: int | None, every:
     )
 
 
-def record(
-    run: Run,
-    recipe: Any,
-    device: torch.device,
-    about: Mapping[str, Any],
-    same: Mapping[str, Any],
-) -> bool:
-    """Write down what a run was made with; when it is resumed, check that `same` still is. Whether it is new.
-
-    `about` is brought up to date when a run is resumed: a teacher may have had to read again.
-    """
+def record(run: Run, recipe: Any, device: torch.device, about: Mapping[str, Any], same: Mapping[str, Any]) -> bool:
+    """Write down what a run was made with; of a resumed one, check `same` and update `about`. Whether it is new."""
     if not run.about.exists():
         write_toml(recipe, run.recipe)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -157,15 +151,6 @@ def record(
 def card_of(run: Run, card: Card, seed: int) -> Card:
     """The card of a model that the run makes: by which recipe, when and with which seed."""
     return replace(card, recipe=digest(run.recipe), made=Made(seed=seed, date=datetime.now(UTC).date().isoformat()))
-
-
-@dataclass(frozen=True)
-class Begun:
-    """Where a run stands when a process takes it up."""
-
-    checkpoints: Checkpoints
-    state: State
-    stored: Mapping[str, dict[str, Tensor]] | None
 
 
 def begin(run: Run, keep: int, pass_tokens: int, log: Log) -> Begun:
@@ -229,7 +214,7 @@ def drive(run: Run, job: Job, control: Control) -> State:
         try:
             with quick_arithmetic(setup.device):
                 watch = Watch(run.gradients, state.step) if plan.watch_gradients else None
-                state = train(setup, state, start.stored, start.checkpoints, run_log, control.stop, save_best, watch)
+                Trainer(setup, start, run_log, control.stop, save_best, watch).train()
         except Interrupted as interrupted:
             steps = setup.steps if plan.minutes is None else state.steps
             of = f" of {steps:,}" if steps else ""

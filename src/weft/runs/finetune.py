@@ -51,7 +51,7 @@ from weft.runs.baseline import (
     train_baselines,
 )
 from weft.runs.dataset import absolute, absolute_tables, announce_long, gather, settings_of
-from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, scratch_folder, settled
+from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, scratch_folder, settled
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, task_recipe
 from weft.tasks.base import Example, Task
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples, evaluation_of
@@ -94,10 +94,11 @@ def finetune(
     columns may be named: `columns={"text": "summary", "label": "team"}`. A base that is a model in memory is kept in
     the run folder, so that the run can be resumed.
     """
-    rows = RunRows()
-    in_memory = isinstance(base, Model)
-    if isinstance(base, Model):
-        base = _saved(base)
+    rows, in_memory = RunRows(), isinstance(base, Model)
+    if isinstance(base, Model):  # a folder for now, named as the one that it was opened from
+        model, name = base, base.folder.name if base.folder is not None else ""
+        base = scratch_folder() / (name or "model")
+        model.save(base)
     if not isinstance(recipe, TaskRecipe):
         more = more if columns is None else overlaid(more, {"data": {"columns": dict(columns)}})
         values = {"task.name": task, "model.base": base, "model.vectors": vectors}
@@ -105,9 +106,7 @@ def finetune(
         recipe = task_recipe(recipe, settings_of(given, rows, DataSection, {"files": data, "dev": dev}, values, out))
     if recipe.out is None:
         recipe = replace(recipe, out=str(scratch_folder() / "run"))
-    assert recipe.out is not None
-    run = Run(Path(recipe.out))
-    run.check_new()
+    run = new_run(recipe)
     if online and isinstance(recipe.model.get("base"), str) and not Path(recipe.model["base"]).exists():
         find_folder(recipe.model["base"], online)  # from here on it lies in the cache
     recipe = replace(recipe, model=family_for(recipe.task.name, recipe.model, log))
@@ -120,13 +119,6 @@ def finetune(
         if in_memory and base is not None:
             shutil.copytree(base, recipe.model["base"])
         return go(run, recipe, control)
-
-
-def _saved(model: Model) -> Path:
-    """A model in memory as a folder for now, named as the one that it was opened from."""
-    folder = scratch_folder() / (model.folder.name if model.folder is not None and model.folder.name else "model")
-    model.save(folder)
-    return folder
 
 
 def _check(recipe: TaskRecipe) -> None:
@@ -187,12 +179,12 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
         evaluate=None if metric == "loss" else selection.evaluate,
         pace=_own_words(recipe, model, plan.steps or 1),
         capture=capture,
-        faster=_faster(plan, task),
+        faster={f"heads.{task.head}.": plan.head_rate} if plan.head_rate else {},  # a new head
     )
     baselines = list[Baseline]()
 
     def start(state: State) -> None:
-        announce(run, recipe, model, task, dataset, train, framing, control.log)
+        announce(selection, recipe, dataset, train, control.log)
         if not (state.finished and (run.inside / BASELINES).exists()):
             baselines.extend(train_baselines(recipe, task, dataset, model, card, device, control.progress))
             announce_baselines(baselines, metric, control.log)
@@ -310,11 +302,6 @@ def _tokenized(
     return train.for_training(MOST_WINDOWS, seed, capture), dev.for_training(MOST_WINDOWS, 0, False)
 
 
-def _faster(plan: FinetuneTraining, task: Task) -> dict[str, float]:
-    """Weights that learn at a multiple of the learning rate: those of a new head."""
-    return {f"heads.{task.head}.": plan.head_rate} if plan.head_rate and plan.head_rate != 1 else {}
-
-
 def _own_words(recipe: TaskRecipe, opened: LoadedModel, steps: int) -> Callable[[int], dict[str, Tensor]] | None:
     """How often a network reads its own words in each step: never at first, then more (Bengio et al., 2015)."""
     share = recipe.task.own
@@ -384,61 +371,40 @@ def resolved(
     device: torch.device,
 ) -> FinetuneTraining:
     """The plan with every open choice made, so that the recipe in the run folder says it all."""
-    plan = recipe.training
-    from_scratch = "base" not in recipe.model
-    static = opened.family.name == "vectors"
-    if not from_scratch and not static and isinstance(train, Examples):
-        return _from_base(recipe, train, opened, task, dev_rows, new_head, device)
-    usual_batch, usual_epochs = pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
-    if from_scratch and not isinstance(train, Sequences) and not opened.config.heads:
-        usual_epochs = min(20.0, max(3.0, EXAMPLES / train.count))  # no Transformer: each time through is cheap
-    usual = (
-        2e-3 if static else opened.family.learning_rate * (768 / opened.config.width) ** 0.5 if from_scratch else 5e-5
-    )
-    if recipe.task.freeze == "encoder":
-        usual = max(usual, 1e-3)  # a small head alone takes larger steps
-    return decided(plan, train, device, usual_batch, usual_epochs, usual)
-
-
-def _from_base(
-    recipe: TaskRecipe,
-    train: Examples,
-    opened: LoadedModel,
-    task: Task,
-    dev_rows: int,
-    new_head: bool,
-    device: torch.device,
-) -> FinetuneTraining:
-    """The plan of a pre-trained encoder: few rows are read more often, in smaller steps, until nothing improves."""
-    plan = recipe.training
+    plan, alone = recipe.training, recipe.task.freeze == "encoder"  # a small head alone takes larger steps
+    from_scratch, static = "base" not in recipe.model, opened.family.name == "vectors"
+    width = (768 / opened.config.width) ** 0.5 if opened.config.width else 1.0
+    if from_scratch or static or not isinstance(train, Examples):
+        usual_batch, usual_epochs = pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
+        if from_scratch and not isinstance(train, Sequences) and not opened.config.heads:
+            usual_epochs = min(20.0, max(3.0, EXAMPLES / train.count))  # no Transformer: each time through is cheap
+        usual = 2e-3 if static else opened.family.learning_rate * width if from_scratch else 5e-5
+        return decided(plan, train, device, usual_batch, usual_epochs, max(usual, 1e-3) if alone else usual)
+    # A pre-trained encoder reads few rows more often, in smaller steps, until nothing improves.
     batch, steps = few_rows_plan(train.count, len(task.labels))
     few = steps * batch > 3.5 * train.count
     # Few rows want larger steps of a small network and of a new head; many lose by them (SST-2: 0.902, then 0.895).
-    usual_learning_rate = BASE_LEARNING_RATE * (768 / opened.config.width) ** 0.5 if few else BASE_LEARNING_RATE
-    head_rate = HEAD_RATE if few and new_head else 1.0
-    if recipe.task.freeze == "encoder":
-        usual_learning_rate, head_rate = max(usual_learning_rate, 1e-3), 1.0  # a small head alone takes larger steps
+    usual = BASE_LEARNING_RATE * width if few else BASE_LEARNING_RATE
+    head_rate = HEAD_RATE if few and new_head and not alone else 1.0
     batch = min(plan.batch or batch, train.count)
-    decided_plan = decided(plan, train, device, batch, steps * batch / train.count, usual_learning_rate)
-    decided_plan = replace(decided_plan, head_rate=plan.head_rate or head_rate)
+    usual_epochs = steps * batch / train.count
+    settled_plan = decided(plan, train, device, batch, usual_epochs, max(usual, 1e-3) if alone else usual)
+    settled_plan = replace(settled_plan, head_rate=plan.head_rate or head_rate)
     if not few or plan.steps or plan.epochs:
-        return decided_plan
+        return settled_plan
     if plan.evaluate_every is None:
         # A handful of held-out rows would pick a model by luck: they choose among few, all of them well trained.
-        every = max(1, math.ceil((decided_plan.steps or 1) / (10 if dev_rows >= JUDGES else 4)))
-        decided_plan = replace(decided_plan, evaluate_every=every, save_every=plan.save_every or every)
+        every = max(1, math.ceil((settled_plan.steps or 1) / (10 if dev_rows >= JUDGES else 4)))
+        settled_plan = replace(settled_plan, evaluate_every=every, save_every=plan.save_every or every)
     patience = PATIENCE if plan.patience is None and dev_rows >= JUDGES else plan.patience
-    return replace(decided_plan, patience=patience)
+    return replace(settled_plan, patience=patience)
 
 
 def few_rows_plan(rows: int, labels: int) -> tuple[int, int]:
-    """Rows in a step, and steps: three times through the rows, ten times where they are few, and never below STEPS.
-
-    More labels take longer to tell apart; twice as long for 16 of them.
-    """
+    """Rows in a step, and steps: three times through the rows, ten times where they are few, and never below STEPS."""
     batch = next((batch for most, batch in BATCHES if rows < most), 32)
     at_least = max(STEPS, min(math.ceil(10 * rows / batch), MOST_STEPS))
-    longer = min(2.0, max(1.0, (labels / 4) ** 0.5))
+    longer = min(2.0, max(1.0, (labels / 4) ** 0.5))  # to tell more labels apart; twice as long for 16 of them
     return batch, max(math.ceil(3 * rows / batch), math.ceil(at_least * longer))
 
 
@@ -483,16 +449,10 @@ def _reading(opened: LoadedModel, dataset: Dataset[Example], windows: int, frami
 
 
 def announce(
-    run: Run,
-    recipe: TaskRecipe,
-    opened: LoadedModel,
-    task: Task,
-    dataset: Dataset[Example],
-    train: Examples | Sequences,
-    framing: Framing,
-    log: Log,
+    selection: Selection, recipe: TaskRecipe, dataset: Dataset[Example], train: Examples | Sequences, log: Log
 ) -> None:
     """What is about to be learned, from what and how, in three lines."""
+    run, opened, task = selection.run, selection.model, selection.task
     parameters = sum(parameter.numel() for parameter in opened.network.parameters() if parameter.requires_grad)
     rows = len(dataset.train)
     if isinstance(train, Sequences):
@@ -502,7 +462,7 @@ def announce(
         )
         long = f"{len(train.read.tokens):,} {read} and {train.writes:,} tokens to write"
     else:
-        long = _reading(opened, dataset, train.rows_count, framing)
+        long = _reading(opened, dataset, train.rows_count, selection.framing)
     labels = f"{len(task.labels)} labels, " if task.labels else ""
     held = "" if dataset.held_out is None else " (drawn from the rows, noted in run/split.json)"
     if len(dataset.dev) < FEW_JUDGES:

@@ -36,7 +36,7 @@ from weft.runs.recipes import Recipe, recipe_values
 from weft.runs.resume import resume
 from weft.tasks.complete import complete
 from weft.tasks.contexts import by_context
-from weft.tasks.model import Model, load, new
+from weft.tasks.model import load, new
 from weft.tasks.perplexity import perplexity
 from weft.text.tokenizers.training import learn
 from weft.training.run import Run
@@ -48,7 +48,6 @@ HELD_OUT = 1 << 18  # bytes at most: every model reads them a dozen times
 ALPHABET = 5000  # characters at most; the rest of a text that has more is unknown
 PACKED = 64 << 20  # bytes of text up to which it is also packed by xz, for comparison
 ORPHANED = 20.0  # seconds that the rungs of a killed ladder may take to end
-FREE = {"models", "parallel"}  # what may change when a ladder is gone on with
 
 
 def ladder(
@@ -79,7 +78,12 @@ def ladder(
         asked = build(LadderRecipe, merged(usual, {**given, "out": str(out)}), recipe or "--set")
         if not asked.text.files:
             raise UserError("no text: give --text FILE")
-        asked = _resolved(asked)
+        device, budget = device_for(asked.device, None), asked.ladder  # every open choice is made and kept
+        if budget.tokens is None:
+            budget = replace(budget, minutes=budget.minutes or 3.0)
+        budget = replace(budget, size=budget.size or ("large" if device.type == "cuda" else "small"))
+        files = tuple(str(path.absolute()) for path in TextFiles(asked.text.files).paths())
+        asked = replace(asked, ladder=budget, device=str(device), text=replace(asked.text, files=files, dev=()))
     with listening() as stop, place.run.held():
         control = Control(log, progress_of(progress), stop)
         write_toml(asked, place.run.recipe)
@@ -137,18 +141,6 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     for key, value in values.items():
         flat |= _flat(value, f"{before}{key}.") if isinstance(value, Mapping) else {f"{before}{key}": value}
     return flat
-
-
-def _resolved(recipe: LadderRecipe) -> LadderRecipe:
-    """The recipe with every open choice made, so that the folder says it all."""
-    device = device_for(recipe.device, None)
-    paths = TextFiles(recipe.text.files).paths()
-    budget = recipe.ladder
-    if budget.tokens is None:
-        budget = replace(budget, minutes=budget.minutes or 3.0)
-    budget = replace(budget, size=budget.size or ("large" if device.type == "cuda" else "small"))
-    files = tuple(str(path.absolute()) for path in paths)
-    return replace(recipe, ladder=budget, device=str(device), text=replace(recipe.text, files=files, dev=()))
 
 
 # ------------------------------------------------------------------------------------------------------- preparation
@@ -434,7 +426,10 @@ def climb(place: LadderFolder, name: str, control: Control) -> dict[str, Any]:
     ladder = read_toml(LadderRecipe, place.run.recipe)
     folder = place.rung(name)
     if not rung_of(name, ladder.rungs).learns:
-        model = _as_made(place, ladder, name)
+        if not (folder / "config.json").is_file():
+            family = dict(recipe_of(name, "", ladder.rungs)["model"])
+            new(family.pop("family"), place.vocabulary, settings=family, seed=ladder.seed).save(folder)
+        model = load(folder)
     elif Run(folder).recipe.is_file():
         model = resume(folder, log=control.log, progress=control.progress)
     else:
@@ -445,15 +440,6 @@ def climb(place: LadderFolder, name: str, control: Control) -> dict[str, Any]:
     result["device"] = device.type
     write_manifest(place.result(name), result)
     return result
-
-
-def _as_made(place: LadderFolder, ladder: LadderRecipe, name: str) -> Model:
-    """A model that has learned nothing."""
-    folder = place.rung(name)
-    if not (folder / "config.json").is_file():
-        family = dict(recipe_of(name, "", ladder.rungs)["model"])
-        new(family.pop("family"), place.vocabulary, settings=family, seed=ladder.seed).save(folder)
-    return load(folder)
 
 
 def _recipe(place: LadderFolder, ladder: LadderRecipe, name: str) -> Recipe:

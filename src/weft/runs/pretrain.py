@@ -33,7 +33,8 @@ from weft.runs.architecture import (
 )
 from weft.runs.corpus import TextDataset, gather, named_files, resolved_documents, text_of, texts_of
 from weft.runs.counts import check_counting, count_text
-from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, settled
+from weft.runs.dataset import absolute
+from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, settled
 from weft.runs.recipes import Recipe, overlaid, read_recipe
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model, load, new
@@ -62,10 +63,7 @@ def pretrain(
     """
     if not isinstance(recipe, Recipe):
         recipe = read_recipe(recipe, overlaid(settings or {}, more), Recipe)
-    if recipe.out is None:
-        raise UserError("no folder for the run: give --out FOLDER")
-    run = Run(Path(recipe.out))
-    run.check_new()
+    run = new_run(recipe)
     _family(recipe)  # all that can be wrong without reading the text is checked before anything is made
     if "vectors" in recipe.model:
         find_vectors(recipe.model["vectors"])
@@ -76,25 +74,20 @@ def pretrain(
     both = {path.absolute() for path in paths} & {path.absolute() for path in dev}
     if both:
         raise UserError(f"{min(both)}: is both text and held out")
-    recipe = _from_anywhere(recipe, paths, dev)
-    recipe = changed(recipe, {"text": {"documents": resolved_documents(recipe, log)}})
-    with begun(run, recipe, log, progress) as control:
-        return go(run, recipe, control)
-
-
-def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe:
-    """The recipe with whole paths, so that the run can be gone on with from any folder."""
+    # With whole paths the run can be gone on with from any folder.
     values: dict[str, Any] = {
         "text": {"files": [str(p.absolute()) for p in paths], "dev": [str(p.absolute()) for p in dev]}
     }
-    base, folder = recipe.model.get("base"), recipe.tokenizer.folder
-    if base is not None and Path(base).is_dir():
-        values["model"] = {"base": str(Path(base).absolute())}
+    if "base" in recipe.model and Path(recipe.model["base"]).is_dir():
+        values["model"] = {"base": absolute(recipe.model["base"])}
     if "vectors" in recipe.model:
-        values["model"] = {"vectors": str(Path(recipe.model["vectors"]).expanduser().absolute())}
-    if folder is not None:
-        values["tokenizer"] = {"folder": str(Path(folder).absolute())}
-    return changed(recipe, values)
+        values["model"] = {"vectors": absolute(recipe.model["vectors"])}
+    if recipe.tokenizer.folder is not None:
+        values["tokenizer"] = {"folder": absolute(recipe.tokenizer.folder)}
+    recipe = changed(recipe, values)
+    recipe = changed(recipe, {"text": {"documents": resolved_documents(recipe, log)}})
+    with begun(run, recipe, log, progress) as control:
+        return go(run, recipe, control)
 
 
 def _family(recipe: Recipe) -> Family:
@@ -124,14 +117,6 @@ def _family(recipe: Recipe) -> Family:
     return family
 
 
-def _sizes(recipe: Recipe, family: Family) -> dict[str, Any]:
-    """The sizes of a fresh model; its context is the length of the rows unless given, or where it has no end."""
-    sizes = sizes_of(recipe.model)
-    if recipe.objective.length is not None and family.row is None:
-        sizes.setdefault("context", recipe.objective.length)
-    return sizes
-
-
 def go(run: Run, recipe: Recipe, control: Control) -> Model:
     """From the recipe in a run folder to the best model; from its last checkpoint on where there is one."""
     family = _family(recipe)
@@ -140,7 +125,9 @@ def go(run: Run, recipe: Recipe, control: Control) -> Model:
         return count_text(run, recipe, family, words, control)
     device_for(recipe.device, recipe.training.threads)  # that there is none shows before anything is learned
     base, name = recipe.model.get("base"), recipe.objective.name or family.objectives[0]
-    objective = _objective(name)
+    objective: Objective = MaskedWords(pairs=name != "mlm")
+    if name in ("next", "spans"):
+        objective = NextToken() if name == "next" else Writing()
     if base is not None:
         model = _continued(base, objective, recipe.seed)
     else:
@@ -167,15 +154,18 @@ def _from_scratch(
     """A new model with the run's vocabulary, and the recipe with its sizes."""
     start: Start | None = None
     if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
-        sizes, start = begun_from(recipe.model, family, recipe.text.on_bad_row)
-        recipe = replace(recipe, model=sizes)
+        with_width, start = begun_from(recipe.model, family, recipe.text.on_bad_row)
+        recipe = replace(recipe, model=with_width)
     like = None if start is None else start.tokenizer
     tokenizer = _tokenizer(run, recipe, family, name, like, control)
+    sizes = sizes_of(recipe.model)
+    if recipe.objective.length is not None and family.row is None:  # unless given, or where it has no end
+        sizes.setdefault("context", recipe.objective.length)
     model = new(
         str(recipe.model["family"]),
         tokenizer,
         size=recipe.model.get("size"),
-        settings=_sizes(recipe, family),
+        settings=sizes,
         heads=objective.heads,
         seed=recipe.seed,
         where="[model]",
@@ -183,12 +173,6 @@ def _from_scratch(
     if start is not None:
         fill_table(model.network, tokenizer, start, recipe.seed, control.log)
     return recipe, model
-
-
-def _objective(name: str) -> Objective:
-    if name == "spans":
-        return Writing()
-    return NextToken() if name == "next" else MaskedWords(pairs=name != "mlm")
 
 
 def _continued(base: str, objective: Objective, seed: int) -> LoadedModel:
@@ -232,8 +216,7 @@ def text_job(
 ) -> Job:
     """Train a model on the text of a recipe, whose objective has its name and its kind of rows already.
 
-    `base`: what it began from, for its card; `share` of the usual learning rate; `capture`: passes over full rows
-    may be played back from CUDA graphs.
+    `base`: what it began from; `share` of the usual learning rate; `capture`: full rows may go through CUDA graphs.
     """
     aim, name = recipe.objective, recipe.objective.name
     assert name is not None

@@ -390,16 +390,6 @@ SECTIONS = {
 }
 
 
-def _check_kind(kind: type[Any], values: Mapping[str, Any], where: str) -> None:
-    """A recipe with a section [task] is for fine-tuning, and only such a one; so with the other verbs."""
-    verb, section = next(
-        ((verb, name) for verb, names in SECTIONS.items() for name in names if name in values), ("pretrain", "")
-    )
-    if verb != kind.verb:
-        has = f"a [{section}]" if section else f"no [{SECTIONS[kind.verb][0]}]"
-        raise UserError(f"{where}: has {has} and is for weft {verb}, not for weft {kind.verb}")
-
-
 def _room_for(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a recipe without those that settings replace under another name: epochs by steps."""
     lengths = {"steps", "epochs", "minutes"}
@@ -443,7 +433,12 @@ def recipe_values(name: str, kind: type[Any]) -> tuple[dict[str, Any], str]:
         raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
     except RecursionError:
         raise UserError(f"{where}: nested too deeply") from None
-    _check_kind(kind, values, where)
+    verb, section = next(
+        ((verb, name) for verb, names in SECTIONS.items() for name in names if name in values), ("pretrain", "")
+    )
+    if verb != kind.verb:
+        has = f"a [{section}]" if section else f"no [{SECTIONS[kind.verb][0]}]"
+        raise UserError(f"{where}: has {has} and is for weft {verb}, not for weft {kind.verb}")
     build(kind, values, where)  # so that a slip in the file is not blamed on a flag
     return values, where
 

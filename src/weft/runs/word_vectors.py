@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,17 +23,17 @@ from weft.errors import UserError, listed
 from weft.models.vectors import VectorsConfig
 from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs.corpus import named_files, text_of, tokens_of
-from weft.runs.driver import Begun, begin, begun, card_of, device_for, record, recording
+from weft.runs.driver import begin, begun, card_of, device_for, new_run, record, recording
 from weft.runs.recipes import VectorsRecipe, overlaid, vectors_recipe
 from weft.tasks.model import Model, load
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.tokenizers.words import learned_words
+from weft.text.tokenizers.training import learned_words
 from weft.training.log import RunLog, time_left
 from weft.training.run import Run
 from weft.training.signals import Control, Stop
-from weft.training.state import State
+from weft.training.state import Begun, State
 from weft.vectors.cbow import Cbow
 from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.plan import Learning
@@ -47,14 +46,6 @@ SHOWN = 0.5  # seconds between two passing lines
 LAST = 1e-3  # share of the first rate that is left at the end of word2vec, as its own program has it
 
 Integers = NDArray[np.int64]
-
-
-class Learner(Protocol):
-    """What learns: two tables that each step moves."""
-
-    def tensors(self) -> dict[str, Tensor]: ...
-    def load(self, stored: Mapping[str, Tensor]) -> None: ...
-    def matrix(self) -> Tensor: ...
 
 
 def learn_vectors(
@@ -71,10 +62,7 @@ def learn_vectors(
     """
     if not isinstance(recipe, VectorsRecipe):
         recipe = vectors_recipe(recipe, overlaid(settings or {}, more))
-    if recipe.out is None:
-        raise UserError("no folder for the run: give --out FOLDER")
-    run = Run(Path(recipe.out))
-    run.check_new()
+    run = new_run(recipe)
     paths = text_of(recipe).paths()
     if not paths:
         raise UserError("no text: give --text FILE")
@@ -191,13 +179,7 @@ def _learning(
 
 
 def _word2vec(
-    plan: Learning,
-    seed: int,
-    corpus: Corpus,
-    counts: Integers,
-    device: torch.device,
-    begin: int,
-    stack: ExitStack,
+    plan: Learning, seed: int, corpus: Corpus, counts: Integers, device: torch.device, begin: int, stack: ExitStack
 ) -> VectorsLoop:
     assert plan.epochs is not None and plan.learning_rate is not None
     kind: type[Word2Vec[Any]] = SkipGram if plan.way == "skip-gram" else Cbow
@@ -253,7 +235,7 @@ class VectorsLoop:
     """Word vectors in training: what each step does, the record, and checkpoints by the clock."""
 
     epochs: int
-    learner: Learner
+    learner: Glove | Word2Vec[Any]
     step: Callable[[int], float]  # learns from one block of words; the mean loss
     steps: int
     words: int  # in a step

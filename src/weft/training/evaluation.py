@@ -22,35 +22,29 @@ Results = tuple[dict[str, float], HeldOutMetrics | None]
 
 def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> Results:
     """The mean loss of each kind over all held-out data, and the task's metrics; in smaller batches if need be."""
-    while True:
-        try:
-            return _evaluate(s, budget, mean, stop)
-        except torch.OutOfMemoryError:  # an evaluation is not compiled, which would spare memory
-            if budget <= s.held_out.mean:  # type: ignore[union-attr]
-                raise UserError("the GPU's memory is too small to evaluate one row; try a smaller length") from None
-            torch.cuda.empty_cache()
-            budget //= 2
-
-
-def _evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> Results:
     assert s.held_out is not None
-    counts: dict[str, int] = {}
-    sums: dict[str, Tensor] = {}
-    objective = s.objective.for_evaluation(s.network, s.held_out)
-    with averaged(mean):
+    while True:
+        counts: dict[str, int] = {}
+        sums: dict[str, Tensor] = {}
+        objective = s.objective.for_evaluation(s.network, s.held_out)
         s.network.eval()
         try:
             # Never compiled: it is a small part of the work, and would be compiled for itself.
-            with torch.no_grad(), autocast(s.device, s.precision):
+            with averaged(mean), torch.no_grad(), autocast(s.device, s.precision):
                 for batch in every_example(s.held_out, s.feed.prepare, budget):
                     stop.check("during the evaluation")
                     counts = total([counts, objective.counts(batch)])
                     for name, value in objective.sums(s.network, batch.to(s.device)).items():
                         sums[name] = sums.get(name, 0) + value.double()
                 metrics = s.evaluate() if s.evaluate is not None else None
+            return {name: float(sums[name]) / max(1, counts[name]) for name in sums}, metrics
+        except torch.OutOfMemoryError:
+            if budget <= s.held_out.mean:
+                raise UserError("the GPU's memory is too small to evaluate one row; try a smaller length") from None
+            torch.cuda.empty_cache()
+            budget //= 2
         finally:
             s.network.train()
-    return {name: float(sums[name]) / max(1, counts[name]) for name in sums}, metrics
 
 
 def record_evaluation(

@@ -124,12 +124,10 @@ class Passes:
 
 
 class Graphs:
-    """A pass recorded as CUDA graphs: the first of a step writes the gradients, later ones add to them.
-
-    `whole`: the only pass of its step, with the update of the weights in the same graph.
-    """
+    """A pass recorded as CUDA graphs: the first of a step writes the gradients, later ones add to them."""
 
     def __init__(self, passes: Passes, batch: Batch, counts: Tensor, whole: bool) -> None:
+        """`whole`: the only pass of its step, with the update of the weights in the same graph."""
         self.batch, self.counts = batch, counts.clone()
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
