@@ -237,13 +237,10 @@ def compare(
         raise UserError(f"max_drop must be between 0 and 100 points, not {max_drop:g}")
     models = [models] if isinstance(models, str | os.PathLike | Model) else models
     loaded = [
-        load(each, task=task, device=device, online=online, trust=trust)
-        if not isinstance(each, Model)
-        else each
-        if device is None
-        else each.to(device)
+        each if isinstance(each, Model) else load(each, task=task, device=device, online=online, trust=trust)
         for each in models
     ]
+    loaded = loaded if device is None else [each.to(device) for each in loaded]
     if not loaded:
         raise UserError("no model to compare: give one folder or several")
     folders = [None if isinstance(each, Model) else Path(each) for each in models]
