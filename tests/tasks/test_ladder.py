@@ -28,7 +28,7 @@ from weft.runs.ladder_recipe import LadderRecipe
 from weft.runs.recipes import Recipe
 from weft.runs.rung_run import LadderFolder, _recipe
 from weft.runs.rungs import RUNGS, recipe_of
-from weft.tasks.contexts import places_of, useful
+from weft.tasks.perplexity import places_of, useful
 from weft.training.signals import Interrupted
 
 MODELS = ("uniform", "unigram", "ngram-2", "lstm", "transformer")

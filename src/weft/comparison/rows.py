@@ -11,8 +11,7 @@ from weft.data.tables import Table
 from weft.errors import UserError, shown
 from weft.progress import log_notes, to_logger
 from weft.tasks.base import Example, Normalization, Task
-from weft.tasks.inputs import Reader
-from weft.tasks.rows import RowOptions, table_for
+from weft.tasks.rows import Reader, RowOptions, table_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
 

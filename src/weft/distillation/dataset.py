@@ -13,7 +13,7 @@ from weft.errors import UserError, listed, shown
 from weft.progress import Log, Progress, log_notes
 from weft.runs.dataset import checked, normalized, table_of
 from weft.tasks.base import Example, Task
-from weft.tasks.inputs import Reader
+from weft.tasks.rows import Reader
 from weft.text.records import Record, read_texts
 from weft.text.row_problems import Skipped
 from weft.training.signals import Stop

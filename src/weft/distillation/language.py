@@ -27,8 +27,7 @@ from weft.runs.driver import Job, drive
 from weft.runs.plan import decided
 from weft.runs.recipes import FinetuneTraining
 from weft.tasks.model import Model, load
-from weft.tasks.perplexity import perplexity
-from weft.tasks.scoring import tokenizer_of
+from weft.tasks.perplexity import perplexity, tokenizer_of
 from weft.training.run import tokenizer_hash
 from weft.training.setup import Setup
 

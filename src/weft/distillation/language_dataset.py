@@ -28,8 +28,8 @@ from weft.progress import Log, log_notes
 from weft.runs.corpus import next_frame
 from weft.tasks.base import Example, Task
 from weft.tasks.complete import begun, generator_of
-from weft.tasks.output_checks import unseen_in_words
-from weft.tasks.scoring import tokenizer_of
+from weft.tasks.forward import unseen_in_words
+from weft.tasks.perplexity import tokenizer_of
 from weft.tasks.seq2seq import pack_texts, unpack_texts
 from weft.tasks.teacher_arrays import TeacherArrays
 from weft.text.row_problems import Skipped

@@ -29,7 +29,7 @@ from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Ragged
 from weft.objectives.soft import LOGPROBS, REST, TOKENS
 from weft.progress import Log
-from weft.tasks.output_checks import unseen_in_words
+from weft.tasks.forward import unseen_in_words
 
 FORMAT = 2
 SHARD = 1 << 15  # places in a file

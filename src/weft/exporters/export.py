@@ -24,9 +24,9 @@ from weft.exporters.ct2_export import read_from, write_ct2
 from weft.exporters.onnx_export import write_onnx
 from weft.exporters.transformers_export import check_same, write_transformers
 from weft.files import whole_folder
-from weft.tasks.inputs import rows_of as table_rows
 from weft.tasks.model import Model, load
 from weft.tasks.rows import Paths, RowOptions, table_of
+from weft.tasks.rows import rows_of as table_rows
 from weft.text.row_problems import Skipped
 
 

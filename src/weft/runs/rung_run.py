@@ -22,9 +22,8 @@ from weft.runs.recipes import Recipe
 from weft.runs.resume import resume
 from weft.runs.rungs import recipe_of, rung_of
 from weft.tasks.complete import complete
-from weft.tasks.contexts import by_context
 from weft.tasks.model import Model, load, new
-from weft.tasks.perplexity import perplexity
+from weft.tasks.perplexity import by_context, perplexity
 from weft.training.run import Run
 
 SAMPLE = 300  # tokens of a sample by characters; a third of that where tokens are longer

@@ -21,12 +21,11 @@ from weft.generation.options import SAMPLING, options_of
 from weft.progress import Log
 from weft.tasks.answers import Text
 from weft.tasks.base import Example, Prediction
-from weft.tasks.complete import generator_of
+from weft.tasks.complete import VectorInputs, check_length, generator_of, limit_for, vector_in, vectors_of
 from weft.tasks.generation import TextGenerator, check_beam_size
 from weft.tasks.seq2seq import CHUNK, SequenceTask, chrf_near, end_of, too_long
 from weft.tasks.teacher_arrays import TeacherArrays
 from weft.tasks.translate import together, writer_of
-from weft.tasks.vector_inputs import VectorInputs, check_length, limit_for, vector_in, vectors_of
 from weft.text.records import Record
 from weft.text.windows import Framing
 

@@ -25,8 +25,7 @@ from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Vector
 from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
-from weft.tasks.forward import tokenizer_of
-from weft.tasks.output_checks import check_finite
+from weft.tasks.forward import check_finite, tokenizer_of
 from weft.tasks.teacher_arrays import TeacherArrays, stacked
 from weft.text.records import Record
 from weft.text.windows import Framing, TextWindow, frame, pieces

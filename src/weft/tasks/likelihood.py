@@ -21,8 +21,7 @@ from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
 from weft.tasks.forward import framing_for, pieces_in, tokenizer_of
-from weft.tasks.perplexity import LONG, slid
-from weft.tasks.scoring import SCORES, Reading, beginning, surprises
+from weft.tasks.perplexity import LONG, SCORES, Reading, beginning, slid, surprises
 from weft.text.records import Record
 from weft.text.windows import Framing, TextWindow
 

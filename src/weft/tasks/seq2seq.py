@@ -25,9 +25,18 @@ from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.complete import stream
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.generation import Stream
-from weft.tasks.parallel import profile_of, swapped, swapped_line
 from weft.tasks.teacher_arrays import TeacherArrays
-from weft.tasks.translate import WIDTH, around, check_writer, together, translate, writer_of
+from weft.tasks.translate import (
+    WIDTH,
+    around,
+    check_writer,
+    profile_of,
+    swapped,
+    swapped_line,
+    together,
+    translate,
+    writer_of,
+)
 from weft.text.records import Record
 from weft.text.sentences import lead
 from weft.text.tokenizers.tokenizer import Tokenizer
