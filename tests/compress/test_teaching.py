@@ -26,9 +26,8 @@ from weft.distillation import teacher_outputs as teaching
 from weft.distillation.teacher_cache import Teacher, TeacherReads, digest_of_folder
 from weft.distillation.teacher_outputs import teacher_outputs
 from weft.progress import silent
-from weft.tasks.base import Example
+from weft.tasks.base import Example, TeacherArrays
 from weft.tasks.classify import TextTask
-from weft.tasks.teacher_arrays import TeacherArrays
 from weft.training.log import RunLog
 from weft.training.signals import Interrupted, Stop
 

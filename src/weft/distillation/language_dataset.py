@@ -26,12 +26,11 @@ from weft.objectives.language import NextToken
 from weft.objectives.soft import SoftTargets
 from weft.progress import Log, log_notes
 from weft.runs.corpus import next_frame
-from weft.tasks.base import Example, Task
+from weft.tasks.base import Example, Task, TeacherArrays
 from weft.tasks.complete import begun, generator_of
 from weft.tasks.forward import unseen_in_words
 from weft.tasks.perplexity import tokenizer_of
 from weft.tasks.seq2seq import pack_texts, unpack_texts
-from weft.tasks.teacher_arrays import TeacherArrays
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing

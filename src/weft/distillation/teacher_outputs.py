@@ -27,9 +27,8 @@ from weft.distillation.teacher_cache import Teacher, TeacherReads, cached_shards
 from weft.errors import UserError
 from weft.files import check_readable, reason, unwritable
 from weft.progress import Log, Progress
-from weft.tasks.base import Example, Task
+from weft.tasks.base import Example, Task, TeacherArrays
 from weft.tasks.forward import chunked, framing_for
-from weft.tasks.teacher_arrays import TeacherArrays
 from weft.training.signals import Stop
 
 FORMAT = 2

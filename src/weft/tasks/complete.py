@@ -16,8 +16,9 @@ from weft.data.cells import list_in
 from weft.errors import UserError, shown
 from weft.generation.options import options_of
 from weft.nn.rows import Source
+from weft.progress import Log
 from weft.tasks.answers import Text
-from weft.tasks.base import Task
+from weft.tasks.base import Columns, Task
 from weft.tasks.forward import tokenizer_of, unseen_in_words
 from weft.tasks.generation import Stream, TextGenerator, check_beam_size
 from weft.tasks.likelihood import NextWordTask
@@ -121,14 +122,10 @@ class VectorInputs(Task):
     def texts_of(self, value: Any) -> tuple[str, ...]:
         return ()  # numbers are never empty
 
-    def find_inputs(
-        self, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
-    ) -> dict[str, str]:
+    def find_inputs(self, record: Record, given: Mapping[str, str], note: Log = lambda text: None) -> Columns:
         return Task.find_inputs(self, record, given, note)
 
-    def partial_columns(
-        self, record: Record, given: Mapping[str, str], note: Callable[[str], None]
-    ) -> tuple[Task, dict[str, str], dict[str, str]]:
+    def partial_columns(self, record: Record, given: Mapping[str, str], note: Log) -> tuple[Task, Columns, Columns]:
         return Task.partial_columns(self, record, given, note)
 
 
