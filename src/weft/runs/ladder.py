@@ -35,9 +35,8 @@ from weft.runs.pretrain import pretrain
 from weft.runs.recipes import Recipe, recipe_values
 from weft.runs.resume import resume
 from weft.tasks.complete import complete
-from weft.tasks.contexts import by_context
 from weft.tasks.model import load, new
-from weft.tasks.perplexity import perplexity
+from weft.tasks.perplexity import by_context, perplexity
 from weft.text.tokenizers.training import learn
 from weft.training.run import Run
 from weft.training.signals import Control, Interrupted, Stop, listening
