@@ -239,7 +239,9 @@ def compare(
         each if isinstance(each, Model) else load(each, task=task, device=device, online=online, trust=trust)
         for each in models
     ]
-    loaded = loaded if device is None else [each.to(device) for each in loaded]
+    for each in models:
+        if isinstance(each, Model) and device is not None:
+            each.to(device)
     if not loaded:
         raise UserError("no model to compare: give one folder or several")
     folders = [None if isinstance(each, Model) else Path(each) for each in models]
