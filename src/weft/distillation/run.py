@@ -460,11 +460,7 @@ def part_of(dataset: Dataset[Example], share: float, seed: int) -> Dataset[Examp
 
 
 def curve_of(run: Run, recipe: DistillRecipe, texts: int, control: Control) -> list[dict[str, Any]]:
-    """The metrics of students of fewer texts, each a run inside `run/curve` that can be resumed like the whole.
-
-    `recipe` is that of the run itself, with its plan: so they make as many steps, and the cache has their teacher's
-    outputs.
-    """
+    """The metrics of students of fewer texts, each a run inside `run/curve` with as many steps as the run itself."""
     points = []
     for halvings in range(recipe.distill.curve - 1, 0, -1):
         share = 0.5**halvings

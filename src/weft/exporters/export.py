@@ -77,10 +77,7 @@ def logits_of(model: Model, inputs: Sequence[Any]) -> list[NDArray[Any]]:
 
 
 def check_generation(source: Model, exported: Model, texts: Sequence[str], precision: str = "fp32") -> float:
-    """How far the log-probabilities of the source's texts are off in the export, by token; refused beyond the limit.
-
-    In full precision the generated texts must be the same too, greedy and by a beam.
-    """
+    """How far log-probabilities of the source's tokens are off; in fp32 the generated texts must be the same too."""
     prompts = short_prompts(source.opened, texts)
     width = min(4, source.config.vocabulary)
     greedy: list[Any] = complete(source.opened, prompts, max_tokens=MAX_TOKENS)
