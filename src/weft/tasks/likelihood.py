@@ -16,7 +16,7 @@ from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.data.cells import text_in
 from weft.data.chance import key_of, uniform
-from weft.metrics.agreement import Ratios
+from weft.metrics.bootstrap import Ratios
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
