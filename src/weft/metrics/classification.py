@@ -220,9 +220,6 @@ class EntityMetrics(_SentenceMetrics):
 
     first = 2  # words, words with the right tag
 
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__((), seed)
-
     def events(self, predicted: Sequence[str], gold: Sequence[str]) -> list[int]:
         """Words, right words, and the spans predicted, given and both."""
         p, g = spans_of(predicted, "bio"), spans_of(gold, "bio")  # reads all schemes

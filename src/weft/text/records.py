@@ -55,17 +55,19 @@ def format_of(source: TextSource, loose: bool) -> str | None:
         if size > CHARACTERS:
             break
     rewind(source)
-    return _by_lines(lines, loose)
-
-
-def _by_lines(lines: list[str], loose: bool) -> str | None:
     full = [line for line in lines if line.strip()]
     if not full:
         return None
     if re.match(r"\s*\[\s*(\{|$)", full[0]) and re.match(r"[\s\[]*\{", "".join(full[:3])):
         return "json"
     if full[0].lstrip().startswith("{"):
-        return _json_lines(full)
+        try:
+            json.loads(full[0])
+        except RecursionError:
+            return None
+        except ValueError:
+            return "json" if re.match(r'\s*\{\s*("|$)', full[0]) else None
+        return "jsonl"
     if is_conll(lines):
         return "conll"
     if "\t" in full[0] and len(full) > 1 and len({line.count("\t") for line in full}) == 1:
@@ -82,16 +84,6 @@ def _by_lines(lines: list[str], loose: bool) -> str | None:
     ):
         return "tsv" if delimiter == "\t" else "csv"
     return None
-
-
-def _json_lines(lines: list[str]) -> str | None:
-    try:
-        json.loads(lines[0])
-    except RecursionError:
-        return None
-    except ValueError:
-        return "json" if re.match(r'\s*\{\s*("|$)', lines[0]) else None
-    return "jsonl"
 
 
 def is_conll(lines: list[str]) -> bool:

@@ -1,8 +1,6 @@
 """Marian's vocabularies: `source.spm` and `target.spm` cut the text, `vocab.json` numbers the pieces of both.
 
-A piece that vocab.json does not have is unknown; and a run of characters that one model does not know keeps its number
-where the other's pieces have one, as in transformers. `target_vocab.json` numbers what is written where the two
-languages have a vocabulary each.
+`target_vocab.json` numbers what is written where the two languages have a vocabulary each.
 """
 
 from __future__ import annotations
@@ -177,17 +175,14 @@ def read_sides(folder: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
     for cutter, numbering in ((SOURCE, NUMBERS), (TARGET, TARGET_NUMBERS if apart else NUMBERS)):
         with guarded(folder / cutter):
             pieces = sentencepiece.parse(files[cutter], str(folder / cutter))
-            side = MarianTokenizer(pieces, _read_numbers(folder / numbering), settings, files, folder / numbering)
+            file = folder / numbering
+            numbers: dict[str, int] = read_json(file)
+            check_tokens(numbers, str(file))
+            for token, number in numbers.items():
+                if type(number) is not int or number < 0:
+                    raise UserError(f"{file}: the id of {shown(token)!r} is {shown(str(number))}, not a number from 0")
+            check_ids(numbers, file)
+            side = MarianTokenizer(pieces, numbers, settings, files, file)
             check(side.library, folder / cutter)
         sides.append(side)
     return sides[0], sides[1]
-
-
-def _read_numbers(file: Path) -> dict[str, int]:
-    numbers: dict[str, int] = read_json(file)
-    check_tokens(numbers, str(file))
-    for token, number in numbers.items():
-        if type(number) is not int or number < 0:
-            raise UserError(f"{file}: the id of {shown(token)!r} is {shown(str(number))}, not a number from 0")
-    check_ids(numbers, file)
-    return numbers

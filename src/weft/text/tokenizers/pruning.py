@@ -1,8 +1,4 @@
-"""A tokenizer with some of its tokens alone: whatever texts used only those becomes the same tokens as before.
-
-Texts that used others are spelled with smaller pieces. So that there is always something to spell with, special and
-added tokens, single characters and bytes stay whoever asks for what; and of BPE all that a token is merged from.
-"""
+"""A tokenizer with some of its tokens alone: other texts are spelled with characters, bytes and parts, which stay."""
 
 from __future__ import annotations
 

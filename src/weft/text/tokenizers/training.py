@@ -357,7 +357,20 @@ def _rules(vocabulary: dict[str, int], lowercase: bool | None) -> tuple[bool, bo
     """Whether apostrophes are made straight and letters small, and the pattern of a word, as a vocabulary shows it."""
     straight = "n't" in vocabulary or "don't" in vocabulary  # its own apostrophe is the straight one
     small = all(word == word.lower() for word in vocabulary) if lowercase is None else lowercase
-    return straight, small, _pattern(vocabulary, "n't" in vocabulary)
+    choices = [run.replace(".", r"\.") for run in RUNS if run in vocabulary]  # the first that fits is taken
+    titles = [title for title in TITLES if title in vocabulary or title.capitalize() in vocabulary]
+    if titles:
+        choices.append(rf"\b(?i:{'|'.join(titles)})".replace(".", r"\."))
+    if any(word in vocabulary for word in INITIALS):
+        choices.append(r"\b(?:\p{L}\.){2,}")
+    choices.append(NUMBERS)
+    if "n't" in vocabulary:
+        choices += [NAMES] if "o'clock" in vocabulary else []
+        endings = "|".join(ending[1:] for ending in ENDINGS if ending in vocabulary)
+        choices += [NOT, *([rf"'(?i:{endings})\b"] if endings else []), PARTED]
+    else:
+        choices.append(PLAIN)
+    return straight, small, "|".join(choices)
 
 
 def _cutter(straight: bool, small: bool, pattern: str, vocabulary: dict[str, int]) -> Library:
@@ -366,25 +379,3 @@ def _cutter(straight: bool, small: bool, pattern: str, vocabulary: dict[str, int
     library.normalizer = normalizers.Sequence([*steps, normalizers.Lowercase()] if small else steps)
     library.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
     return library
-
-
-def _pattern(vocabulary: dict[str, int], contractions: bool) -> str:
-    """The pattern of one token; the first choice that fits is taken."""
-    choices = [_escaped(run) for run in RUNS if run in vocabulary]
-    titles = [title for title in TITLES if title in vocabulary or title.capitalize() in vocabulary]
-    if titles:
-        choices.append(rf"\b(?i:{'|'.join(_escaped(title) for title in titles)})")
-    if any(word in vocabulary for word in INITIALS):
-        choices.append(r"\b(?:\p{L}\.){2,}")
-    choices.append(NUMBERS)
-    if contractions:
-        choices += [NAMES] if "o'clock" in vocabulary else []
-        endings = "|".join(ending[1:] for ending in ENDINGS if ending in vocabulary)
-        choices += [NOT, *([rf"'(?i:{endings})\b"] if endings else []), PARTED]
-    else:
-        choices.append(PLAIN)
-    return "|".join(choices)
-
-
-def _escaped(mark: str) -> str:
-    return mark.replace(".", r"\.")
