@@ -15,7 +15,7 @@ from torch import Tensor
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.data.chance import key_of, uniform
-from weft.metrics.agreement import Ratios
+from weft.metrics.bootstrap import Ratios
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
