@@ -30,7 +30,7 @@ from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
 from weft.tasks.scoring import tokenizer_of
 from weft.training.run import tokenizer_hash
-from weft.training.setup import Setup
+from weft.training.step import Setup
 
 STEPS = 1000  # that a student takes at least by default, but no more than 30 epochs
 

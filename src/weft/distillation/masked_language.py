@@ -27,11 +27,10 @@ from weft.runs.pretrain import text_job
 from weft.runs.recipes import FinetuneTraining, ObjectiveSection, Recipe, TextSection
 from weft.tasks.model import Model, load
 from weft.text.row_problems import Skipped
-from weft.training.evaluation import evaluate
-from weft.training.run import Run
-from weft.training.setup import Setup
+from weft.training.loop import evaluate
+from weft.training.run import Run, State
 from weft.training.signals import Control
-from weft.training.state import State
+from weft.training.step import Setup
 
 
 def go(run: Run, recipe: DistillRecipe, control: Control) -> Model:

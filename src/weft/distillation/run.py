@@ -43,10 +43,9 @@ from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class, task_for
 from weft.tasks.translate import writer_of
 from weft.text.windows import Framing
-from weft.training.run import Run, tokenizer_hash
-from weft.training.setup import Setup
+from weft.training.run import Run, State, tokenizer_hash
 from weft.training.signals import Control
-from weft.training.state import State
+from weft.training.step import Setup
 
 AGREEMENT = "agreement"  # the task's own metric, with the teacher's answers as targets
 SEEN = 300_000  # texts that a student with initial weights reads in all, a fresh one twice as many

@@ -140,9 +140,6 @@ def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
     return unit, "\n".join([unit, *teachers, repr(recipe.get("distill"))])
 
 
-# ----------------------------------------------------------------------------------------------------------- charts
-
-
 def _baselines(folder: Path) -> str:
     """The linear models that were trained beside, where there are some."""
     path = Run(folder).inside / "baseline.json"
@@ -213,8 +210,6 @@ def _lines(group: Sequence[RunRecord], key: str) -> list[ChartLine]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------ table
-
 HEADER = [
     "run", "loss of", "parameters", "steps", "tokens", "loss", "held-out loss", "at step", "perplexity", "best score",
     "time", "tokens/s",
@@ -228,7 +223,12 @@ def _row(record: RunRecord) -> list[str]:
     judged = [line for line in record.lines if "validation_loss" in line]
     last = train[-1] if train else {}
     best = min(judged, key=lambda line: line["validation_loss"], default={})
-    words = best.get("validation_words")
+    words, best_score = best.get("validation_words"), ""
+    if record.scores:
+        name = record.scores[0]
+        values = [line[f"validation_{name}"] for line in judged if f"validation_{name}" in line]
+        highest = (min if name in ERRORS else max)(filter(math.isfinite, values), default=math.nan)
+        best_score = f"{name} {highest:.4f}"
     return [
         record.name,
         record.unit,
@@ -239,17 +239,7 @@ def _row(record: RunRecord) -> list[str]:
         f"{best['validation_loss']:.4f}" if best else "",
         f"{best['step']:,}" if best else "",
         f"{math.exp(min(words, 99)):.2f}" if words is not None else "",
-        _best_score(record, judged),
+        best_score,
         time_left(last.get("seconds", 0)),
         f"{last.get('tokens_per_second', 0):,}",
     ]
-
-
-def _best_score(record: RunRecord, judged: Sequence[dict[str, Any]]) -> str:
-    if not record.scores:
-        return ""
-    name = record.scores[0]
-    values = [line[f"validation_{name}"] for line in judged if f"validation_{name}" in line]
-    finite = [value for value in values if math.isfinite(value)]
-    best = (min if name in ERRORS else max)(finite, default=math.nan)
-    return f"{name} {best:.4f}"
