@@ -37,7 +37,7 @@ from weft.data.masking import shift
 from weft.data.rows import Frame, Framed
 from weft.data.shards import Corpus
 from weft.data.streams import Streams
-from weft.objectives.carrying import CarriedToken, StreamStates
+from weft.objectives.language import CarriedToken, StreamStates
 from weft.timing import medians
 from weft.training.loop import quick_arithmetic
 from weft.training.plan import Training

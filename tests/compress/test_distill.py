@@ -19,14 +19,13 @@ from weft.checkpoint.folder import open_folder
 from weft.data.examples import batch_of
 from weft.distillation import report as reporting
 from weft.distillation import run as running
-from weft.distillation.context import Distillation
 from weft.distillation.recipe import DistillRecipe, DistillSection, StudentSection, TeacherSection
 from weft.distillation.run import student_task
 from weft.distillation.student import begun_student
-from weft.distillation.teacher_cache import Teacher
+from weft.distillation.teacher_outputs import Distillation, Teacher
 from weft.nn.rows import Rows
-from weft.objectives.soft import SoftTargets
-from weft.pruning.heads import with_heads
+from weft.objectives.base import SoftTargets
+from weft.pruning.layers import with_heads
 from weft.tasks.base import Example
 from weft.tasks.classify import TextTask, rescale
 from weft.tasks.forward import framing_for

@@ -22,15 +22,15 @@ from weft.data.batching import Feed
 from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn, Frame, Framed, PackedRows
 from weft.data.shards import TextFiles, tokenized
-from weft.distillation.hidden_states import along, common_tokens, layer_pairs, matched, relation_heads
 from weft.distillation.recipe import DistillSection
+from weft.distillation.student import along, common_tokens, layer_pairs, matched, relation_heads
 from weft.errors import UserError
 from weft.nn.multihead import Sighting
 from weft.nn.rows import Batch, Rows
 from weft.objectives import hidden_states
+from weft.objectives.base import SoftTargets
 from weft.objectives.hidden_states import MatchedStates
 from weft.objectives.language import MaskedWords, NextToken
-from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import Texts
 from weft.runs.recipes import FinetuneTraining
 from weft.text.tokenizers.tokenizer import Tokenizer

@@ -24,8 +24,7 @@ from weft.data.rows import Frame, Framed
 from weft.data.shards import Corpus
 from weft.data.streams import Streams
 from weft.errors import UserError
-from weft.objectives.carrying import CarriedToken, StreamStates
-from weft.objectives.language import NextToken
+from weft.objectives.language import CarriedToken, NextToken, StreamStates
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
 from weft.training.log import read_metrics

@@ -22,7 +22,7 @@ from weft.generation.beam import Beam
 from weft.generation.sampling import Sampling
 from weft.generation.search import generate
 from weft.nn.rows import Batch
-from weft.objectives.sequences import Writing
+from weft.objectives.language import Writing
 from weft.runs.finetune import finetune
 from weft.training.log import read_metrics
 from weft.training.plan import Training

@@ -69,14 +69,9 @@ class RunRecord:
 
 def write_curves(folders: Sequence[Path], out: Path) -> None:
     """One self-contained page: what a single run reached, and for each unit of loss its metrics and losses by step."""
-    records, groups = list[RunRecord](), dict[str, list[RunRecord]]()
-    for folder in folders:
-        run = Run(folder)
-        if not run.metrics.is_file():
-            raise UserError(f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl")
-        recipe = _recipe(run.recipe)
-        records.append(RunRecord(str(folder), folder, run.lines(), recipe, *_unit(folder, recipe)))
-        groups.setdefault(records[-1].key, []).append(records[-1])
+    records, groups = list(map(_record, folders)), dict[str, list[RunRecord]]()
+    for record in records:
+        groups.setdefault(record.key, []).append(record)
     alone = records[0] if len(records) == 1 else None
     parts = list[str]()
     if alone is not None:  # what its best model reached on the held-out rows, and its scores over time
@@ -96,6 +91,14 @@ def write_curves(folders: Sequence[Path], out: Path) -> None:
         parts += charts
     title = f"Run {folders[0].name}" if len(folders) == 1 else f"{len(folders)} runs"
     write_text(out, page(title, parts))
+
+
+def _record(folder: Path) -> RunRecord:
+    run = Run(folder)
+    if not run.metrics.is_file():
+        raise UserError(f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl")
+    recipe = _recipe(run.recipe)
+    return RunRecord(str(folder), folder, run.lines(), recipe, *_unit(folder, recipe))
 
 
 def _recipe(path: Path) -> dict[str, Any]:

@@ -19,9 +19,7 @@ from weft.data.batching import Feed, in_two_phases
 from weft.data.streams import Streams
 from weft.errors import UserError, listed
 from weft.objectives.base import Objective
-from weft.objectives.carrying import CarriedToken, StreamStates
-from weft.objectives.language import MaskedWords, NextToken
-from weft.objectives.sequences import Writing
+from weft.objectives.language import CarriedToken, MaskedWords, NextToken, StreamStates, Writing
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
 from weft.runs.architecture import (
     Start,

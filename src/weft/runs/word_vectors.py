@@ -29,7 +29,7 @@ from weft.tasks.model import Model, load
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.tokenizers.words import learned_words
+from weft.text.tokenizers.training import learned_words
 from weft.training.log import RunLog, time_left
 from weft.training.run import Begun, Run, State
 from weft.training.signals import Control, Stop
