@@ -1,4 +1,4 @@
-"""Which family a run trains, of what size, with which vocabulary: the choices that every kind of run has."""
+"""The model that a run begins with: family, size and vocabulary, word vectors to start from, and heads of a task."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One step of a run: its batches, its passes, and the update of the weights."""
+"""One step of a run: what it trains (`Setup`), its batches, its passes, the optimizer and the update of the weights."""
 
 from __future__ import annotations
 
