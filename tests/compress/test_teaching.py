@@ -25,9 +25,8 @@ from weft.distillation import report as reporting
 from weft.distillation import teacher_outputs as teaching
 from weft.distillation.teacher_outputs import Teacher, TeacherReads, digest_of_folder, teacher_outputs
 from weft.progress import silent
-from weft.tasks.base import Example
+from weft.tasks.base import Example, TeacherArrays
 from weft.tasks.classify import TextTask
-from weft.tasks.teacher_arrays import TeacherArrays
 from weft.training.log import RunLog
 from weft.training.signals import Control, Interrupted, Stop
 

@@ -20,9 +20,8 @@ from weft.progress import ProgressChoice, log_notes, progress_of, to_logger
 from weft.tasks.base import Example, Normalization, Prediction, Task
 from weft.tasks.evaluate import ReadCounts
 from weft.tasks.forward import chunked, framing_for
-from weft.tasks.inputs import Reader
 from weft.tasks.model import Model, load
-from weft.tasks.rows import Paths, RowOptions, table_for
+from weft.tasks.rows import Paths, Reader, RowOptions, table_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
 

@@ -50,14 +50,12 @@ from weft.runs.driver import Job, device_for, drive
 from weft.runs.finetune import decided
 from weft.runs.pretrain import text_job
 from weft.runs.recipes import FinetuneTraining, ObjectiveSection, Recipe, TextSection
-from weft.tasks.base import Example, Task
+from weft.tasks.base import Example, Task, TeacherArrays
 from weft.tasks.complete import begun, generator_of
+from weft.tasks.forward import unseen_in_words
 from weft.tasks.model import Model, load
-from weft.tasks.output_checks import unseen_in_words
-from weft.tasks.perplexity import perplexity
-from weft.tasks.scoring import tokenizer_of
+from weft.tasks.perplexity import perplexity, tokenizer_of
 from weft.tasks.seq2seq import pack_texts, unpack_texts
-from weft.tasks.teacher_arrays import TeacherArrays
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing

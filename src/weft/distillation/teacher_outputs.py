@@ -40,10 +40,8 @@ from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Ragged
 from weft.objectives.base import LOGPROBS, REST, TOKENS
 from weft.progress import Log
-from weft.tasks.base import Example, Task
-from weft.tasks.forward import chunked, framing_for
-from weft.tasks.output_checks import unseen_in_words
-from weft.tasks.teacher_arrays import TeacherArrays
+from weft.tasks.base import Example, Task, TeacherArrays
+from weft.tasks.forward import chunked, framing_for, unseen_in_words
 from weft.text.paths import digest_of
 from weft.training.run import Run
 from weft.training.signals import Control

@@ -29,9 +29,9 @@ from weft.exporters.onnx_export import write_onnx
 from weft.files import whole_folder
 from weft.tasks.complete import begun, complete, read
 from weft.tasks.forward import tokenizer_of
-from weft.tasks.inputs import rows_of as table_rows
 from weft.tasks.model import Model, load
 from weft.tasks.rows import Paths, RowOptions, table_of
+from weft.tasks.rows import rows_of as table_rows
 from weft.text.row_problems import Skipped
 from weft.version import VERSION
 

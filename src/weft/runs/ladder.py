@@ -34,9 +34,8 @@ from weft.runs.ladder_recipe import LadderRecipe, recipe_of, rung_of
 from weft.runs.pretrain import pretrain
 from weft.runs.recipes import Recipe, recipe_values
 from weft.tasks.complete import complete
-from weft.tasks.contexts import by_context
 from weft.tasks.model import load, new
-from weft.tasks.perplexity import perplexity
+from weft.tasks.perplexity import by_context, perplexity
 from weft.text.tokenizers.training import learn
 from weft.training.run import Run
 from weft.training.signals import Control, Interrupted, Stop, listening
