@@ -58,11 +58,10 @@ from weft.tasks.seq2seq import pack_texts, unpack_texts
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
-from weft.training.evaluation import evaluate
-from weft.training.run import Run, tokenizer_hash
-from weft.training.setup import Setup
+from weft.training.loop import evaluate
+from weft.training.run import Run, State, tokenizer_hash
 from weft.training.signals import Control
-from weft.training.state import State
+from weft.training.step import Setup
 
 FIRST = 4  # words of a text that a teacher continues
 MAX_HELD_OUT = 1 << 21  # characters of held-out text that bits per byte are computed on

@@ -47,10 +47,9 @@ from weft.tasks.translate import writer_of
 from weft.text.records import Record, read_texts
 from weft.text.row_problems import Skipped
 from weft.text.windows import Framing
-from weft.training.run import Run, tokenizer_hash
-from weft.training.setup import Setup
+from weft.training.run import Run, State, tokenizer_hash
 from weft.training.signals import Control
-from weft.training.state import State
+from weft.training.step import Setup
 
 ENOUGH = 40  # rows with targets; fewer say less about a student than its teacher does
 

@@ -275,7 +275,7 @@ def _tokens(
     if own is not None:
         given = TokenizerSection(size=size) if own == "learned" else TokenizerSection(folder=own)
         alone = lineage.family.speaks and not lineage.family.reads
-        learned = vocabulary_for(context.run, given, lineage.family, alone, texts(), context.control)
+        learned = vocabulary_for(context.run.folder, given, lineage.family, alone, texts(), context.control)
         return StudentTokens(learned, None)
     if size is None:
         return StudentTokens(teacher.tokenizer, teacher.target_tokenizer)
