@@ -14,7 +14,7 @@ from weft.errors import NotFinite
 from weft.metrics.bootstrap import Replicates
 from weft.metrics.worst_rows import WorstRows
 from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.forward import framing_for
+from weft.tasks.forward import evaluating, framing_for
 from weft.tasks.model import Model
 
 MAX_SHOWN = 10  # texts that are shown where two models disagree most
@@ -65,16 +65,12 @@ class Participant:
         """A prediction for each example; None of a model whose outputs are not numbers."""
         if self.damaged == NOT_FINITE:
             return None
-        network = self.model.network
-        training = network.training
-        network.eval()
-        opened = self.model.opened
+        opened, inputs = self.model.opened, [self.own.inputs(each) for each in examples]
         try:
-            predictions = self.own.predict(opened, framing_for(opened), [self.own.inputs(each) for each in examples])
+            with evaluating(opened.network):
+                predictions = self.own.predict(opened, framing_for(opened), inputs)
         except NotFinite:
             predictions = None
-        finally:
-            network.train(training)
         if predictions is None or not all(map(self.own.is_finite, predictions)):
             self.break_off()
             return None

@@ -25,7 +25,7 @@ from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import TAUGHT, Ends
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows
-from weft.tasks.forward import InputWindows, framing_for, head_outputs, tokenizer_of
+from weft.tasks.forward import InputWindows, framing_for, head_outputs, stripped, tokenizer_of
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces, special_tokens
@@ -105,9 +105,6 @@ class AnswerTask(Task):
         if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
             return tuple(value)
         raise UserError(f"input {number}: a question and its context is expected")
-
-    def size(self, input: tuple[str, ...]) -> int:
-        return sum(map(len, input))
 
     def to_record(self, example: Example) -> dict[str, Any]:
         answers = [{"text": text, "start": start} for start, text in example.target]
@@ -577,12 +574,3 @@ def _spans(ends: NDArray[np.float64], piece: TextWindow) -> list[tuple[float, in
         for number in best.tolist()
         if np.isfinite(scores.flat[number])
     ]
-
-
-def stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """Without the space that some vocabularies count to a word."""
-    while start < end and text[start].isspace():
-        start += 1
-    while end > start and text[end - 1].isspace():
-        end -= 1
-    return start, end

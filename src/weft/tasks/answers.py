@@ -20,7 +20,8 @@ class Answer:
     @property
     def decision(self) -> Hashable:
         """What two models must agree on: a label, tags, a text; None where there are numbers only."""
-        return None
+        text: str | None = vars(self).get("text")
+        return text
 
     @property
     def numbers(self) -> list[float]:
@@ -29,7 +30,7 @@ class Answer:
 
     def columns(self) -> dict[str, Any]:
         """What it adds to a row of a table, as plain values."""
-        raise NotImplementedError
+        return {"prediction": self.decision}
 
 
 def rounded(probability: float) -> float:
@@ -65,13 +66,6 @@ class Text(Answer, Written):
 
     best: tuple[Written, ...] = ()
 
-    @property
-    def decision(self) -> str:
-        return self.text
-
-    def columns(self) -> dict[str, Any]:
-        return {"prediction": self.text}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Wording:
@@ -99,13 +93,6 @@ class Translation(Answer):
     target_tokens: tuple[str, ...]
     alignments: tuple[tuple[float, ...], ...] | None = None
 
-    @property
-    def decision(self) -> str:
-        return self.text
-
-    def columns(self) -> dict[str, Any]:
-        return {"prediction": self.text}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
@@ -121,10 +108,6 @@ class Words(Answer):
 
     text: str
     gaps: tuple[tuple[Candidate, ...], ...]
-
-    @property
-    def decision(self) -> str:
-        return self.text
 
     @property
     def numbers(self) -> list[float]:
@@ -241,10 +224,6 @@ class Reply(Answer):
     score: float
     no_answer: float
     best: tuple[Choice, ...]
-
-    @property
-    def decision(self) -> str:
-        return self.text
 
     @property
     def numbers(self) -> list[float]:

@@ -24,7 +24,7 @@ from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Vector
 from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
-from weft.tasks.forward import check_finite, tokenizer_of
+from weft.tasks.forward import check_finite, evaluating, tokenizer_of
 from weft.text.windows import Framing, TextWindow, frame, pieces
 
 Pooling = Literal["mean", "first", "max"]
@@ -148,12 +148,8 @@ class Embedder:
             if not tokens and not extra:
                 raise UserError(f"text {number} is empty, and this model puts no tokens around a text")
         windows = [pieces(self.framing, tokens) for tokens in ids]
-        training = self.network.training
-        self.network.eval()  # whoever asks in the middle of training wants no dropout
-        try:
+        with evaluating(self.network):
             vectors = self._pooled(windows)
-        finally:
-            self.network.train(training)
         if self.normalize:
             vectors = torch.nn.functional.normalize(vectors)
         vectors = check_finite(self.opened, vectors.float())

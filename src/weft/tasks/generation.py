@@ -75,7 +75,7 @@ class TextGenerator:
         prompts: Sequence[Sequence[int]],
         options: GenerationOptions,
         *,
-        max_tokens: int | Sequence[int] | None = None,
+        max_tokens: int | Sequence[int | None] | None = None,
         sources: Sequence[Source] | None = None,
         on_progress: Callable[[int], None] | None = None,
         rows: int | None = None,
@@ -104,12 +104,7 @@ class TextGenerator:
         return answers
 
     def stream(
-        self,
-        prompt: Sequence[int],
-        options: GenerationOptions,
-        *,
-        max_tokens: int | None = None,
-        source: Source | None = None,
+        self, prompt: Sequence[int], options: GenerationOptions, max_tokens: int | None, source: Source | None = None
     ) -> Stream:
         """A text piece by piece, in whole characters."""
         search = search_of(options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import tee
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of
 from weft.tasks.answers import Central, Hit, Ranked, Sentence, Value
 from weft.tasks.embed import Embedder, VectorTask
+from weft.tasks.forward import stripped
 from weft.text.sentences import sentence_spans
 
 SCORES = 1 << 24  # scores that are held at a time
@@ -66,11 +68,8 @@ class Index:
     def hits(self, scored: Scored, count: int) -> list[Hit]:
         """The best texts by their vectors alone."""
         numbers = best(scored.scores, count)
-        values = scored.scores[numbers].tolist()
-        return [
-            Hit(text=self.texts[number], number=number, score=value, stage="embedding")
-            for number, value in zip(numbers, values, strict=True)
-        ]
+        pairs = zip(numbers, scored.scores[numbers].tolist(), strict=True)
+        return [Hit(text=self.texts[number], number=number, score=score, stage="embedding") for number, score in pairs]
 
     def scored(self, queries: Iterable[str]) -> Iterator[Scored]:
         """Each query with the scores of all texts, worked out for as many at a time as memory stays bounded for."""
@@ -126,30 +125,22 @@ def reranked(query: str, hits: Sequence[Hit], rerank: Rerank) -> list[Hit]:
     """The hits in the order of a second opinion; where that sees no difference, in the order they came."""
     scores = rerank([(query, hit.text) for hit in hits]) if hits else []
     assert len(scores) == len(hits), f"{len(scores)} scores for {len(hits)} pairs"
-    again = [
-        Hit(text=hit.text, number=hit.number, score=float(score), stage="pair")
-        for hit, score in zip(hits, scores, strict=True)
-    ]
+    again = [replace(hit, score=float(score), stage="pair") for hit, score in zip(hits, scores, strict=True)]
     return sorted(again, key=lambda hit: -hit.score)  # a stable order
 
 
 def pair_scores(model: Any, positive: str | None = None) -> Rerank:
     """A model for pairs as a re-ranker: its value, or the probability of `positive` (the last label unless said)."""
 
-    def scores(pairs: list[tuple[str, str]]) -> list[float]:
-        return [_score(answer, positive) for answer in model(pairs)]
+    def score(answer: Any) -> float:
+        if isinstance(answer, Value):
+            if positive is not None:
+                raise UserError(f"the model for pairs gives values, not labels, so there is no label {positive!r}")
+            return float(answer.value)
+        probabilities: dict[str, float] = answer.scores
+        return probabilities[list(probabilities)[-1] if positive is None else one_of(positive, probabilities, "label")]
 
-    return scores
-
-
-def _score(answer: Any, positive: str | None) -> float:
-    if isinstance(answer, Value):
-        if positive is not None:
-            raise UserError(f"the model for pairs gives values, not labels, so there is no label {positive!r}")
-        return float(answer.value)
-    probabilities: dict[str, float] = answer.scores
-    label = list(probabilities)[-1] if positive is None else one_of(positive, probabilities, "label")
-    return probabilities[label]
+    return lambda pairs: [score(answer) for answer in model(pairs)]
 
 
 class Places(NamedTuple):
@@ -196,7 +187,7 @@ def central(
 
 
 def _central(embedder: Embedder, text: str, top: int) -> Central:
-    spans = [span for begin, end in sentence_spans(text) if (span := _bare(text, begin, end)) is not None]
+    spans = [span for place in sentence_spans(text) if (span := stripped(text, *place))[0] < span[1]]
     embedded = list(embedder.chunks(text[begin:end] for begin, end in spans))
     scores = centrality(torch.cat([torch.zeros(0, embedder.width), *(some.vectors for some in embedded)])).tolist()
     best = sorted(range(len(spans)), key=lambda number: -scores[number])[:top]  # the earlier one where two are equal
@@ -223,14 +214,6 @@ def centrality(vectors: Tensor) -> Tensor:
     exact = vectors.double()
     itself = (exact * exact).sum(1)
     return (((exact @ exact.sum(0)) - itself) / (len(vectors) - 1)).float()
-
-
-def _bare(text: str, begin: int, end: int) -> tuple[int, int] | None:
-    """A span without the space around it; None where there is nothing else."""
-    inside = text[begin:end]
-    bare = inside.strip()
-    start = begin + len(inside) - len(inside.lstrip())
-    return (start, start + len(bare)) if bare else None
 
 
 class CentralTask(VectorTask):

@@ -86,7 +86,8 @@ def inputs_in_call(model: Asked, given: Any, columns: Mapping[str, str] | None =
     """The inputs of one call, and whether it is one input rather than several."""
     task, given = model.task_object, unboxed(given)
     if isinstance(given, Mapping):
-        one = all(is_plain(value) for value in given.values()) or task.is_row(given)
+        cells = all(value is None or isinstance(value, str | bool | int | float) for value in given.values())
+        one = cells or task.is_row(given)  # rather than columns
         return list(input_of_each(model, Table([given] if one else given, columns or {}))), one
     if is_frame(given):
         return list(input_of_each(model, Table(given, columns or {}))), False
@@ -100,11 +101,6 @@ def inputs_in_call(model: Asked, given: Any, columns: Mapping[str, str] | None =
     for number, item in enumerate(several, 1):
         task.check_item(number, item)
     return several, False
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a value of a dict is one cell, so that the dict is a row and not columns."""
-    return value is None or isinstance(value, str | bool | int | float)
 
 
 def kind_of(given: Any) -> str:

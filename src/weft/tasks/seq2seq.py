@@ -189,18 +189,15 @@ class SequenceTask(Task):
         self, examples: Sequence[Example], ways: Sequence[Mapping[str, float]], opened: LoadedModel, framing: Framing
     ) -> Sequences:
         """The same with several texts in place of each target, each with its share of the epochs."""
-        reader, writer = tokenizer_of(opened), writer_of(opened)
-        before, after = around(opened)
+        writer = writer_of(opened)
         end = end_of(writer)
-        read, written, shares = list[list[int]](), list[list[int]](), list[list[float]]()
+        read, written, shares = list[Any](), list[list[int]](), list[list[float]]()
         long: list[tuple[int, Example]] = []
         for first in range(0, len(examples), CHUNK):
             some = examples[first : first + CHUNK]
             wanted = ways[first : first + CHUNK]
-            sources = reader.ids([(self.prefix or "") + example.texts[0] for example in some], specials=False)
             targets = iter(writer.ids([text for each in wanted for text in each], specials=False))
-            for example, source, each in zip(some, sources, wanted, strict=True):
-                one = [*before, *source, *after]
+            for example, one, each in zip(some, self.sources(some, opened), wanted, strict=True):
                 texts = [([*next(targets), end], share) for share in each.values()]
                 fitting = [(text, share) for text, share in texts if max(len(one), len(text)) <= framing.length]
                 if not fitting:
@@ -215,9 +212,17 @@ class SequenceTask(Task):
             )
         notes = (too_long(long, framing.length),) if long else ()
         several = TargetSampler.of(shares) if len(written) > len(read) else None
-        return Sequences(
-            TextSide.of(read), TextSide.of(written), opened.config.begin, framing.length, notes=notes, ways=several
-        )
+        sides = self.read_side(read), TextSide.of(written)
+        return Sequences(*sides, opened.config.begin, framing.length, notes=notes, ways=several)
+
+    def sources(self, examples: Sequence[Example], model: LoadedModel) -> list[Any]:
+        """What the network reads of each example."""
+        before, after = around(model)
+        texts = [(self.prefix or "") + example.texts[0] for example in examples]
+        return [[*before, *ids, *after] for ids in tokenizer_of(model).ids(texts, specials=False)]
+
+    def read_side(self, sources: list[Any]) -> Any:
+        return TextSide.of(sources)
 
     # ------------------------------------------------------------------------------------------------------- learning
 
@@ -323,9 +328,7 @@ class SequenceTask(Task):
         check_writer(first)
         together(first, others)
         soft = TeacherTexts(settings.beam_size, settings.n, settings.closest, settings.hard, tuple(others))
-        return replace(
-            self, beam_size=1, baseline=False, soft=soft
-        )  # while it learns, it is evaluated as in fine-tuning
+        return replace(self, beam_size=1, baseline=False, soft=soft)  # evaluated as in fine-tuning
 
     def same_outputs(self, other: Task) -> bool:
         return True  # whether they can write together is checked above
@@ -407,12 +410,8 @@ def sifted(examples: Iterable[Example], ratio: float, copies: bool, log: Callabl
         (copied, "the same text on both sides (data.copies)"),
     ):
         if places:
-            log(f"left out {_counted(len(places))} with {what}; the first: {places[0]}")
+            log(f"left out {len(places):,} pair{'s' * (len(places) != 1)} with {what}; the first: {places[0]}")
     return kept
-
-
-def _counted(pairs: int) -> str:
-    return f"{pairs:,} pair{'s' * (pairs != 1)}"
 
 
 def chrf_near(text: str, right: str) -> float:

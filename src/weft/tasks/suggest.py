@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.tasks.forward import check_numbers, unseen_in_words
+from weft.tasks.forward import check_numbers, evaluating, unseen_in_words
 from weft.tasks.model import Model
 from weft.tasks.perplexity import beginning, tokenizer_of
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -76,22 +76,14 @@ def suggest(
         raise UserError("the text is empty, and this vocabulary has no token that begins one")
     room = opened.config.context - (1 if tokens else min(LONGEST, opened.config.context // 2))
     kept = prompt[-room:]
-    training = opened.network.training
-    opened.network.eval()
-    try:
-        with unseen_in_words(opened):
-            if tokens:
-                return _tokens(opened, tokenizer, kept, top, len(prompt))
-            search = _Search(opened, kept, plain, closed and bool(plain), endings, top, width)
-        return Suggestions(
-            words=search.words(),
-            n_tokens=len(prompt),
-            truncated=len(prompt) > room,
-            exact=search.exact,
-            aside=search.aside,
-        )
-    finally:
-        opened.network.train(training)
+    with evaluating(opened.network), unseen_in_words(opened):
+        if tokens:
+            return _tokens(opened, tokenizer, kept, top, len(prompt))
+        search = _Search(opened, kept, plain, closed and bool(plain), endings, top, width)
+    cut = len(prompt) > room
+    return Suggestions(
+        words=search.words(), n_tokens=len(prompt), truncated=cut, exact=search.exact, aside=search.aside
+    )
 
 
 def _tokens(opened: LoadedModel, tokenizer: Tokenizer, prompt: list[int], top: int, size: int) -> Suggestions:
@@ -99,10 +91,11 @@ def _tokens(opened: LoadedModel, tokenizer: Tokenizer, prompt: list[int], top: i
     chances = _chances(check_numbers(opened, scores))[0]
     best = np.argsort(-chances, kind="stable")[:top].tolist()
     texts = _Spelling.of(tokenizer).texts
-    names = [texts[token] or (tokenizer.token(token) or "") for token in best]
     words = tuple(
-        Suggestion(text=name, probability=float(chances[token]), tokens=(token,))
-        for name, token in zip(names, best, strict=True)
+        Suggestion(
+            text=texts[token] or tokenizer.token(token) or "", probability=float(chances[token]), tokens=(token,)
+        )
+        for token, chance in zip(best, chances[best].tolist(), strict=True)
     )
     return Suggestions(words=words, n_tokens=size, truncated=size > len(prompt), exact=True, aside=0.0)
 

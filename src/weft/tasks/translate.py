@@ -165,8 +165,7 @@ def _hypotheses(
     on_progress: Callable[[int], None] | None,
 ) -> list[list[Completion]]:
     """The best completions for each part; parts of similar length are searched together."""
-    networks: list[Any] = [opened.network, *(other.network for other in others)]
-    decoder = networks[0] if len(networks) == 1 else Ensemble(networks)
+    decoder = decoder_of(opened, others)
     hypotheses: list[list[Completion]] = [[]] * len(parts)
     order = sorted(range(len(parts)), key=lambda number: len(parts[number].tokens))
     end = writer_of(opened).id_of("end")
@@ -188,6 +187,12 @@ def _hypotheses(
         if on_progress is not None:
             on_progress(len(some))
     return hypotheses
+
+
+def decoder_of(opened: LoadedModel, others: Sequence[LoadedModel]) -> Any:
+    """The network that writes, or several together."""
+    networks: list[Any] = [opened.network, *(other.network for other in others)]
+    return Ensemble(networks) if others else opened.network
 
 
 def check_writer(opened: LoadedModel) -> None:
@@ -288,10 +293,8 @@ def _answer(opened: LoadedModel, parts: list[Part], completions: list[list[Compl
     """The answers to the pieces of a text, put together."""
     if not parts:
         nothing = Wording(text="", score=0.0, logprob=0.0, finish_reason="end")
-        return Translation(
-            text="", score=0.0, logprob=0.0, finish_reason="end", best=(nothing,), n_tokens=0, n_windows=0,
-            source_tokens=(), target_tokens=(),
-        )  # fmt: skip
+        empty: dict[str, Any] = {"n_tokens": 0, "n_windows": 0, "source_tokens": (), "target_tokens": ()}
+        return Translation(**vars(nothing), best=(nothing,), **empty)
     writer, reader = writer_of(opened), tokenizer_of(opened)
     ways = max(map(len, completions))
     best = tuple(
@@ -302,10 +305,7 @@ def _answer(opened: LoadedModel, parts: list[Part], completions: list[list[Compl
     if all(each.attention is not None for each in best_of):
         matrix = _joined([each.attention[:, : len(part.tokens)] for each, part in zip(best_of, parts, strict=True)])  # type: ignore[index]
     return Translation(
-        text=best[0].text,
-        score=best[0].score,
-        logprob=best[0].logprob,
-        finish_reason=best[0].finish_reason,
+        **vars(best[0]),
         best=best,
         n_tokens=sum(len(part.tokens) for part in parts),
         n_windows=len(parts),
