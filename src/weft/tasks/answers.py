@@ -79,10 +79,7 @@ class Wording:
 
 @dataclass(frozen=True, kw_only=True)
 class Translation(Answer):
-    """A text written from another, and why it ended.
-
-    `alignments`, where asked for: of each token written, how much of it came from each token read.
-    """
+    """A text written from another, and why it ended."""
 
     text: str
     score: float
@@ -91,7 +88,7 @@ class Translation(Answer):
     best: tuple[Wording, ...]  # this one first
     source_tokens: tuple[str, ...]
     target_tokens: tuple[str, ...]
-    alignments: tuple[tuple[float, ...], ...] | None = None
+    alignments: tuple[tuple[float, ...], ...] | None = None  # on request: of each token written, by token read
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,8 +117,6 @@ class TextTask(Task):
     linear_baseline = True
     overlap = 0.125
 
-    # ---------------------------------------------------------------------------------------------------------- data
-
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> TextTask:
         kind = KINDS.get(work.name, "label")
@@ -283,8 +281,6 @@ class TextTask(Task):
         targets[labeled] = known
         return arrays | {"labeled": labeled.astype(np.float32), "target": targets}
 
-    # ------------------------------------------------------------------------------------------------------- learning
-
     def objective(self) -> Texts:
         return Texts(self.kind, self.outputs, self.words, self.soft)
 
@@ -314,8 +310,6 @@ class TextTask(Task):
             with torch.no_grad():
                 for parameter, value in zip(moved, before, strict=True):
                     parameter.copy_(value)
-
-    # ------------------------------------------------------------------------------------------------------ answering
 
     def encode(self, inputs: Sequence[tuple[str, ...]], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
         encoded = list(pieces_in(windows, tokenizer, inputs))
@@ -357,8 +351,6 @@ class TextTask(Task):
         mean = np.clip(np.mean([self.probabilities(each) for each in predictions], axis=0), 1e-300, 1 - 1e-16)
         logits = np.log(mean) - (np.log1p(-mean) if self.kind == "labels" else 0.0)
         return replace(predictions[0], output=logits)
-
-    # ------------------------------------------------------------------------------------------------------ comparing
 
     averages = combines = True
 
@@ -417,8 +409,6 @@ class TextTask(Task):
     @property
     def unbounded(self) -> bool:  # type: ignore[override]
         return self.kind == "value"
-
-    # -------------------------------------------------------------------------------------------------------- judging
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -486,8 +476,6 @@ class TextTask(Task):
         error = float(np.abs(probabilities - gold).sum())
         return error, {"target": ", ".join(example.target), "prediction": ", ".join(answer.labels), **shown}
 
-    # ------------------------------------------------------------------------------------------------------- teaching
-
     def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> TextTask:
         return replace(self, soft=SoftTargets(settings.temperature, settings.hard))
 
@@ -511,10 +499,7 @@ class TextTask(Task):
 
 
 def rescale(network: Any, scale: float, shift: float) -> None:
-    """Make the head of values give `scale` times its output plus `shift`.
-
-    GPT's head has no bias: there the last norm below it moves by what makes the head give that much more.
-    """
+    """Make the head of values give `scale` times its output plus `shift`; without a bias, by the last norm below it."""
     output = last_linear(network.heads["classify"])
     with torch.no_grad():
         output.weight.mul_(scale)

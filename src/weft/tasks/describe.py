@@ -76,8 +76,6 @@ class DescribeTask(VectorInputs, SequenceTask):
     independent = False  # row n draws from seed + n
     default_metric = "bleu"
 
-    # ---------------------------------------------------------------------------------------------------------- data
-
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> DescribeTask:
         cls.check_recipe(work)
@@ -145,8 +143,6 @@ class DescribeTask(VectorInputs, SequenceTask):
         if rows != features:
             raise UserError(f"the rows have vectors of {rows} numbers, the model takes {features}")
 
-    # ------------------------------------------------------------------------------------------------------- learning
-
     def network_settings(self) -> dict[str, Any]:
         return {"features": self.features}
 
@@ -167,16 +163,12 @@ class DescribeTask(VectorInputs, SequenceTask):
 
     comparable = False
 
-    # ------------------------------------------------------------------------------------------------------ answering
-
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return describe(model, inputs, **options)
 
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
         texts = describe(model, inputs, beam_size=self.beam_size, others=self.others)
         return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
-
-    # -------------------------------------------------------------------------------------------------------- judging
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         metrics.written.add([each.output.text for each in predictions], [example.target for example in examples])

@@ -247,8 +247,6 @@ class EmbedTask(VectorTask):
     def to_card(self, card: Card) -> Card:
         return replace(card, pooling=self.pooling, normalize=self.normalize)
 
-    # ------------------------------------------------------------------------------------------------------ comparing
-
     comparable = True
     averages = True
     chance_metric = None
@@ -276,16 +274,12 @@ class EmbedTask(VectorTask):
         units = [part / max(float(np.linalg.norm(part)), 1e-12) for part in parts]
         return replace(predictions[0], output=np.concatenate(units) / math.sqrt(len(units)))
 
-    # -------------------------------------------------------------------------------------------------------- judging
-
     def metrics(self) -> SimilarityMetrics:
         return SimilarityMetrics()
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for prediction, example in zip(predictions, examples, strict=True):
             metrics.add(prediction.output, example.target)
-
-    # ------------------------------------------------------------------------------------------------------- teaching
 
     def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> EmbedTask:
         return self
@@ -335,8 +329,7 @@ class Directions:
     """The principal directions of the teacher's vectors of all texts, and how much lies in each.
 
     A student with shorter vectors learns the teacher's rotated and truncated so that as much as possible of all
-    products between texts is left (Eckart and Young, 1936). So nothing has to be learned beside the student, and the
-    target of a text does not depend on the others in its batch.
+    products between texts is left (Eckart and Young, 1936).
     """
 
     basis: NDArray[np.float64]  # width width: a direction in each column, those first in which most lies

@@ -29,21 +29,9 @@ BLANK = "▁"  # what a vocabulary of pieces has for a space alone
 HIDDEN = 0.15  # of the tokens of a text, where models are compared
 
 
-@dataclass(frozen=True)
-class MaskedView:
-    """What the network reads of one text: all of it, or as much as fits around one gap."""
-
-    text: int
-    tokens: list[int]
-    gaps: list[int]  # places of the masks that this view is asked about
-
-
 @torch.inference_mode()
 def fill(opened: LoadedModel, texts: Sequence[str], *, top: int = 5) -> list[Words]:
-    """The likeliest words for each mask of each text; in a long text each gap is seen with what surrounds it.
-
-    A T5 fills each gap with as many words as it likes, and says one filling whatever `top` is.
-    """
+    """The likeliest words for each mask, a long text being seen around it; a T5 says one filling, of any length."""
     tokenizer = opened.tokenizer
     if opened.family.sentinels and "words" in opened.heads and tokenizer is not None:
         return fill_gaps(opened, texts)
@@ -52,7 +40,7 @@ def fill(opened: LoadedModel, texts: Sequence[str], *, top: int = 5) -> list[Wor
         raise UserError(f"top must be between 1 and {opened.config.vocabulary}, not {top}")
     around = frame(tokenizer)
     encoded = tokenizer.encode_batch(list(texts), specials=False)
-    views: list[list[MaskedView]] = []
+    views: list[list[Reading]] = []
     for number, (text, encoding) in enumerate(zip(texts, encoded, strict=True)):
         if mask not in encoding.ids:
             raise UserError(f"no {tokenizer.roles.mask} in {shown(text)!r}: mark the gaps with it")
@@ -61,11 +49,11 @@ def fill(opened: LoadedModel, texts: Sequence[str], *, top: int = 5) -> list[Wor
     for batch in by_budget((view for some in views for view in some), lambda view: len(view.tokens)):
         ragged = Ragged.of([view.tokens for view in batch], opened.device)
         starts = ragged.rows.firsts().tolist()
-        places = [start + gap for start, view in zip(starts, batch, strict=True) for gap in view.gaps]
+        places = [start + gap for start, view in zip(starts, batch, strict=True) for gap in view.places or ()]
         hidden = opened.network(ragged.tokens, ragged.rows)[torch.tensor(places, device=ragged.tokens.device)]
         logits = check_finite(opened, opened.network.words(hidden).float())
         best = logits.softmax(-1).topk(top)
-        owners = [view.text for view in batch for _ in view.gaps]
+        owners = [view.document for view in batch for _ in view.places or ()]
         for owner, tokens, chances in zip(owners, best.indices.tolist(), best.values.tolist(), strict=True):
             pairs = zip(tokens, chances, strict=True)
             gaps[owner].append(tuple(Candidate(word=tokenizer.decode([t]).strip(), probability=p) for t, p in pairs))
@@ -93,9 +81,7 @@ def filler(opened: LoadedModel) -> tuple[Tokenizer, int]:
     return opened.tokenizer, mask
 
 
-def _views(
-    number: int, ids: list[int], mask: int, around: tuple[list[int], list[int]], context: int
-) -> list[MaskedView]:
+def _views(number: int, ids: list[int], mask: int, around: tuple[list[int], list[int]], context: int) -> list[Reading]:
     """One view of a text that fits, else one around each gap."""
     before, after = around
     gaps = [place for place, token in enumerate(ids) if token == mask]
@@ -103,12 +89,12 @@ def _views(
     if size < 1:
         raise UserError(f"a context of {context} tokens has no room beside the special tokens")
     if len(ids) <= size:
-        return [MaskedView(number, [*before, *ids, *after], [len(before) + gap for gap in gaps])]
+        return [Reading([*before, *ids, *after], [], number, [len(before) + gap for gap in gaps])]
     views = []
     for gap in gaps:
         start = max(0, min(gap - size // 2, len(ids) - size))
         tokens = [*before, *ids[start : start + size], *after]
-        views.append(MaskedView(number, tokens, [len(before) + gap - start]))
+        views.append(Reading(tokens, [], number, [len(before) + gap - start]))
     return views
 
 

@@ -126,11 +126,7 @@ def _nats(opened: LoadedModel, hidden: Tensor, places: Tensor, targets: Tensor) 
 
 @torch.inference_mode()
 def carried_surprises(opened: LoadedModel, ids: Places, budget: int) -> tuple[int, Tensor]:
-    """-log of the chance of each token but the first, read by a recurrent network from beginning to end.
-
-    As held-out text is read in training: in several streams where there is much of it, each with its own state. How
-    many streams, and the nats.
-    """
+    """The streams that a recurrent network reads, as in training, and the nats of each token but the first."""
     network: Any = opened.network
     places = Corpus([np.arange(len(ids), dtype=np.uint32)], np.array([0, len(ids)]), None, "")
     source = held_out(Framed(places, Frame()))  # whose tokens are the places of the true ones
@@ -502,11 +498,7 @@ def places_of(size: int, longest: int, work: int = WORK) -> list[int]:
 
 @torch.inference_mode()
 def by_context(opened: LoadedModel, tokens: Sequence[int]) -> ByContext:
-    """The loss at the same places of a text, after each of `CONTEXTS` tokens that the model can read.
-
-    Each context is read from nothing, as if the text began there. The places are the same for every model of one
-    vocabulary.
-    """
+    """The loss at the same places of a text, after each of `CONTEXTS` tokens, each read as if the text began there."""
     work = WORK if opened.device.type == "cpu" else 4 * WORK
     longest = max((context for context in CONTEXTS if context <= len(tokens) // 2), default=0)
     places = places_of(len(tokens), longest, work) if longest else []
@@ -526,10 +518,7 @@ def by_context(opened: LoadedModel, tokens: Sequence[int]) -> ByContext:
 
 
 def useful(losses: Floats) -> int:
-    """The first row that no later row is better than by more than twice the noise of their difference, place by place.
-
-    A gain of less than a hundredth of a nat is none, however sure it is.
-    """
+    """The first row that no later one beats by more than twice the noise of their difference and 0.01 nats."""
     for row in range(len(losses) - 1):
         gains = losses[row] - losses[row + 1 :]
         noise = gains.std(axis=1, ddof=1) / math.sqrt(gains.shape[1])
@@ -578,8 +567,6 @@ class LikelihoodTask(UnsupervisedTask):
             whole = Likelihood(sum(float(window.nats.sum()) for window in some), tokens, best, size)
             predictions.append(Prediction(whole, len(tokens), max(1, len(some)), False))
         return predictions
-
-    # ------------------------------------------------------------------------------------------------------ comparing
 
     def is_finite(self, prediction: Prediction) -> bool:
         return not math.isnan(prediction.output.nats)  # a model that rules out a token expects it infinitely little

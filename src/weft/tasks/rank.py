@@ -153,10 +153,7 @@ class Places(NamedTuple):
 def places(
     index: Index, pairs: Iterable[tuple[str, int]], *, rerank: Rerank | None = None, candidates: int = 50
 ) -> Iterator[Places]:
-    """Where the right text of each query comes; each pair is a query and the number of that text.
-
-    A text that is no candidate for re-ranking keeps its place: the candidates stay before it.
-    """
+    """Where the right text (its number) of a query comes; one that is no candidate for re-ranking keeps its place."""
     queries, rights = tee(pairs)
     for scored, (_, right) in zip(index.scored(query for query, _ in queries), rights, strict=True):
         scores, score = scored.scores, scored.scores[right]
@@ -205,9 +202,7 @@ def _central(embedder: Embedder, text: str, top: int) -> Central:
 def centrality(vectors: Tensor) -> Tensor:
     """n width, of length 1 each -> n: the mean cosine of each with all the others.
 
-    LexRank (Erkan and Radev, 2004) counts the same likenesses by a walk over them. The mean has no threshold and no
-    damping to choose, stays defined where cosines are negative, as those of embeddings are, and needs no table of all
-    pairs: the mean of products is the product with the mean, so a book costs what its sentences cost.
+    Unlike LexRank (Erkan and Radev, 2004) it has no threshold and no damping, and it needs no table of all pairs.
     """
     if len(vectors) < 2:
         return torch.ones(len(vectors))

@@ -229,7 +229,10 @@ class _Search:
                         self._note("", False, over, (*begun.tokens, token))
                     grown[row, spelling.ends] = 0.0
             for row, token in zip(*np.nonzero(grown * spelling.whole > 1e-3 * self._worst()), strict=True):
-                self._note(*self._grown(open_ones[row], int(token), float(grown[row, token])))
+                begun = open_ones[row]
+                word, _ = first_word((begun.text + spelling.texts[token]).lstrip())  # it ends inside the token
+                tokens = (*begun.tokens, int(token))
+                self._note(word, self._joins(begun, int(token)), float(grown[row, token]), tokens)
             few = grown * spelling.whole
             self._leave(few[few <= 1e-3 * self._worst()])
             grown[:, spelling.whole] = 0.0
@@ -238,8 +241,8 @@ class _Search:
                 self._leave(grown)
                 return
             state.pick(torch.tensor([row for row, _ in kept], device=self.device))  # type: ignore[attr-defined]
-            tokens = torch.tensor([begun.tokens[-1] for _, begun in kept], device=self.device)
-            chances = _chances(self.network.step(tokens, state))
+            last = torch.tensor([begun.tokens[-1] for _, begun in kept], device=self.device)
+            chances = _chances(self.network.step(last, state))
             open_ones = [begun for _, begun in kept]
 
     def _kept(self, open_ones: list[_Begun], grown: Floats) -> list[tuple[int, _Begun]]:
@@ -263,11 +266,6 @@ class _Search:
 
     def _joins(self, begun: _Begun, token: int) -> bool:
         return begun.joined or (not begun.tokens and self.after_word and bool(self.spelling.goes_on[token]))
-
-    def _grown(self, begun: _Begun, token: int, chance: float) -> tuple[str, bool, float, tuple[int, ...]]:
-        """The word that ends inside a token."""
-        word, _ = first_word((begun.text + self.spelling.texts[token]).lstrip())
-        return word, self._joins(begun, token), chance, (*begun.tokens, token)
 
     def _spelled(self, begun: _Begun, word: str) -> str:
         """A word in letters: those of several tokens together, where one of them is only a part of a letter."""

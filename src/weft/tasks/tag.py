@@ -102,8 +102,6 @@ class TagTask(Task):
     def scheme(self) -> Scheme:
         return scheme_of(self.labels)
 
-    # ---------------------------------------------------------------------------------------------------------- data
-
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> TagTask:
         cls.check_recipe(work, "labels")
@@ -253,8 +251,6 @@ class TagTask(Task):
     def objective(self) -> Tags:
         return Tags(len(self.labels), self.soft)
 
-    # ------------------------------------------------------------------------------------------------------ answering
-
     def encode(self, inputs: Sequence[Tagged], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
         encoded = tokenizer.encode_batch([tagged.text for tagged in inputs], specials=False)
         return InputWindows(
@@ -272,10 +268,7 @@ class TagTask(Task):
         ]
 
     def word_logits(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> Iterator[TeacherArrays]:
-        """The logits (n C) of the words of each text, those of the first token in the window that shows most around it.
-
-        `known` (n) is False for a word that was cut off, or of which the vocabulary reads nothing.
-        """
+        """The logits of each word's first token (n C), and whether that was read (n)."""
         for parts, pieces_of, firsts, (count,) in zip(
             logits, windows.pieces, windows.places, windows.lengths, strict=True
         ):
@@ -317,8 +310,6 @@ class TagTask(Task):
             score = float(np.mean(scores[stretch.first : stretch.last]))
             spans.append(Span(start=start, end=end, text=input.text[start:end], label=stretch.label, score=score))
         return Spans(spans=tuple(spans), words=words, **prediction.reading)
-
-    # ------------------------------------------------------------------------------------------------------ comparing
 
     averages = True
 
@@ -369,8 +360,6 @@ class TagTask(Task):
         """The probability of every tag of every word: an answer has only those that it chose."""
         return [_softmax(logits) for logits in self.logits_of(model, inputs)]
 
-    # -------------------------------------------------------------------------------------------------------- judging
-
     @property
     def metric_names(self) -> tuple[str, ...]:
         return ("accuracy", "macro_f1") if self.scheme == "plain" else ("f1", "precision", "recall", "accuracy")
@@ -397,8 +386,6 @@ class TagTask(Task):
         target, prediction_ = (" ".join(f"{words[n]}/{which[n]}" for n in wrong) for which in (gold, tags))
         row = {"target": target, "prediction": prediction_, "where": example.where, "text": example.target.text}
         return float(len(wrong)), row
-
-    # ------------------------------------------------------------------------------------------------------- teaching
 
     def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> TagTask:
         return replace(self, soft=SoftTargets(settings.temperature, settings.hard))

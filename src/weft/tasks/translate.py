@@ -139,8 +139,9 @@ def translate(
     check_beam_size(beam_size, opened.config.vocabulary)
     if max_tokens is not None and max_tokens < 1:
         raise UserError(f"max_tokens must be at least 1, not {max_tokens}")
-    if watch:
-        warn_swapped(opened, texts)
+    profiles = opened.card.profiles if watch else {}
+    if set(SIDES) <= set(profiles) and nearer_to_other(texts, profiles["source"], profiles["target"]):
+        warnings.warn(swapped_line("input", target=False), stacklevel=2)
     context = min(each.config.context for each in (opened, *others))
     parts = parts_of(opened, texts, opened.card.prefix or "" if prefix is None else prefix, context)
     limits = [max_tokens or limit_of(part.tokens) for part in parts]
@@ -218,13 +219,6 @@ def together(opened: LoadedModel, others: Sequence[LoadedModel]) -> None:
             raise UserError(f"model {number} begins otherwise than the first: they cannot write together")
 
 
-def warn_swapped(opened: LoadedModel, texts: Sequence[str]) -> None:
-    """A note where texts look like what the model writes, not like what it reads."""
-    profiles = opened.card.profiles
-    if {"source", "target"} <= set(profiles) and nearer_to_other(texts, profiles["source"], profiles["target"]):
-        warnings.warn(swapped_line("input", target=False), stacklevel=3)
-
-
 # ---------------------------------------------------------------------------------------------------- what is read
 
 
@@ -254,10 +248,7 @@ def parts_of(opened: LoadedModel, texts: Sequence[str], prefix: str, context: in
 def _cut(
     tokenizer: Tokenizer, prefix: str, text: str, ids: list[int], ahead: int, usual: int, room: int
 ) -> list[tuple[list[int], str]]:
-    """A long text in pieces of whole sentences, as many together as are usual; what parts each from the next.
-
-    A single sentence may take all the room there is; one that is longer still is cut between two tokens.
-    """
+    """A long text in pieces of whole sentences, as many as are usual, and what parts each from the next."""
     spans = list(sentence_spans(text))
     sizes = [len(each) for each in tokenizer.ids([text[a:b] for a, b in spans], specials=False)]
     groups: list[tuple[int, int]] = []  # begin and end, in characters
@@ -279,7 +270,7 @@ def _cut(
         if len(inner) <= room:
             parts.append((inner, between))
             continue
-        step = room - ahead
+        step = room - ahead  # a sentence that is longer than all the room there is, is cut between two tokens
         runs = [inner[ahead + place : ahead + place + step] for place in range(0, len(inner) - ahead, step)]
         parts += [([*inner[:ahead], *run], " ") for run in runs[:-1]]
         parts.append(([*inner[:ahead], *runs[-1]], between))

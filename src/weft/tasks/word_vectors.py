@@ -66,10 +66,7 @@ def _data_file(file: Path_) -> Path:
 
 
 def convert(source: Path_, target: Path_, format: str | None = None, log: Log = to_logger) -> tuple[int, int]:
-    """Write the vectors of a folder or a file in another format; how many words, how wide.
-
-    Without a format: `.bin` is word2vec's binary, and anything else word2vec's text. The word for unknown ones stays.
-    """
+    """Write vectors in another format (`.bin`: word2vec's binary, else its text); how many words, how wide."""
     path = Path(target)
     if path.exists() and path.is_dir():
         raise UserError(f"{path}: is a folder; name a file")
