@@ -48,14 +48,20 @@ class Piece:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class Wording:
     """A text that a model wrote, and why it ended; `score` is its log-probability by length, as the search has it."""
 
     text: str
-    tokens: tuple[int, ...]
-    finish_reason: Reason
     score: float
     logprob: float
+    finish_reason: Reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Wording):
+    """The same with its tokens."""
+
+    tokens: tuple[int, ...]
     pieces: tuple[Piece, ...] | None = None  # on request
     alignment: tuple[tuple[float, ...], ...] | None = None  # on request: for each token, the part of each source token
 
@@ -68,23 +74,9 @@ class Text(Answer, Written):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wording:
-    """One way to write it: `logprob` of the whole, and the `score` that ways are compared by."""
+class Translation(Answer, Wording):
+    """A text written from another."""
 
-    text: str
-    score: float
-    logprob: float
-    finish_reason: Reason
-
-
-@dataclass(frozen=True, kw_only=True)
-class Translation(Answer):
-    """A text written from another, and why it ended."""
-
-    text: str
-    score: float
-    logprob: float
-    finish_reason: Reason
     best: tuple[Wording, ...]  # this one first
     source_tokens: tuple[str, ...]
     target_tokens: tuple[str, ...]
