@@ -12,8 +12,7 @@ from weft.data.columns import find_columns, paired_columns
 from weft.data.reading import examples_of
 from weft.data.tables import Table
 from weft.errors import UserError
-from weft.tasks.classify import TextTask
-from weft.tasks.labels import alike_note
+from weft.tasks.classify import TextTask, alike_note
 from weft.tasks.tag import TagTask
 from weft.text.records import Record, read_records
 from weft.text.row_problems import Skipped

@@ -25,7 +25,7 @@ from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import TAUGHT, Ends
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows
-from weft.tasks.forward import InputWindows, framing_for, head_outputs, tokenizer_of
+from weft.tasks.forward import InputWindows, framing_for, head_outputs, stripped, tokenizer_of
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces, special_tokens
@@ -72,8 +72,6 @@ class AnswerTask(Task):
     pair_order = "a question, then its context"
     expected = "a tuple of a question and its context, a list of them, or a table with columns question and context"
 
-    # ---------------------------------------------------------------------------------------------------------- data
-
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> AnswerTask:
         cls.check_recipe(work)
@@ -105,9 +103,6 @@ class AnswerTask(Task):
         if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
             return tuple(value)
         raise UserError(f"input {number}: a question and its context is expected")
-
-    def size(self, input: tuple[str, ...]) -> int:
-        return sum(map(len, input))
 
     def to_record(self, example: Example) -> dict[str, Any]:
         answers = [{"text": text, "start": start} for start, text in example.target]
@@ -201,16 +196,12 @@ class AnswerTask(Task):
             by_row={TAUGHT: np.ones(len(probabilities), dtype=np.float32)},
         )
 
-    # ------------------------------------------------------------------------------------------------------- learning
-
     def objective(self) -> Ends:
         return Ends(self.soft)
 
     def window(self, model: LoadedModel, length: int | None, stride: int | None, long: str) -> Window:
         length = length or min(384, model.config.context)
         return super().window(model, length, stride or max(1, length // 3), long)
-
-    # ------------------------------------------------------------------------------------------------------ answering
 
     def encode(
         self, inputs: Sequence[tuple[str, ...]], tokenizer: Tokenizer, windows: Framing, where: Sequence[str] = ()
@@ -278,8 +269,6 @@ class AnswerTask(Task):
             **prediction.reading,
         )
 
-    # ------------------------------------------------------------------------------------------------------ comparing
-
     averages = True
 
     def is_finite(self, prediction: Prediction) -> bool:
@@ -342,8 +331,6 @@ class AnswerTask(Task):
         outputs = [each.output for each in self.predict(model, framing_for(model), checked)]
         return [np.array([each.nothing, *(score for score, _, _ in each.spans[:1])]) for each in outputs]
 
-    # -------------------------------------------------------------------------------------------------------- judging
-
     def metrics(self) -> Any:
         return AnswerMetrics()
 
@@ -352,8 +339,7 @@ class AnswerTask(Task):
             metrics.add(self.text(prediction, example.texts[1]), [text for _, text in example.target])
 
     def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> AnswerTask:
-        """Held-out rows decide the threshold of no answer, where some have none, and the temperature with which a
-        probability of 0.8 is right in eight of ten."""
+        """Held-out rows decide the threshold of no answer, where some have none, and the temperature."""
         always = replace(self, threshold=None)
         best = [
             answer_scores(always.text(each, example.texts[1]), [text for _, text in example.target])
@@ -496,10 +482,7 @@ def side_probabilities(outputs: TeacherArrays, side: int, temperature: float) ->
 
 
 def in_window(by_token: NDArray[np.float64], piece: TextWindow) -> NDArray[np.float32]:
-    """What a window has of the probabilities; the rest stands for no answer, so that each side adds up to 1.
-
-    A window that shows only one end of a likely answer holds none of it, as with right answers.
-    """
+    """What a window has of the probabilities; the rest, also of an answer shown in part, stands for no answer."""
     probabilities = np.zeros((len(piece.tokens), 2))
     inside = by_token[piece.cut.start : piece.cut.end]
     total = by_token.sum(0)
@@ -577,12 +560,3 @@ def _spans(ends: NDArray[np.float64], piece: TextWindow) -> list[tuple[float, in
         for number in best.tolist()
         if np.isfinite(scores.flat[number])
     ]
-
-
-def stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """Without the space that some vocabularies count to a word."""
-    while start < end and text[start].isspace():
-        start += 1
-    while end > start and text[end - 1].isspace():
-        end -= 1
-    return start, end

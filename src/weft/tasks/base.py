@@ -225,7 +225,7 @@ class Task(ABC):
 
     def size(self, input: Any) -> int:
         """Characters of an input, by which inputs are parted into chunks."""
-        return len(input)
+        return len(input) if isinstance(input, str) else sum(map(len, input))
 
     def word_spans(self, example: Example) -> list[Sequence[tuple[int, int]]]:
         """The words of each text, by characters."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,12 +16,11 @@ from weft.data.cells import list_in
 from weft.errors import UserError, shown
 from weft.generation.options import options_of
 from weft.nn.rows import Source
-from weft.progress import Log
 from weft.tasks.answers import Text
-from weft.tasks.base import Columns, Task
-from weft.tasks.forward import tokenizer_of, unseen_in_words
+from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.forward import evaluating, tokenizer_of, unseen_in_words
 from weft.tasks.generation import Stream, TextGenerator, check_beam_size
-from weft.tasks.likelihood import NextWordTask
+from weft.tasks.perplexity import LONG, LikelihoodTask, Reading, beginning, slid
 from weft.tasks.translate import around, limit_of
 from weft.text.records import Record
 from weft.text.windows import frame
@@ -122,11 +121,8 @@ class VectorInputs(Task):
     def texts_of(self, value: Any) -> tuple[str, ...]:
         return ()  # numbers are never empty
 
-    def find_inputs(self, record: Record, given: Mapping[str, str], note: Log = lambda text: None) -> Columns:
-        return Task.find_inputs(self, record, given, note)
-
-    def partial_columns(self, record: Record, given: Mapping[str, str], note: Log) -> tuple[Task, Columns, Columns]:
-        return Task.partial_columns(self, record, given, note)
+    find_inputs = Task.find_inputs  # also before those of a task that reads texts
+    partial_columns = Task.partial_columns
 
 
 ENDLESS = 1 << 20  # tokens: a context that no text fills
@@ -135,55 +131,43 @@ MAX_TOKENS = 256  # new tokens there by default: such a model would otherwise go
 
 
 def complete(
-    opened: LoadedModel,
-    prompts: Sequence[str],
-    *,
-    on_progress: Callable[[int], None] | None = None,
-    **options: Any,
+    opened: LoadedModel, prompts: Sequence[str], *, on_progress: Callable[[int], None] | None = None, **options: Any
 ) -> list[Text]:
     """Continue each prompt; an encoder-decoder writes its output for it. `options` are those of `GenerationOptions`."""
     generator, chosen = generator_of(opened), options_of(options)
     check_beam_size(chosen.beam_size or 1, opened.config.vocabulary)
-    if not opened.family.reads:
-        with unseen_in_words(opened):
-            limit = _default_limit(opened)
-            return generator.write(begun(opened, prompts), chosen, max_tokens=limit, on_progress=on_progress)
-    sources = read(opened, prompts)
-    answers = generator.write(
-        [[opened.config.begin]] * len(sources),
-        chosen,
-        max_tokens=[limit_from(opened, source) for source in sources],
-        sources=sources,
-        on_progress=on_progress,
-    )
+    begins, limits, sources = asked_of(opened, prompts)
+    with unseen_in_words(opened):
+        answers = generator.write(begins, chosen, max_tokens=limits, sources=sources, on_progress=on_progress)
+    if sources is None:
+        return answers
     return [replace(answer, n_tokens=len(source)) for answer, source in zip(answers, sources, strict=True)]
 
 
 def stream(opened: LoadedModel, prompt: Any, **options: Any) -> Stream:
     """Continue one prompt piece by piece; options as for `complete`."""
     generator, chosen = generator_of(opened), options_of(options)
-    if opened.family.reads:
-        source = read(opened, [prompt])[0]
-        limit: int | None = limit_from(opened, source)
-        inner = generator.stream([opened.config.begin], chosen, max_tokens=limit, source=source)
-    else:
-        inner = generator.stream(begun(opened, [prompt])[0], chosen, max_tokens=_default_limit(opened))
+    (begin,), (limit,), sources = asked_of(opened, [prompt])
+    inner = generator.stream(begin, chosen, max_tokens=limit, source=sources[0] if sources else None)
 
     def pieces() -> Generator[str, None, Text]:
-        training = opened.network.training
-        opened.network.eval()
-        try:
-            with unseen_in_words(opened):
-                yield from inner
-        finally:
-            opened.network.train(training)
+        with evaluating(opened.network), unseen_in_words(opened):
+            yield from inner
         return inner.answer
 
     return Stream(pieces())
 
 
-def _default_limit(opened: LoadedModel) -> int | None:
-    return MAX_TOKENS if opened.config.context >= ENDLESS else None
+def asked_of(
+    opened: LoadedModel, prompts: Sequence[Any]
+) -> tuple[list[list[int]], list[int | None], list[Source] | None]:
+    """Where each text begins, how many tokens it may have, and what an encoder-decoder reads."""
+    if not opened.family.reads:
+        limit = MAX_TOKENS if opened.config.context >= ENDLESS else None
+        return begun(opened, prompts), [limit] * len(prompts), None
+    sources = read(opened, prompts)
+    limits = [limit_for(opened) if opened.family.numbers else limit_of(source) for source in sources]
+    return [[opened.config.begin]] * len(sources), [*limits], sources
 
 
 def generator_of(opened: LoadedModel) -> TextGenerator:
@@ -202,17 +186,13 @@ def generator_of(opened: LoadedModel) -> TextGenerator:
     )
 
 
-def limit_from(opened: LoadedModel, source: Source) -> int:
-    """Tokens that an answer may have where nobody says it."""
-    return limit_for(opened) if opened.family.numbers else limit_of(source)
-
-
 def read(opened: LoadedModel, texts: Sequence[Any]) -> list[Source]:
     """What an encoder-decoder reads; one that is too long is a mistake here, where nothing goes through in pieces."""
     if opened.family.numbers:
         return [[vector] for vector in vectors_of(opened, texts)]
     before, after = around(opened)
-    sources = [[*before, *ids, *after] for ids in tokenizer_of(opened).ids(_prefixed(opened, texts), specials=False)]
+    prefixed = [(opened.card.prefix or "") + text for text in texts]
+    sources = [[*before, *ids, *after] for ids in tokenizer_of(opened).ids(prefixed, specials=False)]
     for number, ids in enumerate(sources, 1):
         if len(ids) > opened.config.context:
             raise UserError(
@@ -222,26 +202,22 @@ def read(opened: LoadedModel, texts: Sequence[Any]) -> list[Source]:
     return list(sources)
 
 
-def _prefixed(opened: LoadedModel, texts: Sequence[str]) -> list[str]:
-    return [(opened.card.prefix or "") + text for text in texts]
-
-
 def begun(opened: LoadedModel, prompts: Sequence[str]) -> list[list[int]]:
     """The tokens of prompts; without a prompt a text starts as it did in training, after what parts documents."""
     tokenizer = tokenizer_of(opened)
-    end, begin = tokenizer.id_of("end"), tokenizer.id_of("start")
-    begin = end if begin is None else begin
     before, _ = frame(tokenizer)  # what closes a text is left out: the text goes on
-    ids = [[*before, *tokens] for tokens in tokenizer.ids(list(prompts), specials=False)]
-    return [tokens or ([] if begin is None else [begin]) for tokens in ids]
+    return [[*before, *tokens] or beginning(tokenizer) for tokens in tokenizer.ids(list(prompts), specials=False)]
 
 
-class CompleteTask(NextWordTask):
-    """Text that continues a prompt."""
+class CompleteTask(LikelihoodTask):
+    """Text that continues a prompt; models are compared by a window that slides over each text."""
 
     name = "complete"
     writes = True
     language_model = True
+    metric_names = ("bits_per_byte", "foreseen")
+    default_metric = "bits_per_byte"
+    chance_metric = "bits_per_byte"
     timing_options = {"max_tokens": TIMED_TOKENS, "min_tokens": TIMED_TOKENS}  # a model that ends early is no faster
 
     @classmethod
@@ -256,6 +232,26 @@ class CompleteTask(NextWordTask):
 
     def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
         return stream(model, input, **options)
+
+    def readings(self, model: LoadedModel, texts: Sequence[str]) -> Iterator[Reading]:
+        tokenizer = tokenizer_of(model)
+        begin, length, reach = beginning(tokenizer), min(model.config.context, LONG), model.config.reach
+        stride = max(1, length // 2 if reach is None else length - reach)
+        for number, ids in enumerate(tokenizer.ids(list(texts), specials=False)):
+            yield from slid([ids], begin, length, stride, number)
+
+    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
+        return f"{prediction.output.nats / math.log(2) / max(1, prediction.output.bytes):.3f} bits per byte"
+
+    def chance_level(self, counts: Any, rows: int) -> float:
+        return 8.0  # bits of a byte, for a model that knows nothing
+
+    def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
+        for text in (prediction.output for prediction in predictions):
+            parts = {"bits_per_byte": (text.nats / math.log(2), float(text.bytes))}
+            if len(text.best) == len(text.tokens):
+                parts["foreseen"] = (text.hits, float(len(text.tokens)))
+            metrics.add(parts)
 
 
 class CompleteVectorTask(VectorInputs, CompleteTask):

@@ -23,7 +23,7 @@ from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Vector
 from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
-from weft.tasks.forward import check_finite, tokenizer_of
+from weft.tasks.forward import check_finite, evaluating, tokenizer_of
 from weft.text.windows import Framing, TextWindow, frame, pieces
 
 Pooling = Literal["mean", "first", "max"]
@@ -147,12 +147,8 @@ class Embedder:
             if not tokens and not extra:
                 raise UserError(f"text {number} is empty, and this model puts no tokens around a text")
         windows = [pieces(self.framing, tokens) for tokens in ids]
-        training = self.network.training
-        self.network.eval()  # whoever asks in the middle of training wants no dropout
-        try:
+        with evaluating(self.network):
             vectors = self._pooled(windows)
-        finally:
-            self.network.train(training)
         if self.normalize:
             vectors = torch.nn.functional.normalize(vectors)
         vectors = check_finite(self.opened, vectors.float())
@@ -250,8 +246,6 @@ class EmbedTask(VectorTask):
     def to_card(self, card: Card) -> Card:
         return replace(card, pooling=self.pooling, normalize=self.normalize)
 
-    # ------------------------------------------------------------------------------------------------------ comparing
-
     comparable = True
     averages = True
     chance_metric = None
@@ -279,16 +273,12 @@ class EmbedTask(VectorTask):
         units = [part / max(float(np.linalg.norm(part)), 1e-12) for part in parts]
         return replace(predictions[0], output=np.concatenate(units) / math.sqrt(len(units)))
 
-    # -------------------------------------------------------------------------------------------------------- judging
-
     def metrics(self) -> SimilarityMetrics:
         return SimilarityMetrics()
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for prediction, example in zip(predictions, examples, strict=True):
             metrics.add(prediction.output, example.target)
-
-    # ------------------------------------------------------------------------------------------------------- teaching
 
     def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> EmbedTask:
         return self
@@ -338,8 +328,7 @@ class Directions:
     """The principal directions of the teacher's vectors of all texts, and how much lies in each.
 
     A student with shorter vectors learns the teacher's rotated and truncated so that as much as possible of all
-    products between texts is left (Eckart and Young, 1936). So nothing has to be learned beside the student, and the
-    target of a text does not depend on the others in its batch.
+    products between texts is left (Eckart and Young, 1936).
     """
 
     basis: NDArray[np.float64]  # width width: a direction in each column, those first in which most lies

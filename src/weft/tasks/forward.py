@@ -68,6 +68,17 @@ def chunked(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     return by_budget(items, lambda item: max(size(item), CHARACTERS // CHUNK), CHARACTERS)
 
 
+@contextmanager
+def evaluating(network: Any) -> Iterator[None]:
+    """Without dropout, also in the middle of training."""
+    training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(training)
+
+
 def tokenizer_of(opened: LoadedModel) -> Tokenizer:
     if opened.tokenizer is None:
         raise UserError("this model folder has no tokenizer, so it reads no text")
@@ -166,3 +177,12 @@ def head_outputs(model: LoadedModel, windows: InputWindows, head: str, by_token:
     flat = [piece for pieces in windows.pieces for piece in pieces]
     logits = iter(through(model, windows.framing, flat, lambda h, b: network.logits(head, h, b.rows), by_token))
     return [[next(logits).numpy() for _ in pieces] for pieces in windows.pieces]
+
+
+def stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    """A span without the space around it."""
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end

@@ -75,15 +75,12 @@ class TextGenerator:
         prompts: Sequence[Sequence[int]],
         options: GenerationOptions,
         *,
-        max_tokens: int | Sequence[int] | None = None,
+        max_tokens: int | Sequence[int | None] | None = None,
         sources: Sequence[Source] | None = None,
         on_progress: Callable[[int], None] | None = None,
         rows: int | None = None,
     ) -> list[Text]:
-        """A text for each prompt; `sources` are what an encoder-decoder reads, `rows` how many go side by side.
-
-        `max_tokens` (one number, or one per prompt) is used where the options have none.
-        """
+        """A text for each prompt; `sources`: what an encoder-decoder reads; `max_tokens`: if the options have none."""
         search, seeds, answers = search_of(options), options.seeds(len(prompts)), list[Text]()
         rows = rows or max(1, ROWS // (options.beam_size or options.n))
         limit = max_tokens if options.max_tokens is None else options.max_tokens
@@ -104,12 +101,7 @@ class TextGenerator:
         return answers
 
     def stream(
-        self,
-        prompt: Sequence[int],
-        options: GenerationOptions,
-        *,
-        max_tokens: int | None = None,
-        source: Source | None = None,
+        self, prompt: Sequence[int], options: GenerationOptions, max_tokens: int | None, source: Source | None = None
     ) -> Stream:
         """A text piece by piece, in whole characters."""
         search = search_of(options)

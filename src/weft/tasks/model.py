@@ -7,7 +7,6 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -36,7 +35,7 @@ from weft.tasks.answers import Answer
 from weft.tasks.base import Prediction, Task
 from weft.tasks.classify import TextTask
 from weft.tasks.evaluate import Evaluation, evaluate
-from weft.tasks.forward import batches, framing_for, tokenizer_of
+from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.generation import Stream
 from weft.tasks.registry import task_class, task_for
 from weft.tasks.rows import Row, inputs_in_call, rows_of
@@ -97,16 +96,6 @@ class Model:
         """The task with the labels and settings of this model."""
         return task_for(self.opened, self.task)
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Without dropout, also in the middle of training."""
-        training = self.network.training
-        self.network.eval()
-        try:
-            yield
-        finally:
-            self.network.train(training)
-
     @overload
     def __call__(self, texts: str | tuple[str, str], /, **options: Any) -> Answer: ...
     @overload
@@ -131,7 +120,7 @@ class Model:
         inputs, one = inputs_in_call(self, texts, columns)
         if not inputs:
             return []
-        with self.evaluating():
+        with evaluating(self.network):
             answers = self._answers(inputs, progress_of(progress), _with_others(options))
         return answers[0] if one else answers
 
@@ -156,7 +145,7 @@ class Model:
         task = self.task_object
         inputs, _ = inputs_in_call(self, texts, columns)
         checked = [task.check_input(number, value) for number, value in enumerate(inputs, 1)]
-        with self.evaluating():
+        with evaluating(self.network):
             return task.predict(self.opened, framing_for(self.opened), checked) if checked else []
 
     def logits(self, texts: str | Sequence[Any], /) -> list[Tensor]:
@@ -205,7 +194,7 @@ class Model:
         for number, pieces in enumerate(windows.pieces, 1):
             if len(pieces) > 1:
                 raise UserError(f"text {number} is longer than a window of {framing.length} tokens")
-        with self.evaluating(), torch.inference_mode():
+        with evaluating(self.network), torch.inference_mode():
             for pieces in windows.pieces:
                 for _, batch in batches(pieces, self.opened.device, framing.segments and task.pair):
                     layers: list[Tensor] | None = [] if states else None
@@ -224,7 +213,7 @@ class Model:
         """
         if not task_class(self.task).supervised:
             raise UserError(f"a model for {self.task} is not judged by rows; finetune it for a task first")
-        with self.evaluating():
+        with evaluating(self.network):
             return evaluate(self.opened, self.task, data, **_with_others(options))
 
     def fit(self, data: Any = None, **recipe: Any) -> Model:

@@ -23,7 +23,7 @@ CLASSES = {
     "embed": "embed:EmbedTask",
     "rank": "rank:RankTask",
     "central": "rank:CentralTask",
-    "next": "next:NextTask",
+    "next": "fill:NextTask",
     "choose": "choose:ChooseTask",
 }
 # What recipes and the command line have to know before torch is imported.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypedDict
 
@@ -13,7 +13,7 @@ from weft.data.memory import is_frame, unboxed
 from weft.data.reading import LONG, long_note
 from weft.data.tables import Table
 from weft.errors import UserError, listed, shown
-from weft.progress import log_notes, to_logger
+from weft.progress import Log, log_notes, to_logger
 from weft.tasks.base import Example, Task
 from weft.tasks.forward import framing_for
 from weft.text.records import Record
@@ -86,7 +86,8 @@ def inputs_in_call(model: Asked, given: Any, columns: Mapping[str, str] | None =
     """The inputs of one call, and whether it is one input rather than several."""
     task, given = model.task_object, unboxed(given)
     if isinstance(given, Mapping):
-        one = all(is_plain(value) for value in given.values()) or task.is_row(given)
+        cells = all(value is None or isinstance(value, str | bool | int | float) for value in given.values())
+        one = cells or task.is_row(given)  # rather than columns
         return list(input_of_each(model, Table([given] if one else given, columns or {}))), one
     if is_frame(given):
         return list(input_of_each(model, Table(given, columns or {}))), False
@@ -100,11 +101,6 @@ def inputs_in_call(model: Asked, given: Any, columns: Mapping[str, str] | None =
     for number, item in enumerate(several, 1):
         task.check_item(number, item)
     return several, False
-
-
-def is_plain(value: Any) -> bool:
-    """Whether a value of a dict is one cell, so that the dict is a row and not columns."""
-    return value is None or isinstance(value, str | bool | int | float)
 
 
 def kind_of(given: Any) -> str:
@@ -127,10 +123,7 @@ class Row:
 
 
 def rows_of(model: Asked, table: Table, skipped: Skipped) -> Iterator[Row]:
-    """Every row of a table.
-
-    With `on_bad_row="keep"` a row that cannot be read keeps its place; it is counted as skipped, as an empty one is.
-    """
+    """Every row of a table; with `on_bad_row="keep"` one that cannot be read keeps its place, counted as skipped."""
     for record, columns in _with_columns(model, table, skipped):
         row = _row(model, record, columns, table.on_bad_row == "stop")
         if row.problem is not None:
@@ -199,9 +192,7 @@ class Reader:
     columns: dict[str, str]  # the same with those of targets; empty where the file has none
 
     @classmethod
-    def of(
-        cls, task: Task, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
-    ) -> Reader:
+    def of(cls, task: Task, record: Record, given: Mapping[str, str], note: Log = lambda text: None) -> Reader:
         """By the columns that a file has."""
         names = task.input_columns(record, given)
         there = {name.casefold() for name in record.values}
