@@ -11,8 +11,7 @@ from safetensors import SafetensorError
 
 from weft.backends.ct2_files import ENGINE
 from weft.backends.ctranslate2 import HEADS, kept_names
-from weft.checkpoint.folder import LoadedModel
-from weft.checkpoint.save import write_files
+from weft.checkpoint.folder import LoadedModel, write_files
 from weft.checkpoint.tensors import save_tensors
 from weft.data.columns import paired_columns
 from weft.data.tables import Table

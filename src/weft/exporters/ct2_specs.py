@@ -15,13 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from weft.backends.ct2_table import named_tokens, settings_of
+from weft.backends.ct2_files import named_tokens, settings_of
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
-from weft.models.bert import Bert
-from weft.models.distilbert import DistilBert
+from weft.models.encoders import Bert, DistilBert, Roberta
 from weft.models.gpt import Gpt
-from weft.models.roberta import Roberta
 from weft.models.t5 import T5
 from weft.models.transformer import Transformer, of_decoder
 from weft.nn.layers import Layer

@@ -9,8 +9,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Unpack
 
+from weft.checkpoint.card import record_hashes
 from weft.checkpoint.folder import LoadedModel
-from weft.checkpoint.hashes import record_hashes
 from weft.comparison.compare import compare
 from weft.errors import UserError, one_of
 from weft.exporters.checks import (

@@ -10,8 +10,7 @@ from typing import Any
 from torch import nn
 
 from weft.backends.onnx import GRAPH, WORDS
-from weft.checkpoint.folder import LoadedModel
-from weft.checkpoint.save import write_files
+from weft.checkpoint.folder import LoadedModel, write_files
 from weft.errors import UserError
 from weft.exporters.onnx_builder import Graph, Precision, Range
 from weft.exporters.onnx_networks import FAMILIES, words_of

@@ -12,8 +12,7 @@ import torch
 
 from weft.checkpoint.configs import is_published
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import LoadedModel
-from weft.checkpoint.save import write_files
+from weft.checkpoint.folder import LoadedModel, write_files
 from weft.errors import UserError, listed
 from weft.exporters.checks import check_agreement
 from weft.tasks.model import Model

@@ -20,7 +20,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import every_example
 from weft.data.examples import Examples, batch_of
 from weft.errors import UserError
-from weft.nn.multihead import Attention
+from weft.nn.attention import Attention
 from weft.nn.rows import Rows
 from weft.objectives.base import Objective
 from weft.pruning.layers import rebuilt

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from weft.checkpoint.families import outline
 from weft.checkpoint.folder import LoadedModel, fill
-from weft.checkpoint.outline import outline
 from weft.errors import UserError
 
 SIDES = ("encoder", "decoder")  # of a network that reads one text and writes another

@@ -36,10 +36,9 @@ from weft.training.log import RunLog, time_left
 from weft.training.run import Run
 from weft.training.signals import Stop
 from weft.training.state import State
-from weft.vectors.cbow import Cbow
 from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.plan import Learning
-from weft.vectors.word2vec import SkipGram, Word2Vec
+from weft.vectors.word2vec import Cbow, SkipGram, Word2Vec
 
 RECIPE = VectorsRecipe  # what `weft.resume` reads
 COUNTED = 1 << 20  # words whose neighbors are counted together

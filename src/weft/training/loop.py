@@ -19,8 +19,7 @@ from torch import Tensor
 
 from weft.data.batching import Ahead
 from weft.errors import UserError, shown
-from weft.nn.attention import slots_of
-from weft.nn.multihead import Attention
+from weft.nn.attention import Attention, slots_of
 from weft.nn.rows import Batch
 from weft.training.evaluation import evaluate, record_evaluation
 from weft.training.log import RunLog, fitted, memory_used, peak_of, time_left

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from weft.models.base import Network
-from weft.nn.multihead import Attention
+from weft.nn.attention import Attention
 from weft.nn.rows import Batch
 
 

@@ -18,8 +18,7 @@ from typing import Any
 import torch
 
 from weft.checkpoint.card import Card, Metric
-from weft.checkpoint.folder import TARGET, LoadedModel
-from weft.checkpoint.save import write_files
+from weft.checkpoint.folder import TARGET, LoadedModel, write_files
 from weft.checksums import CHANGED, Damaged, digest, digests, read_manifest, write_manifest
 from weft.config import read_record
 from weft.errors import UserError
