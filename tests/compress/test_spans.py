@@ -15,7 +15,7 @@ from tests.tasks.small import questions
 from weft.data.examples import Examples
 from weft.data.masking import NOTHING
 from weft.errors import UserError
-from weft.objectives.soft import SoftTargets
+from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import Ends
 from weft.tasks.answer import (
     AnswerTask,
@@ -26,9 +26,8 @@ from weft.tasks.answer import (
     tokens_of,
     windows_of,
 )
-from weft.tasks.base import Example
+from weft.tasks.base import Example, TeacherArrays
 from weft.tasks.forward import framing_for, head_outputs, tokenizer_of
-from weft.tasks.teacher_arrays import TeacherArrays
 
 LESSON = AnswerTask(soft=SoftTargets(2.0, 0.5))
 FAR = "so it is now . " * 12

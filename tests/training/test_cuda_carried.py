@@ -16,14 +16,12 @@ from tests.training.test_carried import framed, network_of
 from weft.data.batching import Feed
 from weft.data.masking import shift
 from weft.data.streams import Streams
-from weft.objectives.carrying import CarriedToken, StreamStates
+from weft.objectives.language import CarriedToken, StreamStates
+from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
-from weft.runs.resume import resume
 from weft.training.log import read_metrics
-from weft.training.optim import set_learning_rate
 from weft.training.plan import Training
-from weft.training.setup import Setup
-from weft.training.step import Stepper, group_of
+from weft.training.step import Setup, Stepper, group_of, set_learning_rate
 from weft.training.watching import through_time
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -129,7 +127,7 @@ def test_a_run_from_graphs_is_a_plain_run(
     steps = 40 if device == CUDA else 2
     plan: dict[str, Any] = {"steps": steps, "evaluate_every": steps // 2, "log_every": 5 if device == CUDA else 1}
     for most in (0, 64):
-        monkeypatch.setattr("weft.training.passes.MOST", most)
+        monkeypatch.setattr("weft.training.step.MOST", most)
         given = values(tmp_path, str(most), device, watch_gradients=True, save_every=steps // 2, keep=5, **plan)
         pretrain(None, given, log=lambda line: None)
     assert losses(tmp_path, "0") == pytest.approx(losses(tmp_path, "64"), rel=1e-3)

@@ -27,7 +27,7 @@ def models(as_json: Json = False) -> None:
     Example: weft models
     """
     from weft.checkpoint.families import FAMILIES, measure, usual_heads
-    from weft.runs.initial import tasks_for
+    from weft.runs.architecture import tasks_for
 
     rows = []
     for family in FAMILIES.values():

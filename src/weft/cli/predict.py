@@ -22,8 +22,8 @@ from weft.errors import UserError
 
 if TYPE_CHECKING:
     from weft.data.tables import Table
-    from weft.tasks.inputs import Row
     from weft.tasks.model import Model
+    from weft.tasks.rows import Row
 
 BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
 PredictionFile = Annotated[
@@ -96,7 +96,7 @@ def _predict_table(
     model: Model, others: Sequence[Model], rows: Table, counts: _Counts, jsonl: bool, *, out: Path | None, **more: Any
 ) -> None:
     """The rows of a table, to a file or to the screen; those without a prediction are counted."""
-    from weft.tasks.inputs import rows_of
+    from weft.tasks.rows import rows_of
     from weft.text.row_problems import Skipped
 
     skipped = Skipped()
@@ -163,7 +163,7 @@ def _write(
 ) -> None:
     """The table with its predictions; an interrupted run leaves a partial file that the same command continues."""
     from weft.data.table_writer import PartialTable, check_table
-    from weft.tasks.predict_table import predict_table, source_of
+    from weft.tasks.model import predict_table, source_of
 
     check_table(out, model.task, overwrite)
     with (
@@ -195,7 +195,7 @@ def _write(
 
 def _given(model: Model, texts: list[str] | None) -> Iterator[list[Row]]:
     """Texts, or pairs of them, from the command line, or from standard input as they come."""
-    from weft.tasks.inputs import Row
+    from weft.tasks.rows import Row
 
     task = model.task_object
     given = _pairs(texts, task.pair_order) if task.pair else from_input(texts)
@@ -219,7 +219,7 @@ def _pairs(texts: list[str] | None, what: str) -> Iterator[tuple[str, str]]:
 
 def _print(model: Model, others: Sequence[Model], chunks: Iterable[list[Row]], counts: _Counts, jsonl: bool) -> None:
     """Every answer on its line, in the order of the rows; nothing waits for the next rows."""
-    from weft.tasks.predict_table import answered
+    from weft.tasks.model import answered
 
     human = sys.stdout is not None and sys.stdout.isatty()
     with progress("reading", "texts") as tick:

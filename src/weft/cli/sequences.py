@@ -259,7 +259,7 @@ def _draw(picture: Path, answers: list[Any]) -> None:
 
 def _given_vectors(model: Any, given: list[str]) -> Iterator[list[float]]:
     """Vectors from the command line or from standard input."""
-    from weft.tasks.vector_inputs import check_length, numbers_of
+    from weft.tasks.complete import check_length, numbers_of
 
     for number, text in enumerate(from_input(given), 1):
         where = f"vector {number}" if given and given != ["-"] else f"standard input line {number}"
@@ -273,7 +273,7 @@ def _table_vectors(model: Any, data: list[str], table: Given) -> Iterator[list[f
     from weft.data.reading import examples_of
     from weft.progress import log_notes, to_stderr
     from weft.tasks.base import Example
-    from weft.tasks.vector_inputs import check_length, vector_in
+    from weft.tasks.complete import check_length, vector_in
     from weft.text.records import Record
     from weft.text.row_problems import Skipped
 

@@ -115,7 +115,7 @@ def finetune(
     check_device(plan.device)
     with leaving_at_once():
         from weft.runs.finetune import finetune as train
-        from weft.runs.seeds import with_seeds
+        from weft.runs.finetune import with_seeds
 
     if seeds is not None:
         summary = with_seeds(recipe, settings, seeds, **online, progress=progress)
@@ -235,8 +235,8 @@ def _climb(recipe: str | None, settings: Given) -> None:
 
 def _only(folder: Path, name: str) -> None:
     """One rung, in the process that `weft ladder` has started for it."""
-    from weft.runs.ladder import here
-    from weft.runs.rung_run import LadderFolder
+    from weft.runs.ladder import LadderFolder, here
+    from weft.training.signals import Control
 
     place = LadderFolder(folder)
     parent = os.getppid()
@@ -254,7 +254,7 @@ def _only(folder: Path, name: str) -> None:
     threading.Thread(target=watch, daemon=True).start()
     from weft.progress import to_stderr
 
-    here(place, name, to_stderr, progress)
+    here(place, name, Control(to_stderr, progress))
     if place.failure(name).is_file():
         raise typer.Exit(2)
 
@@ -269,8 +269,8 @@ def resume(
     if not (Path(run) / "run" / "recipe.toml").is_file():
         raise UserError(f"{run!r} is not a run folder: it has no run/recipe.toml")
     with leaving_at_once():
+        from weft.runs.driver import resume as resume_run
         from weft.runs.ladder import is_ladder
-        from weft.runs.resume import resume as resume_run
 
     if is_ladder(Path(run)):
         _climb(None, {"out": run})

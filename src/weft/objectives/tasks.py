@@ -18,17 +18,10 @@ from torch import Tensor
 from weft.data.masking import NOTHING
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Rows
-from weft.objectives.base import Objective
+from weft.objectives.base import Objective, SoftTargets
 from weft.objectives.language import cross_entropy
-from weft.objectives.soft import SoftTargets
 
 LOGITS, TAUGHT = "teacher_logits", "taught"  # targets: outputs of a teacher, and 1 where it has one
-
-
-def text_scores(network: Any, hidden: Tensor, batch: Batch, examples: int) -> Tensor:
-    """E C: the logits of each example: the mean over its windows, each by the tokens that are its own."""
-    logits = in_full(network.logits("classify", hidden, batch.rows)) * batch.targets["shares"][:, None]  # R C
-    return logits.new_zeros(examples, logits.shape[1]).index_add(0, batch.targets["owners"], logits)
 
 
 def by_row(logits: Tensor, rows: Rows) -> Tensor:
@@ -69,7 +62,9 @@ class Texts(Objective):
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
         hidden = network(batch.tokens, batch.rows, batch.segments)
         importance = batch.targets["importance"]
-        logits = text_scores(network, hidden, batch, len(importance))
+        # E C, of each example: the mean over its windows, each by the tokens that are its own.
+        logits = in_full(network.logits("classify", hidden, batch.rows)) * batch.targets["shares"][:, None]  # R C
+        logits = logits.new_zeros(len(importance), logits.shape[1]).index_add(0, batch.targets["owners"], logits)
         if self.soft:
             soft = self._soft_loss(self.soft, logits, batch.targets[LOGITS])
             right = self._loss(logits, batch.targets["target"]) if self.soft.hard else None

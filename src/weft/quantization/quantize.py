@@ -25,9 +25,8 @@ from weft.comparison.comparison import Comparison, Standing, lost, megabytes, pl
 from weft.comparison.cost import SECONDS, TEXTS
 from weft.data.memory import is_names, rows_in_memory
 from weft.errors import UserError, listed, one_of
-from weft.exporters.checks import check_agreement, check_batch_single, logits_of
 from weft.exporters.ct2_export import write_ct2
-from weft.exporters.export import refuse_exported, texts_of
+from weft.exporters.export import check_agreement, check_batch_single, logits_of, refuse_exported, texts_of
 from weft.exporters.onnx_builder import Precision
 from weft.exporters.onnx_export import ranges_of, write_onnx
 from weft.files import whole_folder, write_json, write_text
@@ -268,7 +267,8 @@ def quantize(
         best = chosen(candidates, prefer)
         result = Quantized(comparison, candidates, best, None if best is None else Path(out), prefer, max_drop)
         if best is None:
-            raise Refused(_refusal(candidates), result)
+            lines = [f"{each.kind} {each.refused}" for each in candidates]
+            raise Refused(f"no candidate passes, so nothing was written: {listed(lines, 3)}", result)
         _finish(inside, folders[best], result)
     return result
 
@@ -375,8 +375,3 @@ def chosen(candidates: Sequence[CandidateResult], prefer: str = "fast") -> str |
 
     best, near = max(gains(each)[0] for each in passed), FASTER if prefer == "fast" else SMALLER
     return max((each for each in passed if gains(each)[0] * near >= best), key=lambda each: gains(each)[::-1]).kind
-
-
-def _refusal(candidates: Sequence[CandidateResult]) -> str:
-    lines = [f"{each.kind} {each.refused}" for each in candidates]
-    return f"no candidate passes, so nothing was written: {listed(lines, 3)}"

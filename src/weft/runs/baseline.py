@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,6 @@ from weft.files import write_json
 from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.driver import report
-from weft.runs.plan import FEW_JUDGES
 from weft.runs.recipes import TaskRecipe
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.classify import TextTask
@@ -42,6 +42,7 @@ HISTORY = 20_000_000  # weights of former steps that L-BFGS remembers
 EMBEDDED = 2000  # rows at most that the frozen base reads
 STRENGTH = 10.0  # scikit-learn's C: how much the rows count beside the penalty on large weights
 ITERATIONS = 100
+FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
 BASELINES = "baseline.json"  # in the run folder: how the baselines did, once they have been compared
 
 Product = Callable[[Tensor], Tensor]  # d C -> n C: the rows times these weights
@@ -86,7 +87,7 @@ def linear_models(
     begin = time.perf_counter()
     tfidf = Tfidf(texts, min(MAX_TERMS, max(1, WEIGHTS // task.outputs)))
     if tfidf.numbers:
-        products = _sparse(tfidf.bags(texts)), _sparse(tfidf.bags(held_out))
+        products: Sequence[Product] = [_sparse(tfidf.bags(texts)), _sparse(tfidf.bags(held_out))]
         metrics = _judged(task, rows, dev, products, len(tfidf.numbers))
         less = _less(len(rows), len(train), "rows") + _less(len(tfidf.numbers), tfidf.all_terms, "terms")
         baselines.append(Baseline(f"TF-IDF + {model}", len(rows), metrics, time.perf_counter() - begin, less))
@@ -97,7 +98,7 @@ def linear_models(
             features = [_embedded(base, some, done) for some in (rows, dev)]
         center = features[0].mean(0)
         spread = features[0].std(0, correction=0).clamp_min(1e-6) * features[0].shape[1] ** 0.5
-        products = _dense((features[0] - center) / spread), _dense((features[1] - center) / spread)
+        products = [partial(torch.matmul, (some - center) / spread) for some in features]
         metrics = _judged(task, rows, dev, products, features[0].shape[1])
         seconds = time.perf_counter() - begin
         less = _less(len(rows), len(train), "rows")
@@ -148,10 +149,6 @@ class _SparseProduct(torch.autograd.Function):
         return gradient, None, None
 
 
-def _dense(features: Tensor) -> Product:
-    return lambda weights: features @ weights
-
-
 def _embedded(base: LoadedModel, rows: Sequence[Example], done: Callable[[int], None]) -> Tensor:
     """n d: the sentence embeddings of the base as it is."""
     vectors = []
@@ -189,11 +186,7 @@ def fit(product: Product, features: int, targets: Tensor, kind: str, strength: f
 
 
 def _judged(
-    task: TextTask,
-    rows: Sequence[Example],
-    dev: Sequence[Example],
-    products: tuple[Product, Product],
-    features: int,
+    task: TextTask, rows: Sequence[Example], dev: Sequence[Example], products: Sequence[Product], features: int
 ) -> Any:
     """The task's metrics of a linear model on the held-out rows."""
     targets = torch.from_numpy(task.targets(rows))
@@ -208,9 +201,6 @@ def _judged(
     metrics = tuned.metrics()
     tuned.add(metrics, predictions, dev)
     return metrics
-
-
-# ---------------------------------------------------------------------------------------------------- what is printed
 
 
 def announce_baselines(baselines: Sequence[Baseline], metric: str, log: Log) -> None:
@@ -243,7 +233,9 @@ def compare_baselines(
         log(f"result: {metric} is not defined on these {rows:,} held-out rows; give more of them")
         return
     log(f"result: {metric} {model.score().value:.4f}; {_verdict(gap, best.name, judgement.reading.examples)}")
-    missed = _never_predicted(judgement)
+    tables = judgement.task.tables(judgement.metrics)
+    counts, labels = np.array(tables.get("confusion", [])), enumerate(tables.get("labels", ()))
+    missed = [label for number, label in labels if counts[number].sum() and not counts[:, number].sum()]
     if missed and judgement.reading.examples >= FEW_JUDGES:
         log(
             f"weft: note: never predicted on the held-out rows: {', '.join(missed[:5])}"
@@ -251,12 +243,7 @@ def compare_baselines(
             "--class-weights balanced may help"
         )
     values = [
-        {
-            "name": each.name,
-            "rows": each.rows,
-            metric: each.metrics.result()[metric].value,
-            "seconds": each.seconds,
-        }
+        {"name": each.name, "rows": each.rows, metric: each.metrics.result()[metric].value, "seconds": each.seconds}
         for each in by_score
         if math.isfinite(each.metrics.result()[metric].value)
     ]
@@ -278,11 +265,3 @@ def _verdict(gap: Score, name: str, rows: int) -> str:
         return f"no better and no worse than {name} ({interval})"
     word = "above" if gap.value > 0 else "below"
     return f"{abs(gap.value):.4f} {word} {name}, which is within the noise ({interval})"
-
-
-def _never_predicted(judgement: EvaluationResult) -> list[str]:
-    """Labels that held-out rows have and the model gave to none of them."""
-    tables = judgement.task.tables(judgement.metrics)
-    counts = np.array(tables.get("confusion", []))
-    labels = enumerate(tables.get("labels", ()))
-    return [label for number, label in labels if counts[number].sum() and not counts[:, number].sum()]

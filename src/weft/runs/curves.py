@@ -69,12 +69,15 @@ class RunRecord:
 
 def write_curves(folders: Sequence[Path], out: Path) -> None:
     """One self-contained page: what a single run reached, and for each unit of loss its metrics and losses by step."""
-    records = [_record(folder) for folder in folders]
-    groups: dict[str, list[RunRecord]] = {}
+    records, groups = list(map(_record, folders)), dict[str, list[RunRecord]]()
     for record in records:
         groups.setdefault(record.key, []).append(record)
     alone = records[0] if len(records) == 1 else None
-    parts = [] if alone is None else _reached(alone)
+    parts = list[str]()
+    if alone is not None:  # what its best model reached on the held-out rows, and its scores over time
+        path = Run(alone.folder).evaluation
+        first, *others = evaluation_parts(Evaluation.read(path)) if path.is_file() else [""]
+        parts = [part for part in (first, _baselines(alone.folder), *_metrics([alone]), *others) if part]
     rows = [_row(record) for record in records]
     facts = table(HEADER, rows) if alone is None else entries(dict(zip(HEADER, rows[0], strict=True)))
     parts.append(heading("Training") + facts)
@@ -95,8 +98,7 @@ def _record(folder: Path) -> RunRecord:
     if not run.metrics.is_file():
         raise UserError(f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl")
     recipe = _recipe(run.recipe)
-    unit, key = _unit(folder, recipe)
-    return RunRecord(str(folder), folder, run.lines(), recipe, unit, key)
+    return RunRecord(str(folder), folder, run.lines(), recipe, *_unit(folder, recipe))
 
 
 def _recipe(path: Path) -> dict[str, Any]:
@@ -141,16 +143,6 @@ def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
     return unit, "\n".join([unit, *teachers, repr(recipe.get("distill"))])
 
 
-# ----------------------------------------------------------------------------------------------------------- charts
-
-
-def _reached(record: RunRecord) -> list[str]:
-    """What the best model of a single run reached on the held-out rows, and its scores over time."""
-    path = Run(record.folder).evaluation
-    first, *others = evaluation_parts(Evaluation.read(path)) if path.is_file() else [""]
-    return [part for part in (first, _baselines(record.folder), *_metrics([record]), *others) if part]
-
-
 def _baselines(folder: Path) -> str:
     """The linear models that were trained beside, where there are some."""
     path = Run(folder).inside / "baseline.json"
@@ -168,12 +160,12 @@ def _baselines(folder: Path) -> str:
 
 def _losses_and_rates(group: Sequence[RunRecord]) -> list[str]:
     """Losses, learning rate and gradient of runs that can be compared."""
-    charts = []
-    for by, name in (("step", "step"), ("tokens", "tokens read")):
-        charts.append(line_chart(f"Loss by {name}", _losses(group, by), by, "loss"))
-    charts.append(line_chart("Learning rate", _lines(group, "learning_rate"), "step", "learning_rate"))
-    charts.append(line_chart("Length of the gradient", _lines(group, "norm"), "step", "norm", log_y=True))
-    return charts
+    return [
+        line_chart("Loss by step", _losses(group, "step"), "step", "loss"),
+        line_chart("Loss by tokens read", _losses(group, "tokens"), "tokens", "loss"),
+        line_chart("Learning rate", _lines(group, "learning_rate"), "step", "learning_rate"),
+        line_chart("Length of the gradient", _lines(group, "norm"), "step", "norm", log_y=True),
+    ]
 
 
 def _metrics(group: Sequence[RunRecord]) -> list[str]:
@@ -221,8 +213,6 @@ def _lines(group: Sequence[RunRecord], key: str) -> list[ChartLine]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------ table
-
 HEADER = [
     "run", "loss of", "parameters", "steps", "tokens", "loss", "held-out loss", "at step", "perplexity", "best score",
     "time", "tokens/s",
@@ -236,7 +226,12 @@ def _row(record: RunRecord) -> list[str]:
     judged = [line for line in record.lines if "validation_loss" in line]
     last = train[-1] if train else {}
     best = min(judged, key=lambda line: line["validation_loss"], default={})
-    words = best.get("validation_words")
+    words, best_score = best.get("validation_words"), ""
+    if record.scores:
+        name = record.scores[0]
+        values = [line[f"validation_{name}"] for line in judged if f"validation_{name}" in line]
+        highest = (min if name in ERRORS else max)(filter(math.isfinite, values), default=math.nan)
+        best_score = f"{name} {highest:.4f}"
     return [
         record.name,
         record.unit,
@@ -247,17 +242,7 @@ def _row(record: RunRecord) -> list[str]:
         f"{best['validation_loss']:.4f}" if best else "",
         f"{best['step']:,}" if best else "",
         f"{math.exp(min(words, 99)):.2f}" if words is not None else "",
-        _best_score(record, judged),
+        best_score,
         time_left(last.get("seconds", 0)),
         f"{last.get('tokens_per_second', 0):,}",
     ]
-
-
-def _best_score(record: RunRecord, judged: Sequence[dict[str, Any]]) -> str:
-    if not record.scores:
-        return ""
-    name = record.scores[0]
-    values = [line[f"validation_{name}"] for line in judged if f"validation_{name}" in line]
-    finite = [value for value in values if math.isfinite(value)]
-    best = (min if name in ERRORS else max)(finite, default=math.nan)
-    return f"{name} {best:.4f}"

@@ -18,15 +18,14 @@ from weft.data.cells import text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, shown
-from weft.metrics.agreement import Ratios
-from weft.metrics.answers import AnswerMetrics, answer_scores
-from weft.metrics.thresholds import best_no_answer
-from weft.objectives.soft import SoftTargets
+from weft.metrics.bootstrap import Ratios
+from weft.metrics.classification import best_no_answer
+from weft.metrics.generation import AnswerMetrics, answer_scores
+from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import TAUGHT, Ends
 from weft.tasks.answers import Answer, Choice, Reply
-from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.forward import InputWindows, framing_for, head_outputs, tokenizer_of
-from weft.tasks.teacher_arrays import TeacherArrays
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces, special_tokens
@@ -172,11 +171,7 @@ class AnswerTask(Task):
         return [example.texts[1] for example in examples]
 
     def dataset(
-        self,
-        examples: Sequence[Example],
-        model: LoadedModel,
-        windows: Framing,
-        teacher_outputs: Sequence[TeacherArrays] | None = None,
+        self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
         """Each window is an example of its own, whose answer is its first token where it holds no whole answer."""
         builder, probabilities = ExamplesBuilder(), list[NDArray[np.float32]]()
@@ -324,7 +319,7 @@ class AnswerTask(Task):
         """What no answer to anything reaches."""
         return counts[False] / max(1, rows)
 
-    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Any]) -> Prediction:
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Any] = ()) -> Prediction:
         """The answers that any of them gives, by the mean of their probabilities, in logits of this task."""
         places: dict[tuple[int, int], float] = {}
         nothing = 0.0

@@ -14,7 +14,7 @@ from weft.errors import UserError, one_of, shown
 from weft.metrics.bootstrap import Bootstrap, Score, share
 from weft.tasks.answers import Chosen, Continuation
 from weft.tasks.base import UnsupervisedTask
-from weft.tasks.scoring import Reading, beginning, surprises, tokenizer_of
+from weft.tasks.perplexity import Reading, beginning, surprises, tokenizer_of
 from weft.text.paths import Patterns
 from weft.text.records import Record, read_records
 from weft.text.tokenizers.tokenizer import Tokenizer

@@ -21,17 +21,24 @@ from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, listed
-from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics
+from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
 from weft.metrics.regression import RegressionMetrics
-from weft.metrics.thresholds import best_thresholds
-from weft.objectives.soft import SoftTargets
+from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import LOGITS, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
-from weft.tasks.base import Example, Prediction, Task, reordered, teacher_prediction
+from weft.tasks.base import (
+    Example,
+    Prediction,
+    Task,
+    TeacherArrays,
+    TeacherRows,
+    reordered,
+    stacked,
+    teacher_prediction,
+)
 from weft.tasks.forward import InputWindows, pieces_in, tokenizer_of
 from weft.tasks.labels import alike_note, check_labels, in_order, number_of
-from weft.tasks.teacher_arrays import TeacherArrays, stacked
-from weft.text.column_names import folded
+from weft.text.delimited import folded
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
@@ -201,11 +208,7 @@ class TextTask(Task):
         return targets
 
     def dataset(
-        self,
-        examples: Sequence[Example],
-        model: LoadedModel,
-        windows: Framing,
-        teacher_outputs: Sequence[TeacherArrays] | None = None,
+        self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
         targets = self._hard_targets(examples) if teacher_outputs is None else self._soft(examples, teacher_outputs)
         builder = ExamplesBuilder()
@@ -302,7 +305,7 @@ class TextTask(Task):
         powers = np.exp(logits - logits.max())
         return powers / powers.sum()
 
-    def combine(self, predictions: Sequence[Prediction]) -> Prediction:
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task] = ()) -> Prediction:
         """The mean of the values, or of the probabilities, as logits again."""
         if self.kind == "value":
             return replace(predictions[0], output=np.mean([each.output for each in predictions], axis=0))
@@ -312,7 +315,7 @@ class TextTask(Task):
 
     # ------------------------------------------------------------------------------------------------------ comparing
 
-    averages = True
+    averages = combines = True
 
     def align(self, labels: Sequence[str]) -> TextTask:
         return replace(self, labels=tuple(labels))
@@ -365,9 +368,6 @@ class TextTask(Task):
         for size, taken in enumerate(accumulate(count for _, count in counts.most_common()), 1):
             best = max(best, 2 * taken / (rows * size + total))
         return best
-
-    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task]) -> Prediction:
-        return self.combine(predictions)
 
     @property
     def unbounded(self) -> bool:  # type: ignore[override]

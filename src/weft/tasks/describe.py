@@ -20,13 +20,11 @@ from weft.generation.decoding import Ensemble
 from weft.generation.options import SAMPLING, options_of
 from weft.progress import Log
 from weft.tasks.answers import Text
-from weft.tasks.base import Example, Prediction
-from weft.tasks.complete import generator_of
+from weft.tasks.base import Example, Prediction, TeacherRows
+from weft.tasks.complete import VectorInputs, check_length, generator_of, limit_for, vector_in, vectors_of
 from weft.tasks.generation import TextGenerator, check_beam_size
 from weft.tasks.seq2seq import CHUNK, SequenceTask, chrf_near, end_of, too_long
-from weft.tasks.teacher_arrays import TeacherArrays
 from weft.tasks.translate import together, writer_of
-from weft.tasks.vector_inputs import VectorInputs, check_length, limit_for, vector_in, vectors_of
 from weft.text.records import Record
 from weft.text.windows import Framing
 
@@ -145,11 +143,7 @@ class DescribeTask(VectorInputs, SequenceTask):
         raise UserError("a model that writes from vectors does not teach")
 
     def dataset(
-        self,
-        examples: Sequence[Example],
-        model: LoadedModel,
-        windows: Framing,
-        teacher_outputs: Sequence[TeacherArrays] | None = None,
+        self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Sequences:
         """Texts that are longer than the model can write are left out, with a note."""
         self._check_features(model)

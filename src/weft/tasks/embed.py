@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -16,19 +16,14 @@ from torch import Tensor
 from weft.budget import by_budget
 from weft.checkpoint.card import POOLINGS, Card, Window
 from weft.checkpoint.folder import LoadedModel
-from weft.data.cells import text_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, did_you_mean, one_of, shown
-from weft.metrics.agreement import VectorAgreement, cosine
-from weft.metrics.vectors import SimilarityMetrics
+from weft.metrics.vectors import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Vector
-from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
-from weft.tasks.forward import tokenizer_of
-from weft.tasks.output_checks import check_finite
-from weft.tasks.teacher_arrays import TeacherArrays, stacked
-from weft.text.records import Record
+from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
+from weft.tasks.forward import check_finite, tokenizer_of
 from weft.text.windows import Framing, TextWindow, frame, pieces
 
 Pooling = Literal["mean", "first", "max"]
@@ -243,18 +238,6 @@ class EmbedTask(VectorTask):
     def objective(self) -> TextVectors:
         return TextVectors(self.pooling)
 
-    def inputs(self, example: Example) -> str:
-        return example.texts[0]
-
-    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[EmbedTask, tuple[str, ...]]:
-        return self, ("text",)
-
-    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return self.read_input(record, columns)
-
-    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return Example((text_in(record, columns["text"]),), None, record.where)
-
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
         """The vector of each text, as `weft embed` makes it."""
         embedded = Embedder(model, pooling=self.pooling, normalize=self.normalize).vectors(inputs)
@@ -271,10 +254,7 @@ class EmbedTask(VectorTask):
 
     comparable = True
     averages = True
-
-    @property
-    def chance_metric(self) -> None:
-        return None
+    chance_metric = None
 
     def key(self, prediction: Prediction) -> Hashable:
         return tuple(np.round(prediction.output.astype(np.float64), 6).tolist())
@@ -293,7 +273,7 @@ class EmbedTask(VectorTask):
         one, two = prediction.output, other.output
         return f"cosine {cosine(one, two):.4f}" if len(one) == len(two) else "cosine -"
 
-    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task]) -> Prediction:
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task] = ()) -> Prediction:
         """Vectors side by side, each of length 1: their cosine is the mean of the cosines."""
         parts = [each.output.astype(np.float64) for each in predictions]
         units = [part / max(float(np.linalg.norm(part)), 1e-12) for part in parts]
@@ -313,11 +293,6 @@ class EmbedTask(VectorTask):
     def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> EmbedTask:
         return self
 
-    def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
-        """Side by side, each of length 1: their cosine is then the mean of the teachers' cosines."""
-        parts = [each["output"] / max(float(np.linalg.norm(each["output"])), 1e-12) for each in outputs]
-        return {"output": (np.concatenate(parts) / np.sqrt(len(parts))).astype(np.float32)}
-
     def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
         return replace(example, target=outputs["output"])
 
@@ -325,11 +300,7 @@ class EmbedTask(VectorTask):
         return replace(self, directions=Directions.of(outputs))
 
     def dataset(
-        self,
-        examples: Sequence[Example],
-        model: LoadedModel,
-        windows: Framing,
-        teacher_outputs: Sequence[TeacherArrays] | None = None,
+        self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
         assert teacher_outputs is not None, "vectors are learned from a teacher alone"
         directions = self.directions or Directions.of(teacher_outputs)

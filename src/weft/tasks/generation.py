@@ -20,7 +20,7 @@ from weft.generation.sampling import Sampling
 from weft.generation.search import generate, generate_steps
 from weft.nn.rows import Source
 from weft.tasks.answers import Piece, Text, Written
-from weft.tasks.output_checks import naming
+from weft.tasks.forward import naming
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 ROWS = 128  # completions that are generated side by side

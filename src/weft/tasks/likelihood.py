@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,16 +14,13 @@ from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
-from weft.data.cells import text_in
 from weft.data.chance import key_of, uniform
-from weft.metrics.agreement import Ratios
+from weft.metrics.bootstrap import Ratios
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
 from weft.tasks.forward import framing_for, pieces_in, tokenizer_of
-from weft.tasks.perplexity import LONG, slid
-from weft.tasks.scoring import SCORES, Reading, beginning, surprises
-from weft.text.records import Record
+from weft.tasks.perplexity import LONG, SCORES, Reading, beginning, slid, surprises
 from weft.text.windows import Framing, TextWindow
 
 HIDDEN = 0.15  # of the tokens of a text
@@ -49,22 +46,11 @@ class LikelihoodTask(UnsupervisedTask):
 
     head = "words"
     comparable = True
+    chance_metric: str | None = None
 
     @abstractmethod
     def window_likelihoods(self, model: LoadedModel, texts: Sequence[str]) -> Iterable[tuple[int, Likelihood]]:
         """What each window over the texts expects, with the number of its text; those of one text in order."""
-
-    def inputs(self, example: Example) -> str:
-        return example.texts[0]
-
-    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[Task, tuple[str, ...]]:
-        return self, ("text",)
-
-    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return self.read_input(record, columns)
-
-    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return Example((text_in(record, columns["text"]),), None, record.where)
 
     def has_target(self, example: Example) -> bool:
         return True
@@ -104,15 +90,8 @@ class LikelihoodTask(UnsupervisedTask):
         else:
             counts.add({"same": (float((one.best == two.best).sum()), float(len(one.best)))})
 
-    @property
-    def chance_metric(self) -> str | None:
-        return None
-
     def metrics(self) -> Ratios:
         return Ratios(self.metric_names, shares=False)
-
-    def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
-        return [np.zeros(0) for _ in inputs]  # what it generates is compared instead
 
 
 class NextWordTask(LikelihoodTask):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
@@ -21,6 +24,8 @@ from weft.checkpoint.families import Family, check_config, check_heads, find_siz
 from weft.checkpoint.folder import LoadedModel, check_vocabularies, open_folder, read_tokenizers, save_folder
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
+from weft.data.table_writer import PartialTable
+from weft.data.tables import Table
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here
 from weft.nn.rows import Batch
@@ -31,13 +36,15 @@ from weft.tasks.classify import TextTask
 from weft.tasks.evaluate import Evaluation, evaluate
 from weft.tasks.forward import batches, framing_for, tokenizer_of
 from weft.tasks.generation import Stream
-from weft.tasks.inputs import inputs_in_call
 from weft.tasks.registry import task_class, task_for
+from weft.tasks.rows import Row, inputs_in_call, rows_of
+from weft.text.paths import digest_of
+from weft.text.row_problems import Skipped
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
 
-CHUNK = 256  # inputs between two states of a progress bar
+CHUNK = 256  # inputs that are answered, and rows that are read, at a time
 
 
 class Model:
@@ -60,10 +67,12 @@ class Model:
 
     @property
     def network(self) -> nn.Module:
+        """The PyTorch module."""
         return self.opened.network
 
     @property
     def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of what the model reads; None for a model that reads vectors."""
         return self.opened.tokenizer
 
     @property
@@ -73,10 +82,12 @@ class Model:
 
     @property
     def config(self) -> Any:
+        """The sizes and settings of the network."""
         return self.opened.config
 
     @property
     def card(self) -> Card:
+        """Task, labels, windows, thresholds and metrics, as `weft.json` stores them."""
         return self.opened.card
 
     @property
@@ -396,3 +407,41 @@ def vocabularies_of(
         if config.tied == "all":
             fields["tied"] = "decoder"
     return fields
+
+
+def answered(model: Model, rows: Iterable[Row], others: Sequence[Model] = ()) -> list[tuple[Row, Any]]:
+    """Some rows with their answers; None for a row that has none."""
+    rows = list(rows)
+    inputs = [row.input for row in rows if row.problem is None]
+    options = {"others": others} if others else {}
+    answers = iter(model(inputs, **options) if inputs else [])
+    return [(row, next(answers) if row.problem is None else None) for row in rows]
+
+
+def source_of(folders: Sequence[str], data: Table, online: bool = False) -> dict[str, str]:
+    """What predictions depend on, for a partial table to be continued: models, data and version."""
+    models = hashlib.sha256()
+    for name in folders:
+        folder = find_folder(name, online)
+        paths = [path for path in folder.rglob("*") if "run" not in path.relative_to(folder).parts and path.is_file()]
+        for path in sorted(paths):
+            models.update(json.dumps(str(path.relative_to(folder))).encode() + digest_of(path))
+    return {"model": models.hexdigest(), "data": data.hash(), "version": VERSION}
+
+
+def predict_table(
+    model: Model,
+    data: Table,
+    table: PartialTable,
+    skipped: Skipped,
+    others: Sequence[Model] = (),
+    on_chunk: Callable[[Sequence[tuple[Row, Any]]], None] = lambda chunk: None,
+) -> dict[str, str]:
+    """Write all rows with their predictions, after those that the partial table has; names of the added columns."""
+    empty = dict.fromkeys(model.task_object.prediction_columns)
+    rows: Iterator[Row] = islice(rows_of(model, data, skipped), table.count, None)
+    while some := list(islice(rows, CHUNK)):
+        chunk = answered(model, some, others)
+        table.add((row.values, empty if answer is None else answer.columns()) for row, answer in chunk)
+        on_chunk(chunk)
+    return table.finish()

@@ -13,7 +13,7 @@ from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Follows
 from weft.tasks.base import UnsupervisedTask
-from weft.tasks.output_checks import check_finite
+from weft.tasks.forward import check_finite
 from weft.text.windows import pair_frame
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import re
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,16 +16,116 @@ from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
+from weft.data.batching import every_example
+from weft.data.masking import shift
+from weft.data.rows import Frame, Framed
+from weft.data.shards import Corpus, Places
+from weft.data.streams import held_out
 from weft.errors import UserError, one_of
 from weft.metrics.bootstrap import Bootstrap, Floats, Score, interval
-from weft.tasks.scoring import Reading, beginning, carried_surprises, surprises, tokenizer_of
+from weft.nn.heads import in_full
+from weft.nn.rows import Ragged
+from weft.objectives.language import StreamStates
+from weft.tasks.forward import check_finite, check_numbers
 from weft.text.detokenizers import DETOKENIZERS
-from weft.text.documents import DOCUMENTS
 from weft.text.paths import Patterns, find_files
+from weft.text.plain_text import DOCUMENTS
 from weft.text.records import read_texts
 from weft.text.rows import SUFFIXES
 from weft.text.sources import TextSource, open_sources, read_lines
 from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.windows import frame
+
+SCORES = 1 << 24  # scores of words that are held at once: the table of all words is wide
+
+
+class Reading(NamedTuple):
+    """Tokens to read, and what comes after each of the last of them."""
+
+    tokens: list[int]
+    targets: list[int]
+    document: int = 0
+
+
+def tokenizer_of(opened: LoadedModel) -> Tokenizer:
+    """The tokenizer of a model that writes on from what it has read; an error for any other model."""
+    if opened.family.reads:
+        raise UserError(
+            f"this {opened.family.name} model reads one text and writes another; "
+            "a model that writes on, such as gpt2, is needed"
+        )
+    if not opened.family.speaks or "words" not in opened.heads:
+        raise UserError(f"this {opened.family.name} model does not generate text: it has no language model head")
+    if opened.tokenizer is None:
+        raise UserError("this model folder has no tokenizer, so it reads and writes no text")
+    return opened.tokenizer
+
+
+def beginning(tokenizer: Tokenizer) -> list[int]:
+    """What stands before the first token of a text: what the tokenizer puts there, else the token that parts texts."""
+    before, _ = frame(tokenizer)
+    begin = tokenizer.id_of("start")
+    begin = tokenizer.id_of("end") if begin is None else begin
+    return before or ([] if begin is None else [begin])
+
+
+@torch.inference_mode()
+def surprises(opened: LoadedModel, readings: Sequence[Reading]) -> list[Tensor]:
+    """-log of the chance of each target, in nats (float64, on the CPU), in one pass through the network."""
+    if opened.network.SCORES_TEXTS:  # an engine that hands out no states, but scores whole texts by itself
+        whole_texts = [[*reading.tokens, *reading.targets[-1:]] for reading in readings]
+        logprobs = opened.network.text_logprobs(whole_texts)
+        return [
+            check_finite(opened, -torch.tensor(chances[len(chances) - len(reading.targets) :], dtype=torch.float64))
+            for chances, reading in zip(logprobs, readings, strict=True)
+        ]
+    device = opened.device
+    ragged = Ragged.of([reading.tokens for reading in readings], device)
+    hidden = opened.network(ragged.tokens, ragged.rows)
+    # Words are scored only where something is asked for.
+    lasts = (ragged.rows.lasts() + 1).tolist()
+    places = [place for end, r in zip(lasts, readings, strict=True) for place in range(end - len(r.targets), end)]
+    targets = [target for reading in readings for target in reading.targets]
+    asked = torch.tensor(places, device=device), torch.tensor(targets, device=device)
+    return list(torch.split(_nats(opened, hidden, *asked), [len(reading.targets) for reading in readings]))
+
+
+def _nats(opened: LoadedModel, hidden: Tensor, places: Tensor, targets: Tensor) -> Tensor:
+    """-log of the chance of a target at each of these places, in nats (float64, on the CPU)."""
+    network: Any = opened.network
+    if network.SCORES_TARGETS:  # it knows the chance of one word without those of all others
+        return check_numbers(opened, -network.target_logprobs(hidden[places], targets).double().cpu())
+    most, losses = max(1, SCORES // opened.heads["words"]), [torch.zeros(0, dtype=torch.float64)]
+    for some, wanted in zip(torch.split(places, most), torch.split(targets, most), strict=True):
+        scores = in_full(network.words(hidden[some]))
+        targeted = scores.gather(1, wanted[:, None]).squeeze(1)
+        losses.append((scores.logsumexp(-1) - targeted).double().cpu())
+    return check_finite(opened, torch.cat(losses))
+
+
+@torch.inference_mode()
+def carried_surprises(opened: LoadedModel, ids: Places, budget: int) -> tuple[int, Tensor]:
+    """-log of the chance of each token but the first, read by a recurrent network from beginning to end.
+
+    As held-out text is read in training: in several streams where there is much of it, each with its own state. How
+    many streams, and the nats.
+    """
+    network: Any = opened.network
+    places = Corpus([np.arange(len(ids), dtype=np.uint32)], np.array([0, len(ids)]), None, "")
+    source = held_out(Framed(places, Frame()))  # whose tokens are the places of the true ones
+    memory = StreamStates(source.streams).lay_out(network)
+    memory.after = memory.before  # each pass goes on from the one before
+    tokens, nats = torch.from_numpy(ids).to(opened.device), torch.zeros(len(ids) - 1, dtype=torch.float64)
+    for batch in every_example(source, shift, budget):
+        on_device = batch.to(opened.device)
+        streams, wanted = on_device.targets["streams"], on_device.targets["words"]
+        carried = memory.take(streams)
+        hidden = network(tokens[on_device.tokens], on_device.rows, carried=carried)
+        memory.put(streams, carried)
+        here = torch.arange(len(wanted), device=opened.device)
+        nats[batch.targets["words"] - 1] = _nats(opened, hidden, here, tokens[wanted])
+    return source.streams, nats
+
 
 LONG = 2048  # tokens of a window, unless said, of a model that reads texts of any length
 BLOCK = 64  # neighboring tokens that count as one example of the interval: what is near hangs together
@@ -354,3 +455,68 @@ def _lines_of(source: TextSource) -> Iterator[str]:
         if fault:
             raise fault
         yield f"{text}\n"
+
+
+CONTEXTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+WORK = 1 << 19  # tokens that are read for all of them together; on a GPU four times as many
+MOST, LEAST = 1024, 32  # places that are foreseen
+APART = 8  # tokens at least from one place to the next: neighbors tell little more than one of them
+
+
+@dataclass(frozen=True)
+class ByContext:
+    """Mean loss by the number of tokens before, in nats, and the longest context that was of use."""
+
+    contexts: tuple[int, ...]
+    nats: tuple[float, ...]
+    errors: tuple[float, ...]  # standard error of each mean
+    useful: int  # beyond this, no longer context is better by more than the noise
+    places: int  # tokens that were foreseen with each context
+
+
+def places_of(size: int, longest: int, work: int = WORK) -> list[int]:
+    """Places of a text, evenly apart, each with at least `longest` tokens before it."""
+    cost = sum(context for context in CONTEXTS if context <= longest)
+    count = max(1, min(MOST, work // max(1, cost), (size - longest) // APART))
+    return [longest + place * (size - longest) // count for place in range(count)]
+
+
+@torch.inference_mode()
+def by_context(opened: LoadedModel, tokens: Sequence[int]) -> ByContext:
+    """The loss at the same places of a text, after each of `CONTEXTS` tokens that the model can read.
+
+    Each context is read from nothing, as if the text began there. The places are the same for every model of one
+    vocabulary.
+    """
+    work = WORK if opened.device.type == "cpu" else 4 * WORK
+    longest = max((context for context in CONTEXTS if context <= len(tokens) // 2), default=0)
+    places = places_of(len(tokens), longest, work) if longest else []
+    if len(places) < LEAST:
+        raise UserError(f"{len(tokens)} tokens of held-out text are too few to see what context is worth")
+    reach = min(longest if opened.config.reach is None else opened.config.reach, opened.config.context)
+    farthest = min(longest, max(1, reach))
+    contexts = sorted({farthest, *(context for context in CONTEXTS if context <= farthest)})
+    losses = np.empty((len(contexts), len(places)))
+    for row, context in enumerate(contexts):
+        readings = [Reading(list(tokens[place - context : place]), [tokens[place]]) for place in places]
+        row_losses = list[float]()
+        for batch in by_budget(readings, lambda reading: len(reading.tokens), BUDGET):
+            row_losses += [float(nats[0]) for nats in surprises(opened, batch)]
+        losses[row] = row_losses
+    errors = losses.std(axis=1, ddof=1) / math.sqrt(len(places))
+    nats = tuple(losses.mean(axis=1).tolist())
+    best = contexts[useful(losses)] if reach else 0
+    return ByContext(tuple(contexts), nats, tuple(errors.tolist()), best, len(places))
+
+
+def useful(losses: Floats) -> int:
+    """The first row that no later row is better than by more than twice the noise of their difference, place by place.
+
+    A gain of less than a hundredth of a nat is none, however sure it is.
+    """
+    for row in range(len(losses) - 1):
+        gains = losses[row] - losses[row + 1 :]
+        noise = gains.std(axis=1, ddof=1) / math.sqrt(gains.shape[1])
+        if not (gains.mean(axis=1) > np.maximum(2 * noise, 0.01)).any():
+            return row
+    return len(losses) - 1

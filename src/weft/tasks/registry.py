@@ -22,7 +22,7 @@ CLASSES = {
     "fill": "fill:FillTask",
     "embed": "embed:EmbedTask",
     "rank": "rank:RankTask",
-    "central": "central:CentralTask",
+    "central": "rank:CentralTask",
     "next": "next:NextTask",
     "choose": "choose:ChooseTask",
 }

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
@@ -19,15 +18,23 @@ from weft.data.pairs import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
 from weft.metrics.bootstrap import Metrics, Replicates
 from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, letter_grams, rouge_of
-from weft.objectives.sequences import Writing
+from weft.objectives.language import Writing
 from weft.progress import Log
-from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.base import Columns, Example, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.complete import stream
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.generation import Stream
-from weft.tasks.parallel import profile_of, swapped, swapped_line
-from weft.tasks.teacher_arrays import TeacherArrays
-from weft.tasks.translate import WIDTH, around, check_writer, together, translate, writer_of
+from weft.tasks.translate import (
+    WIDTH,
+    around,
+    check_writer,
+    profile_of,
+    swapped,
+    swapped_line,
+    together,
+    translate,
+    writer_of,
+)
 from weft.text.records import Record
 from weft.text.sentences import lead
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -108,9 +115,7 @@ class SequenceTask(Task):
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[SequenceTask, tuple[str, ...]]:
         return self, ("source", "target")
 
-    def find_inputs(
-        self, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
-    ) -> dict[str, str]:
+    def find_inputs(self, record: Record, given: Mapping[str, str], note: Log = lambda text: None) -> Columns:
         """Sources beside targets, else texts."""
         if "text" not in given:
             both = paired_columns(list(record.values))
@@ -118,9 +123,7 @@ class SequenceTask(Task):
         source = "text" not in given and ("source" in given or "source" in record.values)
         return find_columns(("source" if source else "text",), given, record, note)
 
-    def partial_columns(
-        self, record: Record, given: Mapping[str, str], note: Callable[[str], None]
-    ) -> tuple[Task, dict[str, str], dict[str, str]]:
+    def partial_columns(self, record: Record, given: Mapping[str, str], note: Log) -> tuple[Task, Columns, Columns]:
         """By a usual pair of names, of which the second may be missing."""
         try:
             both = find_columns(("source", "target"), given, record)
@@ -164,11 +167,7 @@ class SequenceTask(Task):
         return swapped_line(where) if swapped(*sides, profiles) else ""
 
     def dataset(
-        self,
-        examples: Sequence[Example],
-        model: LoadedModel,
-        windows: Framing,
-        teacher_outputs: Sequence[TeacherArrays] | None = None,
+        self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Sequences:
         """Pairs that are longer than the model can read are left out, with a note.
 
@@ -257,9 +256,7 @@ class SequenceTask(Task):
 
     # ------------------------------------------------------------------------------------------------------ comparing
 
-    @property
-    def chance_metric(self) -> None:
-        return None
+    chance_metric = None
 
     def is_finite(self, prediction: Prediction) -> bool:
         return math.isfinite(prediction.output.logprob) and math.isfinite(prediction.output.score)
@@ -279,9 +276,6 @@ class SequenceTask(Task):
 
     def with_others(self, models: Sequence[LoadedModel]) -> SequenceTask:
         return replace(self, others=tuple(models))
-
-    def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
-        return [np.zeros(0) for _ in inputs]  # what it generates is compared instead
 
     # -------------------------------------------------------------------------------------------------------- judging
 

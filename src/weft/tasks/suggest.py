@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Ragged
+from weft.tasks.forward import check_numbers, unseen_in_words
 from weft.tasks.model import Model
-from weft.tasks.output_checks import check_numbers, unseen_in_words
-from weft.tasks.scoring import beginning, tokenizer_of
+from weft.tasks.perplexity import beginning, tokenizer_of
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 

@@ -20,14 +20,13 @@ from weft.data.columns import NAMES, file_of
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, shown
-from weft.metrics.tagging import EntityMetrics, TagMetrics
-from weft.objectives.soft import SoftTargets
+from weft.metrics.classification import EntityMetrics, TagMetrics
+from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import LOGITS, TAUGHT, Tags
 from weft.tasks.answers import Answer, Span, Spans
-from weft.tasks.base import Example, Normalization, Prediction, Task, reordered
+from weft.tasks.base import Example, Normalization, Prediction, Task, TeacherArrays, TeacherRows, reordered
 from weft.tasks.forward import InputWindows, head_outputs, tokenizer_of
 from weft.tasks.labels import check_labels, number_of
-from weft.tasks.teacher_arrays import TeacherArrays
 from weft.text.records import Record
 from weft.text.tags import Scheme, TagDecoder, TagNormalizer, scheme_of, spans_of, tags_of
 from weft.text.tags import TagSpan as Stretch
@@ -229,11 +228,7 @@ class TagTask(Task):
             raise UserError(f"{example.where}: tag {shown(odd[0])!r} is neither O nor of a form like B-PER or I-PER")
 
     def dataset(
-        self,
-        examples: Sequence[Example],
-        model: LoadedModel,
-        windows: Framing,
-        teacher_outputs: Sequence[TeacherArrays] | None = None,
+        self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
         """Each window is an example of its own."""
         numbers = {label: number for number, label in enumerate(self.labels)}
@@ -376,7 +371,7 @@ class TagTask(Task):
         """The share of the most frequent tag."""
         return max(counts.values(), default=0) / max(1, counts.total())
 
-    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task]) -> Prediction:
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task] = ()) -> Prediction:
         mean = np.mean([_softmax(each.output) for each in predictions], axis=0)
         return replace(predictions[0], output=np.log(np.maximum(mean, 1e-300)))
 

@@ -12,10 +12,9 @@ from typing import IO, Any, cast
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE
-from weft.text.header import header_of, title_rows
+from weft.text.delimited import ROWS, header_of, title_rows
 from weft.text.rows import Options, Record, Rows, need_columns
 from weft.text.sources import LIMIT, TextSource, check_contents, check_ratio, need_module, rewind
-from weft.text.table_layout import ROWS
 
 MAX_BYTES = 1024 * MEGABYTE  # of a workbook when it is unpacked
 MAX_ROW = 1 << 20  # the last row that a sheet of Excel has
@@ -133,8 +132,8 @@ def _rows(source: TextSource, options: Options, sheet: Any, empty: _Empty) -> Ro
     for number, row in rows:
         cells = [_value(cell) for cell in row[: len(names)]]
         where = f"{source.name} row {number}"
-        if any(cell is not None and str(cell).strip() for cell in row[len(names) :]):
-            extra = next(cell for cell in row[len(names) :] if cell is not None and str(cell).strip())
+        extra = next((cell for cell in row[len(names) :] if cell is not None and str(cell).strip()), None)
+        if extra is not None:
             yield UserError(f"{where}: {shown(str(extra))!r} stands in a column without a name")
         else:
             yield Record(dict(zip(names, [*cells, *[None] * (len(names) - len(cells))], strict=True)), where)

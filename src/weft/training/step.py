@@ -1,22 +1,407 @@
-"""One step of a run: its batches, its passes, and the update of the weights."""
+"""One step of a run: what it trains (`Setup`), its batches, its passes, the optimizer and the update of the weights."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from weft.data.batching import Feed
 from weft.data.cache import COMPILED
 from weft.data.chance import key_of
+from weft.data.rows import ExampleSource
+from weft.errors import UserError
 from weft.files import cache_folder
-from weft.nn.rows import Batch
-from weft.training.evaluation import total
-from weft.training.optim import make_optimizer
-from weft.training.passes import Passes
-from weft.training.setup import Setup
+from weft.models.base import Network
+from weft.nn.attention import Attention
+from weft.nn.rows import Batch, Ragged, Rows
+from weft.objectives.base import Objective
+from weft.training.freezing import depth_of
+from weft.training.plan import Training
+
+UNKNOWN = 2000  # steps that a run of some minutes counts with until its speed is known
+
+
+@dataclass(frozen=True)
+class HeldOutMetrics:
+    """The task's own metrics of the model as it is."""
+
+    values: Mapping[str, float]
+    deciding: str  # the metric that decides which model is kept, the higher the better
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setup:
+    """What one run trains, on what and how; a step needs no more than the first three."""
+
+    network: Network
+    objective: Objective
+    feed: Feed
+    held_out: ExampleSource | None = None  # what the run is judged by
+    plan: Training = Training()
+    device: torch.device = torch.device("cpu")
+    decode: Callable[[list[int]], str] = str  # tokens as text, to show what went wrong
+    evaluate_first: bool = False  # also before the first step: what continued training began with
+    evaluate: Callable[[], HeldOutMetrics] | None = None  # a task's own metrics, which then decide what is best
+    pace: Callable[[int], dict[str, Tensor]] | None = None  # targets that every batch of a step has besides
+    faster: Mapping[str, float] = field(default_factory=dict)  # beginnings of names: times the others' learning rate
+    capture: bool = False  # batches come in few shapes, so that their passes can be played back from CUDA graphs
+
+    @property
+    def steps(self) -> int:
+        """How many there are; a guess where minutes are given and the speed is not known yet."""
+        if self.plan.minutes is None:
+            return self.plan.steps or 1
+        return min(UNKNOWN, self.plan.steps or UNKNOWN)
+
+    @property
+    def learning_rate(self) -> float:
+        return self.plan.learning_rate or 0.0
+
+    @property
+    def precision(self) -> str:
+        return "fp32" if self.plan.precision == "auto" else self.plan.precision
+
+    @property
+    def beside(self) -> nn.Module | None:
+        """Weights that the objective has of its own, where there are any."""
+        beside = self.objective.beside
+        return None if beside is None or next(beside.parameters(), None) is None else beside
+
+    @property
+    def weights(self) -> list[nn.Parameter]:
+        """All that is trained."""
+        return [*self.network.parameters(), *(() if self.beside is None else self.beside.parameters())]
+
+    def of_steps(self, steps: int) -> Setup:
+        """The same run when its speed, and so its number of steps, is known."""
+        plan = self.plan
+        every = plan.evaluate_every or max(1, steps // 10)
+        plan = replace(
+            plan,
+            minutes=None,
+            steps=steps,
+            warmup=min(plan.warmup, steps // 4) if plan.warmup >= 1 else plan.warmup,
+            evaluate_every=every,
+            save_every=plan.save_every or every,
+        )
+        return replace(self, plan=plan)
+
+    def due(self, every: int | None, step: int) -> bool:
+        """Whether something that is done so often is done after this step; None: at the end alone."""
+        return step == self.steps or (every is not None and step > 0 and step % every == 0)
+
+
+def learned(network: nn.Module, beside: nn.Module | None) -> dict[str, nn.Parameter]:
+    """Every weight by name; those that an objective has of its own, and no model is saved with, as `beside`."""
+    own = {} if beside is None else {f"beside.{name}": weight for name, weight in beside.named_parameters()}
+    return {**dict(network.named_parameters()), **own}
+
+
+def make_optimizer(
+    network: Network,
+    plan: Training,
+    learning_rate: float,
+    beside: nn.Module | None = None,
+    faster: Mapping[str, float] | None = None,
+) -> torch.optim.AdamW:
+    """AdamW (Loshchilov and Hutter, 2019) that decays matrices and tables only, with its state laid out at once.
+
+    Each group has its `share` of the rate: all of it, less the further below the heads its layer stands, or what the
+    network has in `rate_factors` for weights that begin larger than the others. `faster` has beginnings of names whose
+    weights take a multiple of the rate.
+    """
+    named = [(name, parameter) for name, parameter in learned(network, beside).items() if parameter.requires_grad]
+    parameters = [parameter for _, parameter in named]
+    if not parameters:
+        raise UserError("there is nothing to train: everything is frozen")
+    if plan.layer_decay < 1 and not network.layer_names():
+        raise UserError("layer_decay is for models with layers, one above the other; this one has none")
+    sorted_out: dict[tuple[float, float], list[Tensor]] = {}
+    for name, parameter in named:
+        share = plan.layer_decay ** depth_of(network, name) if plan.layer_decay < 1 else 1.0
+        larger = next((times for start, times in network.rate_factors.items() if name.startswith(start)), 1.0)
+        share *= larger * next((times for start, times in (faster or {}).items() if name.startswith(start)), 1.0)
+        decay = plan.weight_decay / larger if parameter.dim() >= 2 else 0.0  # which the rate is multiplied by
+        sorted_out.setdefault((share, decay), []).append(parameter)
+    groups = [{"params": some, "weight_decay": decay, "share": share} for (share, decay), some in sorted_out.items()]
+    fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
+    on_gpu = all(p.device.type == "cuda" for p in parameters)
+    if on_gpu:  # a rate that a CUDA graph reads anew each time
+        groups = [{**group, "lr": torch.tensor(learning_rate, device=parameters[0].device)} for group in groups]
+    betas = (plan.beta1, plan.beta2)
+    optimizer = torch.optim.AdamW(groups, learning_rate, betas, plan.epsilon, fused=fused, capturable=on_gpu)
+    for parameter in parameters:  # now rather than in the first step, so that memory cannot run out in its middle
+        optimizer.state[parameter] = {
+            "step": torch.zeros((), dtype=torch.float32, device=parameter.device if fused else "cpu"),
+            "exp_avg": torch.zeros_like(parameter),
+            "exp_avg_sq": torch.zeros_like(parameter),
+        }
+    return optimizer
+
+
+def set_learning_rate(optimizer: torch.optim.AdamW, learning_rate: float) -> None:
+    """The rate of the next step; each group takes its share of it."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(learning_rate * group["share"])
+        else:
+            group["lr"] = learning_rate * group["share"]
+
+
+def optimizer_tensors(
+    network: nn.Module, optimizer: torch.optim.AdamW, beside: nn.Module | None = None
+) -> dict[str, Tensor]:
+    """The optimizer's state under the names of the weights it belongs to."""
+    return {
+        f"{name}:{key}": tensor
+        for name, parameter in learned(network, beside).items()
+        for key, tensor in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def fill(targets: dict[str, Tensor], stored: dict[str, Tensor], what: str) -> None:
+    """Copy stored tensors into those of the same names; nothing may be missing or left over."""
+    differing = sorted(set(targets) ^ set(stored)) or [
+        name for name, tensor in targets.items() if tensor.shape != stored[name].shape
+    ]
+    if differing:
+        raise UserError(f"{what} does not fit this run: {differing[0]}")
+    with torch.no_grad():
+        for name, tensor in targets.items():
+            tensor.copy_(stored[name])
+
+
+class Mean:
+    """A running mean of the weights (EMA): steadier than the weights themselves, and what is evaluated and kept."""
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.parameters = [parameter.detach() for parameter in network.parameters()]
+        self.names = [name for name, _ in network.named_parameters()]
+        self.means = [parameter.clone() for parameter in self.parameters]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        # In the first steps the mean must not hold on to the weights that it began with.
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self.means, self.parameters, 1 - decay)
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """The mean in the network and the weights here; a second call puts them back."""
+        held = [parameter.clone() for parameter in self.parameters]
+        torch._foreach_copy_(self.parameters, self.means)
+        torch._foreach_copy_(self.means, held)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return dict(zip(self.names, self.means, strict=True))
+
+
+@contextmanager
+def averaged(mean: Mean | None) -> Iterator[None]:
+    """The running mean, where there is one, stands in the network for as long as the block runs."""
+    if mean is None:
+        yield
+        return
+    mean.swap()
+    try:
+        yield
+    finally:
+        mean.swap()
+
+
+KINDS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+MOST = 64  # shapes of batches that are recorded; those that come later go without
+Sums = Callable[[Any, Batch], dict[str, Tensor]]
+
+
+def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
+    kind = KINDS[precision]
+    return nullcontext() if kind is None else torch.autocast(device.type, kind)
+
+
+def graphs_compiled() -> int:
+    """How many graphs the compiler has made in this process; a number that grows in mid-run means lost minutes."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
+
+
+class Passes:
+    """Runs the passes of a step: their gradients add up, and so do their losses."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        sums: Sums,
+        terms: int,
+        device: torch.device,
+        precision: str,
+        scaler: torch.amp.GradScaler,
+        capture: bool = False,
+        ragged: bool = False,
+        finish: Callable[[], Tensor] | None = None,
+        weights: Sequence[nn.Parameter] | None = None,
+    ) -> None:
+        self.weights = list(network.parameters()) if weights is None else list(weights)  # all that is trained
+        self.network, self.sums, self.device, self.precision, self.scaler = network, sums, device, precision, scaler
+        self.losses = torch.zeros(terms, device=device)  # of the step so far, each term's mean
+        self.capture = capture  # where all batches have one shape: launching kernels is then what takes longest
+        self.ragged = ragged  # compiled for batches of any shape at once, rather than anew for some of them
+        self.finish = finish  # clips the gradients and updates the weights; how long the gradients were
+        self.graphs: dict[tuple[Shapes, bool], Graphs] = {}
+        self.first: Graphs | None = None  # which of them wrote the gradients of this step
+        self.pool: Any = None
+
+    def step(self, batches: Sequence[Batch], counts: Tensor, seed: Callable[[int], int]) -> Tensor | None:
+        """All passes of a step; `counts` are the step's, so that each prediction weighs the same in whichever pass.
+
+        Where a graph has also updated the weights, how long the gradients were; None: that is still to be done.
+        """
+        whole = self.finish is not None and len(batches) == 1
+        counts = counts.to(self.device, non_blocking=True)
+        self.losses.zero_()
+        self.forget()
+        self.first = None
+        for number, batch in enumerate(batches):
+            shapes = _shapes(batch), whole
+            if self.capture and shapes not in self.graphs and len(self.graphs) < MOST:
+                self._record(batch.to(self.device), counts, number == 0, whole)
+            torch.manual_seed(seed(number))
+            graphs = self.graphs.get(shapes)
+            if graphs is None or (number and self.first is not graphs):  # later passes add to what the first has left
+                self.run(batch.to(self.device) if self.device.type != "cpu" else batch, counts)
+            else:
+                graphs.play(batch, counts, number == 0)
+                self.first = graphs
+        return None if self.first is None else self.first.norm
+
+    def _record(self, batch: Batch, counts: Tensor, first: bool, whole: bool) -> None:
+        if not first:  # the gradients of the passes before are not to be lost
+            return
+        losses = self.losses.clone()
+        try:
+            self.graphs[_shapes(batch), whole] = Graphs(self, batch, counts, whole)
+        except torch.OutOfMemoryError:
+            raise  # smaller passes may do
+        except RuntimeError as error:  # no graph of this is to be had: it goes without
+            self.capture = False
+            warnings.warn(f"passes cannot be captured: {str(error).splitlines()[0]}", stacklevel=2)
+        self.forget()
+        self.losses.copy_(losses)
+
+    def forget(self) -> None:
+        """The gradients of the step before."""
+        for parameter in self.weights:
+            parameter.grad = None
+
+    def run(self, batch: Batch, counts: Tensor) -> None:
+        """One pass."""
+        if self.ragged:
+            for tensor in _tensors(batch):
+                torch._dynamo.maybe_mark_dynamic(tensor, 0)
+        with autocast(self.device, self.precision):
+            sums = self.sums(self.network, batch)
+        means = torch.stack(list(sums.values())) / counts
+        self.scaler.scale(means.sum()).backward()  # type: ignore[no-untyped-call]
+        self.losses += means.detach()
+
+    def release(self) -> None:
+        """Let go of everything that takes memory."""
+        self.graphs, self.first, self.pool = {}, None, None
+        self.forget()
+
+
+class Graphs:
+    """A pass recorded as CUDA graphs: the first of a step writes the gradients, later ones add to them."""
+
+    def __init__(self, passes: Passes, batch: Batch, counts: Tensor, whole: bool) -> None:
+        """`whole`: the only pass of its step, with the update of the weights in the same graph."""
+        self.batch, self.counts = batch, counts.clone()
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            # Compiles, and lets every library set itself up; a second shape finds that done.
+            for _ in range(1 if passes.graphs else 3):
+                passes.run(_anew(batch), self.counts)
+                passes.forget()
+        torch.cuda.current_stream().wait_stream(side)
+        self.first, self.later = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+        # One memory for all graphs: nothing but the gradients, which are held, outlives a replay.
+        passes.pool = passes.pool or torch.cuda.graph_pool_handle()
+        # The loader works in a thread of its own meanwhile: what it asks of the GPU is no part of this.
+        with torch.cuda.graph(self.first, pool=passes.pool, capture_error_mode="thread_local"):
+            passes.run(_anew(batch), self.counts)
+            self.norm = passes.finish() if whole and passes.finish is not None else None
+        self.gradients: list[tuple[nn.Parameter, Tensor | None]] = []
+        if whole:  # the gradients have been used up
+            return
+        self.gradients = [(parameter, parameter.grad) for parameter in passes.weights]
+        with torch.cuda.graph(self.later, pool=passes.pool, capture_error_mode="thread_local"):
+            passes.run(_anew(batch), self.counts)
+
+    def play(self, batch: Batch, counts: Tensor, first: bool) -> None:
+        self.counts.copy_(counts)
+        for ours, theirs in zip(_tensors(self.batch), _tensors(batch), strict=True):
+            ours.copy_(theirs, non_blocking=True)
+        (self.first if first else self.later).replay()
+        for parameter, gradient in self.gradients:  # each shape has laid out its own
+            parameter.grad = gradient
+
+
+def _anew(batch: Batch) -> Batch:
+    """The same tensors with nothing worked out from them yet: a graph must work it out each time."""
+    source = batch.source
+    return replace(
+        batch,
+        rows=Rows(batch.rows.starts, batch.rows.longest),
+        source=None if source is None else Ragged(source.tokens, Rows(source.rows.starts, source.rows.longest)),
+    )
+
+
+Shapes = tuple[tuple[int, ...], ...]
+
+
+def _shapes(batch: Batch) -> Shapes:
+    source = 0 if batch.source is None else batch.source.rows.longest
+    return ((batch.rows.longest, source), *(tuple(tensor.shape) for tensor in _tensors(batch)))
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    segments = [] if batch.segments is None else [batch.segments]
+    source = [] if batch.source is None else [batch.source.tokens, batch.source.rows.starts]
+    return [batch.tokens, batch.rows.starts, *segments, *source, *batch.targets.values()]
+
+
+class Operations:
+    """How many products and sums a batch costs, forward and backward."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        inside = [module for name, module in network.named_modules() if name.startswith("layers.")]
+        turns = network.config.layers / max(1, len(network.layers))  # a layer may be read again and again
+        self.matrices = turns * sum(module.weight.numel() for module in inside if isinstance(module, nn.Linear))
+        attentions = [module for module in inside if isinstance(module, Attention)]
+        self.scores = turns * sum(a.heads * a.head_width * (0.5 if a.causal else 1.0) for a in attentions)
+        self.words = network.tokens.weight.numel()
+
+    def of(self, batch: Batch) -> float:
+        if batch.source is not None:
+            return 3.0 * self.network.operations(batch.source.rows, batch.rows)
+        if self.network.products is not None:
+            return 6.0 * self.network.products * len(batch.tokens)
+        lengths = batch.rows.lengths().double()
+        predicted = len(batch.targets.get("words", ()))
+        matrices = 6.0 * (self.matrices * len(batch.tokens) + self.words * predicted)
+        return matrices + 12.0 * self.scores * float(lengths.square().sum())
+
 
 # Where the user wants torch to keep compiled code. Its own choice is a folder in the shared temporary folder, of a name
 # that anyone can guess, and it runs what lies there.
@@ -29,6 +414,15 @@ class Group:
 
     batches: list[Batch]
     counts: Tensor  # float32, one for each term
+
+
+def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Counts of several batches added up by name."""
+    sums: dict[str, int] = {}
+    for batch in counts:
+        for name, count in batch.items():
+            sums[name] = sums.get(name, 0) + count
+    return sums
 
 
 def group_of(s: Setup, step: int, pass_tokens: int) -> Group:

@@ -22,7 +22,7 @@ from weft.errors import UserError, listed, one_of, shown
 from weft.metrics.bootstrap import Score, Z
 from weft.metrics.regression import RegressionMetrics
 from weft.text.sources import open_sources, read_lines
-from weft.text.tokenizers.words import UNKNOWN
+from weft.text.tokenizers.training import UNKNOWN
 
 Floats = NDArray[np.float32]
 TINY = 1e-12

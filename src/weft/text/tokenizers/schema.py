@@ -8,38 +8,111 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.text.tokenizers.field_checks import (
-    Check,
-    an_object,
-    anything,
-    check_fields,
-    choice,
-    few,
-    fields_of,
-    flag,
-    none_or,
-    number,
-    text,
-    value_shown,
-    whole,
-)
-from weft.text.tokenizers.growth import MAX_GROWTH, growth_of
 from weft.text.tokenizers.limits import (
     MAX_ADDED_TOKENS,
+    MAX_GROWTH,
     MAX_MERGES,
     MAX_SCORE,
     MAX_TOKEN_LENGTH,
     MAX_TOKENS,
     check_pieces,
     check_tokens,
+    growth_of,
 )
 from weft.text.tokenizers.patterns import check_pattern
 from weft.text.tokenizers.sentencepiece import check_charsmap
+
+Check = Callable[[Any, str], None]
+
+
+def value_shown(value: Any) -> str:
+    """A value as an error shows it."""
+    if isinstance(value, dict | list):
+        return "an object" if isinstance(value, dict) else "a list"
+    return shown(repr(value) if isinstance(value, str) else str(value))
+
+
+def _check(is_right: Callable[[Any], bool], wanted: str) -> Check:
+    def check(value: Any, where: str) -> None:
+        if not is_right(value):
+            raise UserError(f"{where} is {value_shown(value)}, {wanted}")
+
+    return check
+
+
+an_object = _check(lambda value: isinstance(value, dict), "not an object")
+a_list = _check(lambda value: isinstance(value, list), "not a list")
+a_text = _check(lambda value: isinstance(value, str), "not a text")
+flag = _check(lambda value: type(value) is bool, "neither true nor false")
+anything = _check(lambda value: True, "")  # checked elsewhere
+
+
+def whole(low: int, high: int) -> Check:
+    """A whole number in a range."""
+    wanted = f"not a whole number from {low} to {high}" if low < high else f"and only {low} is supported"
+    return _check(lambda value: type(value) is int and low <= value <= high, wanted)
+
+
+def number(low: float, high: float) -> Check:
+    """A number in a range."""
+    wanted = f"not a number from {low:g} to {high:g}"
+    return _check(lambda value: type(value) in (int, float) and low <= value <= high, wanted)
+
+
+def choice(*names: str) -> Check:
+    """One of some words."""
+    return _check(lambda value: value in names, f"not one of {', '.join(names)}")
+
+
+def text(max_length: int, min_length: int = 0) -> Check:
+    """A text of some characters."""
+
+    def check(value: Any, where: str) -> None:
+        a_text(value, where)
+        if not min_length <= len(value) <= max_length:
+            raise UserError(f"{where} has {len(value)} characters, not {min_length} to {max_length}")
+
+    return check
+
+
+def none_or(inner: Check) -> Check:
+    """What may be null."""
+    return lambda value, where: None if value is None else inner(value, where)
+
+
+def few(value: Any, where: str, max_entries: int, inner: Check = anything) -> None:
+    """A list of at most so many values."""
+    a_list(value, where)
+    if len(value) > max_entries:
+        raise UserError(f"{where} has {len(value)} entries; at most {max_entries} are read")
+    for place, item in enumerate(value):
+        inner(item, f"{where}.{place}")
+
+
+def check_fields(
+    value: Any, fields: Mapping[str, Check], where: str, optional: Collection[str] = (), joint: str = "."
+) -> None:
+    """Check an object by the table of its fields; what is not in the table is refused."""
+    an_object(value, where)
+    for key in value:
+        if key not in fields:
+            raise UserError(f"{where}: unknown field {shown(key)!r}{did_you_mean(key, fields)}")
+    missing = [key for key in fields if key not in value and key not in optional]
+    if missing:
+        raise UserError(f"{where} has no {listed(missing)}")
+    for key, item in value.items():
+        fields[key](item, f"{where}{joint}{key}")
+
+
+def fields_of(fields: Mapping[str, Check], optional: Collection[str] = ()) -> Check:
+    """An object with these fields and no others."""
+    return lambda value, where: check_fields(value, fields, where, optional)
+
 
 MAX_STEPS = 64  # components of a pipeline
 MAX_NESTED = 8  # sequences inside sequences
@@ -306,7 +379,20 @@ def check_model(model: Any, where: str) -> None:
     check_fields(model, {"type": anything, **MODELS[kind]}, where, MODEL_OPTIONAL.get(kind, ()))
     vocabulary = model["vocab"]
     if kind == "Unigram":
-        _check_unigram(vocabulary, model.get("unk_id"), bool(model.get("byte_fallback")), where)
+        few(vocabulary, f"{where}.vocab", MAX_TOKENS)
+        score = number(-MAX_SCORE, MAX_SCORE)
+        for place, piece in enumerate(vocabulary):
+            if not isinstance(piece, list) or len(piece) != 2 or not isinstance(piece[0], str):
+                raise UserError(f"{where}.vocab.{place} is not a piece with its score")
+            score(piece[1], f"{where}.vocab.{place}")
+        names = [piece for piece, _ in vocabulary]
+        check_tokens(names, f"{where}.vocab", what="pieces")
+        check_pieces(names, f"{where}.vocab")
+        unknown = model.get("unk_id")
+        if unknown is None and not model.get("byte_fallback"):
+            raise UserError(f"{where} has no unknown token (unk_id), so it cannot encode a character it does not know")
+        if unknown is not None and unknown >= len(names):
+            raise UserError(f"{where}.unk_id is {unknown}, but there are only {len(names)} pieces")
         return
     an_object(vocabulary, f"{where}.vocab")
     check_tokens(vocabulary, f"{where}.vocab")
@@ -323,22 +409,6 @@ def _type_of(model: Mapping[str, Any]) -> str:
     if isinstance(model.get("vocab"), list):
         return "Unigram"
     return "WordPiece" if "max_input_chars_per_word" in model else "WordLevel"
-
-
-def _check_unigram(vocabulary: Any, unknown: int | None, byte_fallback: bool, where: str) -> None:
-    few(vocabulary, f"{where}.vocab", MAX_TOKENS)
-    score = number(-MAX_SCORE, MAX_SCORE)
-    for place, piece in enumerate(vocabulary):
-        if not isinstance(piece, list) or len(piece) != 2 or not isinstance(piece[0], str):
-            raise UserError(f"{where}.vocab.{place} is not a piece with its score")
-        score(piece[1], f"{where}.vocab.{place}")
-    names = [piece for piece, _ in vocabulary]
-    check_tokens(names, f"{where}.vocab", what="pieces")
-    check_pieces(names, f"{where}.vocab")
-    if unknown is None and not byte_fallback:
-        raise UserError(f"{where} has no unknown token (unk_id), so it cannot encode a character it does not know")
-    if unknown is not None and unknown >= len(names):
-        raise UserError(f"{where}.unk_id is {unknown}, but there are only {len(names)} pieces")
 
 
 def _check_merges(merges: Any, prefix: str, where: str) -> None:
