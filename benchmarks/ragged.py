@@ -105,7 +105,7 @@ def on_gpu(
     )
     theirs, ours = pair(transformers.BertForMaskedLM(config))
     theirs, ours = theirs.to(device).train(), ours.to(device).train()
-    batch = Ragged.of(texts).to(device)
+    batch = Ragged.of(texts, device)
     ids = torch.tensor([text + [0] * (longest - len(text)) for text in texts], device=device)
     real = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long().to(device)
     labels = torch.where((torch.rand(count, longest, device=device) < 0.15) & (real > 0), ids, -100)

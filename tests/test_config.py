@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from weft.config import build, changed, read_toml, settings_of, write_toml
 from weft.errors import UserError
-from weft.models.bert import BertConfig
+from weft.models.encoders import BertConfig
 
 
 @dataclass(frozen=True, kw_only=True)

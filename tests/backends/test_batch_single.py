@@ -19,7 +19,7 @@ import weft
 from tests.backends.engines import carried, drawn, texts
 from tests.engines import need_engine
 from tests.tasks.small import kinds, model_for, vocabulary, write_rows
-from weft.backends import groups
+from weft.backends import engine as groups
 from weft.backends.onnx import OnnxNetwork
 from weft.backends.runtime import runtime
 from weft.cli.main import run

@@ -15,8 +15,7 @@ from tests.backends.ct2_binary import Binary
 from tests.backends.engines import carried, drawn
 from tests.engines import need_engine
 from weft.backends import ctranslate2
-from weft.backends.ct2_files import EngineFiles, Stored, check_files, check_variables
-from weft.backends.ct2_table import Variable, expected_of
+from weft.backends.ct2_files import EngineFiles, Stored, Variable, check_files, check_variables, expected_of
 
 need_engine("ctranslate2")
 # Every family, block and precision that the engine's files differ by.

@@ -14,8 +14,7 @@ import weft
 from tests.backends.engines import drawn
 from tests.engines import need_engine
 from tests.tasks.small import kinds, model_for, vocabulary, write_rows
-from weft.checkpoint.card import read_card
-from weft.checkpoint.hashes import record_hashes
+from weft.checkpoint.card import read_card, record_hashes
 from weft.cli.main import run
 from weft.tasks.model import Model
 

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from weft.checkpoint.folder import LoadedModel, open_folder
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.checkpoint.ngram import read_arpa, write_arpa
-from weft.checkpoint.save import save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.runs.pretrain import pretrain

@@ -17,10 +17,9 @@ from tests.parity.test_heads import SIZES, TEXTS, peer_of
 from tests.table import CASES, PEERED
 from tests.training.small import batch_of
 from weft.checkpoint.configs import read_config, write_config
-from weft.checkpoint.families import FAMILIES, usual_heads
+from weft.checkpoint.families import FAMILIES, measure, usual_heads
 from weft.checkpoint.families import SIZES as PUBLISHED
 from weft.checkpoint.folder import open_folder
-from weft.checkpoint.outline import measure
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.nn.rows import Ragged

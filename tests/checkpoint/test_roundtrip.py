@@ -17,8 +17,7 @@ from tests.table import CASES, PEERED
 from weft.checkpoint import tensors
 from weft.checkpoint.card import read_card
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import open_folder
-from weft.checkpoint.save import save_folder
+from weft.checkpoint.folder import open_folder, save_folder
 from weft.errors import UserError
 
 AUTO = {

@@ -17,8 +17,7 @@ from tests.parity.test_sequences import APART, PEERS, ours, peer_of, said
 from tests.text.bilingual import bilingual, german, numbers_of
 from tests.text.samples import lines
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import open_folder
-from weft.checkpoint.save import save_folder
+from weft.checkpoint.folder import open_folder, save_folder
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.text.tokenizers.tokenizer import Tokenizer

@@ -12,10 +12,8 @@ import torch
 from torch import Tensor
 
 import weft
-from weft.checkpoint.families import FAMILIES, find_size
-from weft.checkpoint.folder import LoadedModel, open_folder
-from weft.checkpoint.outline import measure
-from weft.checkpoint.save import save_folder
+from weft.checkpoint.families import FAMILIES, find_size, measure
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.checkpoint.vectors import is_vectors, open_vectors
 from weft.cli.main import run
 from weft.errors import UserError

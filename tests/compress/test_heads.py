@@ -16,8 +16,7 @@ from tests.table import ATTENTIVE, CASES, PLAIN, READERS
 from tests.tasks.small import kinds, model_for, questions, vocabulary
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import LoadedModel, open_folder
-from weft.checkpoint.save import save_folder
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.pruning.layers import attentions_of, gated, importance, least, with_heads, with_layers

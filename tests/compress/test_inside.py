@@ -25,7 +25,7 @@ from weft.data.shards import TextFiles, tokenized
 from weft.distillation.recipe import DistillSection
 from weft.distillation.student import along, common_tokens, layer_pairs, matched, relation_heads
 from weft.errors import UserError
-from weft.nn.multihead import Sighting
+from weft.nn.attention import Sighting
 from weft.nn.rows import Batch, Rows
 from weft.objectives import hidden_states
 from weft.objectives.base import SoftTargets

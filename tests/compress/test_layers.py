@@ -14,8 +14,7 @@ from tests.contracts.test_families import TEXTS, hidden_of, network_of
 from tests.table import CASES, PLAIN, READERS
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import LoadedModel, open_folder
-from weft.checkpoint.save import save_folder
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.pruning.layers import can_take, evenly, with_layers

@@ -18,8 +18,7 @@ from tests.compress.test_layers import opened_of
 from tests.table import CASES, PLAIN
 from tests.text.bilingual import bilingual
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import open_folder, read_tokenizers
-from weft.checkpoint.save import save_folder
+from weft.checkpoint.folder import open_folder, read_tokenizers, save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.pruning.vocabulary import best_of, chosen, counted, coverage, with_vocabulary

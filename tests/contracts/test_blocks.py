@@ -13,8 +13,7 @@ from tests.contracts.test_families import TEXTS, check_cache, close, hidden_of, 
 from tests.table import SPEAKERS
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import LoadedModel, open_folder
-from weft.checkpoint.save import save_folder
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.nn.layers import Activation
 from weft.nn.positions import Kind
 from weft.nn.rows import Ragged

@@ -13,9 +13,8 @@ from torch import Tensor
 from tests.table import ATTENTIVE, CASES, LEARNED, PLAIN, SPEAKERS
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, usual_heads
-from weft.checkpoint.folder import LoadedModel, open_folder
-from weft.checkpoint.save import save_folder
-from weft.nn.multihead import Sighting
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
+from weft.nn.attention import Sighting
 from weft.nn.rows import Ragged, Rows
 
 TEXTS = [[5, 9, 2, 31, 7], [8], [3, 3, 4, 12, 30, 11, 6, 9, 1], [6, 2], [17] * 30]

@@ -12,10 +12,8 @@ from torch import Tensor
 from tests.contracts.test_families import PRECISIONS, close
 from tests.table import CASES, READERS, read_of
 from weft.checkpoint.card import Card
-from weft.checkpoint.families import FAMILIES, find_size, usual_heads
-from weft.checkpoint.folder import LoadedModel, open_folder
-from weft.checkpoint.outline import measure
-from weft.checkpoint.save import save_folder
+from weft.checkpoint.families import FAMILIES, find_size, measure, usual_heads
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged, Rows
 

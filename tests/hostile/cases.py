@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.hostile.mutators import ct2_bytes, ct2_variables, protobuf_bytes
 from tests.hostile.samples import call, use_cache, use_curves, use_model, use_run, use_tokenizer
-from weft.checkpoint.hashes import record_hashes
+from weft.checkpoint.card import record_hashes
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def commands() -> Iterator[tuple[str, Any]]:
 
 def recipe_keys() -> list[str]:
     """Keys for --set: every field of the sections of a recipe."""
-    from weft.models.bert import BertConfig
+    from weft.models.encoders import BertConfig
     from weft.runs.recipes import Recipe
     from weft.training.plan import Training
 

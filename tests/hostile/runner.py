@@ -30,7 +30,7 @@ from tests.hostile.cases import FINDINGS
 from tests.hostile.flags import commands, hostile_call, sound_call, sweep
 from tests.hostile.mutators import MUTATORS, generator
 from tests.hostile.samples import Refused, Sample, call, samples
-from weft.checkpoint.hashes import record_hashes
+from weft.checkpoint.card import record_hashes
 from weft.errors import UserError
 
 SECONDS = 20.0  # of a case, less those that it waits for a processor

@@ -22,8 +22,8 @@ from tests.tasks.small import kinds, questions, sentences, write_conll, write_ro
 from tests.tasks.written import worded, write_sides, write_table
 from tests.text.bilingual import bilingual
 from tests.text.samples import folder_of, lines
+from weft.checkpoint.card import record_hashes
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.hashes import record_hashes
 from weft.cli.main import run
 from weft.exporters.ct2_export import write_ct2
 from weft.quantization.quantize import KINDS, Source

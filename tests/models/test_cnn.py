@@ -13,8 +13,7 @@ import weft
 from tests.tasks.small import write_rows
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import LoadedModel, open_folder
-from weft.checkpoint.save import save_folder
+from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.errors import UserError
 from weft.models.cnn import Cnn, CnnConfig
 from weft.nn.rows import Ragged, Rows

@@ -12,8 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from tests.contracts.test_sequences import network_of
-from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.outline import measure
+from weft.checkpoint.families import FAMILIES, measure
 from weft.errors import UserError
 from weft.models.convolution import ConvSeq2Seq, ConvSeq2SeqConfig
 from weft.models.seq2seq import Seq2Seq, Seq2SeqConfig

@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.nn.attention import attend, similar
-from weft.nn.multihead import CrossAttention, Sighting
+from weft.nn.attention import CrossAttention, Sighting, attend, similar
 from weft.nn.rows import Rows
 
 LENGTHS = {"ragged": [3, 1, 7, 2, 7, 30, 4], "equal": [5, 5, 5], "one": [6], "with empty": [4, 0, 2]}

@@ -77,7 +77,7 @@ def test_families_on_the_gpu(name: str, device: torch.device) -> None:
     batch = Ragged.of(TEXTS)
     with torch.inference_mode():
         expected = network(batch.tokens, batch.rows)
-        there = batch.to(device)
+        there = batch.map(lambda tensor: tensor.to(device))
         network.to(device)
         assert close(network(there.tokens, there.rows).cpu(), expected, 1e-4)
         found = network.to(torch.bfloat16)(there.tokens, there.rows)

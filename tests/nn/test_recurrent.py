@@ -8,10 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.nn.dense import filled, gathered, spread
-from weft.nn.looking import shares
-from weft.nn.recurrent import Bend, Cell, Reading, Recurrent, State, cell_step, locked_dropout, stacked
-from weft.nn.rows import Rows
+from weft.nn.recurrent import Bend, Cell, Reading, Recurrent, State, cell_step, locked_dropout, shares, stacked
+from weft.nn.rows import Rows, filled, gathered, spread
 
 LENGTHS = [4, 1, 7, 0, 3]
 

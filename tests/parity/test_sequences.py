@@ -19,8 +19,7 @@ from torch import Tensor
 from tests.parity.test_heads import RULE
 from tests.table import READERS
 from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import open_folder
-from weft.checkpoint.save import save_folder
+from weft.checkpoint.folder import open_folder, save_folder
 from weft.nn.rows import Ragged
 
 

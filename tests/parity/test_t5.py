@@ -15,10 +15,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from weft.checkpoint.card import Card
-from weft.checkpoint.families import FAMILIES, find_size, usual_heads
-from weft.checkpoint.folder import open_folder
-from weft.checkpoint.outline import measure
-from weft.checkpoint.save import save_folder
+from weft.checkpoint.families import FAMILIES, find_size, measure, usual_heads
+from weft.checkpoint.folder import open_folder, save_folder
 from weft.errors import UserError
 from weft.nn.positions import Buckets
 from weft.nn.rows import Ragged

@@ -8,9 +8,7 @@ import numpy as np
 import pytest
 
 from weft.errors import UserError
-from weft.vectors.judging import judge, read_questions, wilson
-from weft.vectors.mapping import Map, procrustes, split
-from weft.vectors.space import WordSpace
+from weft.vectors.space import Map, WordSpace, judge, procrustes, read_questions, split, wilson
 
 # Royalty, sex and fruit, one number each: what is near what can be told by hand.
 WORDS = ["king", "queen", "man", "woman", "apple", "pear", "<unk>"]

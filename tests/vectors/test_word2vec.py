@@ -12,17 +12,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.vectors.cbow import Cbow, cbow
-from weft.vectors.cbow import loss_of as cbow_loss
 from weft.vectors.plan import Learning
 from weft.vectors.word2vec import (
     CHUNK,
     LIMIT,
+    Cbow,
     Chunks,
     Push,
     SkipGram,
     Some,
     Word2Vec,
+    cbow,
+    cbow_loss,
     kept_chances,
     loss_of,
     move,

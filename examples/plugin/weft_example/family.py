@@ -16,8 +16,7 @@ from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
 from weft.models.shared import check_limits
 from weft.nn.convolution import GatedConvolution
-from weft.nn.dense import check_context
-from weft.nn.rows import Rows
+from weft.nn.rows import Rows, check_context
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,10 @@ itself: `search` takes the place of our own search, and says in one line what th
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -16,28 +18,54 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weft.backends.ct2_engine import Engine, cannot, engine_errors, engine_of, library
-from weft.backends.ct2_files import ENGINE, EngineFiles, check_files
-from weft.backends.ct2_table import named_tokens
-from weft.backends.groups import equal_lengths
-from weft.checkpoint.folder import LoadedModel, fill
-from weft.checkpoint.outline import outline
-from weft.checkpoint.own import own_tensors
+from weft.backends.ct2_files import ENGINE, EngineFiles, check_files, named_tokens
+from weft.backends.engine import Engine, equal_lengths
+from weft.checkpoint.families import outline
+from weft.checkpoint.folder import LoadedModel, fill, own_tensors
 from weft.checkpoint.tensors import read_file
-from weft.errors import NotFinite, UserError, listed
+from weft.errors import NotFinite, UserError, listed, shown
 from weft.files import MEGABYTE, read_json
 from weft.generation.beam import Beam
 from weft.generation.completion import Advance, Completion, Request, by_length
 from weft.generation.rules import Rules
 from weft.generation.sampling import Sampling
 from weft.models.base import Network
-from weft.nn.dense import check_context
-from weft.nn.rows import Rows
+from weft.nn.rows import Rows, check_context
 
 HEADS = "heads.safetensors"  # what the engine has no words for
 # A search ends with so many times its width of finished answers, where ours goes on until no better one can come: on
 # translations three times finds the same as ours in 59 of 60 texts, and once in 47.
 PATIENCE = 3.0
+
+
+def library() -> Any:
+    """The package, where it is installed."""
+    try:
+        return import_module("ctranslate2")
+    except ImportError:
+        raise UserError("a model for CTranslate2 needs the package ctranslate2: pip install 'weft[fast-cpu]'") from None
+
+
+def engine_of(kind: str, folder: Path, precision: str | None) -> Any:
+    """CTranslate2's Encoder, Generator or Translator of a folder, on as many threads as torch has."""
+    package = library()
+    # Said rather than guessed: a CPU works on half precision in full, and the engine would warn of it.
+    works = "int8_float32" if precision == "int8" else "float32"
+    with engine_errors(folder, "cannot open it"):
+        return vars(package)[kind](str(folder), compute_type=works, intra_threads=torch.get_num_threads())
+
+
+@contextmanager
+def engine_errors(folder: Path, what: str = "failed") -> Iterator[None]:
+    """Turn what the engine raises into one line that names its folder."""
+    try:
+        yield
+    except (RuntimeError, ValueError, IndexError, OverflowError, MemoryError) as error:  # its C++ exceptions, by name
+        raise UserError(f"{folder}: CTranslate2 {what}: {shown(str(error), 160)}") from None
+
+
+def cannot(what: str) -> UserError:
+    return UserError(f"CTranslate2 cannot {what}; load the folder that this one was exported from")
 
 
 def network_of(folder: Path, model: LoadedModel) -> Network:

@@ -14,34 +14,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.backends.groups import equal_lengths, similar_lengths
+from weft.backends.engine import Engine, equal_lengths, similar_lengths
 from weft.backends.onnx_graph import WRITTEN, check_graph
 from weft.backends.runtime import runtime
+from weft.checkpoint.families import outline
 from weft.checkpoint.folder import LoadedModel
-from weft.checkpoint.outline import outline
 from weft.errors import UserError, listed, shown
 from weft.files import read_bytes
-from weft.models.base import Network
-from weft.nn.dense import check_context
-from weft.nn.rows import Rows
+from weft.nn.rows import Rows, check_context
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
-FATAL = 4  # the runtime's number for what it logs at last
 
 
-class OnnxNetwork(Network):
+class OnnxNetwork(Engine):
     """The stand-in for a network whose graph ONNX Runtime runs, on the CPU."""
-
-    here: Tensor
 
     def __init__(self, folder: Path, model: LoadedModel) -> None:
         super().__init__(model.config)
         self.heads, self.folder = dict(model.heads), folder
         # Of what each token is given out as, where no head reads it.
         self.wide = outline(model.family, model.config, model.heads).features
-        # Nothing is learned here, but others ask a network where it is.
-        self.register_buffer("here", torch.zeros(1), persistent=False)
         # Whether it takes the range of its integers over a whole batch, so that each row must go through alone.
         traced = model.family.name not in WRITTEN
         self.graph, self.one_by_one = started(folder / GRAPH, model.config, traced)
@@ -149,10 +142,6 @@ class OnnxNetwork(Network):
         """The output of a head: the graph holds it already, except for the words."""
         return self.words(hidden) if head == "words" else hidden
 
-    def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves nothing: the graph runs on the CPU in the precision that it was written in."""
-        return self
-
 
 def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> list[NDArray[Any]]:
     """What a graph makes of its inputs: arrays of this shape, or it is none of ours."""
@@ -177,9 +166,7 @@ def started(path: Path, config: Any, traced: bool = False) -> tuple[Any, bool]:
     options = engine.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     options.inter_op_num_threads = 1
-    options.log_severity_level = (
-        FATAL  # its errors are raised too; it would print them in color, names of a file and all
-    )
+    options.log_severity_level = 4  # fatal: its errors are raised too, and would be printed in color
     # Between two calls its threads leave the processors to those of torch and of the tokenizer.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     try:

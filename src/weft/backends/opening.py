@@ -9,12 +9,18 @@ from typing import Any
 
 from weft.backends import ctranslate2
 from weft.backends.onnx import OnnxNetwork
-from weft.checkpoint.card import labels_of, read_card
+from weft.checkpoint.card import check_hashes, labels_of, read_card
 from weft.checkpoint.configs import read_config
 from weft.checkpoint.families import Family, check_heads
-from weft.checkpoint.folder import LoadedModel, card_of, carried_keys, family_of, read_published, read_tokenizers
-from weft.checkpoint.hashes import check_hashes
-from weft.checkpoint.own import own_config
+from weft.checkpoint.folder import (
+    LoadedModel,
+    card_of,
+    carried_keys,
+    family_of,
+    own_config,
+    read_published,
+    read_tokenizers,
+)
 from weft.errors import UserError, shown
 from weft.models.base import Network
 

@@ -5,10 +5,7 @@ from typing import Any
 
 from weft.checkpoint.configs import ACTIVATIONS, ConfigTable
 from weft.checkpoint.names import Names, both, both_joined, dropped, same
-from weft.models.albert import AlbertConfig
-from weft.models.bert import BertConfig
-from weft.models.distilbert import DistilBertConfig
-from weft.models.roberta import RobertaConfig
+from weft.models.encoders import AlbertConfig, BertConfig, DistilBertConfig, RobertaConfig
 
 UNUSED = "unused by the published code"
 OLD_NORMS = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))

@@ -1,4 +1,4 @@
-"""Model folders: `config.json`, `model.safetensors`, the tokenizer's files and `weft.json`, opened."""
+"""Model folders: `config.json`, `model.safetensors`, the tokenizer's files and `weft.json`, opened and written."""
 
 from __future__ import annotations
 
@@ -12,22 +12,29 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft.checkpoint.card import Card, labels_of, read_card, sentence_settings
-from weft.checkpoint.configs import CODE, DECODING, check_heads_config, read_config
-from weft.checkpoint.families import FAMILIES, Family, check_heads, family_named
-from weft.checkpoint.hashes import check_hashes
-from weft.checkpoint.names import to_ours
-from weft.checkpoint.outline import outline
-from weft.checkpoint.own import OWN, own_config, own_tensors
-from weft.checkpoint.tensors import read_tensors
+from weft.checkpoint.card import (
+    Card,
+    card_values,
+    check_hashes,
+    labels_of,
+    read_card,
+    sentence_settings,
+    write_sentence_settings,
+)
+from weft.checkpoint.configs import CODE, DECODING, check_heads_config, read_config, write_config
+from weft.checkpoint.families import FAMILIES, Family, check_config, check_heads, family_named, outline
+from weft.checkpoint.names import to_ours, to_theirs, unfit
+from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
+from weft.config import build, values_of
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.files import MEGABYTE, read_json
+from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.models.base import Network, start_weights
 from weft.ngrams import unsound
 from weft.text.tokenizers.marian import is_marian, read_sides
 from weft.text.tokenizers.published import load_tokenizer, vocabulary_file
 from weft.text.tokenizers.tokenizer import Tokenizer
 
+OWN = "weft-"  # before the model_type of a model that the published format cannot say
 LABEL_KEYS = ("id2label", "label2id", "num_labels", "problem_type")
 TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of what is written
 
@@ -355,3 +362,107 @@ def card_of(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, in
             f"{folder}: the labels of weft.json and config.json differ: {differing[0]!r} against {differing[1]!r}"
         )
     return card
+
+
+# ---------------------------------------------- models that the published format cannot say, in our own words
+
+
+@dataclass(frozen=True, kw_only=True)
+class Own:
+    """`config.json` of a model that the published format cannot say: our own words, and nothing else."""
+
+    model_type: str
+    architectures: tuple[str, ...]
+    heads: dict[str, int]
+    sizes: dict[str, Any]
+    id2label: dict[str, str] | None = None
+    label2id: dict[str, int] | None = None
+
+
+def own_config(family: Family, published: Mapping[str, Any], where: str) -> tuple[Any, dict[str, int]]:
+    file = build(Own, published, where)
+    check_heads(family, file.heads)
+    for head, outputs in file.heads.items():
+        if not 1 <= outputs <= 1 << 26:
+            raise UserError(f"{where} [heads]: {head} must be between 1 and {1 << 26}, not {outputs}")
+    config = build(family.config, {**family.standard, **file.sizes}, where, "sizes")
+    check_config(family, config)
+    if file.heads.get("words", config.vocabulary) != config.vocabulary:
+        raise UserError(f"{where} [heads]: words must be the vocabulary, {config.vocabulary}")
+    return config, dict(file.heads)
+
+
+def own_tensors(stored: Mapping[str, Tensor], expected: Mapping[str, torch.Size], fresh: set[str]) -> dict[str, Tensor]:
+    missing = [name for name in expected if name not in stored and name not in fresh]
+    extra = [shown(name, 100) for name in stored if name not in expected]
+    faults = [f"missing: {listed(missing)}"] if missing else []
+    faults += [f"extra: {listed(extra)}"] if extra else []
+    faults += [
+        f"{name}: checkpoint {tuple(stored[name].shape)}, model {tuple(shape)}"
+        for name, shape in expected.items()
+        if name in stored and stored[name].shape != shape
+    ]
+    if faults:
+        raise unfit(faults)
+    return {name: tensor.clone() for name, tensor in stored.items()}
+
+
+# --------------------------------------------------------------------------------------------------- writing
+
+
+def save_folder(folder: Path, opened: LoadedModel, shard: int = SHARD) -> None:
+    """Write a model folder, whole or not at all; the folder must be new or empty."""
+    with whole_folder(folder) as inside:
+        write_files(inside, opened, shard)
+
+
+def write_files(inside: Path, opened: LoadedModel, shard: int = SHARD, weights: bool = True) -> None:
+    """The files of a model folder, one by one; without `weights`, all that an engine's own files stand beside."""
+    family, config, card, tokenizer = opened.family, opened.config, opened.card, opened.tokenizer
+    if family.speaks and "classify" in opened.heads and tokenizer is not None and tokenizer.roles.padding is None:
+        # Others fill a batch up, and read the last token that is no filling: any that no text ends with will do.
+        tokenizer = tokenizer.with_padding(tokenizer.roles.end)
+    architecture = family.architecture(config, opened.heads)
+    state = {name: tensor.detach().cpu() for name, tensor in opened.network.state_dict().items()}
+    if architecture is not None:
+        tensors = to_theirs(family.names_of(config), opened.heads, state) if weights else {}
+        values = {"architectures": [architecture], "model_type": family.name, **write_config(family.table, config)}
+        values["dtype"] = str(next(iter(state.values())).dtype).removeprefix("torch.")
+        values |= {key: value for key, value in opened.carried.items() if key not in values}
+        for key, role in (("pad_token_id", "padding"), ("bos_token_id", "start"), ("eos_token_id", "end")):
+            if values.get(key) is None and family.reads:
+                values[key] = opened.token_of(role)
+            elif values.get(key) is None and family.speaks and tokenizer is not None:
+                values[key] = tokenizer.id_of(role)
+        if family.never:  # in transformers' words; what it takes for granted are the ids of one vocabulary
+            values.setdefault("forced_eos_token_id", values["eos_token_id"])
+            values.setdefault("bad_words_ids", [[number] for number in opened.never])
+    else:
+        tensors = {name: tensor.contiguous() for name, tensor in state.items()}
+        own = Own(
+            model_type=OWN + family.name,
+            architectures=(f"Weft-{family.name}",),
+            heads=dict(opened.heads),
+            sizes=values_of(config),
+        )
+        values = values_of(own)
+    if card.labels is not None:
+        values["id2label"] = {str(number): label for number, label in enumerate(card.labels)}
+        values["label2id"] = {label: number for number, label in enumerate(card.labels)}
+    elif architecture is not None and {"classify", "tag"} & set(opened.heads):
+        values["num_labels"] = opened.heads.get("classify", opened.heads.get("tag"))  # labels that have no names yet
+    if architecture is not None and "classify" in opened.heads and card.task is not None:
+        # So that others put the right function on the scores: one number as it is, several labels each by itself.
+        value = card.labels is None and opened.heads["classify"] == 1
+        kind = {"multilabel": "multi_label_classification", "regress": "regression"}
+        values["problem_type"] = kind.get(card.task, "regression" if value else "single_label_classification")
+    if weights:
+        write_tensors(inside, tensors, shard)
+    write_json(inside / "config.json", values)
+    write_json(inside / "weft.json", card_values(replace(card, files={})))  # those of where it came from
+    if card.pooling is not None:
+        write_sentence_settings(inside, card, config.width)
+    if tokenizer is not None:
+        tokenizer.save(inside)
+    if opened.target_tokenizer is not None and not is_marian(inside):  # Marian's were both written
+        opened.target_tokenizer.save(inside / TARGET)

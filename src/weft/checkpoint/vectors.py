@@ -11,9 +11,8 @@ import torch
 from torch import Tensor
 
 from weft.checkpoint.card import Card
-from weft.checkpoint.families import FAMILIES, check_heads
+from weft.checkpoint.families import FAMILIES, check_heads, outline
 from weft.checkpoint.folder import LoadedModel, fill
-from weft.checkpoint.outline import outline
 from weft.config import changed
 from weft.errors import UserError
 from weft.models.vectors import VectorsConfig

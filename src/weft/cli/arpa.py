@@ -40,8 +40,8 @@ def read(
     Example: weft arpa read 5gram.arpa.gz --out runs/from-kenlm
     """
     with leaving_at_once():
+        from weft.checkpoint.folder import save_folder
         from weft.checkpoint.ngram import read_arpa
-        from weft.checkpoint.save import save_folder
         from weft.progress import to_stderr
 
     with progress("reading", "lines") as tick:

@@ -26,8 +26,7 @@ def models(as_json: Json = False) -> None:
 
     Example: weft models
     """
-    from weft.checkpoint.families import FAMILIES, usual_heads
-    from weft.checkpoint.outline import measure
+    from weft.checkpoint.families import FAMILIES, measure, usual_heads
     from weft.runs.architecture import tasks_for
 
     rows = []
@@ -118,8 +117,7 @@ def info(
 def _about(model: str, runtime: dict[str, Any]) -> dict[str, Any]:
     """What is in a folder, or in one of a published size."""
     from weft.checkpoint.card import card_values
-    from weft.checkpoint.families import SIZES, usual_heads
-    from weft.checkpoint.outline import measure
+    from weft.checkpoint.families import SIZES, measure, usual_heads
     from weft.config import values_of
 
     if model in SIZES and not Path(model).exists():

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from weft.checkpoint.outline import measure as outlined
+from weft.checkpoint.families import measure as outlined
 from weft.child import start_child
 from weft.errors import UserError, shown
 from weft.files import peak_memory

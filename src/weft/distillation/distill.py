@@ -11,9 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.folder import open_folder
+from weft.checkpoint.folder import open_folder, save_folder
 from weft.checkpoint.locate import find_folder
-from weft.checkpoint.save import save_folder
 from weft.checksums import Damaged, digests, read_checked, write_manifest
 from weft.config import changed, read_toml, write_toml
 from weft.data.reading import Dataset

@@ -14,20 +14,16 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from weft.backends.ct2_files import ENGINE
-from weft.backends.ct2_table import named_tokens, settings_of
+from weft.backends.ct2_files import ENGINE, named_tokens, settings_of
 from weft.backends.ctranslate2 import HEADS, kept_names
-from weft.checkpoint.folder import LoadedModel
-from weft.checkpoint.save import write_files
+from weft.checkpoint.folder import LoadedModel, write_files
 from weft.checkpoint.tensors import save_tensors
 from weft.data.columns import paired_columns
 from weft.data.tables import Table
 from weft.errors import UserError, shown
 from weft.files import unwritable
-from weft.models.bert import Bert
-from weft.models.distilbert import DistilBert
+from weft.models.encoders import Bert, DistilBert, Roberta
 from weft.models.gpt import Gpt
-from weft.models.roberta import Roberta
 from weft.models.t5 import T5
 from weft.models.transformer import Transformer, of_decoder
 from weft.nn.layers import Layer

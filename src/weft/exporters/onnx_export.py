@@ -15,8 +15,7 @@ from torch import Tensor, nn
 
 from weft.backends.onnx import GRAPH, WORDS
 from weft.backends.onnx_graph import FORMAT, OPSET, RUNTIME
-from weft.checkpoint.folder import LoadedModel
-from weft.checkpoint.save import write_files
+from weft.checkpoint.folder import LoadedModel, write_files
 from weft.errors import UserError, shown
 from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Range
 from weft.files import write_bytes

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from weft.models.shared import check_sizes
 from weft.nn.heads import LabelHead, Mix, WordHead
 from weft.nn.rows import Ragged, Rows
 
@@ -44,7 +45,12 @@ class ModelConfig:
     entries: tuple[int, ...] = ()  # of tables that are counted
     weight_scale: float | None = None  # None: from the width
 
+    norm_epsilon: float = 1e-5
+
     __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
 
     @classmethod
     def has(cls, name: str) -> bool:
@@ -89,6 +95,7 @@ class Network(nn.Module):
         self.widened: Any = None  # from the width of the embeddings to that of the layers
         self.mix: Any = None
         self.pooler: Any = None
+        self.narrow: Any = None  # to the width of the table of tokens, by which words are scored
 
     @property
     def features(self) -> int:
@@ -119,7 +126,7 @@ class Network(nn.Module):
 
     def words(self, hidden: Tensor) -> Tensor:
         """Logits of all words at the places asked for: n width -> n vocabulary."""
-        return self.heads["words"](hidden, self.tokens.weight)
+        return self.heads["words"](hidden if self.narrow is None else self.narrow(hidden), self.tokens.weight)
 
     def logits(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
         """Output of a head: N rows for the heads in `BY_TOKEN`, else B rows."""

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
-from weft.models.shared import LIMITS, check_limits
+from weft.models.shared import LIMITS
 from weft.nn.convolution import neighbors
-from weft.nn.dense import check_context
-from weft.nn.rows import Rows
+from weft.nn.rows import Rows, check_context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +39,7 @@ class CnnConfig(ModelConfig):
     weight_scale: float | None = None  # None: so that what goes in and what comes out vary alike
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        super().__post_init__()
         most = LIMITS["kernel"]
         if not 1 <= len(self.kernels) <= 64 or not all(1 <= kernel <= most for kernel in self.kernels):
             raise UserError(f"kernels must be 1 to 64 numbers between 1 and {most}, not {list(self.kernels)}")
@@ -76,7 +75,6 @@ class Cnn(Network):
         return self.config.maps * len(self.config.kernels)
 
     def layer_names(self) -> list[tuple[str, ...]]:
-        """The convolutions stand side by side."""
         return [("convolutions",)]
 
     def forward(

@@ -16,12 +16,11 @@ from torch import Tensor, nn
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
 from weft.models.encoder_decoder import EncoderDecoder, numbered, sides_of
-from weft.models.shared import check_limits, check_writing, matrices
+from weft.models.shared import matrices
 from weft.nn.convolution import GatedConvolution
-from weft.nn.dense import check_context, filled, gathered, spread
 from weft.nn.heads import in_full
-from weft.nn.looking import shares
-from weft.nn.rows import DecoderState, Ragged, Rows
+from weft.nn.recurrent import shares
+from weft.nn.rows import DecoderState, Ragged, Rows, check_context, filled, gathered, spread
 
 HALF = 0.5**0.5  # a sum of two varies as much as each of them
 
@@ -42,8 +41,7 @@ class ConvSeq2SeqConfig(ModelConfig):
     weight_scale: float = 0.1
 
     def __post_init__(self) -> None:
-        check_limits(self)
-        check_writing(self)
+        super().__post_init__()
         if self.kernel % 2 == 0:
             raise UserError(f"kernel must be odd, to see as far to both sides, not {self.kernel}")
 
@@ -83,7 +81,6 @@ class ConvolutionState(DecoderState):
         return torch.stack(self.shares).float().mean(0) if self.wanted else None
 
     def pick(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; a row may be asked for more than once."""
         self.lengths = self.lengths.index_select(0, rows)
         self.inputs = [x.index_select(0, rows) for x in self.inputs]
         self.shares = [x.index_select(0, rows) for x in self.shares]
@@ -120,7 +117,6 @@ class ConvSeq2Seq(EncoderDecoder):
         self.heads = self.make_heads(heads)
 
     def layer_names(self) -> list[tuple[str, ...]]:
-        """The encoder's layers, then the decoder's."""
         layers = self.config.layers
         decoder: list[tuple[str, ...]] = [(f"decoder.layers.{n}", f"queries.{n}", f"mixes.{n}") for n in range(layers)]
         return sides_of(numbered("encoder.layers", layers), decoder, leave="encoder.leave")
@@ -172,14 +168,12 @@ class ConvSeq2Seq(EncoderDecoder):
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
     ) -> tuple[Tensor, ConvolutionState]:
-        """Read the sources and the prompts; scores of each row's next word (B vocabulary), and what to remember."""
         assert source is not None, "an encoder-decoder writes what it makes of a source"
         state = ConvolutionState(self.encode(source), prompt.rows, attention)
         hidden = self.decode(prompt.tokens, prompt.rows, state.memory, state)
         return in_full(self.words(hidden[prompt.rows.lasts()])), state
 
     def step(self, tokens: Tensor, state: ConvolutionState) -> Tensor:
-        """Take in one token per row (B); scores of the next one."""
         check_context(Rows(state.lengths, state.longest + 1), self.config.context)
         before, state.inputs, state.shares = iter(state.inputs), [], []
 
@@ -198,7 +192,6 @@ class ConvSeq2Seq(EncoderDecoder):
         return in_full(self.words(hidden))
 
     def operations(self, source: Rows, rows: Rows) -> float:
-        """Products and sums of a batch, forward: two for each use of a weight, and for scores and what they mix."""
         c, tables = self.config, matrices(self.encoder.positions)
         pairs = float((source.lengths().double() * rows.lengths()).sum())
         uses = (matrices(self.encoder) - tables) * int(source.starts[-1])

@@ -17,6 +17,8 @@ from weft.nn.heads import in_full
 from weft.nn.layers import Sources
 from weft.nn.rows import Ragged, Rows
 
+Embedded = tuple[Tensor, Tensor | None, Tensor | None]  # N width; a bias on the scores, and turns, where there are
+
 
 def numbered(prefix: str, count: int, directions: int = 1) -> list[tuple[str, ...]]:
     """The names of the layers of a stack; a layer that reads both ways is two modules."""
@@ -61,10 +63,10 @@ class TransformerSides(EncoderDecoder):
     """Stacks of Transformer layers that read and write: `encoder`, `decoder` and their norms."""
 
     TOP = (*Network.TOP, "decoder_norm")
+    encoder_norm: nn.Module
     decoder_norm: nn.Module
 
     def layer_names(self) -> list[tuple[str, ...]]:
-        """The encoder's layers, then the decoder's."""
         return sides_of(numbered("encoder", len(self.encoder)), numbered("decoder", len(self.decoder)))
 
     def forward(
@@ -81,31 +83,41 @@ class TransformerSides(EncoderDecoder):
         assert segments is None
         return self.decode(tokens, rows, self.encode(source), states=states)
 
-    def through_decoder(
+    def embedded(self, tokens: Tensor, rows: Rows, cache: Cache | None = None, read: bool = False) -> Embedded:
+        """The vectors of tokens that are written, or `read`, with what tells layers their places."""
+        raise NotImplementedError
+
+    def leave(self, x: Tensor) -> Tensor:
+        """What follows the norm of a stack."""
+        return x
+
+    def encode(self, source: Ragged) -> Sources:
+        """M tokens -> M width"""
+        x, bias, turns = self.embedded(source.tokens, source.rows, read=True)
+        for layer in self.encoder:
+            x = layer(x, source.rows, bias, turns)
+        return Sources(self.leave(self.encoder_norm(x)), source.rows)
+
+    def decode(
         self,
-        x: Tensor,
+        tokens: Tensor,
         rows: Rows,
-        bias: Tensor | None,
-        turns: Any,
-        sources: Sources | None,
-        cache: Cache | None,
-        states: list[Tensor] | None,
+        encoded: Sources | None,
+        cache: Cache | None = None,
+        states: list[Tensor] | None = None,
     ) -> Tensor:
-        """N width through the decoder's layers; with a cache, what is read is laid out in it."""
+        """N tokens -> N width; with a cache, what is read is laid out in it."""
+        x, bias, turns = self.embedded(tokens, rows, cache)
         seen = [x]
         for number, layer in enumerate(self.decoder):
             known = None if cache is None else cache.layers[number]
-            read = sources if cache is None or cache.memory is None else cache.memory.layers[number]
+            read = encoded if cache is None or cache.memory is None else cache.memory.layers[number]
             x = layer(x, rows, bias, turns, known, read)
             seen = [x] if states is None else [*seen, x]
-        x = self.leave(x)
+        x = self.leave(self.decoder_norm(x))
         if states is not None:
             states += [*seen[:-1], x]
         return x
-
-    def leave(self, x: Tensor) -> Tensor:
-        """What follows the highest layer."""
-        return self.decoder_norm(x)
 
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.models.base import ModelConfig, Network
-from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of
+from weft.models.shared import final_norm_of, layers_of, positions_of, through_layers
 from weft.nn.cache import Cache
 from weft.nn.heads import LabelHead, Mix, WordHead, in_full
 from weft.nn.layers import Activation, NormKind, NormPlace
@@ -48,9 +48,6 @@ class GptConfig(ModelConfig):
     mix: bool = False  # the heads read a learned mix of all layers rather than the last
     tied: bool = True  # the word head reads the table of tokens backwards
     weight_scale: float = 0.02
-
-    def __post_init__(self) -> None:
-        check_sizes(self)
 
 
 class Gpt(Network):
@@ -93,16 +90,7 @@ class Gpt(Network):
         if segments is not None:  # GPT-2 reads a segment as one more token (Wolf et al., 2019)
             x = x + self.tokens(segments)
         x = self.dropout(self.positions.add(x, places))
-        turns, bias = self.positions.turns(places, x.dtype), self.positions.bias(rows, cache)
-        wanted = states is not None or self.mix is not None
-        seen = [x]
-        for number, layer in enumerate(self.layers):
-            x = layer(x, rows, bias, turns, None if cache is None else cache.layers[number])
-            seen = [*seen, x] if wanted else [x]
-        seen[-1] = x = self.final_norm(x)
-        if states is not None:
-            states += seen
-        return x if self.mix is None else self.mix(seen)
+        return through_layers(self, self.layers, x, rows, places, states, cache)
 
     def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
         """B width: the last token of each row has read all of it."""
@@ -111,17 +99,12 @@ class Gpt(Network):
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
     ) -> tuple[Tensor, Cache]:
-        """Read the prompts; scores of each row's next word (B vocabulary, float32), and what to remember.
-
-        `room` is how many tokens a row may grow to, prompt included, before the memory has to be laid out anew.
-        """
         assert source is None, "a decoder has no source"
         cache = Cache(self.config.layers, prompt.rows, room)
         hidden = self(prompt.tokens, prompt.rows, cache=cache)
         return in_full(self.words(hidden[prompt.rows.lasts()])), cache
 
     def step(self, tokens: Tensor, state: Cache) -> Tensor:
-        """Take in one token per row (B); scores of the next one."""
         hidden = self(tokens, Rows.single(len(tokens), tokens.device), cache=state)
         state.advance()
         return in_full(self.words(hidden))

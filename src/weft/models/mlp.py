@@ -14,11 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.models.base import ModelConfig, Network
-from weft.models.shared import check_limits
 from weft.nn.convolution import neighbors
-from weft.nn.dense import check_context
 from weft.nn.heads import WordHead, in_full
-from weft.nn.rows import DecoderState, Ragged, Rows
+from weft.nn.rows import DecoderState, Ragged, Rows, check_context
 
 NOTHING = -1  # in the place of a token, before a text begins
 
@@ -37,9 +35,6 @@ class MlpConfig(ModelConfig):
     dropout: float = 0.1  # of the hidden layer
     weight_scale: float | None = None  # None: so that what goes in and what comes out vary alike
 
-    def __post_init__(self) -> None:
-        check_limits(self)
-
     @property
     def reach(self) -> int:
         """How many tokens back it looks."""
@@ -53,7 +48,6 @@ class WindowState(DecoderState):
         self.tokens = tokens  # B K int64
 
     def pick(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; a row may be asked for more than once."""
         self.tokens = self.tokens.index_select(0, rows)
 
 
@@ -87,7 +81,6 @@ class Mlp(Network):
         return c.width if c.tied else c.inner + c.window * c.width * c.direct
 
     def layer_names(self) -> list[tuple[str, ...]]:
-        """One hidden layer."""
         return [("hidden",)]
 
     def forward(
@@ -111,7 +104,6 @@ class Mlp(Network):
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
     ) -> tuple[Tensor, WindowState]:
-        """Read the end of each prompt; scores of each row's next word (B vocabulary, float32), and what to remember."""
         assert source is None, "a language model has no source"
         places = prompt.rows.lasts()[:, None] + torch.arange(1 - self.config.window, 1, device=prompt.tokens.device)
         before = places < prompt.rows.firsts()[:, None]
@@ -119,7 +111,6 @@ class Mlp(Network):
         return self._next(state), state
 
     def step(self, tokens: Tensor, state: WindowState) -> Tensor:
-        """Take in one token per row (B); scores of the next one."""
         state.tokens = torch.cat([state.tokens[:, 1:], tokens[:, None]], 1)
         return self._next(state)
 

@@ -52,12 +52,9 @@ class NgramConfig(ModelConfig):
     end: int | None = None  # the token that ends a text
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 1 <= self.order <= HIGHEST:
             raise UserError(f"order must be between 1 and {HIGHEST}, not {self.order}")
-        if not 1 <= self.vocabulary <= 1 << 26:
-            raise UserError(f"vocabulary must be between 1 and {1 << 26}, not {self.vocabulary}")
-        if not 1 <= self.context <= 1 << 24:
-            raise UserError(f"context must be between 1 and {1 << 24}, not {self.context}")
         if not 0.0 < self.k <= 1e6:
             raise UserError(f"k must be above 0 and at most 1000000, not {self.k}")
         if self.prune and self.smoothing in ("maximum-likelihood", "add-k"):
@@ -213,13 +210,12 @@ class Ngram(Network):
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
     ) -> tuple[Tensor, NgramState]:
-        """Read the prompts; the log chances of each row's next word (B V), and what to remember."""
         assert source is None, "an n-gram model has no source"
         context = self(prompt.tokens, prompt.rows)[prompt.rows.lasts()]
         return self.words(context), NgramState(context)
 
     def step(self, tokens: Tensor, state: NgramState) -> Tensor:
-        """Take in one token per row (B); where nothing ever followed this context, the text ends."""
+        """Where nothing ever followed this context, the text ends."""
         state.context = torch.cat((state.context, tokens[:, None]), 1)[:, 1:]
         scores = self._words(state.context)
         if self.config.end is not None:  # a beam, or a rule, may have gone on with a word of no chance

@@ -17,11 +17,10 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
-from weft.models.shared import check_limits, matrices
-from weft.nn.dense import check_context, filled, spread
+from weft.models.shared import matrices
 from weft.nn.heads import LabelHead, WordHead, in_full
 from weft.nn.recurrent import Bend, Carried, Cell, Parts, Recurrent, State, locked_dropout, stacked
-from weft.nn.rows import Ragged, Rows
+from weft.nn.rows import Ragged, Rows, check_context, filled, spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ class RecurrentConfig(ModelConfig):
     weight_scale: float = 0.3  # tables begin evenly between this and its opposite
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        super().__post_init__()
         if self.activation != "tanh" and self.cell != "rnn":
             raise UserError(f"activation {self.activation} is for rnn; the gates of {self.cell} have their own")
 
@@ -191,14 +190,12 @@ class RecurrentNetwork(Network):
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
     ) -> tuple[Tensor, Carried]:
-        """Read the prompts; scores of each row's next word (B vocabulary, float32), and what to remember."""
         assert source is None, "a language model has no source"
         carried = Carried()
         hidden = self(prompt.tokens, prompt.rows, carried=carried)
         return in_full(self.words(hidden[prompt.rows.lasts()])), carried
 
     def step(self, tokens: Tensor, state: Carried) -> Tensor:
-        """Take in one token per row (B), by the equations; scores of the next one."""
         assert state.state is not None
         x, after = self.tokens(tokens), []
         for layer, parts in zip(self.layers, state.state, strict=True):

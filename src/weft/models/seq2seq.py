@@ -18,12 +18,10 @@ from torch import Tensor, nn
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
 from weft.models.encoder_decoder import EncoderDecoder, numbered, sides_of
-from weft.models.shared import check_limits, check_writing, matrices
-from weft.nn.dense import check_context, filled, gathered, spread
+from weft.models.shared import matrices
 from weft.nn.heads import in_full
-from weft.nn.looking import DecoderPlace, Looking, RecurrentDecoderState, SourceMemory
-from weft.nn.recurrent import Bridge, Cell, Recurrent, Steps
-from weft.nn.rows import Ragged, Rows
+from weft.nn.recurrent import Bridge, Cell, DecoderPlace, Looking, Recurrent, RecurrentDecoderState, SourceMemory, Steps
+from weft.nn.rows import Ragged, Rows, check_context, filled, gathered, spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +45,7 @@ class Seq2SeqConfig(ModelConfig):
     weight_scale: float = 0.08
 
     def __post_init__(self) -> None:
-        check_limits(self)
-        check_writing(self)
+        super().__post_init__()
         if self.feeding and self.attention in ("none", "additive"):
             raise UserError(f"feeding is for attention dot or general; {self.attention} has its own way")
         if self.reverse and self.bidirectional:
@@ -81,7 +78,6 @@ class Seq2Seq(EncoderDecoder):
         self.heads = self.make_heads(heads)
 
     def layer_names(self) -> list[tuple[str, ...]]:
-        """The encoder's layers, then the decoder's."""
         layers, directions = self.config.layers, len(self.encoder.directions)
         return sides_of(numbered("encoder.layers", layers, directions), numbered("decoder.layers", layers))
 
@@ -158,15 +154,9 @@ class Seq2Seq(EncoderDecoder):
         seen = [top, mixed, x] if self.config.attention == "additive" and x is not None else [top, mixed]
         return self.dropout(self.combine(torch.cat(seen, -1)).tanh())
 
-    def words(self, hidden: Tensor) -> Tensor:
-        """Scores of all next words at the places asked for: n width -> n vocabulary"""
-        hidden = hidden if self.narrow is None else self.narrow(hidden)
-        return self.heads["words"](hidden, self.tokens.weight)
-
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
     ) -> tuple[Tensor, RecurrentDecoderState]:
-        """Read the sources and the prompts; scores of each row's next word (B vocabulary), and what to remember."""
         assert source is not None, "an encoder-decoder writes what it makes of a source"
         memory = self.encode(source)
         words, lengths = spread(prompt.tokens, prompt.rows), prompt.rows.lengths()
@@ -178,13 +168,11 @@ class Seq2Seq(EncoderDecoder):
         return in_full(self.words(state.place.output)), state
 
     def step(self, tokens: Tensor, state: RecurrentDecoderState) -> Tensor:
-        """Take in one token per row (B); scores of the next one."""
         steps, x = self.decoder.steps(self.fed), self.tokens(tokens)
         state.place = self._place(steps, x, steps.given(x), state.place, state.memory)
         return in_full(self.words(state.place.output))
 
     def operations(self, source: Rows, rows: Rows) -> float:
-        """Products and sums of a batch, forward: two for each use of a weight, and for scores and what they mix."""
         read, written = int(source.starts[-1]), int(rows.starts[-1])
         uses = matrices(self.encoder) * read + matrices(self.bridge) * rows.count
         uses += (matrices(self.decoder, self.combine, self.narrow) + self.tokens.weight.numel()) * written

@@ -6,44 +6,31 @@ N: tokens.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from torch import Tensor, nn
 
 from weft.errors import UserError
+from weft.nn.cache import Cache
 from weft.nn.layers import Layer, norm
 from weft.nn.positions import Positions
 from weft.nn.rows import Rows
 
 # Far above anything published; a config from outside that asks for more would only exhaust the machine.
 LIMITS = {
-    "vocabulary": 1 << 26,
-    "source_vocabulary": 1 << 26,
-    "decoder_layers": 2048,
-    "decoder_heads": 1 << 14,
-    "decoder_inner": 1 << 20,
-    "context": 1 << 24,
-    "features": 1 << 20,
-    "segments": 1 << 16,
-    "width": 1 << 18,
-    "embedding_width": 1 << 18,
-    "layers": 2048,
-    "heads": 1 << 14,
-    "head_width": 1 << 16,
-    "inner": 1 << 20,
-    "kernel": 1 << 10,
-    "maps": 1 << 18,
-    "window": 1 << 12,
-    "buckets": 1 << 16,
-    "farthest": 1 << 24,
+    **dict.fromkeys(("vocabulary", "source_vocabulary"), 1 << 26),
+    **dict.fromkeys(("context", "farthest"), 1 << 24),
+    **dict.fromkeys(("layers", "decoder_layers"), 2048),
+    **dict.fromkeys(("width", "embedding_width", "maps"), 1 << 18),
+    **dict.fromkeys(("inner", "decoder_inner", "features"), 1 << 20),
+    **dict.fromkeys(("head_width", "segments", "buckets"), 1 << 16),
+    **dict.fromkeys(("heads", "decoder_heads"), 1 << 14),
+    **{"kernel": 1 << 10, "window": 1 << 12},
 }
-
-
-DROPOUTS = tuple(
+DROPOUTS = [
     f"{place}dropout"
     for place in ("", "attention_", "embedding_", "inner_", "head_", "tag_", "answer_", "word_", "weight_")
-)
+]
 
 
 def check_limits(config: Any) -> None:
@@ -62,8 +49,19 @@ def check_limits(config: Any) -> None:
 
 
 def check_sizes(config: Any) -> None:
-    """Refuse sizes that no Transformer can have."""
+    """Refuse sizes that no model can have: of its attention, and of its decoder, where it has them."""
     check_limits(config)
+    if config.heads:
+        _check_attention(config)
+    if config.begin is None:
+        return
+    if not 0 <= config.begin < config.vocabulary:
+        raise UserError(f"begin must be a token of the vocabulary of {config.vocabulary}, not {config.begin}")
+    if config.tied == "all" and config.source_vocabulary not in (None, config.vocabulary):
+        raise UserError("tied=all needs one vocabulary for what is read and written; try tied=decoder")
+
+
+def _check_attention(config: Any) -> None:
     if config.head_width is None and config.width % config.heads:
         raise UserError(
             f"width {config.width} cannot be cut into {config.heads} equal heads; "
@@ -84,14 +82,6 @@ def check_sizes(config: Any) -> None:
             raise UserError("with alibi positions every layer has as many heads: leave out layer_heads")
     if not 0.0 < config.norm_epsilon <= 1.0:
         raise UserError(f"norm_epsilon must be above 0 and at most 1, not {config.norm_epsilon}")
-
-
-def check_writing(config: Any) -> None:
-    """Refuse what no encoder-decoder can have."""
-    if not 0 <= config.begin < config.vocabulary:
-        raise UserError(f"begin must be one of the {config.vocabulary} tokens of the vocabulary, not {config.begin}")
-    if config.tied == "all" and config.source_vocabulary not in (None, config.vocabulary):
-        raise UserError("tied=all needs one vocabulary for what is read and written; try tied=decoder")
 
 
 def nearest_divisor(number: int, wish: int) -> int:
@@ -135,20 +125,21 @@ def layers_of(
     return nn.ModuleList(Layer(causal=causal, reads=reads, heads=heads, **sizes) for heads in counts)
 
 
-def one_layer_of(config: Any) -> nn.ModuleList:
-    """The one layer of an encoder that reads it again and again."""
-    return layers_of(replace(config, layers=1), causal=False)
-
-
 def through_layers(
-    network: Any, layers: Iterable[nn.Module], x: Tensor, rows: Rows, places: Tensor, states: list[Tensor] | None
+    network: Any,
+    layers: Iterable[nn.Module],
+    x: Tensor,
+    rows: Rows,
+    places: Tensor,
+    states: list[Tensor] | None,
+    cache: Cache | None = None,
 ) -> Tensor:
-    """N width through an encoder's layers; `states`, where given, gets the embeddings and what each layer makes."""
-    turns, bias = network.positions.turns(places, x.dtype), network.positions.bias(rows, None)
+    """N width through a stack of layers; `states`, where given, gets the embeddings and what each layer makes."""
+    turns, bias = network.positions.turns(places, x.dtype), network.positions.bias(rows, cache)
     wanted = states is not None or network.mix is not None
     seen = [x]
-    for layer in layers:
-        x = layer(x, rows, bias, turns)
+    for number, layer in enumerate(layers):
+        x = layer(x, rows, bias, turns, None if cache is None else cache.layers[number])
         seen = [*seen, x] if wanted else [x]
     seen[-1] = x = network.final_norm(x)
     if states is not None:

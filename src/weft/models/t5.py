@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.base import ModelConfig
-from weft.models.encoder_decoder import TransformerSides
-from weft.models.shared import check_sizes, final_norm_of, layers_of
+from weft.models.encoder_decoder import Embedded, TransformerSides
+from weft.models.shared import final_norm_of, layers_of
 from weft.nn.cache import Cache
-from weft.nn.layers import Activation, NormKind, NormPlace, Sources
+from weft.nn.layers import Activation, NormKind, NormPlace
 from weft.nn.positions import Buckets
-from weft.nn.rows import Ragged, Rows
+from weft.nn.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +50,11 @@ class T5Config(ModelConfig):
     weight_scale: float = 1.0  # a factor of each matrix's own scale
 
     def __post_init__(self) -> None:
-        check_sizes(self)
+        super().__post_init__()
         if self.buckets < 4 or self.buckets % 2:
             raise UserError(f"buckets must be even and at least 4, not {self.buckets}")
         if self.farthest <= self.buckets // 2:
             raise UserError(f"farthest must be above half the buckets, {self.buckets // 2}, not {self.farthest}")
-        if not 0 <= self.begin < self.vocabulary:
-            raise UserError(f"begin must be a token of the vocabulary of {self.vocabulary}, not {self.begin}")
 
 
 class T5(TransformerSides):
@@ -78,35 +76,15 @@ class T5(TransformerSides):
         self.decoder_norm = final_norm_of(c)
         self.heads = self.make_heads(heads)
 
-    def encode(self, source: Ragged) -> Sources:
-        """M tokens -> M width"""
-        bias = self.encoder_positions.bias(source.rows)
-        x = self.dropout(self.tokens(source.tokens))
-        for layer in self.encoder:
-            x = layer(x, source.rows, bias)
-        return Sources(self.dropout(self.encoder_norm(x)), source.rows)
-
-    def decode(
-        self,
-        tokens: Tensor,
-        rows: Rows,
-        encoded: Sources | None,
-        cache: Cache | None = None,
-        states: list[Tensor] | None = None,
-    ) -> Tensor:
-        """N tokens -> N width; with a cache, what is read is laid out in it."""
-        bias = self.decoder_positions.bias(rows, cache)
-        x = self.dropout(self.tokens(tokens))
-        return self.through_decoder(x, rows, bias, None, encoded, cache, states)
+    def embedded(self, tokens: Tensor, rows: Rows, cache: Cache | None = None, read: bool = False) -> Embedded:
+        positions = self.encoder_positions if read else self.decoder_positions
+        return self.dropout(self.tokens(tokens)), positions.bias(rows, cache), None
 
     def leave(self, x: Tensor) -> Tensor:
-        return self.dropout(self.decoder_norm(x))
+        return self.dropout(x)
 
     def words(self, hidden: Tensor) -> Tensor:
-        """Scores of all next words at the places asked for: n width -> n vocabulary"""
-        if self.config.scaled:
-            hidden = hidden * self.config.width**-0.5
-        return self.heads["words"](hidden, self.tokens.weight)
+        return super().words(hidden * self.config.width**-0.5 if self.config.scaled else hidden)
 
     @property
     def rate_factors(self) -> Mapping[str, float]:

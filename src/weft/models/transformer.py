@@ -16,12 +16,12 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.base import ModelConfig, start_weights
-from weft.models.encoder_decoder import TransformerSides
-from weft.models.shared import check_sizes, final_norm_of, layers_of, positions_of
+from weft.models.encoder_decoder import Embedded, TransformerSides
+from weft.models.shared import final_norm_of, layers_of, positions_of
 from weft.nn.cache import Cache
-from weft.nn.layers import Activation, NormKind, NormPlace, Sources
+from weft.nn.layers import Activation, NormKind, NormPlace
 from weft.nn.positions import Kind
-from weft.nn.rows import Ragged, Rows
+from weft.nn.rows import Rows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,16 +55,12 @@ class TransformerConfig(ModelConfig):
     weight_scale: float | None = None  # without it, Xavier's, and tables by the root of the width
 
     def __post_init__(self) -> None:
-        check_sizes(self)
-        if self.tied == "all" and self.source_vocabulary not in (None, self.vocabulary):
-            raise UserError("one table for all (tied=all) needs one vocabulary; with two, tie the decoder's alone")
+        super().__post_init__()
         if self.decoder_heads not in (None, self.heads):
             if self.positions in ("rotary", "alibi"):
                 raise UserError(f"with {self.positions} positions the decoder has as many heads as the encoder")
             if self.head_width is None and self.width % self.decoder_heads:
                 raise UserError(f"width {self.width} cannot be cut into {self.decoder_heads} equal heads of a decoder")
-        if not 0 <= self.begin < self.vocabulary:
-            raise UserError(f"begin must be a token of the vocabulary of {self.vocabulary}, not {self.begin}")
 
 
 def of_decoder(config: TransformerConfig) -> TransformerConfig:
@@ -91,33 +87,13 @@ class Transformer(TransformerSides):
         self.decoder_norm = final_norm_of(c)
         self.heads = self.make_heads(heads)
 
-    def encode(self, source: Ragged) -> Sources:
-        """M tokens -> M width"""
-        table = self.source_tokens or self.tokens
-        x, places = self._embedded(table(source.tokens), source.rows, None)
-        turns, bias = self.positions.turns(places, x.dtype), self.positions.bias(source.rows, None)
-        for layer in self.encoder:
-            x = layer(x, source.rows, bias, turns)
-        return Sources(self.encoder_norm(x), source.rows)
-
-    def decode(
-        self,
-        tokens: Tensor,
-        rows: Rows,
-        encoded: Sources | None,
-        cache: Cache | None = None,
-        states: list[Tensor] | None = None,
-    ) -> Tensor:
-        """N tokens -> N width; with a cache, what is read is laid out in it."""
-        x, places = self._embedded(self.tokens(tokens), rows, cache)
-        turns, bias = self.positions.turns(places, x.dtype), self.positions.bias(rows, cache)
-        return self.through_decoder(x, rows, bias, turns, encoded, cache, states)
-
-    def _embedded(self, x: Tensor, rows: Rows, cache: Cache | None) -> tuple[Tensor, Tensor]:
-        places = self.positions.places(rows, x.shape[0], cache)
+    def embedded(self, tokens: Tensor, rows: Rows, cache: Cache | None = None, read: bool = False) -> Embedded:
+        table = self.source_tokens if read and self.source_tokens is not None else self.tokens
+        x, places = table(tokens), self.positions.places(rows, tokens.shape[0], cache)
         if self.config.scaled:
             x = x * self.config.width**0.5
-        return self.dropout(self.positions.add(x, places)), places
+        x = self.dropout(self.positions.add(x, places))
+        return x, self.positions.bias(rows, cache), self.positions.turns(places, x.dtype)
 
     @torch.no_grad()
     def initialize(self) -> None:

@@ -17,12 +17,10 @@ from torch import Tensor, nn
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
 from weft.models.encoder_decoder import EncoderDecoder, numbered
-from weft.models.shared import check_limits, check_writing, matrices
-from weft.nn.dense import check_context, gathered, spread
+from weft.models.shared import matrices
 from weft.nn.heads import in_full
-from weft.nn.looking import DecoderPlace, RecurrentDecoderState, SourceMemory
-from weft.nn.recurrent import PARTS, Cell, Recurrent, State
-from weft.nn.rows import Ragged, Rows
+from weft.nn.recurrent import PARTS, Cell, DecoderPlace, Recurrent, RecurrentDecoderState, SourceMemory, State
+from weft.nn.rows import Ragged, Rows, check_context, gathered, spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,10 +39,6 @@ class Vec2SeqConfig(ModelConfig):
     tied: bool = True  # one table for words that are read and scored
     begin: int = 0  # the token that writing begins from
     weight_scale: float = 0.08
-
-    def __post_init__(self) -> None:
-        check_limits(self)
-        check_writing(self)
 
 
 class Vec2Seq(EncoderDecoder):
@@ -68,7 +62,6 @@ class Vec2Seq(EncoderDecoder):
         self.heads = self.make_heads(heads)
 
     def layer_names(self) -> list[tuple[str, ...]]:
-        """The decoder's layers."""
         return numbered("decoder.layers", self.config.layers)
 
     @torch.no_grad()
@@ -122,26 +115,18 @@ class Vec2Seq(EncoderDecoder):
             outputs.append(self.dropout(top))
         return torch.stack(outputs)
 
-    def words(self, hidden: Tensor) -> Tensor:
-        """Scores of all next words at the places asked for: n width -> n vocabulary"""
-        hidden = hidden if self.narrow is None else self.narrow(hidden)
-        return self.heads["words"](hidden, self.tokens.weight)
-
     def start(
         self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
     ) -> tuple[Tensor, RecurrentDecoderState]:
-        """Read the vectors and the prompts; scores of each row's next word (B vocabulary), and what to remember."""
         assert source is not None, "a text is written from a vector"
         memory, lengths = self.encode(source), prompt.rows.lengths()
-        state = RecurrentDecoderState(
-            memory, DecoderPlace(memory.state, torch.zeros_like(memory.state[0][0])), attention
-        )
+        first = DecoderPlace(memory.state, torch.zeros_like(memory.state[0][0]))
+        state = RecurrentDecoderState(memory, first, attention)
         for number, words in enumerate(spread(prompt.tokens, prompt.rows)):
             state.place = self._place(words, state.place.state).where(number < lengths, state.place)
         return in_full(self.words(state.place.output)), state
 
     def step(self, tokens: Tensor, state: RecurrentDecoderState) -> Tensor:
-        """Take in one token per row (B); scores of the next one."""
         state.place = self._place(tokens, state.place.state)
         return in_full(self.words(state.place.output))
 
@@ -152,7 +137,6 @@ class Vec2Seq(EncoderDecoder):
         return DecoderPlace(after, self.dropout(top))
 
     def operations(self, source: Rows, rows: Rows) -> float:
-        """Products and sums of a batch, forward: two for each use of a weight."""
         c, written = self.config, int(rows.starts[-1])
         size = self.tokens.weight.shape[1]
         scored = c.vocabulary * (size if c.tied else c.width)

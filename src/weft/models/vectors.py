@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
-from weft.models.shared import check_limits
 from weft.nn.heads import DeepLabelHead, LabelHead, in_full
 from weft.nn.rows import Rows
 
@@ -30,9 +29,6 @@ class VectorsConfig(ModelConfig):
     dropout: float = 0.0  # of the numbers that the head reads
     word_dropout: float = 0.0  # of whole words; 0.3 in the paper
     weight_scale: float = 0.02
-
-    def __post_init__(self) -> None:
-        check_limits(self)
 
 
 class Vectors(Network):

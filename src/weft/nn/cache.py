@@ -37,7 +37,6 @@ class Cache(DecoderState):
         self.longest += 1
 
     def pick(self, rows: Tensor) -> None:
-        """Keep these rows, in this order; a row may be asked for more than once."""
         self.lengths = self.lengths.index_select(0, rows)
         if not self.even:  # the longest row may be among those that left
             self.longest = int(self.lengths.max()) if len(rows) else 0

@@ -1,6 +1,6 @@
 """Ragged batches: a flat run of tokens and the places where each text begins. There is no padding above `attend()`.
 
-N: tokens of all rows together; B: rows.
+N: tokens of all rows together; B: rows; T: places, as many as `rows.longest`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from weft.errors import UserError
+
 T = TypeVar("T")
 Source = Sequence[int] | Sequence[Sequence[float]]  # what one row reads: tokens, or vectors of numbers in their place
-
-
-def _runs_ahead(device: torch.device | str) -> bool:
-    """Whether a copy may go on in the background: towards the CPU nobody would wait for it."""
-    return torch.device(device).type != "cpu"
 
 
 @dataclass(frozen=True)
@@ -86,8 +83,8 @@ class Rows:
             self.memo[key] = work_out()
         return self.memo[key]
 
-    def to(self, device: torch.device | str) -> Rows:
-        return Rows(self.starts.to(device, non_blocking=_runs_ahead(device)), self.longest)
+    def map(self, change: Callable[[Tensor], Tensor]) -> Rows:
+        return Rows(change(self.starts), self.longest)
 
 
 @dataclass(frozen=True)
@@ -103,8 +100,8 @@ class Ragged:
         kind = torch.float32 if flat and isinstance(flat[0], Sequence) else torch.int64
         return Ragged(torch.tensor(flat, dtype=kind, device=device), Rows.of([len(text) for text in texts], device))
 
-    def to(self, device: torch.device | str) -> Ragged:
-        return Ragged(self.tokens.to(device, non_blocking=_runs_ahead(device)), self.rows.to(device))
+    def map(self, change: Callable[[Tensor], Tensor]) -> Ragged:
+        return Ragged(change(self.tokens), self.rows.map(change))
 
 
 @dataclass(frozen=True)
@@ -122,29 +119,22 @@ class Batch:
         """Tokens read and written."""
         return len(self.tokens) + (0 if self.source is None else len(self.source.tokens))
 
-    def to(self, device: torch.device | str) -> Batch:
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         return Batch(
-            self.tokens.to(device, non_blocking=_runs_ahead(device)),
-            self.rows.to(device),
-            None if self.segments is None else self.segments.to(device, non_blocking=_runs_ahead(device)),
-            {name: target.to(device, non_blocking=_runs_ahead(device)) for name, target in self.targets.items()},
-            None if self.source is None else self.source.to(device),
+            change(self.tokens),
+            self.rows.map(change),
+            None if self.segments is None else change(self.segments),
+            {name: change(target) for name, target in self.targets.items()},
+            None if self.source is None else self.source.map(change),
         )
+
+    def to(self, device: torch.device | str) -> Batch:
+        ahead = torch.device(device).type != "cpu"  # a copy goes on in the background; to the CPU nobody would wait
+        return self.map(lambda tensor: tensor.to(device, non_blocking=ahead))
 
     def pinned(self) -> Batch:
         """In memory that a GPU can fetch from while it works."""
-        return Batch(
-            self.tokens.pin_memory(),
-            Rows(self.rows.starts.pin_memory(), self.rows.longest),
-            None if self.segments is None else self.segments.pin_memory(),
-            {name: target.pin_memory() for name, target in self.targets.items()},
-            None
-            if self.source is None
-            else Ragged(
-                self.source.tokens.pin_memory(),
-                Rows(self.source.rows.starts.pin_memory(), self.source.rows.longest),
-            ),
-        )
+        return self.map(Tensor.pin_memory)
 
 
 class DecoderState:
@@ -158,3 +148,41 @@ class DecoderState:
     def pick(self, rows: Tensor) -> None:
         """Keep these rows, in this order; a row may be asked for more than once."""
         raise NotImplementedError
+
+
+# ------------------------------------------------- rows as a rectangle and back, for what goes place by place
+
+
+def check_context(rows: Rows, context: int) -> None:
+    """Refuse a text that is longer than a model may read or write."""
+    if rows.longest > context:
+        raise UserError(f"a text of {rows.longest} tokens is longer than the model's context of {context}")
+
+
+def slots_of(rows: Rows, total: int, backwards: bool = False) -> Tensor:
+    """N: where each of the `total` tokens stands in the rectangle T B; `backwards`: each row's last token first."""
+
+    def work_out() -> Tensor:
+        numbers, places = rows.numbers(total), rows.places(total)
+        if backwards:
+            places = rows.lengths().long()[numbers] - 1 - places
+        return places * rows.count + numbers
+
+    return rows.once(("slots", backwards), work_out)
+
+
+def spread(x: Tensor, rows: Rows, backwards: bool = False) -> Tensor:
+    """N ... -> T B ...: a column for each row, zeros below its end."""
+    empty = x.new_zeros(rows.longest * rows.count, *x.shape[1:])
+    full = empty.index_copy(0, slots_of(rows, x.shape[0], backwards), x)
+    return full.view(rows.longest, rows.count, *x.shape[1:])
+
+
+def gathered(x: Tensor, rows: Rows, total: int, backwards: bool = False) -> Tensor:
+    """T B ... -> N ...: the places that hold one of the `total` tokens, in the order of the rows."""
+    return x.flatten(0, 1).index_select(0, slots_of(rows, total, backwards))
+
+
+def filled(rows: Rows) -> Tensor:
+    """B T bool: the places that hold a token."""
+    return torch.arange(rows.longest, device=rows.starts.device) < rows.lengths()[:, None]

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from weft.budget import BUDGET
+from weft.checkpoint.families import outline
 from weft.checkpoint.folder import LoadedModel, fill
-from weft.checkpoint.outline import outline
 from weft.data.batching import every_example
 from weft.data.examples import Examples, batch_of
 from weft.errors import UserError
-from weft.nn.multihead import Attention
+from weft.nn.attention import Attention
 from weft.nn.rows import Rows
 from weft.objectives.base import Objective
 

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Unpack
 
 from weft.checkpoint.card import Made
-from weft.checkpoint.folder import LoadedModel
-from weft.checkpoint.save import save_folder
+from weft.checkpoint.folder import LoadedModel, save_folder
 from weft.comparison.compare import ComparedRows, compared, participants_of, rows_of
 from weft.comparison.comparison import Comparison, Table
 from weft.comparison.cost import evenly as some_of

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 
 from weft.budget import by_budget
+from weft.checkpoint.families import outline
 from weft.checkpoint.folder import LoadedModel
-from weft.checkpoint.outline import outline
 from weft.errors import UserError
 from weft.pruning.layers import rebuilt
 from weft.text.tokenizers.marian import MarianTokenizer

@@ -18,9 +18,8 @@ from typing import Any, Unpack
 
 import torch
 
-from weft.checkpoint.card import card_values
-from weft.checkpoint.hashes import record_hashes
-from weft.checkpoint.save import write_files
+from weft.checkpoint.card import card_values, record_hashes
+from weft.checkpoint.folder import write_files
 from weft.comparison.compare import compare
 from weft.comparison.comparison import Comparison, Standing, lost, megabytes, plain
 from weft.comparison.cost import SECONDS, TEXTS

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from weft.checkpoint.card import Card, Metric, TextLayout
-from weft.checkpoint.families import Family, find_size, usual_heads
+from weft.checkpoint.families import Family, find_size, measure, usual_heads
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.ngram import from_tables
-from weft.checkpoint.outline import measure
 from weft.config import changed
 from weft.data.counts import count
 from weft.data.rows import Frame, Framed

@@ -33,10 +33,9 @@ from weft.text.tokenizers.training import learned_words
 from weft.training.log import RunLog, time_left
 from weft.training.run import Begun, Run, State
 from weft.training.signals import Control, Stop
-from weft.vectors.cbow import Cbow
 from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.plan import Learning
-from weft.vectors.word2vec import SkipGram, Word2Vec
+from weft.vectors.word2vec import Cbow, SkipGram, Word2Vec
 
 RECIPE = VectorsRecipe  # what `weft.resume` reads
 COUNTED = 1 << 20  # words whose neighbors are counted together

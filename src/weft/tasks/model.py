@@ -19,11 +19,9 @@ from torch import Tensor, nn
 from weft.backends.opening import ENGINES, backend_of
 from weft.backends.opening import opened as open_exported
 from weft.checkpoint.card import Card, Made
-from weft.checkpoint.families import Family, check_config, check_heads, find_size, usual_heads
-from weft.checkpoint.folder import LoadedModel, check_vocabularies, open_folder, read_tokenizers
+from weft.checkpoint.families import Family, check_config, check_heads, find_size, measure, usual_heads
+from weft.checkpoint.folder import LoadedModel, check_vocabularies, open_folder, read_tokenizers, save_folder
 from weft.checkpoint.locate import find_folder
-from weft.checkpoint.outline import measure
-from weft.checkpoint.save import save_folder
 from weft.config import changed
 from weft.data.table_writer import PartialTable
 from weft.data.tables import Table

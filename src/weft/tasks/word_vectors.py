@@ -21,9 +21,7 @@ from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.progress import Log, to_logger
 from weft.text.records import read_records
 from weft.text.vector_files import FORMATS, is_file_of_vectors, read_file, read_vectors, write_file
-from weft.vectors.judging import Judged, judge, read_questions
-from weft.vectors.mapping import Map, Mapped, PreparedVectors, split
-from weft.vectors.space import WordSpace
+from weft.vectors.space import Judged, Map, Mapped, PreparedVectors, WordSpace, judge, read_questions, split
 
 Path_ = str | os.PathLike[str]
 

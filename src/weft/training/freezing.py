@@ -8,7 +8,7 @@ from torch import nn
 
 from weft.errors import UserError
 from weft.models.base import Network
-from weft.nn.multihead import Attention
+from weft.nn.attention import Attention
 from weft.nn.recurrent import Recurrent
 
 BESIDE = "beside"  # weights of an objective

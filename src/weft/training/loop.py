@@ -15,8 +15,7 @@ from torch import Tensor
 
 from weft.data.batching import Ahead, every_example
 from weft.errors import UserError, shown
-from weft.nn.attention import slots_of
-from weft.nn.multihead import Attention
+from weft.nn.attention import Attention, slots_of
 from weft.nn.rows import Batch
 from weft.training.log import COLUMNS, RunLog, memory_used, peak_of, time_left
 from weft.training.plan import learning_rate_at

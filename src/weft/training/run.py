@@ -22,8 +22,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from weft.checkpoint.card import Card, Metric
-from weft.checkpoint.folder import TARGET, LoadedModel
-from weft.checkpoint.save import write_files
+from weft.checkpoint.folder import TARGET, LoadedModel, write_files
 from weft.checkpoint.tensors import save_tensors
 from weft.checksums import CHANGED, Damaged, digest, digests, read_checked, read_manifest, write_manifest
 from weft.config import build, read_record, values_of

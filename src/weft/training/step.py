@@ -19,7 +19,7 @@ from weft.data.rows import ExampleSource
 from weft.errors import UserError
 from weft.files import cache_folder
 from weft.models.base import Network
-from weft.nn.multihead import Attention
+from weft.nn.attention import Attention
 from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.base import Objective
 from weft.training.freezing import depth_of

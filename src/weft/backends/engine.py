@@ -1,0 +1,76 @@
+"""What all engines share: the face of a network, rows that go through together, and a check of stored weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from weft.models.base import Network
+
+TOKENS = 1024  # of a rectangle at most: what more of them make would not stay in a processor's cache
+WASTE = 64  # places without a token that cost less than one more call
+PART = 1 << 16  # numbers that are looked at together, so that they stay in a processor's cache
+ZEROS = np.zeros(PART, np.float32)
+HALF = 0x7C00  # bits of the exponent of a half: all are set where it is not finite
+
+
+class Engine(Network):
+    """Stands where a network would: a config, and a place on the CPU."""
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.register_buffer("place", torch.empty(0), persistent=False)  # whoever asks where a network is finds it
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Moves nothing: the engine runs on the CPU in the precision that it was written in."""
+        return self
+
+
+def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:
+    """Rows of similar length together, as many as make a rectangle of bounded size with little padding."""
+    groups: list[list[int]] = []
+    held = 0  # tokens of the last group
+    for number in sorted(range(len(lengths)), key=lambda number: lengths[number]):
+        size = max(1, lengths[number])
+        places = (len(groups[-1]) + 1) * size if groups else 0
+        if not groups or places > TOKENS or places - held - size > WASTE + held // 16:
+            groups.append([])
+            held = 0
+        groups[-1].append(number)
+        held += size
+    return groups
+
+
+def equal_lengths(lengths: Sequence[int]) -> list[list[int]]:
+    """Rows of one length together, for an engine whose sums take another order beside padding; empty rows in none.
+
+    In fp32 another order is rounding. In int8 a rounding can turn an integer, and those of all later layers.
+    """
+    groups: list[list[int]] = []
+    for row in sorted((row for row, length in enumerate(lengths) if length), key=lambda row: lengths[row]):
+        last = groups[-1] if groups else None
+        if last is None or lengths[last[0]] != lengths[row] or (len(last) + 1) * lengths[row] > TOKENS:
+            groups.append([])
+        groups[-1].append(row)
+    return groups
+
+
+def all_finite(array: NDArray[Any]) -> bool:
+    """Whether an array has no NaN and no infinity; whole numbers never have."""
+    if array.dtype.kind != "f":
+        return True
+    flat = array.reshape(-1)
+    return all(_finite(flat[first : first + PART]) for first in range(0, flat.size, PART))
+
+
+def _finite(part: NDArray[Any]) -> bool:
+    if part.dtype == np.float32:  # 0 times anything is 0, unless it is not finite; no way is quicker
+        with np.errstate(invalid="ignore"):
+            return bool(np.dot(part, ZEROS[: part.size]) == 0)
+    if part.dtype == np.float16:  # by its bits: NumPy would convert each half to ask it
+        return not bool(((part.view(np.uint16) & np.uint16(HALF)) == HALF).any())
+    return bool(np.isfinite(part).all())
