@@ -19,7 +19,7 @@ from weft.data.masking import NOTHING
 from weft.data.pairs import Sequences, TextSide, few
 from weft.data.tables import Table
 from weft.errors import UserError
-from weft.objectives.sequences import Writing
+from weft.objectives.language import Writing
 from weft.tasks.base import Example
 from weft.tasks.seq2seq import sifted
 from weft.tasks.translate import profile_of, swapped

@@ -17,7 +17,7 @@ from weft.errors import UserError, shown
 
 def learn(
     out: OutFolder,
-    source: Annotated[Given, Flags("weft.runs.sections:TextSection", without=("dev",))],
+    source: Annotated[Given, Flags("weft.runs.recipes:TextSection", without=("dev",))],
     more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="After --text: further files.")] = None,
     kind: Annotated[
         str | None,

@@ -21,7 +21,7 @@ Top = Annotated[int, typer.Option(help="Words to show.")]
 
 
 def learn(
-    settings: Annotated[Given, Flags("weft.runs.word_vectors_recipe:VectorsRecipe", example="vectors.ceiling=10")],
+    settings: Annotated[Given, Flags("weft.runs.recipes:VectorsRecipe", example="vectors.ceiling=10")],
     files: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="After --text: further files.")] = None,
 ) -> None:
     """Learn word vectors from text: word2vec (skip-gram, CBOW) or GloVe.
@@ -31,7 +31,7 @@ def learn(
 
     Example: weft vectors learn --kind word2vec --text corpus.txt --out runs/w2v
     """
-    from weft.runs.word_vectors_recipe import vectors_recipe
+    from weft.runs.recipes import vectors_recipe
 
     text = settings.get("text", {})
     if files and "files" not in text:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.text.column_names import IDS, LANGUAGES, NAMES, OURS, PAIRED, PAIRS, folded, words_of
+from weft.text.delimited import IDS, LANGUAGES, NAMES, OURS, PAIRED, PAIRS, folded, words_of
 from weft.text.records import Record
 
 __all__ = ["NAMES", "OURS", "PAIRED", "file_of", "find_columns", "paired_columns"]

@@ -9,10 +9,9 @@ from pathlib import Path
 from weft.data.folders import Note
 from weft.data.parts import ReadOptions
 from weft.errors import UserError
-from weft.text.encoding import known_encoding
 from weft.text.paths import digest_of
 from weft.text.records import Record, Skipped
-from weft.text.sources import open_sources, read_lines
+from weft.text.sources import known_encoding, open_sources, read_lines
 
 
 @dataclass(frozen=True)

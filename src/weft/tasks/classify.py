@@ -23,10 +23,9 @@ from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.data.reading import FEW
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics
+from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
 from weft.metrics.regression import RegressionMetrics
-from weft.metrics.thresholds import best_thresholds
-from weft.objectives.soft import SoftTargets
+from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import LOGITS, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.base import (
@@ -40,7 +39,7 @@ from weft.tasks.base import (
     teacher_prediction,
 )
 from weft.tasks.forward import InputWindows, pieces_in, tokenizer_of
-from weft.text.column_names import folded
+from weft.text.delimited import folded
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing

@@ -28,12 +28,12 @@ from weft.metrics.agreement import Ratios
 from weft.metrics.bootstrap import Bootstrap, Floats, Score, interval
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
-from weft.objectives.carrying import StreamStates
+from weft.objectives.language import StreamStates
 from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
 from weft.tasks.forward import check_finite, check_numbers
 from weft.text.detokenizers import DETOKENIZERS
-from weft.text.documents import DOCUMENTS
 from weft.text.paths import Patterns, find_files
+from weft.text.plain_text import DOCUMENTS
 from weft.text.records import read_texts
 from weft.text.rows import SUFFIXES
 from weft.text.sources import TextSource, open_sources, read_lines
