@@ -159,7 +159,7 @@ def test_a_damaged_shard_is_named_and_read_anew(listened: Teacher, here: Path) -
     shard.write_bytes(shard.read_bytes()[:40])
     with pytest.warns(UserWarning, match=f"{shard.name}: damaged: .*made again"):
         found = asked(listened, texts)
-    assert len([each for each in found.outputs]) == 9
+    assert len(list(found)) == 9
 
 
 def test_the_cache_is_listed_and_cleared(listened: Teacher, here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from weft.errors import UserError, listed, shown
 from weft.text.delimited import ZERO_ONE
-from weft.text.long_texts import check_length
 from weft.text.records import Record
+from weft.text.rows import check_length
 
 LARGEST_VALUE = 1e30  # of a number to learn: squares and sums of larger ones overflow
 

@@ -18,7 +18,7 @@ from weft.data.cells import text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, shown
-from weft.metrics.agreement import Ratios
+from weft.metrics.bootstrap import Ratios
 from weft.metrics.classification import best_no_answer
 from weft.metrics.generation import AnswerMetrics, answer_scores
 from weft.objectives.base import SoftTargets

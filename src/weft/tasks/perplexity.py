@@ -24,8 +24,7 @@ from weft.data.rows import Frame, Framed
 from weft.data.shards import Corpus, Places
 from weft.data.streams import held_out
 from weft.errors import UserError, one_of
-from weft.metrics.agreement import Ratios
-from weft.metrics.bootstrap import Bootstrap, Floats, Score, interval
+from weft.metrics.bootstrap import Bootstrap, Floats, Ratios, Score, interval
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.objectives.language import StreamStates
