@@ -18,7 +18,7 @@ from weft.metrics.bootstrap import Replicates, Score, WorstRows
 from weft.progress import ProgressChoice, log_notes, progress_of, to_logger
 from weft.tasks.base import Example, Normalization, Prediction, Task
 from weft.tasks.evaluate import ReadCounts
-from weft.tasks.forward import chunked, framing_for
+from weft.tasks.forward import chunked, evaluating, framing_for
 from weft.tasks.model import Model, load
 from weft.tasks.rows import Paths, Reader, RowOptions, table_for
 from weft.text.records import Record
@@ -107,16 +107,12 @@ class Participant:
         """A prediction for each example; None of a model whose outputs are not numbers."""
         if self.damaged == NOT_FINITE:
             return None
-        network = self.model.network
-        training = network.training
-        network.eval()
-        opened = self.model.opened
+        opened, inputs = self.model.opened, [self.own.inputs(each) for each in examples]
         try:
-            predictions = self.own.predict(opened, framing_for(opened), [self.own.inputs(each) for each in examples])
+            with evaluating(opened.network):
+                predictions = self.own.predict(opened, framing_for(opened), inputs)
         except NotFinite:
             predictions = None
-        finally:
-            network.train(training)
         if predictions is None or not all(map(self.own.is_finite, predictions)):
             self.break_off()
             return None
