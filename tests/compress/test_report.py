@@ -16,7 +16,7 @@ from tests.compress.test_compare import Links
 from tests.tasks.small import kinds, quiet, write_rows
 from weft.cli.main import run as command
 from weft.comparison.rows import rows_of
-from weft.data.reading import Dataset
+from weft.data.tables import Dataset
 from weft.distillation.curve import part_of
 from weft.distillation.language_dataset import held_texts
 from weft.distillation.recipe import DistillDataSection

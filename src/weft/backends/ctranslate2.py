@@ -26,10 +26,9 @@ from weft.checkpoint.own import own_tensors
 from weft.checkpoint.tensors import read_file
 from weft.errors import NotFinite, UserError, listed
 from weft.files import MEGABYTE, read_json
-from weft.generation.beam import Beam
-from weft.generation.completion import Advance, Completion, Request, by_length
-from weft.generation.rules import Rules
-from weft.generation.sampling import Sampling
+from weft.generation.decoding import Advance, Completion, Request, by_length
+from weft.generation.sampling import Rules, Sampling
+from weft.generation.search import Beam
 from weft.models.base import Network
 from weft.nn.dense import check_context
 from weft.nn.rows import Rows

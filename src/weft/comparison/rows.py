@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Unpack
 
-from weft.data.reading import read_table
-from weft.data.tables import Table
+from weft.data.tables import Table, read_table
 from weft.errors import UserError, shown
 from weft.progress import log_notes, to_logger
 from weft.tasks.base import Example, Normalization, Task

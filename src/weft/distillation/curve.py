@@ -10,7 +10,7 @@ import numpy as np
 
 from weft.config import write_toml
 from weft.data.chance import key_of, shuffled
-from weft.data.reading import Dataset
+from weft.data.tables import Dataset
 from weft.distillation.recipe import DistillRecipe
 from weft.distillation.report import point_of
 from weft.progress import Log, Progress

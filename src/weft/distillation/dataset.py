@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from weft.data.columns import file_of
-from weft.data.reading import FEW, Dataset, read_table, split, split_whole
 from weft.data.shards import TextFiles
-from weft.data.tables import Table
+from weft.data.tables import FEW, Dataset, Table, read_table, split, split_whole
 from weft.distillation.recipe import DistillDataSection, DistillRecipe
 from weft.errors import UserError, listed, shown
 from weft.progress import Log, Progress, log_notes

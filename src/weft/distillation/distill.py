@@ -46,7 +46,7 @@ def distill(
 
     `weft.distill("runs/reviews", text="unlabeled.txt", student="3x256")`; every section of the recipe may be given so:
     `distill={"temperature": 4}`, `data={"files": ["rows.csv"], "holdout": 0.1}`; what is given stands above `recipe`.
-    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.memory`).
+    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.parts`).
     """
     rows = RunRows()
     if not isinstance(recipe, DistillRecipe):

@@ -16,7 +16,7 @@ from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import Feed
 from weft.data.examples import batch_of
-from weft.data.reading import Dataset
+from weft.data.tables import Dataset
 from weft.distillation import masked_language
 from weft.distillation import report as reporting
 from weft.distillation.augment import augmented

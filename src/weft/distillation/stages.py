@@ -18,7 +18,7 @@ from weft.checkpoint.folder import open_folder
 from weft.checkpoint.save import save_folder
 from weft.checksums import Damaged, digests, read_checked, write_manifest
 from weft.config import read_toml, write_toml
-from weft.data.reading import Dataset
+from weft.data.tables import Dataset
 from weft.distillation import report as reporting
 from weft.distillation.context import Distillation
 from weft.distillation.dataset import gather

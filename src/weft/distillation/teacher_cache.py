@@ -13,7 +13,7 @@ from typing import Any
 
 from weft.checkpoint.folder import LoadedModel
 from weft.config import read_record
-from weft.data.cache import TEACHERS, CacheFolder, manifest_of
+from weft.data.shards import TEACHERS, CacheFolder, manifest_of
 from weft.files import write_json
 from weft.progress import Log
 from weft.text.paths import digest_of

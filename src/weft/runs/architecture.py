@@ -13,7 +13,7 @@ from weft.checkpoint.folder import TARGET
 from weft.checkpoint.locate import find_folder
 from weft.checkpoint.vectors import is_vectors
 from weft.config import changed
-from weft.data.spans import sentinel
+from weft.data.masking import sentinel
 from weft.errors import UserError, listed
 from weft.files import MEGABYTE, read_json
 from weft.progress import Log, Progress

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-from weft.data.reading import Dataset, check_rows, examples_of, long_note, split, split_whole
-from weft.data.tables import Table
+from weft.data.tables import Dataset, Table, check_rows, examples_of, long_note, split, split_whole
 from weft.errors import UserError
 from weft.progress import Log, Progress, log_notes
 from weft.runs.recipes import TaskRecipe

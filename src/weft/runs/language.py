@@ -11,7 +11,7 @@ from weft.checkpoint.card import TextLayout
 from weft.checkpoint.folder import LoadedModel
 from weft.config import changed
 from weft.data.batching import Feed, in_two_phases
-from weft.data.streams import Streams
+from weft.data.rows import Streams
 from weft.errors import UserError
 from weft.objectives.base import Objective
 from weft.objectives.carrying import CarriedToken, StreamStates

@@ -8,9 +8,8 @@ from dataclasses import replace
 import torch
 
 from weft.checkpoint.folder import LoadedModel
-from weft.data.examples import Examples
-from weft.data.pairs import Sequences, VectorSide
-from weft.data.reading import Dataset
+from weft.data.examples import Examples, Sequences, VectorSide
+from weft.data.tables import Dataset
 from weft.progress import Log
 from weft.runs.driver import settled
 from weft.runs.recipes import FinetuneTraining, TaskRecipe

@@ -16,7 +16,7 @@ from torch import Tensor
 from weft.budget import by_budget
 from weft.checkpoint.card import POOLINGS, Card, Window
 from weft.checkpoint.folder import LoadedModel
-from weft.data.cells import text_in
+from weft.data.columns import text_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, did_you_mean, one_of, shown
 from weft.metrics.agreement import VectorAgreement, cosine

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from weft.data.reading import FEW
+from weft.data.tables import FEW
 from weft.errors import UserError, did_you_mean, listed, shown
 
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
-from weft.data.cells import text_in
 from weft.data.chance import key_of, uniform
+from weft.data.columns import text_in
 from weft.metrics.agreement import Ratios
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged

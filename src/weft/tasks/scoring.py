@@ -12,9 +12,8 @@ from torch import Tensor
 from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import every_example
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed
+from weft.data.rows import Frame, Framed, held_out
 from weft.data.shards import Corpus, Places
-from weft.data.streams import held_out
 from weft.errors import UserError
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft.checkpoint.folder import LoadedModel
-from weft.data.cells import list_in
+from weft.data.columns import list_in
 from weft.errors import UserError, shown
 from weft.tasks.base import Task
 from weft.text.records import Record

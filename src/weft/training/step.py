@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from weft.data.cache import COMPILED
 from weft.data.chance import key_of
+from weft.data.shards import COMPILED
 from weft.files import cache_folder
 from weft.nn.rows import Batch
 from weft.training.evaluation import total
