@@ -23,7 +23,7 @@ from weft.cli.show import table
 from weft.config import settings_of
 from weft.runs.ladder import ladder
 from weft.runs.ladder_page import HEADER, failures, finished, rows_of, value_of, verdict
-from weft.runs.rungs import RUNGS
+from weft.runs.ladder_recipe import RUNGS
 
 TEXTS = {
     "shakespeare": ("tinyshakespeare/input.txt.xz", "characters"),

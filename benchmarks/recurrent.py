@@ -36,13 +36,12 @@ from weft.data.batching import Ahead, Feed
 from weft.data.masking import shift
 from weft.data.rows import Frame, Framed, Streams
 from weft.data.shards import Corpus
-from weft.objectives.carrying import CarriedToken, StreamStates
+from weft.objectives.language import CarriedToken, StreamStates
 from weft.timing import medians
 from weft.training.loop import quick_arithmetic
-from weft.training.passes import autocast
 from weft.training.plan import Training
 from weft.training.setup import Setup
-from weft.training.step import Group, Stepper, group_of
+from weft.training.step import Group, Stepper, autocast, group_of
 
 VOCABULARY, DROPOUT, RATE, CLIP = 10_000, 0.5, 1e-3, 1.0
 SHAPES = {  # width, rows, tokens of a row

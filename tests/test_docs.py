@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -82,6 +83,15 @@ def anchors(page: Path) -> set[str]:
     """What headings of a page are called in links."""
     titles = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_api_reference_is_up_to_date() -> None:
+    """`python docs/make_api.py` writes it from signatures and docstrings; every public name and method has one."""
+    generator = runpy.run_path(str(ROOT / "docs" / "make_api.py"))
+    pages = generator["pages"]()
+    assert set(pages) == {path.name for path in (ROOT / "docs" / "api").iterdir()}
+    for name, text in pages.items():
+        assert (ROOT / "docs" / "api" / name).read_text() == text, f"docs/api/{name}: run python docs/make_api.py"
 
 
 def test_documented_limits_are_those_of_the_code() -> None:

@@ -119,17 +119,18 @@ def test_a_folder_of_a_family_that_is_not_installed(tmp_path: Path) -> None:
         weft.load(tmp_path)
 
 
-def test_a_task_is_learned_judged_compared_and_exported(site: None, tmp_path: Path) -> None:
+def test_a_task_is_learned_judged_distilled_compared_and_exported(site: None, tmp_path: Path) -> None:
     assert "weft_example" not in sys.modules
+    teacher, student = tmp_path / "teacher", tmp_path / "student"
     sizes = {"family": "gated-cnn", "size": "1x16"}
-    for seed in (1, 2):
-        plan = {"epochs": 1.0}
-        weft.finetune(str(REVIEWS), task="grade", model=sizes, out=tmp_path / str(seed), training=plan, seed=seed)
-    model = weft.load(tmp_path / "1")
+    weft.finetune(str(REVIEWS), task="grade", model=sizes, out=teacher, training={"epochs": 1.0})
+    weft.distill(teacher, data=str(REVIEWS), student="gated-cnn:1x8", out=student, training={"epochs": 1.0})
+    model = weft.load(teacher)
     assert model.task == "grade" and type(model(["good"])[0]).__name__ == "Label"
     assert 0 <= model.evaluate(str(REVIEWS)).scores["accuracy"].value <= 1
-    assert len(weft.compare([tmp_path / "1", tmp_path / "2"], str(REVIEWS), costs=False).models) == 2
-    weft.export(tmp_path / "1", "onnx", out=tmp_path / "onnx", data=str(REVIEWS))
+    assert weft.load(student).task == "grade"
+    assert len(weft.compare([teacher, student], str(REVIEWS), costs=False).models) == 2
+    weft.export(teacher, "onnx", out=tmp_path / "onnx", data=str(REVIEWS))
     assert weft.load(tmp_path / "onnx")(["good"])[0].label == model(["good"])[0].label
 
 

@@ -16,7 +16,7 @@ from tests.tasks.small import kinds, quiet, write_rows
 from tests.training.small import stories
 from weft.cli.main import run as command
 from weft.distillation.report import read_curve, read_table
-from weft.distillation.teacher_cache import TeacherReads
+from weft.distillation.teacher_outputs import TeacherReads
 from weft.errors import UserError
 from weft.runs.curves import _baselines, _record, write_curves
 from weft.tasks.evaluate import Evaluation, evaluation_parts

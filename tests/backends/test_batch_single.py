@@ -24,8 +24,8 @@ from weft.backends.onnx import OnnxNetwork
 from weft.backends.runtime import runtime
 from weft.cli.main import run
 from weft.errors import UserError
-from weft.exporters import checks
-from weft.exporters.checks import (
+from weft.exporters import export as checks
+from weft.exporters.export import (
     BOUNDS,
     check_batch_single,
     difference,

@@ -24,7 +24,7 @@ from weft.checkpoint.outline import measure
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.training.operations import Operations
+from weft.training.step import Operations
 
 # As the published folders count them, word head and, where there is one, pooler and second pre-training head included.
 PARAMETERS = {

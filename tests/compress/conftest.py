@@ -10,7 +10,7 @@ import weft
 from tests.compress.taught import TEACHER, TRAINING, kinds_of
 from tests.once import once
 from tests.tasks.small import quiet, write_rows
-from weft.exporters import checks
+from weft.exporters import export as checks
 
 
 @pytest.fixture(autouse=True)

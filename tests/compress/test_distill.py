@@ -19,22 +19,20 @@ from weft.checkpoint.folder import open_folder
 from weft.data.examples import batch_of
 from weft.distillation import report as reporting
 from weft.distillation import run as running
-from weft.distillation.context import Distillation
 from weft.distillation.recipe import DistillRecipe, DistillSection, StudentSection, TeacherSection
 from weft.distillation.run import student_task
 from weft.distillation.student import begun_student
-from weft.distillation.teacher_cache import Teacher
+from weft.distillation.teacher_outputs import Distillation, Teacher
 from weft.nn.rows import Rows
-from weft.objectives.soft import SoftTargets
-from weft.progress import silent
-from weft.pruning.heads import with_heads
+from weft.objectives.base import SoftTargets
+from weft.pruning.layers import with_heads
 from weft.tasks.base import Example
 from weft.tasks.classify import TextTask, rescale
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
 from weft.text.tokenizers.training import learn
 from weft.training.run import Run
-from weft.training.signals import Stop
+from weft.training.signals import Control
 
 
 def agreement(teacher: Any, student: Any, texts: list[str]) -> float:
@@ -107,7 +105,7 @@ def begun(teacher: Path, here: Path, **student: Any) -> Any:
     opened = open_folder(teacher)
     lines = [row["text"] for row in kinds_of(60)]
     teachers, cpu = [Teacher(opened, teacher, "")], torch.device("cpu")
-    context = Distillation(Run(here / "run"), recipe, teachers, cpu, Stop(), quiet, silent)
+    context = Distillation(Run(here / "run"), recipe, teachers, cpu, Control(quiet))
     return begun_student(context, {"classify": 3}, "classify", lambda: iter(lines))
 
 

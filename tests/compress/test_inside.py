@@ -22,26 +22,25 @@ from weft.data.batching import Feed
 from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn, Frame, Framed, PackedRows
 from weft.data.shards import TextFiles, tokenized
-from weft.distillation.hidden_states import along, common_tokens, layer_pairs, matched, relation_heads
 from weft.distillation.recipe import DistillSection
+from weft.distillation.student import along, common_tokens, layer_pairs, matched, relation_heads
 from weft.errors import UserError
 from weft.nn.multihead import Sighting
 from weft.nn.rows import Batch, Rows
 from weft.objectives import hidden_states
+from weft.objectives.base import SoftTargets
 from weft.objectives.hidden_states import MatchedStates
 from weft.objectives.language import MaskedWords, NextToken
-from weft.objectives.soft import SoftTargets
 from weft.objectives.tasks import Texts
 from weft.runs.recipes import FinetuneTraining
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
-from weft.training.evaluation import total
 from weft.training.log import RunLog
-from weft.training.loop import train
-from weft.training.passes import Passes
+from weft.training.loop import Trainer
 from weft.training.setup import Setup
 from weft.training.signals import listening
-from weft.training.state import Checkpoints, State
+from weft.training.state import Begun, Checkpoints, State
+from weft.training.step import Passes, total
 
 LENGTHS = [5, 12, 1, 12]
 MATCHES: tuple[Any, ...] = ("states", "attention", "relations", "cosine")
@@ -380,7 +379,7 @@ def run(folder: Path, steps: int) -> tuple[State, dict[str, Any], Setup]:
     state, stored = (State(pass_tokens=100), None) if found is None else found[:2]
     log = RunLog(folder / "metrics.jsonl", state.metrics, None, state.step, lambda line: None)
     with listening() as stop:
-        train(setup, state, stored, checkpoints, log, stop, lambda scores: None)
+        Trainer(setup, Begun(checkpoints, state, stored), log, stop, lambda scores: None).train()
     log.close()
     tensors = checkpoints.load()
     assert tensors is not None

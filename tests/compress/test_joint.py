@@ -12,9 +12,9 @@ from scipy.special import softmax
 
 from tests.compress.models import BY_TASK, Case, drawn, tokenizer_for, written
 from weft.comparison.compare import NOT_FINITE
-from weft.comparison.rows import rows_of as read_rows
+from weft.comparison.compare import rows_of as read_rows
 from weft.distillation.report import StudentReport, report_of
-from weft.distillation.teacher_cache import Teacher
+from weft.distillation.teacher_outputs import Teacher
 from weft.tasks.answer import AnswerTask, Candidates
 from weft.tasks.base import Example, Prediction
 from weft.tasks.forward import framing_for

@@ -19,9 +19,9 @@ from weft.cli.main import run
 from weft.data.rows import Framed
 from weft.data.shards import TextFiles, tokenized
 from weft.distillation.distill import distill
-from weft.distillation.teacher_cache import Teacher
-from weft.distillation.token_outputs import (
+from weft.distillation.teacher_outputs import (
     PlacedRows,
+    Teacher,
     TokenOutputs,
     TokenRequest,
     WithTokenOutputs,
@@ -29,14 +29,14 @@ from weft.distillation.token_outputs import (
     token_outputs,
 )
 from weft.nn.rows import Ragged
+from weft.objectives.base import LOGPROBS, REST, TOKENS, SoftTargets, kept_divergence
 from weft.objectives.language import NextToken
-from weft.objectives.soft import LOGPROBS, REST, TOKENS, SoftTargets, kept_divergence
 from weft.runs.corpus import next_frame
 from weft.runs.resume import resume
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity
 from weft.text.tokenizers.training import learn
-from weft.training.passes import Passes
+from weft.training.step import Passes
 
 WHO, DOES, WHAT = ("the cat", "a dog", "my cow"), ("sees", "likes", "eats"), ("grass", "milk", "the moon", "a stone")
 
@@ -182,7 +182,7 @@ def test_a_second_time_nothing_is_read(here: Path) -> None:
 
 
 def test_whoever_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.distillation.token_outputs.SHARD", 64)
+    monkeypatch.setattr("weft.distillation.teacher_outputs.TOKEN_SHARD", 64)
     model = speaking()
     whole = asked_of(model).framed.size
 
@@ -201,7 +201,7 @@ def test_whoever_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch
         token_outputs(asked_of(model), told)
     rest = token_outputs(asked_of(model))
     assert 0 < rest.forwards <= whole - 128
-    monkeypatch.setattr("weft.distillation.token_outputs.FORMAT", 3)
+    monkeypatch.setattr("weft.distillation.teacher_outputs.TOKEN_FORMAT", 3)
     assert all((one == two).all() for one, two in zip(token_outputs(asked_of(model)).shards, rest.shards, strict=True))
 
 

@@ -23,7 +23,7 @@ from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.exporters import export as exporting
-from weft.exporters.checks import made_up_inputs
+from weft.exporters.export import made_up_inputs
 from weft.exporters.onnx_builder import four_bits
 from weft.exporters.onnx_export import FAMILIES as WRITTEN
 from weft.exporters.onnx_export import ranges_of, write_onnx

@@ -16,11 +16,10 @@ import weft
 from tests.once import once
 from tests.training.test_resume import contents, same
 from weft.cli.main import run
-from weft.distillation.context import Distillation
 from weft.distillation.distill import distill
 from weft.distillation.recipe import DistillRecipe, StudentSection, TeacherSection
 from weft.distillation.student import begun_student
-from weft.distillation.teacher_cache import Teacher
+from weft.distillation.teacher_outputs import Distillation, Teacher
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.progress import silent
@@ -29,7 +28,7 @@ from weft.runs.resume import resume
 from weft.text.tokenizers.training import learn
 from weft.training.log import read_metrics
 from weft.training.run import Run
-from weft.training.signals import listening
+from weft.training.signals import Control, listening
 
 PLACES = {"ada": "rome", "bo": "oslo", "cleo": "lima", "dan": "bern", "eve": "cairo", "finn": "paris"}
 
@@ -92,7 +91,7 @@ def test_every_second_layer_is_the_teachers(tmp_path: Path) -> None:
     recipe = DistillRecipe(teacher=TeacherSection(folders=("x",)), student=StudentSection(model="distilbert"))
     with listening() as stop:
         teachers = [Teacher(made.opened, tmp_path, "")]
-        context = Distillation(Run(tmp_path), recipe, teachers, torch.device("cpu"), stop, quiet, silent)
+        context = Distillation(Run(tmp_path), recipe, teachers, torch.device("cpu"), Control(quiet, silent, stop))
         begun = begun_student(context, {"words": None}, "words", lambda: [])
     student, teacher = begun.opened.network.eval(), made.opened.network.eval()
     assert begun.opened.family.name == "distilbert" and begun.opened.config.layers == 2 and not begun.fresh

@@ -19,7 +19,7 @@ from weft.cli.main import run
 from weft.comparison.compare import compare
 from weft.comparison.comparison import Comparison
 from weft.errors import UserError
-from weft.exporters.checks import logits_of
+from weft.exporters.export import logits_of
 from weft.metrics.bootstrap import Score
 from weft.quantization import quantize as room
 from weft.quantization.quantize import CandidateResult, Refused, Source, chosen, judged

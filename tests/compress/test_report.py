@@ -15,12 +15,12 @@ from tests.compress.models import BY_TASK, CASES, Case, drawn, knowing, tokenize
 from tests.compress.test_compare import Links
 from tests.tasks.small import kinds, quiet, write_rows
 from weft.cli.main import run as command
-from weft.comparison.rows import rows_of
+from weft.comparison.compare import rows_of
 from weft.data.tables import Dataset
-from weft.distillation.curve import part_of
-from weft.distillation.language_dataset import held_texts
+from weft.distillation.language import held_texts
 from weft.distillation.recipe import DistillDataSection
 from weft.distillation.report import read_table
+from weft.distillation.run import part_of
 from weft.errors import UserError
 from weft.runs import finetune
 from weft.tasks.base import Example

@@ -23,14 +23,13 @@ from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.cli.main import run
 from weft.distillation import report as reporting
 from weft.distillation import teacher_outputs as teaching
-from weft.distillation.teacher_cache import Teacher, TeacherReads, digest_of_folder
-from weft.distillation.teacher_outputs import teacher_outputs
+from weft.distillation.teacher_outputs import Teacher, TeacherReads, digest_of_folder, teacher_outputs
 from weft.progress import silent
 from weft.tasks.base import Example
 from weft.tasks.classify import TextTask
 from weft.tasks.teacher_arrays import TeacherArrays
 from weft.training.log import RunLog
-from weft.training.signals import Interrupted, Stop
+from weft.training.signals import Control, Interrupted, Stop
 
 KILLED = Path(__file__).parent / "killed.py"
 
@@ -70,23 +69,22 @@ def examples_of(texts: Sequence[str]) -> list[Example]:
 
 def asked(listened: Teacher, texts: Sequence[str], parts: Sequence[int] | None = None, stop: Stop | None = None) -> Any:
     lesson = Echo("classify", "label", labels=("a", "b", "c"))
-    return teacher_outputs(
-        lesson, [listened], examples_of(texts), parts or [len(texts)], Stop() if stop is None else stop, quiet, silent
-    )
+    control = Control(quiet, silent, Stop() if stop is None else stop)
+    return teacher_outputs(lesson, [listened], examples_of(texts), parts or [len(texts)], control)
 
 
 def test_all_comes_back_as_it_was_said(listened: Teacher) -> None:
     texts = [row["text"] for row in kinds_of(21)]
     found = asked(listened, texts)
-    assert found.forwards == 21 == len(found.outputs)
+    assert found.forwards == 21 == len(found)
     for place in (20, 0, 7, 8, -1, 15, 3):
-        said, text = found.outputs[place], texts[place]
+        said, text = found[place], texts[place]
         assert said["letters"].tolist() == [[len(word), ord(word[0])] for word in text.split()]
         assert said["text"].tobytes().decode() == (text if "o" in text else "")
-    some = found.outputs.select([19, 2, 11])[1:]
+    some = found.select([19, 2, 11])[1:]
     assert [len(each["letters"]) for each in some] == [len(texts[n].split()) for n in (2, 11)] and len(some) == 2
     with pytest.raises(IndexError):
-        found.outputs[21]
+        found[21]
 
 
 def test_the_same_texts_are_found_whatever_stands_beside_them(listened: Teacher) -> None:

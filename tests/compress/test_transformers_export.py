@@ -13,7 +13,7 @@ import transformers
 import weft
 from tests.backends.engines import drawn
 from weft.cli.main import run
-from weft.exporters import transformers_export
+from weft.exporters import export as exporting
 from weft.exporters.export import export
 from weft.nn.rows import Ragged
 from weft.tasks.model import Model
@@ -102,7 +102,7 @@ def test_what_transformers_has_no_words_for(tmp_path: Path) -> None:
 
 def test_damaged_folders_are_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A weight, or the config, that is another when the folder is read back."""
-    model, whole = model_of("bert", "tag"), transformers_export.write_files
+    model, whole = model_of("bert", "tag"), exporting.write_files
 
     def harmed(inside: Path, opened: Any) -> None:
         whole(inside, opened)
@@ -113,7 +113,7 @@ def test_damaged_folders_are_not_written(tmp_path: Path, monkeypatch: pytest.Mon
             path = inside / "config.json"
             path.write_text(path.read_text().replace('"layer_norm_eps": 1e-12', '"layer_norm_eps": 1e-5'))
 
-    monkeypatch.setattr(transformers_export, "write_files", harmed)
+    monkeypatch.setattr(exporting, "write_files", harmed)
     for harm, told in (("weights", "holds other weights"), ("config", "another config: norm_epsilon")):  # noqa: B007
         with pytest.raises(weft.UserError, match=f"{told}.*nothing was written"):
             export(model, "transformers", out=tmp_path / "x")

@@ -11,7 +11,7 @@ import torch
 from tests.compress.lessons import ODD, Saying, learned, loss, model, whole
 from tests.tasks.small import sentences
 from weft.data.masking import NOTHING
-from weft.objectives.soft import SoftTargets
+from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import LOGITS, TAUGHT, Tags
 from weft.tasks.base import Example
 from weft.tasks.forward import framing_for, tokenizer_of

@@ -17,13 +17,11 @@ from scipy import stats
 from sklearn import metrics as peer
 
 from weft.errors import UserError
-from weft.metrics.answers import AnswerMetrics
-from weft.metrics.bootstrap import POISSON, Score, drawn, interval, summarized
-from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics
+from weft.metrics.bootstrap import POISSON, Score, WorstRows, drawn, interval, summarized
+from weft.metrics.classification import ClassificationMetrics, EntityMetrics, MultiLabelMetrics, TagMetrics
+from weft.metrics.generation import AnswerMetrics
 from weft.metrics.regression import RegressionMetrics
-from weft.metrics.tagging import EntityMetrics, TagMetrics
 from weft.metrics.vectors import RankingMetrics
-from weft.metrics.worst_rows import WorstRows
 
 near = pytest.approx
 

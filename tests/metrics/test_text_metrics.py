@@ -20,9 +20,8 @@ from seqeval import metrics as seqeval
 from sklearn import metrics as peer
 
 from weft.errors import UserError
-from weft.metrics.answers import AnswerMetrics, normalized
-from weft.metrics.tagging import EntityMetrics, TagMetrics
-from weft.metrics.thresholds import best_no_answer, best_thresholds
+from weft.metrics.classification import EntityMetrics, TagMetrics, best_no_answer, best_thresholds
+from weft.metrics.generation import AnswerMetrics, normalized
 from weft.metrics.vectors import RankingMetrics
 from weft.text.records import read_records
 

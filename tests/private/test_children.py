@@ -15,7 +15,7 @@ from tests.training.small import stories
 from weft.child import child_environment, start_child
 from weft.comparison.cost import memory_of
 from weft.text.tokenizers.training import learn
-from weft.training.revision import revision
+from weft.training.run import revision
 
 WEFT = str(Path(sys.executable).parent / "weft")
 LIBRARIES = ("typer", "rich", "torch", "numpy", "tokenizers", "safetensors", "difflib", "json", "typing", "__future__")

@@ -14,7 +14,7 @@ import weft
 from tests.tasks.small import kinds, prices, several, write_rows
 from weft.data.examples import Examples
 from weft.runs.baseline import _sparse, fit, linear_models
-from weft.runs.plan import few_rows_plan, resolved
+from weft.runs.finetune import few_rows_plan, resolved
 from weft.runs.recipes import FinetuneTraining, TaskRecipe, TaskSection
 from weft.tasks.base import Example
 from weft.tasks.classify import TextTask
@@ -188,7 +188,7 @@ def test_few_rows_are_judged_by_how_many_are_held_out(dev_rows: int, times: int,
 
 
 def test_many_rows_keep_the_usual_rates(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.runs.plan.few_rows_plan", lambda rows, labels: (32, 3 * rows // 32))
+    monkeypatch.setattr("weft.runs.finetune.few_rows_plan", lambda rows, labels: (32, 3 * rows // 32))
     many = _plan(60)
     assert (many.learning_rate, many.head_rate, many.patience) == (5e-5, 1.0, None)
 

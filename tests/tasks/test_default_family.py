@@ -10,8 +10,7 @@ import weft
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
 from weft.errors import UserError
-from weft.runs.architecture import family_for
-from weft.runs.initial import tasks_for
+from weft.runs.architecture import family_for, tasks_for
 from weft.runs.recipes import FROM_SCRATCH
 
 ROWS = {

@@ -22,12 +22,10 @@ from weft.config import read_toml
 from weft.errors import UserError
 from weft.files import read_json
 from weft.runs import ladder as ladders
-from weft.runs.ladder import beginning_of, ladder, split, subwords
+from weft.runs.ladder import LadderFolder, _recipe, beginning_of, ladder, split, subwords
 from weft.runs.ladder_page import page_of, verdict
-from weft.runs.ladder_recipe import LadderRecipe
+from weft.runs.ladder_recipe import RUNGS, LadderRecipe, recipe_of
 from weft.runs.recipes import Recipe
-from weft.runs.rung_run import LadderFolder, _recipe
-from weft.runs.rungs import RUNGS, recipe_of
 from weft.tasks.contexts import places_of, useful
 from weft.training.signals import Interrupted
 

@@ -18,7 +18,7 @@ from weft.data.examples import Sequences, TextSide, batch_of, few
 from weft.data.masking import NOTHING
 from weft.data.tables import Table
 from weft.errors import UserError
-from weft.objectives.sequences import Writing
+from weft.objectives.language import Writing
 from weft.tasks.base import Example
 from weft.tasks.parallel import profile_of, swapped
 from weft.tasks.seq2seq import sifted

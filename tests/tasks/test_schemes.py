@@ -14,14 +14,13 @@ from tests.tasks.small import TINY, model_for, write_conll
 from tests.text.test_tags import as_iob1
 from weft.cli.main import run
 from weft.data.tables import Table
-from weft.distillation.dataset import read_rows
-from weft.progress import silent
+from weft.distillation.run import read_rows
 from weft.tasks.base import Example, Normalization
 from weft.tasks.tag import TagTask, joined
 from weft.text.records import read_records
 from weft.text.tags import TagNormalizer, scheme_of
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.training.signals import Stop
+from weft.training.signals import Control
 
 Sentence = list[tuple[str, str]]
 LABELS = ("O", "B-LOC", "B-PER", "I-LOC", "I-PER")
@@ -124,7 +123,7 @@ def test_rows_of_a_distillation(tmp_path: Path) -> None:
     ):
         files = Table((str(write_conll(tmp_path / "rows.conll", STRAY)),), {})
         lines.clear()
-        rows = read_rows(TagTask(labels), files, lines.append, silent, Stop())
+        rows = read_rows(TagTask(labels), files, Control(lines.append))
         assert rows[-1].target.tags == expected
         assert lines == ([f"weft: note: rows.conll: {note}"] if note else [])
 

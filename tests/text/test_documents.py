@@ -9,7 +9,7 @@ import pytest
 
 from tests.training.small import stories
 from weft.data.shards import TextFiles
-from weft.text.documents import LOOKED_AT, documents_of
+from weft.text.plain_text import LOOKED_AT, documents_of
 from weft.text.records import document_kinds, read_texts
 
 PARAGRAPHS = stories(40).splitlines()  # several sentences each

@@ -28,12 +28,9 @@ from weft.data.tables import Table
 from weft.errors import UserError
 from weft.text import (
     arrow,
-    arrow_sizes,
     delimited,
     excel,
-    header,
     json_rows,
-    json_text,
     long_texts,
     records,
     row_problems,
@@ -160,7 +157,16 @@ def test_a_wide_header_takes_linear_time(name: str) -> None:
 
 
 def test_names_that_come_again_are_numbered() -> None:
-    assert header._numbered(["a", "b", "a", "a.1", "a", "", "", "b"]) == ["a", "b", "a.2", "a.1", "a.3", "", "", "b.1"]
+    assert delimited._numbered(["a", "b", "a", "a.1", "a", "", "", "b"]) == [
+        "a",
+        "b",
+        "a.2",
+        "a.1",
+        "a.3",
+        "",
+        "",
+        "b.1",
+    ]
 
 
 def test_a_table_of_too_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +205,7 @@ def test_few_long_rows_are_held_to_look_for_a_header(monkeypatch: pytest.MonkeyP
     "name, text", [("a.json", '{"text": [%s]}'), ("a.jsonl", '{"text": [%s]}'), ("b.json", "[[%s]]")]
 )
 def test_json_of_too_many_values(name: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_text, "JSON_VALUES", 100_000)
+    monkeypatch.setattr(json_rows, "JSON_VALUES", 100_000)
     monkeypatch.setattr(json_rows, "JSON_VALUES", 100_000)
     Path(name).write_text(text % ",".join(["{}"] * 200_000))
     assert "values; at most 100000 are read" in message(name)
@@ -250,10 +256,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "MAX_UNPACKED", 1 << 20)
     monkeypatch.setattr(arrow, "LIMIT", 1 << 20)
     monkeypatch.setattr(arrow, "JSON_VALUES", 10_000)
-    monkeypatch.setattr(arrow_sizes, "MAX_UNFOLDED", 8 << 20)
-    monkeypatch.setattr(arrow_sizes, "BUDGET", 1 << 20)
-    monkeypatch.setattr(arrow_sizes, "MAX_NESTED_VALUES", 50_000)
-    monkeypatch.setattr(arrow_sizes, "LEAST_ROWS", 1000)
+    monkeypatch.setattr(arrow, "MAX_UNFOLDED", 8 << 20)
+    monkeypatch.setattr(arrow, "BUDGET", 1 << 20)
+    monkeypatch.setattr(arrow, "MAX_NESTED_VALUES", 50_000)
+    monkeypatch.setattr(arrow, "LEAST_ROWS", 1000)
 
 
 @pytest.mark.parametrize(
@@ -280,7 +286,7 @@ def test_rows_of_parquet_are_unfolded_few_at_a_time() -> None:
     pyarrow.parquet.write_table(pyarrow.table({"text": dictionary("x" * 400_000, 10)}), "a.parquet")
     with open("a.parquet", "rb") as stream:
         metadata = pyarrow.parquet.ParquetFile("a.parquet").metadata
-        assert arrow_sizes.parquet_rows(metadata, stream, "a", Path("a.parquet").stat().st_size, 256) == [2]
+        assert arrow.parquet_rows(metadata, stream, "a", Path("a.parquet").stat().st_size, 256) == [2]
 
 
 @pytest.mark.parametrize("version", ["1.0", "2.0"])

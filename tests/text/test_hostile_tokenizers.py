@@ -17,7 +17,7 @@ from weft.checkpoint.ngram import read_arpa
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.text import windows
-from weft.text.tokenizers import growth, limits, sentencepiece
+from weft.text.tokenizers import limits, sentencepiece
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.schema import COMPONENTS, MODELS, check_pipeline
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -238,7 +238,7 @@ def test_spaces_take_no_square(tmp_path: Path) -> None:
 
 
 def test_a_text_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(growth, "MAX_NORMALIZED", 1 << 20)
+    monkeypatch.setattr(limits, "MAX_NORMALIZED", 1 << 20)
     grows = {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 200}
     tokenizer = load_tokenizer(folder_of(tmp_path, **whole(normalizer=grows)))
     text = "a" * 300_000
@@ -293,19 +293,19 @@ def test_what_stands_around_a_text_is_not_looked_for_in_vain(tmp_path: Path, mon
 
 def test_counts_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weft import files
-    from weft.text.tokenizers import schema, vocabularies
+    from weft.text.tokenizers import published, schema
 
     monkeypatch.setattr(files, "MOST_VALUES", 100)
     with pytest.raises(UserError, match="holds up to 203 values; at most 100 are read"):
         load_tokenizer(folder_of(tmp_path / "a", tokenizer__json='{"model": [' + "{}," * 100 + "{}]}"))
     monkeypatch.undo()
-    monkeypatch.setattr(vocabularies, "MAX_TOKENS", 3)
+    monkeypatch.setattr(published, "MAX_TOKENS", 3)
     with pytest.raises(UserError, match="vocab.txt: 4 tokens; at most 3 are read"):
         load_tokenizer(folder_of(tmp_path / "b", vocab__txt="[UNK]\n[CLS]\n[SEP]\na"))
-    monkeypatch.setattr(vocabularies, "MAX_MERGES", 3)
+    monkeypatch.setattr(published, "MAX_MERGES", 3)
     with pytest.raises(UserError, match="merges.txt: 4 lines; at most 3 merges are read"):
         load_tokenizer(folder_of(tmp_path / "c", vocab__json={"a": 0}, merges__txt="a a\n" * 4))
-    monkeypatch.setattr(vocabularies, "MAX_ADDED_TOKENS", 1)
+    monkeypatch.setattr(published, "MAX_ADDED_TOKENS", 1)
     with pytest.raises(UserError, match="2 added tokens; at most 1 are read"):
         folder = folder_of(
             tmp_path / "d", vocab__json={"a": 0}, merges__txt="", added_tokens__json={"<b>": 1, "<c>": 2}

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from weft.errors import UserError
-from weft.text import delimited, json_text, plain_text, sources
+from weft.text import delimited, json_rows, plain_text, sources
 from weft.text.records import find_files, read_records, read_texts
 from weft.text.row_problems import BadRows, Skipped
 
@@ -258,7 +258,7 @@ def test_squad(chunk: int, indent: int | None, monkeypatch: pytest.MonkeyPatch) 
 
 def test_squad_cut_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "CHUNK", 24)
-    monkeypatch.setattr(json_text, "CHUNK", 24)
+    monkeypatch.setattr(json_rows, "CHUNK", 24)
     data = squad_file(3, " é😀 tail")
     data["data"][1].update(extra=[True, None, -1.5e10, {"deep": [False]}])
     for spaces in range(24):
@@ -313,7 +313,7 @@ def test_files_that_are_not_squad(text: str | bytes, words: str) -> None:
 
 
 def test_squad_article_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_text, "LIMIT", 1_000_000)
+    monkeypatch.setattr(json_rows, "LIMIT", 1_000_000)
     write("a.json.gz", '{"data": [{"title": "' + "x" * 5_000_000)
     assert message("a.json.gz").startswith("a.json.gz row 1: this value is longer than")
 

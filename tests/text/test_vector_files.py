@@ -12,7 +12,7 @@ import pytest
 
 from weft.cli.main import run
 from weft.errors import UserError
-from weft.text.tokenizers.words import UNKNOWN, learned_words, word_tokenizer
+from weft.text.tokenizers.training import UNKNOWN, learned_words, word_tokenizer
 from weft.text.vector_files import FORMATS, is_file_of_vectors, read_binary, read_file, write_file
 
 WORDS = ["the", "naïve", "日本", "don't", "x", "...", UNKNOWN]

@@ -16,7 +16,7 @@ from weft.text import vector_files
 from weft.text.records import read_records
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.published import load_tokenizer
-from weft.text.tokenizers.words import UNKNOWN, word_tokenizer
+from weft.text.tokenizers.training import UNKNOWN, word_tokenizer
 from weft.text.vector_files import looks_like_vectors, read_vectors
 
 WORDS = ["the", "naïve", ". . .", "at name@domain.com", "1.5", "\xa0", "3"]

@@ -14,8 +14,7 @@ from weft.data.masking import Masking, SpanCorruption, shift
 from weft.data.rows import Drawn
 from weft.nn.rows import Batch
 from weft.objectives.base import Objective
-from weft.objectives.language import MaskedWords, NextToken
-from weft.objectives.sequences import Writing
+from weft.objectives.language import MaskedWords, NextToken, Writing
 
 GRAMMAR = Path(__file__).parents[2] / "examples" / "grammar.py"
 OBJECTIVES: dict[str, Objective] = {"next": NextToken(), "mlm": MaskedWords(), "mlm+nsp": MaskedWords(pairs=True)}

@@ -8,8 +8,7 @@ import torch
 
 from tests.training.small import OBJECTIVES, batch_of, network_for
 from weft.nn.rows import Batch, Ragged, Rows
-from weft.training.evaluation import total
-from weft.training.passes import Passes
+from weft.training.step import Passes, total
 
 LENGTHS = [2, 50, 3, 7, 31, 2, 44, 5, 9, 60, 2, 2, 13, 21, 8, 3] * 2
 

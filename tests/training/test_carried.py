@@ -23,15 +23,14 @@ from weft.data.masking import shift
 from weft.data.rows import Frame, Framed, Streams
 from weft.data.shards import Corpus
 from weft.errors import UserError
-from weft.objectives.carrying import CarriedToken, StreamStates
-from weft.objectives.language import NextToken
+from weft.objectives.language import CarriedToken, NextToken, StreamStates
 from weft.runs.pretrain import pretrain
 from weft.runs.resume import resume
 from weft.training.evaluation import evaluate
 from weft.training.log import read_metrics
-from weft.training.passes import Passes
 from weft.training.setup import Setup
 from weft.training.signals import Stop
+from weft.training.step import Passes
 from weft.training.watching import Watch, through_time
 
 CELLS = ("rnn", "lstm", "gru")

@@ -25,10 +25,9 @@ from weft.runs.pretrain import pretrain
 from weft.runs.resume import resume
 from weft.training.log import memory_used, peak_of, read_metrics
 from weft.training.optim import set_learning_rate
-from weft.training.passes import Passes
 from weft.training.plan import Training
 from weft.training.setup import Setup
-from weft.training.step import Stepper, group_of
+from weft.training.step import Passes, Stepper, group_of
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +191,7 @@ def test_whole_steps_from_graphs_are_plain_steps(
     lines: dict[int, list[float]] = {}
     steps = 40 if device == CUDA else 4
     for most in (0, 64):
-        monkeypatch.setattr("weft.training.passes.MOST", most)
+        monkeypatch.setattr("weft.training.step.MOST", most)
         still = {"dropout": 0.0, "attention_dropout": 0.0, "head_dropout": 0.0}
         finetune(
             str(tmp_path / "rows.csv"),

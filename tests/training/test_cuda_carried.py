@@ -16,7 +16,7 @@ from tests.training.test_carried import framed, network_of
 from weft.data.batching import Feed
 from weft.data.masking import shift
 from weft.data.rows import Streams
-from weft.objectives.carrying import CarriedToken, StreamStates
+from weft.objectives.language import CarriedToken, StreamStates
 from weft.runs.pretrain import pretrain
 from weft.runs.resume import resume
 from weft.training.log import read_metrics
@@ -129,7 +129,7 @@ def test_a_run_from_graphs_is_a_plain_run(
     steps = 40 if device == CUDA else 2
     plan: dict[str, Any] = {"steps": steps, "evaluate_every": steps // 2, "log_every": 5 if device == CUDA else 1}
     for most in (0, 64):
-        monkeypatch.setattr("weft.training.passes.MOST", most)
+        monkeypatch.setattr("weft.training.step.MOST", most)
         given = values(tmp_path, str(most), device, watch_gradients=True, save_every=steps // 2, keep=5, **plan)
         pretrain(None, given, log=lambda line: None)
     assert losses(tmp_path, "0") == pytest.approx(losses(tmp_path, "64"), rel=1e-3)

@@ -21,14 +21,13 @@ from weft.data.examples import batch_of as with_targets
 from weft.generation.sampling import Sampling
 from weft.generation.search import Beam, generate
 from weft.nn.rows import Batch
-from weft.objectives.sequences import Writing
+from weft.objectives.language import Writing
 from weft.runs.finetune import finetune
 from weft.training.log import read_metrics
 from weft.training.optim import set_learning_rate
-from weft.training.passes import _shapes
 from weft.training.plan import Training
 from weft.training.setup import Setup
-from weft.training.step import Stepper
+from weft.training.step import Stepper, _shapes
 
 END, VOCABULARY = 1, 40
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -198,7 +197,7 @@ def test_a_run_from_graphs_is_a_plain_run(
     lines: dict[int, list[float]] = {}
     steps = 40 if device == CUDA else 2
     for most in (0, 64):
-        monkeypatch.setattr("weft.training.passes.MOST", most)
+        monkeypatch.setattr("weft.training.step.MOST", most)
         finetune(
             str(tmp_path / "rows.tsv"),
             dev=str(tmp_path / "dev.tsv"),

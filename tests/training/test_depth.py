@@ -10,8 +10,7 @@ from torch import nn
 import weft
 from weft.checkpoint.families import FAMILIES
 from weft.errors import UserError
-from weft.training.depth import depth_of
-from weft.training.freezing import freeze
+from weft.training.freezing import depth_of, freeze
 from weft.training.optim import make_optimizer
 from weft.training.plan import Training
 

@@ -13,83 +13,34 @@ from weft.errors import UserError, listed, shown
 # Keys by which a folder asks for its own Python code to be run. Weft runs none.
 CODE = ("auto_map", "custom_pipelines", "trust_remote_code")
 
+# Defaults of another library's decoding that older files repeat in every config.
+DECODING = (
+    *("max_length", "min_length", "do_sample", "early_stopping", "num_beams", "num_beam_groups", "diversity_penalty"),
+    *("temperature", "top_k", "top_p", "typical_p", "repetition_penalty", "length_penalty", "no_repeat_ngram_size"),
+    *("encoder_no_repeat_ngram_size", "bad_words_ids", "num_return_sequences", "output_scores"),
+    *("return_dict_in_generate", "forced_bos_token_id", "forced_eos_token_id", "remove_invalid_values"),
+    *("exponential_decay_length_penalty", "suppress_tokens", "begin_suppress_tokens"),
+)
 # Keys that every published config may have and that change nothing about the numbers.
 HARMLESS = {
-    "transformers_version": "which library wrote the file",
-    "_name_or_path": "where the file once was",
-    "name_or_path": "where the file once was",
-    "_attn_implementation_autoset": "chosen at run time",
-    "_commit_hash": "where the file once was",
-    "torch_dtype": "the tensors say it themselves",
-    "dtype": "the tensors say it themselves",
-    "use_cache": "chosen at run time",
-    "gradient_checkpointing": "chosen at run time",
-    "output_attentions": "chosen at run time",
-    "output_hidden_states": "chosen at run time",
-    "output_past": "chosen at run time",
-    "return_dict": "chosen at run time",
-    "torchscript": "chosen at run time",
-    "use_bfloat16": "chosen at run time",
-    "chunk_size_feed_forward": "chosen at run time",
-    "pad_token_id": "the tokenizer says it",
-    "bos_token_id": "the tokenizer says it",
-    "eos_token_id": "the tokenizer says it",
-    "sep_token_id": "the tokenizer says it",
-    "cls_token_id": "the tokenizer says it",
-    "tokenizer_class": "the tokenizer says it",
-    "decoder_start_token_id": "for other families",
-    "prefix": "for other families",
-    "finetuning_task": "a name only",
-    "task_specific_params": "defaults of another library",
-    "problem_type": "the task says it",
-    "num_labels": "the labels say it",
-    "num_choices": "for another library's head",
-    "architectures": "read with the heads",
-    "model_type": "read with the family",
-    "id2label": "read with the labels",
-    "label2id": "read with the labels",
-    "directionality": "unused by the published code",
+    *DECODING,
+    *("transformers_version", "_name_or_path", "name_or_path", "_commit_hash"),  # where the file is from
+    *("torch_dtype", "dtype"),  # the tensors have it
+    *("_attn_implementation_autoset", "use_cache", "gradient_checkpointing", "output_attentions"),  # of one run
+    *("output_hidden_states", "output_past", "return_dict", "torchscript", "use_bfloat16", "chunk_size_feed_forward"),
+    *("pad_token_id", "bos_token_id", "eos_token_id", "sep_token_id", "cls_token_id"),  # the tokenizer has them
+    *("tokenizer_class", "decoder_start_token_id", "prefix", "directionality"),  # of other families, or unused
+    *("finetuning_task", "task_specific_params", "problem_type", "num_labels", "num_choices"),  # of another library
+    *("architectures", "model_type", "id2label", "label2id"),  # read elsewhere
 }
-# Defaults of another library's decoding that older files repeat in every config.
-DECODING = [
-    "max_length",
-    "min_length",
-    "do_sample",
-    "early_stopping",
-    "num_beams",
-    "num_beam_groups",
-    "diversity_penalty",
-    "temperature",
-    "top_k",
-    "top_p",
-    "typical_p",
-    "repetition_penalty",
-    "length_penalty",
-    "no_repeat_ngram_size",
-    "encoder_no_repeat_ngram_size",
-    "bad_words_ids",
-    "num_return_sequences",
-    "output_scores",
-    "return_dict_in_generate",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "remove_invalid_values",
-    "exponential_decay_length_penalty",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-]
-HARMLESS |= dict.fromkeys(DECODING, "how to decode is asked for at run time")
+# Their names of activations -> ours; the first name of each is written.
+ACTIVATIONS = {"gelu": "gelu", "gelu_new": "gelu-tanh", "gelu_pytorch_tanh": "gelu-tanh", "relu": "relu"}
+ACTIVATIONS |= {"silu": "silu", "swish": "silu", "tanh": "tanh"}
 
 # Keys that would change the numbers unless they have this value.
 ALWAYS: dict[str, Any] = {
-    "is_encoder_decoder": False,
-    "is_decoder": False,
-    "add_cross_attention": False,
-    "cross_attention_hidden_size": None,
-    "tie_encoder_decoder": False,
-    "pruned_heads": {},
-    "quantization_config": None,
-    "tf_legacy_loss": False,
+    **dict.fromkeys(("is_encoder_decoder", "is_decoder", "add_cross_attention", "tie_encoder_decoder"), False),
+    **{"tf_legacy_loss": False, "cross_attention_hidden_size": None, "quantization_config": None, "pruned_heads": {}},
 }
 
 

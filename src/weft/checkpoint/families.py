@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from weft import plugins
-from weft.checkpoint import albert, bert, distilbert, gpt, marian, recurrent, roberta, sequences, t5
+from weft.checkpoint import encoders, gpt, marian, t5
 from weft.checkpoint.configs import ConfigTable, is_published
 from weft.checkpoint.locate import check_name
 from weft.checkpoint.names import Names
@@ -106,10 +106,30 @@ class Family:
 # Of the encoder-decoders that nobody else has.
 READER: dict[str, Any] = {
     "tokenizer": "unigram",
-    "specials": sequences.SPECIALS,
+    "specials": {"padding": "<pad>", "end": "</s>", "unknown": "<unk>", "start": "<s>"},
     "around": "t5",
     "speaks": True,
     "reads": True,
+}
+# Sutskever et al. (2014): what is read becomes one vector, and is read from its end. Bahdanau et al. (2015), RNNsearch:
+# 1000 units in each direction. Luong et al. (2015): global attention, general, with input feeding, the source reversed.
+SEQ2SEQ: dict[str, dict[str, Any]] = {
+    "plain": dict(vocabulary=80000, source_vocabulary=160000, layers=4, bidirectional=False, attention="none"),
+    "bahdanau": dict(vocabulary=30000, source_vocabulary=30000, layers=1, cell="gru", attention="additive"),
+    "luong": dict(vocabulary=50000, source_vocabulary=50000, layers=4, bidirectional=False, dropout=0.2),
+}
+SEQ2SEQ["bahdanau"] |= {"embedding_width": 620}
+SEQ2SEQ["luong"] |= {"feeding": True, "reverse": True}
+RECURRENT = {
+    "rnn": "Elman, 1990; Mikolov et al., 2010",
+    "lstm": "Hochreiter and Schmidhuber, 1997; Zaremba et al., 2014",
+    "gru": "Cho et al., 2014",
+}
+# Zaremba et al. (2014), on the Penn Treebank.
+ZAREMBA = {
+    "lstm-zaremba-small": RecurrentConfig(width=200, dropout=0.0, tied=False, weight_scale=0.1),
+    "lstm-zaremba-medium": RecurrentConfig(width=650, dropout=0.5, tied=False, weight_scale=0.05),
+    "lstm-zaremba-large": RecurrentConfig(width=1500, dropout=0.65, tied=False, weight_scale=0.04),
 }
 
 FAMILIES = {
@@ -120,160 +140,113 @@ FAMILIES = {
             paper="Devlin et al., 2019",
             config=BertConfig,
             network=Bert,
-            names=bert.NAMES,
-            table=bert.CONFIG,
-            architectures=bert.ARCHITECTURES,
-            sizes=bert.SIZES,
-            tokenizer="wordpiece",
-            specials=bert.SPECIALS,
-            around="bert",
             trained=("words", "next"),
+            **encoders.BERT,
         ),
-        Family(
-            name="roberta",
-            paper="Liu et al., 2019",
-            config=RobertaConfig,
-            network=Roberta,
-            names=roberta.NAMES,
-            table=roberta.CONFIG,
-            architectures=roberta.ARCHITECTURES,
-            sizes=roberta.SIZES,
-            specials=roberta.SPECIALS,
-            around="xlmroberta",
-        ),
+        Family(name="roberta", paper="Liu et al., 2019", config=RobertaConfig, network=Roberta, **encoders.ROBERTA),
         Family(
             name="xlm-roberta",
             paper="Conneau et al., 2020",
             config=RobertaConfig,
             network=Roberta,
-            names=roberta.NAMES,
-            table=roberta.XLM_CONFIG,
-            architectures=roberta.XLM_ARCHITECTURES,
-            sizes=roberta.XLM_SIZES,
-            tokenizer="unigram",
-            specials=roberta.SPECIALS,
-            around="xlmroberta",
-            standard=roberta.XLM_STANDARD,
+            **encoders.XLM_ROBERTA,
         ),
         Family(
             name="albert",
             paper="Lan et al., 2020",
             config=AlbertConfig,
             network=Albert,
-            names=albert.NAMES,
-            table=albert.CONFIG,
-            architectures=albert.ARCHITECTURES,
-            sizes=albert.SIZES,
-            tokenizer="unigram",
-            specials=albert.SPECIALS,
-            around="albert",
             trained=("words", "next"),
+            **encoders.ALBERT,
         ),
         Family(
             name="distilbert",
             paper="Sanh et al., 2019",
             config=DistilBertConfig,
             network=DistilBert,
-            names=distilbert.NAMES,
-            table=distilbert.CONFIG,
-            architectures=distilbert.ARCHITECTURES,
-            sizes=distilbert.SIZES,
-            tokenizer="wordpiece",
-            specials=bert.SPECIALS,
-            around="bert",
+            **encoders.DISTILBERT,
         ),
         Family(
             name="openai-gpt",
             paper="Radford et al., 2018",
             config=GptConfig,
             network=Gpt,
-            names=gpt.GPT_NAMES,
-            table=gpt.GPT_CONFIG,
-            architectures=gpt.GPT_ARCHITECTURES,
-            sizes=gpt.GPT_SIZES,
             speaks=True,
-            standard=gpt.GPT_STANDARD,
+            **gpt.GPT,
         ),
         Family(
             name="gpt2",
             paper="Radford et al., 2019; Brown et al., 2020",
             config=GptConfig,
             network=Gpt,
-            names=gpt.GPT2_NAMES,
-            table=gpt.GPT2_CONFIG,
-            architectures=gpt.GPT2_ARCHITECTURES,
-            sizes=gpt.GPT2_SIZES,
             speaks=True,
+            **gpt.GPT2,
         ),
         Family(
             name="transformer",
             paper="Vaswani et al., 2017",
             config=TransformerConfig,
             network=Transformer,
+            sizes={  # table 3
+                "transformer-base": TransformerConfig(),
+                "transformer-big": TransformerConfig(width=1024, heads=16, dropout=0.3, embedding_dropout=0.3),
+            },
             **READER,
-            sizes=sequences.TRANSFORMER_SIZES,
         ),
         Family(
             name="marian",
             paper="Junczys-Dowmunt et al., 2018; Tiedemann and Thottingal, 2020",
             config=TransformerConfig,
             network=Transformer,
-            names=marian.NAMES,
-            table=marian.CONFIG,
-            architectures=marian.ARCHITECTURES,
-            sizes=marian.SIZES,
-            **READER,
             begins="padding",
             never=("padding",),
-            standard=marian.STANDARD,
+            **READER,
+            **marian.MARIAN,
         ),
         Family(
             name="seq2seq",
             paper="Sutskever et al., 2014; Bahdanau et al., 2015; Luong et al., 2015",
             config=Seq2SeqConfig,
             network=Seq2Seq,
-            **READER,
-            sizes=sequences.SEQ2SEQ_SIZES,
+            sizes={
+                f"seq2seq-{name}": Seq2SeqConfig(**{"width": 1000, "dropout": 0.0, "tied": "none", **sizes})
+                for name, sizes in SEQ2SEQ.items()
+            },
             learning_rate=1e-3,  # measured on Multi30k: recurrent networks take larger steps
+            **READER,
         ),
         Family(
             name="conv-seq2seq",
             paper="Gehring et al., 2017",
             config=ConvSeq2SeqConfig,
             network=ConvSeq2Seq,
+            sizes={
+                "conv-seq2seq-summaries": ConvSeq2SeqConfig(),
+                "conv-seq2seq-romanian": ConvSeq2SeqConfig(vocabulary=40000, width=512, layers=20),
+            },
             **READER,
-            sizes=sequences.CONVOLUTION_SIZES,
         ),
         Family(
             name="vec2seq",
             paper="Vinyals et al., 2015",
             config=Vec2SeqConfig,
             network=Vec2Seq,
-            **READER,
             task="describe",
-            sizes=sequences.VECTOR_SIZES,
+            sizes={  # Vinyals et al. (2017): from the 2,048 numbers that Inception v3 makes of an image
+                "show-and-tell": Vec2SeqConfig(vocabulary=12000, features=2048, entrance="input", tied=False)
+            },
             numbers=True,
             learning_rate=1e-3,
+            **READER,
         ),
         Family(
             name="t5",
             paper="Raffel et al., 2020",
             config=T5Config,
             network=T5,
-            names=t5.NAMES,
-            gated_names=t5.GATED_NAMES,
-            as_stored=t5.as_stored,
-            table=t5.CONFIG,
-            architectures=t5.ARCHITECTURES,
-            sizes=t5.SIZES,
-            tokenizer="unigram",
             task="fill",
-            speaks=True,
-            reads=True,
             begins="padding",
-            sentinels=t5.SENTINELS,
-            specials=t5.SPECIALS,
-            around="t5",
+            **{**READER, **t5.T5},
         ),
         *(
             Family(
@@ -281,15 +254,15 @@ FAMILIES = {
                 paper=paper,
                 config=RecurrentConfig,
                 network=RecurrentNetwork,
-                sizes=recurrent.SIZES.get(cell, {}),
+                sizes=ZAREMBA if cell == "lstm" else {},
                 speaks=True,
                 standard={"cell": cell},
                 fixed=("cell",),
                 rows="carried",
                 row=64,
-                learning_rate=recurrent.RATE,
+                learning_rate=3e-3,  # measured on small texts: recurrent networks take larger steps than Transformers
             )
-            for cell, paper in recurrent.PAPERS.items()
+            for cell, paper in RECURRENT.items()
         ),
         Family(
             name="ngram",
@@ -308,14 +281,7 @@ FAMILIES = {
             trained=(),
             tokenizer="word",
         ),
-        Family(
-            name="mlp",
-            paper="Bengio et al., 2003",
-            config=MlpConfig,
-            network=Mlp,
-            speaks=True,
-            row=64,
-        ),
+        Family(name="mlp", paper="Bengio et al., 2003", config=MlpConfig, network=Mlp, speaks=True, row=64),
         Family(
             name="cnn",
             paper="Kim, 2014",

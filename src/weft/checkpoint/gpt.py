@@ -1,8 +1,9 @@
 """How GPT and GPT-2 are published: names, config keys, heads and sizes, those of GPT-3 too."""
 
+from dataclasses import replace
 from typing import Any
 
-from weft.checkpoint.configs import ConfigTable
+from weft.checkpoint.configs import ACTIVATIONS, ConfigTable
 from weft.checkpoint.names import Names, Rule, both, dropped, same, transposed
 from weft.models.gpt import GptConfig
 
@@ -28,12 +29,10 @@ HEADS = {
     "tag": both("classifier", "heads.tag.output"),
     "answer": both("qa_outputs", "heads.answer.output"),
 }
-SPELLINGS = ((r"^transformer\.", ""),)
-TIED = (("lm_head.weight", "tokens.weight"),)
 
 GPT2_NAMES = Names(
     prefix="transformer.",
-    spellings=SPELLINGS,
+    spellings=((r"^transformer\.", ""),),
     body=(
         same("wte.weight", "tokens.weight"),
         same("wpe.weight", "positions.table.weight"),
@@ -41,11 +40,10 @@ GPT2_NAMES = Names(
         *both("ln_f", "final_norm"),
     ),
     heads=HEADS,
-    tied=TIED,
+    tied=(("lm_head.weight", "tokens.weight"),),
 )
-GPT_NAMES = Names(
-    prefix="transformer.",
-    spellings=SPELLINGS,
+GPT_NAMES = replace(
+    GPT2_NAMES,
     body=(
         same("tokens_embed.weight", "tokens.weight"),
         same("positions_embed.weight", "positions.table.weight"),
@@ -53,7 +51,6 @@ GPT_NAMES = Names(
         *LAYERS,
     ),
     heads={name: HEADS[name] for name in ("words", "classify", "choose")},
-    tied=TIED,
 )
 
 SHARED = {
@@ -82,7 +79,7 @@ CHOOSE: dict[str, tuple[Any, ...]] = {
     "summary_activation": (None,),
     "summary_proj_to_labels": (True,),
 }
-GPT2_CONFIG = ConfigTable(
+GPT2_TABLE = ConfigTable(
     read={
         **SHARED,
         "n_inner": "inner",
@@ -90,70 +87,63 @@ GPT2_CONFIG = ConfigTable(
         "summary_first_dropout": "head_dropout",
         "classifier_dropout": "tag_dropout",
     },
-    values={
-        "activation_function": {
-            "gelu_new": "gelu-tanh",
-            "gelu_pytorch_tanh": "gelu-tanh",
-            "gelu": "gelu",
-            "relu": "relu",
-            "silu": "silu",
-            "swish": "silu",
-            "tanh": "tanh",
-        }
-    },
+    values={"activation_function": ACTIVATIONS},
     fixed={"scale_attn_weights": True, "scale_attn_by_inverse_layer_idx": False},
     of_heads={"choose": CHOOSE},
     ignored={**IGNORED, "reorder_and_upcast_attn": "a precision for training"},
 )
-GPT_CONFIG = ConfigTable(
+GPT_TABLE = ConfigTable(
     read={**SHARED, "afn": "activation", "summary_first_dropout": "head_dropout"},
     # The published code means the tanh approximation where it says gelu.
     of_heads={"choose": CHOOSE},
     values={"afn": {"gelu": "gelu-tanh", "relu": "relu", "silu": "silu", "swish": "silu"}},
-    ignored={
-        **IGNORED,
-        "predict_special_tokens": "unused by the published code",
-        "n_special": "unused by the published code",
-    },
+    ignored={**IGNORED, **dict.fromkeys(("predict_special_tokens", "n_special"), "unused by the published code")},
 )
-
-GPT2_ARCHITECTURES = {
-    "GPT2DoubleHeadsModel": ("words", "choose"),
-    "GPT2LMHeadModel": ("words",),
-    "GPT2ForSequenceClassification": ("classify",),
-    "GPT2ForTokenClassification": ("tag",),
-    "GPT2ForQuestionAnswering": ("answer",),
-    "GPT2Model": (),
-}
-GPT_ARCHITECTURES = {
-    "OpenAIGPTDoubleHeadsModel": ("words", "choose"),
-    "OpenAIGPTLMHeadModel": ("words",),
-    "OpenAIGPTForSequenceClassification": ("classify",),
-    "OpenAIGPTModel": (),
-}
-
-# In what GPT differs from the defaults of the config, which are GPT-2's.
-GPT_STANDARD: dict[str, Any] = {"norm_place": "after", "vocabulary": 40478, "context": 512}
-GPT_SIZES = {"openai-gpt": GptConfig(**GPT_STANDARD)}
 
 
 def _size(layers: int, width: int, heads: int, head_width: int | None = None, context: int = 1024) -> GptConfig:
     return GptConfig(layers=layers, width=width, heads=heads, head_width=head_width, context=context)
 
 
-GPT2_SIZES = {
-    "gpt2": _size(12, 768, 12),
-    "gpt2-medium": _size(24, 1024, 16),
-    "gpt2-large": _size(36, 1280, 20),
-    "gpt2-xl": _size(48, 1600, 25),
-    # Table 2.1 of Brown et al. (2020). XL's 24 heads of 128 are wider than the model; 13B is 5120 wide here, which is
-    # 40 heads of 128, where the table prints 5140.
-    "gpt3-small": _size(12, 768, 12, context=2048),
-    "gpt3-medium": _size(24, 1024, 16, context=2048),
-    "gpt3-large": _size(24, 1536, 16, context=2048),
-    "gpt3-xl": _size(24, 2048, 24, head_width=128, context=2048),
-    "gpt3-2.7b": _size(32, 2560, 32, context=2048),
-    "gpt3-6.7b": _size(32, 4096, 32, context=2048),
-    "gpt3-13b": _size(40, 5120, 40, context=2048),
-    "gpt3-175b": _size(96, 12288, 96, context=2048),
+# In what GPT differs from the defaults of the config, which are GPT-2's.
+GPT_STANDARD: dict[str, Any] = {"norm_place": "after", "vocabulary": 40478, "context": 512}
+GPT: dict[str, Any] = {
+    "names": GPT_NAMES,
+    "table": GPT_TABLE,
+    "architectures": {
+        "OpenAIGPTDoubleHeadsModel": ("words", "choose"),
+        "OpenAIGPTLMHeadModel": ("words",),
+        "OpenAIGPTForSequenceClassification": ("classify",),
+        "OpenAIGPTModel": (),
+    },
+    "sizes": {"openai-gpt": GptConfig(**GPT_STANDARD)},
+    "standard": GPT_STANDARD,
+}
+GPT2: dict[str, Any] = {
+    "names": GPT2_NAMES,
+    "table": GPT2_TABLE,
+    "architectures": {
+        "GPT2DoubleHeadsModel": ("words", "choose"),
+        "GPT2LMHeadModel": ("words",),
+        "GPT2ForSequenceClassification": ("classify",),
+        "GPT2ForTokenClassification": ("tag",),
+        "GPT2ForQuestionAnswering": ("answer",),
+        "GPT2Model": (),
+    },
+    "sizes": {
+        "gpt2": _size(12, 768, 12),
+        "gpt2-medium": _size(24, 1024, 16),
+        "gpt2-large": _size(36, 1280, 20),
+        "gpt2-xl": _size(48, 1600, 25),
+        # Table 2.1 of Brown et al. (2020). XL's 24 heads of 128 are wider than the model; 13B is 5120 wide here, which
+        # is 40 heads of 128, where the table prints 5140.
+        "gpt3-small": _size(12, 768, 12, context=2048),
+        "gpt3-medium": _size(24, 1024, 16, context=2048),
+        "gpt3-large": _size(24, 1536, 16, context=2048),
+        "gpt3-xl": _size(24, 2048, 24, head_width=128, context=2048),
+        "gpt3-2.7b": _size(32, 2560, 32, context=2048),
+        "gpt3-6.7b": _size(32, 4096, 32, context=2048),
+        "gpt3-13b": _size(40, 5120, 40, context=2048),
+        "gpt3-175b": _size(96, 12288, 96, context=2048),
+    },
 }

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from weft.checkpoint.configs import ConfigTable, Together
-from weft.checkpoint.names import Names, Rule, both, dropped, joined, row, same
+from weft.checkpoint.configs import ACTIVATIONS, ConfigTable, Together
+from weft.checkpoint.names import Names, Rule, both, both_joined, dropped, row, same
 from weft.errors import UserError, shown
 from weft.models.transformer import TransformerConfig
 
@@ -14,17 +14,10 @@ from weft.models.transformer import TransformerConfig
 APART = "source_tokens.weight"
 
 
-def _maps(theirs: str, ours: str, parts: str) -> tuple[Rule, ...]:
-    """The maps to queries, keys and values that are one map of ours: parts is some of 'qkv'."""
-    return tuple(
-        joined(tuple(f"{theirs}.{part}_proj.{kind}" for part in parts), f"{ours}.{kind}") for kind in ("weight", "bias")
-    )
-
-
 def _layers(side: str) -> tuple[Rule, ...]:
     theirs, ours = f"{side}.layers.{{}}", f"{side}.{{}}"
     return (
-        *_maps(f"{theirs}.self_attn", f"{ours}.attention.qkv", "qkv"),
+        *both_joined([f"{theirs}.self_attn.{part}_proj" for part in "qkv"], f"{ours}.attention.qkv"),
         *both(f"{theirs}.self_attn.out_proj", f"{ours}.attention.output"),
         *both(f"{theirs}.self_attn_layer_norm", f"{ours}.attention_norm"),
         *both(f"{theirs}.fc1", f"{ours}.feedforward.up"),
@@ -46,7 +39,7 @@ NAMES = Names(
         *_layers("encoder"),
         *_layers("decoder"),
         *both(f"{CROSS}.q_proj", "decoder.{}.cross.query"),
-        *_maps(CROSS, "decoder.{}.cross.key_value", "kv"),
+        *both_joined([f"{CROSS}.{part}_proj" for part in "kv"], "decoder.{}.cross.key_value"),
         *both(f"{CROSS}.out_proj", "decoder.{}.cross.output"),
         *both("decoder.layers.{}.encoder_attn_layer_norm", "decoder.{}.cross_norm"),
     ),
@@ -130,7 +123,7 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
 OLD = {"static_position_embeddings": True, "normalize_before": False, "normalize_embedding": False}
 OLD |= {"add_final_layer_norm": False}
 
-CONFIG = ConfigTable(
+TABLE = ConfigTable(
     read={
         "max_position_embeddings": "context",
         "d_model": "width",
@@ -140,17 +133,7 @@ CONFIG = ConfigTable(
         "scale_embedding": "scaled",
         "decoder_start_token_id": "begin",
     },
-    values={
-        "activation_function": {
-            "swish": "silu",
-            "silu": "silu",
-            "relu": "relu",
-            "gelu": "gelu",
-            "gelu_new": "gelu-tanh",
-            "gelu_pytorch_tanh": "gelu-tanh",
-            "tanh": "tanh",
-        }
-    },
+    values={"activation_function": {"swish": "silu", **ACTIVATIONS}},
     fixed={"is_encoder_decoder": True, **OLD},
     ignored={
         **dict.fromkeys(("encoder_layerdrop", "decoder_layerdrop"), "leaves layers out in training alone"),
@@ -161,21 +144,12 @@ CONFIG = ConfigTable(
     absent=ABSENT,
     together=Together(
         keys=(
-            "vocab_size",
-            "decoder_vocab_size",
-            "share_encoder_decoder_embeddings",
-            "tie_word_embeddings",
-            "dropout",
-            "init_std",
+            *("vocab_size", "decoder_vocab_size", "share_encoder_decoder_embeddings", "tie_word_embeddings"),
+            *("dropout", "init_std"),
             *(name.format(side) for name in PAIRS.values() for side in ("encoder", "decoder")),
         ),
         fields=(
-            "vocabulary",
-            "source_vocabulary",
-            "tied",
-            "dropout",
-            "embedding_dropout",
-            "weight_scale",
+            *("vocabulary", "source_vocabulary", "tied", "dropout", "embedding_dropout", "weight_scale"),
             *(f"{side}{name}" for name in PAIRS for side in ("", "decoder_")),
         ),
         read=_read,
@@ -183,14 +157,14 @@ CONFIG = ConfigTable(
         says=lambda config: config.dropout == config.embedding_dropout,
     ),
 )
-ARCHITECTURES: dict[str, tuple[str, ...]] = {"MarianMTModel": ("words",), "MarianModel": ()}
 
 # In what Marian's models differ from the defaults of the config, which are the paper's.
-STANDARD: dict[str, Any] = {
-    "vocabulary": 58101,
-    "context": 512,
-    "activation": "silu",
-    "positions": "sinusoidal-halves",
-    "word_bias": True,
+STANDARD: dict[str, Any] = {"vocabulary": 58101, "context": 512, "activation": "silu", "word_bias": True}
+STANDARD |= {"positions": "sinusoidal-halves"}
+MARIAN: dict[str, Any] = {
+    "names": NAMES,
+    "table": TABLE,
+    "architectures": {"MarianMTModel": ("words",), "MarianModel": ()},
+    "sizes": {"opus-mt": TransformerConfig(**STANDARD, begin=58100)},  # as opus-mt-en-de is published
+    "standard": STANDARD,
 }
-SIZES = {"opus-mt": TransformerConfig(**STANDARD, begin=58100)}  # as opus-mt-en-de is published

@@ -47,6 +47,12 @@ def transposed(theirs: str, ours: str) -> Rule:
     return Rule((theirs,), ours, "transposed")
 
 
+def both_joined(theirs: Iterable[str], ours: str) -> tuple[Rule, ...]:
+    """The weights and the biases of several modules that are one of ours."""
+    theirs = tuple(theirs)
+    return tuple(joined(tuple(f"{name}.{kind}" for name in theirs), f"{ours}.{kind}") for kind in ("weight", "bias"))
+
+
 def joined(theirs: tuple[str, ...], ours: str) -> Rule:
     """Several of theirs, one below the other, are one of ours."""
     return Rule(theirs, ours, "joined")

@@ -12,9 +12,6 @@ from weft.checkpoint.names import Names, Rule, dropped, joined, same
 from weft.errors import UserError, shown
 from weft.models.t5 import T5Config
 
-SPECIALS = {"padding": "<pad>", "end": "</s>", "unknown": "<unk>"}
-SENTINELS = 100  # tokens that stand for gaps: <extra_id_0> is the last of a vocabulary
-
 
 def _part(theirs: str, ours: str, number: int, gated: bool) -> tuple[Rule, ...]:
     """The feed-forward network, which is the last part of a layer; the first of two maps is the one that is bent."""
@@ -70,19 +67,10 @@ def _names(gated: bool) -> Names:
     )
 
 
-NAMES, GATED_NAMES = _names(gated=False), _names(gated=True)
-
 # What is published as gated-gelu has always meant the tanh approximation, and gelu alone the exact one.
-ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu-tanh",
-    "silu": "silu",
-    "tanh": "tanh",
-    "gated-gelu": "gated-gelu-tanh",
-    "gated-silu": "gated-silu",
-}
-CONFIG = ConfigTable(
+ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_new": "gelu-tanh", "silu": "silu", "tanh": "tanh"}
+ACTIVATIONS |= {"gated-gelu": "gated-gelu-tanh", "gated-silu": "gated-silu"}
+TABLE = ConfigTable(
     read={
         "vocab_size": "vocabulary",
         "n_positions": "context",
@@ -110,7 +98,6 @@ CONFIG = ConfigTable(
         "classifier_dropout": "for another library's head",
     },
 )
-ARCHITECTURES: dict[str, tuple[str, ...]] = {"T5ForConditionalGeneration": ("words",), "T5Model": ()}
 
 
 def as_stored(published: Mapping[str, Any], stored: Mapping[str, Tensor], where: str) -> dict[str, Any]:
@@ -140,15 +127,24 @@ def _gated(layers: int, width: int, heads: int, inner: int) -> T5Config:
     return replace(_size(layers, width, heads, inner), activation="gated-gelu-tanh", tied=False, scaled=False)
 
 
-SIZES = {
-    "t5-small": _size(6, 512, 8, 2048),
-    "t5-base": _size(12, 768, 12, 3072),
-    "t5-large": _size(24, 1024, 16, 4096),
-    "t5-3b": _size(24, 1024, 32, 16384, head_width=128),
-    "t5-11b": _size(24, 1024, 128, 65536, head_width=128),
-    "t5-v1.1-small": _gated(8, 512, 6, 1024),
-    "t5-v1.1-base": _gated(12, 768, 12, 2048),
-    "t5-v1.1-large": _gated(24, 1024, 16, 2816),
-    "t5-v1.1-xl": _gated(24, 2048, 32, 5120),
-    "t5-v1.1-xxl": _gated(24, 4096, 64, 10240),
+T5: dict[str, Any] = {
+    "names": _names(gated=False),
+    "gated_names": _names(gated=True),
+    "table": TABLE,
+    "as_stored": as_stored,
+    "architectures": {"T5ForConditionalGeneration": ("words",), "T5Model": ()},
+    "sizes": {
+        "t5-small": _size(6, 512, 8, 2048),
+        "t5-base": _size(12, 768, 12, 3072),
+        "t5-large": _size(24, 1024, 16, 4096),
+        "t5-3b": _size(24, 1024, 32, 16384, head_width=128),
+        "t5-11b": _size(24, 1024, 128, 65536, head_width=128),
+        "t5-v1.1-small": _gated(8, 512, 6, 1024),
+        "t5-v1.1-base": _gated(12, 768, 12, 2048),
+        "t5-v1.1-large": _gated(24, 1024, 16, 2816),
+        "t5-v1.1-xl": _gated(24, 2048, 32, 5120),
+        "t5-v1.1-xxl": _gated(24, 4096, 64, 10240),
+    },
+    "specials": {"padding": "<pad>", "end": "</s>", "unknown": "<unk>"},
+    "sentinels": 100,  # tokens that stand for gaps: <extra_id_0> is the last of a vocabulary
 }

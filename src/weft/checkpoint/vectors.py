@@ -19,7 +19,7 @@ from weft.errors import UserError
 from weft.models.vectors import VectorsConfig
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.tokenizers.words import UNKNOWN, word_tokenizer
+from weft.text.tokenizers.training import UNKNOWN, word_tokenizer
 from weft.text.vector_files import is_file_of_vectors, read_file
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def learn_tokenizer(
     out: OutFolder,
-    source: Annotated[Given, Flags("weft.runs.sections:TextSection", without=("dev",))],
+    source: Annotated[Given, Flags("weft.runs.recipes:TextSection", without=("dev",))],
     more: Annotated[list[str] | None, Argument(metavar="[FILE]...", help="After --text: further files.")] = None,
     kind: Annotated[
         str | None, Option(metavar="KIND", help="wordpiece (default), bpe, unigram, word, whitespace or character.")
@@ -115,7 +115,7 @@ Top = Annotated[int, Option(help="Words to show.")]
 
 
 def learn_vectors(
-    settings: Annotated[Given, Flags("weft.runs.word_vectors_recipe:VectorsRecipe", example="vectors.ceiling=10")],
+    settings: Annotated[Given, Flags("weft.runs.recipes:VectorsRecipe", example="vectors.ceiling=10")],
     files: Annotated[list[str] | None, Argument(metavar="[FILE]...", help="After --text: further files.")] = None,
 ) -> None:
     """Learn word vectors from text: word2vec (skip-gram, CBOW) or GloVe.
@@ -125,7 +125,7 @@ def learn_vectors(
 
     Example: weft vectors learn --kind word2vec --text corpus.txt --out runs/w2v
     """
-    from weft.runs.word_vectors_recipe import vectors_recipe
+    from weft.runs.recipes import vectors_recipe
 
     text = settings.get("text", {})
     if files and "files" not in text:

@@ -30,7 +30,7 @@ def models(as_json: Json = False) -> None:
     """
     from weft.checkpoint.families import FAMILIES, usual_heads
     from weft.checkpoint.outline import measure
-    from weft.runs.initial import tasks_for
+    from weft.runs.architecture import tasks_for
 
     rows = []
     for family in FAMILIES.values():

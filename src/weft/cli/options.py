@@ -267,7 +267,7 @@ class RuntimeOptions:
     trust: bool = option(False, "--trust", help="Open an exported model whose files have changed since its export.")
 
 
-TABLE = "weft.runs.sections:TableSection"
+TABLE = "weft.runs.recipes:TableSection"
 GENERATION = "weft.generation.options:GenerationOptions"
 READING = ("columns", "names", "format", "delimiter", "encoding")
 Runtime = Annotated[Given, Flags("weft.cli.options:RuntimeOptions")]

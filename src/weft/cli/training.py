@@ -235,8 +235,8 @@ def _climb(recipe: str | None, settings: Given) -> None:
 
 def _only(folder: Path, name: str) -> None:
     """One rung, in the process that `weft ladder` has started for it."""
-    from weft.runs.ladder import here
-    from weft.runs.rung_run import LadderFolder
+    from weft.runs.ladder import LadderFolder, here
+    from weft.training.signals import Control
 
     place = LadderFolder(folder)
     parent = os.getppid()
@@ -254,7 +254,7 @@ def _only(folder: Path, name: str) -> None:
     threading.Thread(target=watch, daemon=True).start()
     from weft.progress import to_stderr
 
-    here(place, name, to_stderr, progress)
+    here(place, name, Control(to_stderr, progress))
     if place.failure(name).is_file():
         raise typer.Exit(2)
 

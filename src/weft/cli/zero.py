@@ -41,7 +41,7 @@ RowKind = Annotated[
 
 def perplexity(
     folder: Folder,
-    text: Annotated[Given, Flags("weft.runs.sections:TextSection", only=("files", "column"))],
+    text: Annotated[Given, Flags("weft.runs.recipes:TextSection", only=("files", "column"))],
     runtime: Runtime,
     more: Annotated[list[str] | None, Argument(metavar="[FILE]...", help="After --text: further files.")] = None,
     length: Annotated[int | None, Option(help="Tokens per window. Default: the model's context.")] = None,

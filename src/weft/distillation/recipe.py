@@ -8,8 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from weft.config import comma_list, option, section
 from weft.errors import UserError
-from weft.runs.recipes import FinetuneTraining, read_recipe
-from weft.runs.sections import Documents, TableSection, TrainingRecipe
+from weft.runs.recipes import Documents, FinetuneTraining, TableSection, TrainingRecipe, read_recipe
 from weft.training.plan import Training
 
 Match = Literal["states", "attention", "relations", "cosine"]

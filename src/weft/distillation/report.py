@@ -12,7 +12,7 @@ from weft.comparison.compare import compared, participants_of, with_ensemble
 from weft.comparison.comparison import Comparison, Standing, plain, spread
 from weft.comparison.cost import evenly
 from weft.config import build
-from weft.distillation.teacher_cache import Teacher
+from weft.distillation.teacher_outputs import Teacher
 from weft.errors import UserError
 from weft.files import read_json, write_json, write_text
 from weft.picture import ChartLine, heading, line_chart, page, paragraph

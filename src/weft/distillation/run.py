@@ -10,45 +10,172 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
+from weft.config import write_toml
 from weft.data.batching import Feed
+from weft.data.chance import key_of, shuffled
+from weft.data.columns import file_of
 from weft.data.examples import batch_of
-from weft.data.tables import Dataset
-from weft.distillation import masked_language
+from weft.data.shards import TextFiles
+from weft.data.tables import FEW, Dataset, Table, read_table, split, split_whole
 from weft.distillation import report as reporting
 from weft.distillation.augment import augmented
-from weft.distillation.context import Distillation
-from weft.distillation.curve import curve_of, part_of
-from weft.distillation.dataset import gather
-from weft.distillation.hidden_states import matched
-from weft.distillation.language import distill_language
-from weft.distillation.language_dataset import held_texts
-from weft.distillation.recipe import DistillRecipe
-from weft.distillation.student import begun_student, find_student
-from weft.distillation.teacher_cache import Teacher, TeacherReads
-from weft.distillation.teacher_outputs import TeacherOutputs, teacher_outputs
-from weft.errors import UserError, one_of
+from weft.distillation.language import distill_language, held_texts, pretrain_student
+from weft.distillation.recipe import DistillDataSection, DistillRecipe
+from weft.distillation.report import point_of
+from weft.distillation.student import begun_student, find_student, matched
+from weft.distillation.teacher_outputs import Distillation, Teacher, TeacherOutputs, TeacherReads, teacher_outputs
+from weft.errors import UserError, listed, one_of, shown
 from weft.metrics.bootstrap import Score
-from weft.progress import Log, Progress
+from weft.progress import Log, log_notes
+from weft.runs.architecture import Beginning
+from weft.runs.dataset import checked, normalized, table_of
 from weft.runs.driver import Job, device_for, drive
-from weft.runs.finetune import MOST_WINDOWS
-from weft.runs.initial import Beginning
-from weft.runs.plan import decided, pairs_plan
+from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan
 from weft.runs.recipes import FROM_NOTHING, FinetuneTraining
-from weft.runs.selection import Selection
 from weft.tasks.base import Example, Task
 from weft.tasks.forward import framing_for, window_for
+from weft.tasks.inputs import Reader
 from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class, task_for
 from weft.tasks.translate import writer_of
+from weft.text.records import Record, read_texts
+from weft.text.row_problems import Skipped
 from weft.text.windows import Framing
 from weft.training.run import Run, tokenizer_hash
 from weft.training.setup import Setup
-from weft.training.signals import Stop
+from weft.training.signals import Control
 from weft.training.state import State
+
+ENOUGH = 40  # rows with targets; fewer say less about a student than its teacher does
+
+
+def gather(task: Task, recipe: DistillRecipe, control: Control) -> Dataset[Example]:
+    """All texts and rows of a distillation; some are held out where no others are given."""
+    data = recipe.data
+    examples, hashes, parts = list[Example](), dict[str, str](), list[int]()
+
+    def add(name: str, more: list[Example], hash: str) -> None:
+        examples.extend(more)
+        hashes[name] = hash
+        parts.append(len(more))
+
+    if data.text:
+        if task.pair:
+            columns = listed(task.input_columns(Record({}, ""), {}))
+            raise UserError(
+                f"a teacher for {task.name} reads two texts at a time: give rows (--data FILE with the columns "
+                f"{columns}), not --text"
+            )
+        files = TextFiles(data.text)
+        add("text", read_lines(files.files, data, data.format, control), files.hash())
+    if data.source or data.target:
+        if not task.writes:
+            raise UserError(f"a teacher for {task.name} reads no source: give --text or --data, not --source")
+        add("source", *_read_sources(task, data, control))
+    if data.files:
+        table = Table(data.files, data.columns, data.format, data.delimiter, data.names, data.on_bad_row, data.encoding)
+        add("data", read_known_rows(task, table, control), table.hash())
+    if len(examples) < FEW:
+        where = listed([*data.text, *data.source, *data.files], 2)
+        raise UserError(f"{where}: {len(examples)} texts are too few to learn from; {FEW} are the least")
+    if data.dev or data.dev_source or data.dev_target:
+        count, table = len(examples), table_of(data, dev=True)
+        rows = read_known_rows(task, table, control)
+        labeled = [row for row in rows if task.has_target(row)]
+        add("dev", labeled or rows, table.hash())
+        numbers = range(count), range(count, len(examples))
+        return Dataset(examples, *numbers, hashes, parts=tuple(parts), labeled_dev=bool(labeled))
+    known = [number for number, example in enumerate(examples) if task.has_target(example)]
+    by_labels = len(known) >= ENOUGH
+    held = _held_out(task, examples, known if by_labels else range(len(examples)), data, by_labels)
+    train = [number for number in range(len(examples)) if number not in held]
+    places = [examples[number].where for number in sorted(held)]
+    return Dataset(examples, train, sorted(held), hashes, places, parts=tuple(parts), labeled_dev=by_labels)
+
+
+def _held_out(
+    task: Task, examples: Sequence[Example], numbers: Sequence[int], data: DistillDataSection, by_labels: bool
+) -> set[int]:
+    """Some of these examples; none whose texts are also among the others."""
+    rows = [examples[number] for number in numbers]
+    if task.whole_groups:
+        places = split_whole(task.groups(rows), data.holdout, data.split)[1]
+    else:
+        places = split(task.groups(rows) if by_labels else ["" for _ in rows], data.holdout, data.split)[1]
+    held = {numbers[place] for place in places}
+    learned = {example.texts for number, example in enumerate(examples) if number not in held}
+    return {number for number in held if examples[number].texts not in learned} or held
+
+
+def read_lines(names: Sequence[str], data: DistillDataSection, format: str | None, control: Control) -> list[Example]:
+    """Unlabeled texts, one on each line of a file or in its column."""
+    skipped, examples = Skipped(), list[Example]()
+    texts = read_texts(
+        TextFiles(tuple(names)).paths(),
+        column=data.columns.get("text", "text"),
+        format=format,
+        delimiter=data.delimiter,
+        on_bad_row=data.on_bad_row,
+        skipped=skipped,
+        encoding=data.encoding,
+    )
+    with control.count("reading the texts", "texts", "stopped while reading") as advance:
+        for text in texts:
+            examples.append(Example((text.text,), None, text.where))
+            advance(1)
+    log_notes(skipped.lines(), control.log)
+    if not examples:
+        raise UserError(f"{listed(names, 2)}: there is no text in it: nothing to learn from")
+    return examples
+
+
+def _read_sources(task: Task, data: DistillDataSection, control: Control) -> tuple[list[Example], str]:
+    """The lines of --source, each with that of --target beside it where there is one; and their hash."""
+    if data.target:
+        table = Table.parallel(data.source, data.target, data.on_bad_row, data.encoding)
+        return read_rows(task, table, control), table.hash()
+    files = TextFiles(data.source, on_bad_row=data.on_bad_row, encoding=data.encoding)
+    return read_lines(data.source, data, None, control), files.hash()
+
+
+def read_rows(task: Task, table: Table, control: Control) -> list[Example]:
+    """All rows of a table, with or without targets."""
+    skipped, names = Skipped(), set[str]()
+
+    def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
+        reader = Reader.of(task, record, table.columns, skipped.note)
+        names.update(reader.inputs, reader.columns)
+        return reader.inputs, reader.read
+
+    with control.count(f"reading {table.name}", "rows", "stopped while reading") as advance:
+        examples = list(read_table(table, begin, skipped, advance))
+    log_notes(skipped.lines(), control.log)
+    if not examples:
+        raise UserError(f"{table.name}: there are no rows")
+    examples = normalized(examples, task.normalization(), table.name, control.log)
+    lost = [name for name in table.columns if name not in names]
+    if lost:
+        raise UserError(f"{table.name}: no column {shown(table.columns[lost[0]])!r}, which --column says is {lost[0]}")
+    return examples
+
+
+def read_known_rows(task: Task, table: Table, control: Control) -> list[Example]:
+    """The same, with the labels of the teacher alone."""
+    examples = read_rows(task, table, control)
+    labeled = [example for example in examples if task.has_target(example)]
+    labels = {label for example in labeled for label in task.labels_of(example)}
+    if labels and not labels & set(task.labels):
+        raise UserError(
+            f"{file_of(labeled[0].where)}: no common labels: its rows have "
+            f"{listed([shown(label) for label in sorted(labels)], 6)}, the teacher has {listed(task.labels, 6)}"
+        )
+    return checked(task, examples, table.on_bad_row, control.log)
+
 
 AGREEMENT = "agreement"  # the task's own metric, with the teacher's answers as targets
 SEEN = 300_000  # texts that a student with initial weights reads in all, a fresh one twice as many
@@ -79,10 +206,10 @@ def student_task(recipe: DistillRecipe, name: str, teachers: Sequence[Teacher]) 
     return task
 
 
-def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
+def go(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     """From the recipe in a run folder to the best student; from its last checkpoint on where there is one."""
     if recipe.distill.pretrain:
-        return _language(run, recipe, log, lambda: masked_language.go(run, recipe, stop, log, progress))
+        return _language(run, recipe, control.log, lambda: pretrain_student(run, recipe, control))
     device = device_for(recipe.device, recipe.training.threads)
     if recipe.training.compile and device.type == "cpu":
         raise UserError("on the CPU rows of a task are not compiled: leave out training.compile")
@@ -91,9 +218,9 @@ def go(run: Run, recipe: DistillRecipe, stop: Stop, log: Log, progress: Progress
     if recipe.training.compile and recipe.distill.match:
         raise UserError("a student whose teacher runs along is not compiled: leave out training.compile, or match")
     name, teachers = open_teachers(recipe, device)
-    context = Distillation(run, recipe, teachers, device, stop, log, progress)
+    context = Distillation(run, recipe, teachers, device, control)
     if task_class(name).language_model:
-        return _language(run, recipe, log, lambda: distill_language(context))
+        return _language(run, recipe, control.log, lambda: distill_language(context))
     student = prepare(context, student_task(recipe, name, teachers))
     state = train(context, student)
     return _reported(context, student, state)
@@ -143,9 +270,9 @@ class Student:
 def prepare(context: Distillation, task: Task) -> Student:
     """Read the data, begin a student, run its teachers, and decide what is open. Mistakes are named before the teacher
     begins to read, which may take hours."""
-    recipe, log = context.recipe, context.log
+    recipe, log = context.recipe, context.control.log
     find_student(recipe, context.teacher, lambda text: None)
-    dataset = gather(task, recipe, log, context.progress, context.stop)
+    dataset = gather(task, recipe, context.control)
     dataset = part_of(_augmented(context, task, dataset), recipe.data.share, recipe.data.split)
     if not any(map(task.has_target, dataset.train)):  # labels do not count
         task = task.learning_from(replace(recipe.distill, hard=0.0), context.models)
@@ -154,9 +281,7 @@ def prepare(context: Distillation, task: Task) -> Student:
 
     @cache
     def outputs() -> TeacherOutputs:
-        return teacher_outputs(
-            task, context.teachers, dataset.examples, dataset.parts, context.stop, log, context.progress, reads
-        ).outputs
+        return teacher_outputs(task, context.teachers, dataset.examples, dataset.parts, context.control, reads)
 
     beginning = begun_student(
         context,
@@ -198,13 +323,13 @@ def _tokenized(
     held_out: TeacherOutputs,
 ) -> tuple[Any, Any]:
     """Sources of batches: of the texts to learn from, and of those held out."""
-    with context.progress("tokenizing", "texts") as advance:
+    with context.control.progress("tokenizing", "texts") as advance:
         train = task.dataset(dataset.train, model, windows, learned)
         advance(len(dataset.train))
-        context.stop.check("stopped while tokenizing")
+        context.control.stop.check("stopped while tokenizing")
         dev = task.dataset(dataset.dev, model, windows, held_out)
     for note in (*train.notes, *(f"of the held-out texts: {note}" for note in dev.notes)):
-        context.log(f"weft: note: {note}")
+        context.control.note(f"{note}")
     train = train.for_training(MOST_WINDOWS, context.recipe.seed, _captures(context))
     return train, dev.for_training(MOST_WINDOWS, 0, False)
 
@@ -219,13 +344,8 @@ def _augmented(context: Distillation, task: Task, dataset: Dataset[Example]) -> 
     if not data.augment:
         return dataset
     by = None if data.augment_by is None else load(data.augment_by).to(context.device).opened
-    with context.progress("replacing words", "texts") as advance:
-
-        def progress(more: int) -> None:
-            context.stop.check("stopped while replacing words")
-            advance(more)
-
-        copies = augmented(task, dataset.train, data.augment, by, context.recipe.seed, progress)
+    with context.control.count("replacing words", "texts", "stopped while replacing words") as advance:
+        copies = augmented(task, dataset.train, data.augment, by, context.recipe.seed, advance)
     return dataset.with_more(copies)
 
 
@@ -321,7 +441,7 @@ def train(context: Distillation, student: Student) -> State:
         save=selection.save,
         metric=student.metric,
     )
-    return drive(run, job, context.stop, context.log, context.progress)
+    return drive(run, job, context.control)
 
 
 def announce(context: Distillation, student: Student, steps: int) -> None:
@@ -330,7 +450,7 @@ def announce(context: Distillation, student: Student, steps: int) -> None:
     labeled = sum(map(student.task.has_target, dataset.train))
     held = "" if dataset.held_out is None else " (drawn from the others, noted in run/split.json)"
     by = "" if dataset.labeled_dev else ", by the teacher's answers"
-    context.log(
+    context.control.log(
         f"{context.run.folder}: {len(dataset.train):,} texts to learn from, {labeled:,} of them labeled; "
         f"{len(dataset.dev):,} held out{by}{held}\n"
         f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch}, "
@@ -343,7 +463,7 @@ def _reported(context: Distillation, student: Student, state: State) -> Model:
     """The trained student, with its learning curve and its report."""
     run, count, metric = context.run, len(student.dataset.train), student.metric
     model = load(run.folder).to(context.device)
-    curve = curve_of(run, student.recipe, count, go, context.stop, context.log, context.progress)
+    curve = curve_of(run, student.recipe, count, go, context.control)
     if student.recipe.data.share == 1:
         reporting.write_report(
             run,
@@ -351,7 +471,7 @@ def _reported(context: Distillation, student: Student, state: State) -> Model:
             model,
             student.judges,
             state.seconds,
-            context.log,
+            context.control.log,
             by_labels=metric != AGREEMENT,
             forwards=run.info().teacher_forwards,
             texts=count,
@@ -359,3 +479,42 @@ def _reported(context: Distillation, student: Student, state: State) -> Model:
             curve=[*curve, reporting.point_of(model, metric, count)] if curve else (),
         )
     return load(run.folder)
+
+
+MIN_TEXTS = 8
+Go = Callable[[Run, DistillRecipe, Control], Model]
+
+
+def part_of(dataset: Dataset[Example], share: float, seed: int) -> Dataset[Example]:
+    """The dataset with a share of its examples to learn from; a greater share holds every smaller one."""
+    if share >= 1:
+        return dataset
+    numbers = dataset.train_numbers
+    count = max(1, round(share * len(numbers)))
+    order = shuffled(key_of(seed, "curve"), np.arange(len(numbers)), len(numbers))
+    return replace(dataset, train_numbers=sorted(numbers[place] for place in order[:count].tolist()))
+
+
+def curve_of(run: Run, recipe: DistillRecipe, texts: int, go: Go, control: Control) -> list[dict[str, Any]]:
+    """The metrics of students of fewer texts, each a run inside `run/curve` that can be resumed like the whole.
+
+    `recipe` is that of the run itself, with its plan: so they make as many steps, and the cache has their teacher's
+    outputs.
+    """
+    points = []
+    for halvings in range(recipe.distill.curve - 1, 0, -1):
+        share = 0.5**halvings
+        count = max(1, round(share * texts))
+        if count < MIN_TEXTS:
+            continue
+        part = Run(run.inside / "curve" / f"1-of-{2**halvings}")
+        data, settings = replace(recipe.data, share=share * recipe.data.share), replace(recipe.distill, curve=0)
+        smaller = replace(recipe, out=str(part.folder), data=data, distill=settings)
+        with part.held():
+            part.tidy()
+            if not part.recipe.exists():
+                write_toml(smaller, part.recipe)
+            control.log(f"curve: a student of {count:,} texts")
+            model = go(part, smaller, control)
+        points.append(point_of(model, recipe.distill.metric, count))
+    return points

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
@@ -9,23 +10,135 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from weft.checkpoint.families import Family, find_size
 from weft.checkpoint.folder import LoadedModel
 from weft.config import changed
-from weft.distillation.context import Distillation
-from weft.distillation.recipe import DistillRecipe
-from weft.errors import UserError
+from weft.distillation.recipe import DistillRecipe, DistillSection
+from weft.distillation.teacher_outputs import Distillation
+from weft.errors import UserError, shown
+from weft.objectives.base import Objective, SoftTargets
+from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
 from weft.progress import Log
 from weft.pruning.layers import can_take, evenly, with_layers
 from weft.pruning.vocabulary import best_of, counted, with_vocabulary
-from weft.runs.architecture import both_ways, size_of, sizes_of, vocabulary_for
-from weft.runs.initial import Beginning, from_folder
-from weft.runs.sections import TokenizerSection
+from weft.runs.architecture import Beginning, both_ways, from_folder, size_of, sizes_of, vocabulary_for
+from weft.runs.recipes import TokenizerSection
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import new
 from weft.text.tokenizers.pruning import pruned_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
+
+# Stacks of the one kind of layer that all of these are made of.
+FAMILIES = ("bert", "roberta", "xlm-roberta", "albert", "distilbert", "openai-gpt", "gpt2")
+
+
+def matched(objective: Objective, teacher: LoadedModel, student: LoadedModel, settings: DistillSection) -> Objective:
+    """The objective, and beside it the hidden states that `settings.match` names; alone where it names none."""
+    return along(objective, teacher, student, settings, None) if settings.match else objective
+
+
+def along(
+    objective: Objective, teacher: LoadedModel, student: LoadedModel, settings: DistillSection, soft: SoftTargets | None
+) -> MatchedStates:
+    """An objective with a teacher that reads every batch: its hidden states, and with `soft` its words too."""
+    match = tuple(dict.fromkeys(settings.match))
+    if teacher.exported:
+        raise UserError(f"a model for {teacher.card.backend} has no hidden states; take the one it was made of")
+    tokens = common_tokens(teacher, student)
+    like = next(student.network.parameters())
+    teacher.network.to(like.dtype)
+    if not match:
+        return MatchedStates(objective, TeacherNetwork(teacher.network, tokens), match, soft=soft)
+    for who, opened in (("teacher", teacher), ("student", student)):
+        if opened.family.name not in FAMILIES:
+            raise UserError(
+                f"the {who} is of family {opened.family.name}, which has no layers to compare: "
+                f"match is for {', '.join(FAMILIES)}"
+            )
+    networks: tuple[Any, Any] = (student.network, teacher.network)
+    attentions = [network.layers[-1].attention for network in networks]
+    if attentions[0].causal != attentions[1].causal and {"attention", "relations"} & set(match):
+        ways = ["back only" if attention.causal else "both ways" for attention in attentions]
+        raise UserError(f"the student looks {ways[0]} and the teacher {ways[1]}: attention and relations cannot match")
+    last = (student.config.layers, teacher.config.layers)
+    pairs = layer_pairs(settings.map, *last)
+    inner, their_inner = (attention.heads * attention.head_width for attention in attentions)
+    return MatchedStates(
+        objective,
+        TeacherNetwork(teacher.network, tokens),
+        match,
+        settings.weight,
+        pairs,
+        last,
+        relation_heads(inner, their_inner, attentions[1].heads),
+        attentions[0].causal,
+        _beside(match, pairs, student.config.width, teacher.config.width, like),
+        soft,
+    )
+
+
+def layer_pairs(text: str, layers: int, theirs: int) -> tuple[tuple[int, int], ...]:
+    """Which layer of the student answers to which of the teacher's, from 1; 0 stands for the embeddings."""
+    if text == "even":
+        return ((0, 0), *((layer, max(1, math.floor(layer * theirs / layers + 0.5))) for layer in range(1, layers + 1)))
+    if text == "last":
+        return ((layers, theirs),)
+    if not re.fullmatch(r"\d{1,4}:\d{1,4}(,\d{1,4}:\d{1,4})*", text):
+        raise UserError(f"map must be even, last, or pairs of layers such as 1:2,2:4, not {shown(text)!r}")
+    pairs = tuple((int(here), int(there)) for here, there in re.findall(r"(\d+):(\d+)", text))
+    for here, there in pairs:
+        if here > layers or there > theirs:
+            raise UserError(
+                f"map {here}:{there}: the student has {layers} layers and the teacher {theirs} (0: the embeddings)"
+            )
+        if (here == 0) != (there == 0):
+            raise UserError(f"map {here}:{there}: embeddings (0) answer to embeddings, as 0:0")
+    if not any(here for here, _ in pairs):
+        raise UserError("map 0:0: name a layer, too")
+    return tuple(dict.fromkeys(pairs))
+
+
+def relation_heads(inner: int, theirs: int, heads: int) -> int:
+    """Into how many both can be cut: the teacher's own number, or the next smaller one that fits."""
+    return max(number for number in range(1, heads + 1) if inner % number == 0 and theirs % number == 0)
+
+
+def common_tokens(teacher: LoadedModel, student: LoadedModel) -> Tensor | None:
+    """Which of the teacher's tokens each of the student's is; None: the two vocabularies are the same."""
+    one, other = tokenizer_of(teacher), tokenizer_of(student)
+    theirs, ours = one.tokens, other.tokens
+    rest = [token for token in ours if token not in theirs]
+    if rest or one.kind != other.kind:
+        why = f"{shown(rest[0])!r} is no token of the teacher's" if rest else f"one is {one.kind}, one {other.kind}"
+        raise UserError(
+            f"a teacher that runs along reads the student's own tokens, but their vocabularies differ: {why}; "
+            "give the student the teacher's tokenizer, or leave out match"
+        )
+    if all(theirs[token] == number for token, number in ours.items()) and len(ours) == len(theirs):
+        return None
+    tokens = torch.zeros(student.config.vocabulary, dtype=torch.int64)  # ids without a token are never read
+    for token, number in ours.items():
+        tokens[number] = theirs[token]
+    return tokens
+
+
+def _beside(
+    match: tuple[str, ...], pairs: tuple[tuple[int, int], ...], width: int, theirs: int, like: Tensor
+) -> nn.ModuleDict:
+    """One map for the embeddings and one for all layers, as in TinyBERT, and one for the cosine."""
+    names = []
+    if "states" in match:
+        names += ["embeddings"] if (0, 0) in pairs else []
+        names += ["states"] if pairs != ((0, 0),) else []
+    names += ["cosine"] if "cosine" in match else []
+    if width == theirs:
+        names = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # a run that goes on reads them from its checkpoint; a run done again begins the same
+        return nn.ModuleDict({name: nn.Linear(width, theirs, dtype=like.dtype) for name in names})
+
 
 SIZE = r"([1-9][0-9]{0,3})x([1-9][0-9]{0,5})"
 SAME_LAYERS = {("bert", "distilbert")}  # a teacher's family, and one that is built from the same layers
@@ -123,7 +236,7 @@ def begun_student(
 ) -> Beginning:
     """The student with these heads, before it has learned anything; and whether its `head` is new."""
     recipe, teacher = context.recipe, context.teacher
-    lineage = find_student(recipe, teacher, context.log)
+    lineage = find_student(recipe, teacher, context.control.log)
     if isinstance(lineage, Path):
         same = (teacher.card.task or "", teacher.card.labels or ())
         return _noted(context, from_folder(lineage, heads, head, same, recipe.seed), f"the folder {lineage.name}")
@@ -165,21 +278,18 @@ def _tokens(
     if own is not None:
         given = TokenizerSection(size=size) if own == "learned" else TokenizerSection(folder=own)
         alone = lineage.family.speaks and not lineage.family.reads
-        learned = vocabulary_for(
-            context.run, given, lineage.family, alone, texts(), context.stop, context.log, context.progress
-        )
+        learned = vocabulary_for(context.run, given, lineage.family, alone, texts(), context.control)
         return StudentTokens(learned, None)
     if size is None:
         return StudentTokens(teacher.tokenizer, teacher.target_tokenizer)
     if teacher.target_tokenizer is not None:
         raise UserError("a teacher of two vocabularies is not cut down: --tokenizer learned, or leave --vocabulary")
     tokenizer = tokenizer_of(teacher)
-    with context.progress("counting tokens", "texts") as advance:
-        watched = context.stop.watched(advance, "stopped while counting tokens")
-        counts = counted(tokenizer, _watched(texts(), watched))
+    with context.control.count("counting tokens", "texts", "stopped while counting tokens") as advance:
+        counts = counted(tokenizer, _watched(texts(), advance))
     kept, characters = best_of(tokenizer, counts, size)
     pruned, kept = pruned_tokenizer(tokenizer, kept, characters)
-    context.log(f"vocabulary: {len(kept):,} of the teacher's {tokenizer.vocabulary:,} tokens")
+    context.control.log(f"vocabulary: {len(kept):,} of the teacher's {tokenizer.vocabulary:,} tokens")
     return StudentTokens(pruned, None, kept, characters)
 
 
@@ -247,12 +357,12 @@ def _noted(context: Distillation, beginning: Beginning, start: str) -> Beginning
     model, teacher = beginning.opened, context.teacher
     ours, theirs = parameters_of(model), sum(map(parameters_of, context.models))
     who = "teacher" if len(context.models) == 1 else f"{len(context.models)} teachers"
-    context.log(
+    context.control.log(
         f"student: {model.family.name}, {size_of(model.config)}, {ours:,} parameters, from {start}; "
         f"{who}: {teacher.family.name}, {size_of(teacher.config)}, {theirs:,} parameters"
     )
     if ours >= theirs:
-        context.log(f"weft: note: the student is not smaller than its teacher: {ours:,} parameters against {theirs:,}")
+        context.control.note(f"the student is not smaller than its teacher: {ours:,} parameters against {theirs:,}")
     return beginning
 
 

@@ -11,26 +11,159 @@ import json
 import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
+from torch import Tensor
 
+from weft.budget import BUDGET, by_budget
+from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.tensors import save_tensors
-from weft.distillation.teacher_cache import Teacher, TeacherReads, cached_shards
+from weft.config import read_record
+from weft.data.masking import shift
+from weft.data.rows import Drawn, Framed, PackedRows
+from weft.data.shards import TEACHERS, CacheFolder, Places, manifest_of
+from weft.distillation.recipe import DistillRecipe
 from weft.errors import UserError
-from weft.files import check_readable, reason, unwritable
-from weft.progress import Log, Progress
+from weft.files import check_readable, reason, unwritable, whole_file, write_json
+from weft.nn.heads import in_full
+from weft.nn.rows import Batch, Ragged
+from weft.objectives.base import LOGPROBS, REST, TOKENS
+from weft.progress import Log
 from weft.tasks.base import Example, Task
 from weft.tasks.forward import chunked, framing_for
+from weft.tasks.output_checks import unseen_in_words
 from weft.tasks.teacher_arrays import TeacherArrays
-from weft.training.signals import Stop
+from weft.text.paths import digest_of
+from weft.training.run import Run
+from weft.training.signals import Control
+
+T = TypeVar("T")
+READS = "teacher_reads.json"  # in the inside of a run folder
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A teacher and its folder."""
+
+    model: LoadedModel
+    folder: Path
+    digest: str
+
+    @classmethod
+    def of(cls, model: LoadedModel, folder: Path) -> Teacher:
+        return cls(model, folder, digest_of_folder(folder))
+
+
+def digest_of_folder(folder: Path) -> str:
+    """A hash of a model: of all its files but the record of its training."""
+    whole = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and name.parts[0] != "run" and not any(part.startswith(".") for part in name.parts):
+            whole.update(json.dumps(str(name)).encode())
+            whole.update(digest_of(path))
+    return whole.hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingShard:
+    """A shard that a teacher is reading: how many examples, and the file that is there when it has been written."""
+
+    shard: str
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadRecord:
+    """`teacher_reads.json`."""
+
+    read: int = 0
+    pending: PendingShard | None = None
+
+
+class TeacherReads:
+    """Examples, or places of a text, that a teacher had to read, counted over all processes of a run."""
+
+    def __init__(self, inside: Path | None = None) -> None:
+        self.path = None if inside is None else inside / READS
+        known = self.path is not None and self.path.is_file()
+        record = read_record(ReadRecord, self.path) if known and self.path is not None else ReadRecord()
+        self.total = record.read
+        # A process that was killed right after it wrote a shard had no time left to count it.
+        if record.pending is not None and Path(record.pending.shard).exists():
+            self.total += record.pending.count
+
+    @contextmanager
+    def shard(self, path: Path, count: int) -> Iterator[None]:
+        """A teacher reads one shard; if it is not written in the end it does not count, since it is read again."""
+        self._note(pending={"shard": str(path.absolute()), "count": count})
+        try:
+            yield
+            self.total += count
+        finally:
+            self._note()
+
+    def _note(self, **more: Any) -> None:
+        if self.path is not None:
+            write_json(self.path, {"read": self.total, **more})
+
+
+def cached_shards(
+    key: Sequence[Any],
+    source: str,
+    shards: Sequence[tuple[str, int]],
+    write: Callable[[int, Path], None],
+    check: Callable[[], None],
+    reads: TeacherReads,
+    log: Log,
+) -> tuple[list[Path], int]:
+    """The files of these shards (name and number of examples), and how many examples were read to write missing ones.
+
+    `write` writes the n-th; `source` is for `weft cache list`; `check` may raise to stop waiting for another process.
+    """
+    cache = CacheFolder(TEACHERS, key, lambda: log("weft: note: another process runs this teacher; waiting for it"))
+    paths, read = [cache.path / name for name, _ in shards], 0
+
+    def make(number: int) -> None:
+        with reads.shard(manifest_of(paths[number]), shards[number][1]):
+            write(number, paths[number])
+            cache.seal(paths[number], source)
+
+    for number, (path, (_, count)) in enumerate(zip(paths, shards, strict=True)):
+        read += count if cache.make(manifest_of(path), partial(make, number), check) else 0
+    cache.touch()
+    return paths, read
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """A run folder and its recipe, the teachers, and whom to report to."""
+
+    run: Run
+    recipe: DistillRecipe
+    teachers: Sequence[Teacher]
+    device: torch.device
+    control: Control
+
+    @property
+    def models(self) -> list[LoadedModel]:
+        return [teacher.model for teacher in self.teachers]
+
+    @property
+    def teacher(self) -> LoadedModel:
+        """The first of them, whose layers, vocabulary and window a student may take."""
+        return self.teachers[0].model
+
 
 FORMAT = 2
 SHARD = 1024  # examples in a file
@@ -40,8 +173,9 @@ ENDS = ".ends"  # after the name of an array: where its part for each example en
 class TeacherOutputs(Sequence[TeacherArrays]):
     """The outputs for some examples, read one by one when they are asked for."""
 
-    def __init__(self, read: Callable[[int], TeacherArrays], numbers: Sequence[int]) -> None:
+    def __init__(self, read: Callable[[int], TeacherArrays], numbers: Sequence[int], forwards: int = 0) -> None:
         self.read, self.numbers = read, numbers
+        self.forwards = forwards  # of all teachers: examples that one of them had to read
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -80,24 +214,14 @@ class ShardReader:
         return outputs
 
 
-@dataclass(frozen=True)
-class CachedOutputs:
-    """The outputs of all teachers together, and how many examples were read for them."""
-
-    outputs: TeacherOutputs
-    forwards: int  # of all teachers: examples that one of them had to read
-
-
 def teacher_outputs(
     task: Task,
     teachers: Sequence[Teacher],
     examples: Sequence[Example],
     parts: Sequence[int],
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    control: Control,
     reads: TeacherReads | None = None,
-) -> CachedOutputs:
+) -> TeacherOutputs:
     """The outputs of the teachers for all examples, from the cache as far as it has them.
 
     `parts`: how many examples are of each file or kind of files; shards begin anew with each, so that the same texts
@@ -116,52 +240,46 @@ def teacher_outputs(
     forwards, readers = 0, list[ShardReader]()
     for number, teacher in enumerate(teachers, 1):
         name = "teacher" if len(teachers) == 1 else f"teacher {number}"
-        with progress(f"{name} reads", "texts") as advance:
-            paths, read = _cached(task, teacher, shards, stop, log, advance, reads or TeacherReads())
+        with control.progress(f"{name} reads", "texts") as advance:
+            paths, read = _cached(task, teacher, shards, control, advance, reads or TeacherReads())
         cached = ", all from the cache" if not read else ", the others from the cache" if read < len(examples) else ""
-        log(f"{name}: {len(examples):,} texts, {read:,} read anew{cached}")
+        control.log(f"{name}: {len(examples):,} texts, {read:,} read anew{cached}")
         forwards += read
         readers.append(ShardReader(paths, [len(shard) for shard in shards]))
     read_one = readers[0] if len(readers) == 1 else lambda place: task.average([read(place) for read in readers])
-    return CachedOutputs(TeacherOutputs(read_one, range(len(examples))), forwards)
+    return TeacherOutputs(read_one, range(len(examples)), forwards)
 
 
 def _cached(
     task: Task,
     teacher: Teacher,
     shards: Sequence[Sequence[Example]],
-    stop: Stop,
-    log: Log,
+    control: Control,
     advance: Callable[[int], None],
     reads: TeacherReads,
 ) -> tuple[list[Path], int]:
     """The shards of one teacher, written where they are missing; and how many examples it read for that."""
+    windows = framing_for(teacher.model)
+
+    def outputs(examples: Sequence[Example]) -> Iterator[TeacherArrays]:
+        for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):
+            control.stop.check("stopped while the teacher reads; its outputs so far are cached")
+            yield from task.teacher_outputs(teacher.model, windows, chunk)
+            advance(len(chunk))
+
+    def digest(examples: Sequence[Example]) -> str:
+        keys = (json.dumps(task.teacher_key(example)) + "\n" for example in examples)
+        return hashlib.sha256("".join(keys).encode()).hexdigest()[:32]
+
     return cached_shards(
         [FORMAT, SHARD, teacher.digest, task.name, task.teacher_settings],
         f"teacher {teacher.folder}",
-        [(f"{_digest(task, shard)}.safetensors", len(shard)) for shard in shards],
-        lambda number, path: _write(path, _outputs(task, teacher, shards[number], stop, advance)),
-        lambda: stop.check("stopped while another process runs the teacher"),
+        [(f"{digest(shard)}.safetensors", len(shard)) for shard in shards],
+        lambda number, path: _write(path, outputs(shards[number])),
+        lambda: control.stop.check("stopped while another process runs the teacher"),
         reads,
-        log,
+        control.log,
     )
-
-
-def _digest(task: Task, examples: Sequence[Example]) -> str:
-    whole = hashlib.sha256()
-    for example in examples:
-        whole.update(json.dumps(task.teacher_key(example)).encode() + b"\n")
-    return whole.hexdigest()[:32]
-
-
-def _outputs(
-    task: Task, teacher: Teacher, examples: Sequence[Example], stop: Stop, advance: Callable[[int], None]
-) -> Iterator[TeacherArrays]:
-    windows = framing_for(teacher.model)
-    for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):
-        stop.check("stopped while the teacher reads; its outputs so far are cached")
-        yield from task.teacher_outputs(teacher.model, windows, chunk)
-        advance(len(chunk))
 
 
 def _write(path: Path, outputs: Iterator[TeacherArrays]) -> None:
@@ -187,7 +305,194 @@ def _write(path: Path, outputs: Iterator[TeacherArrays]) -> None:
 
 def _read(path: Path) -> dict[str, NDArray[Any]]:
     check_readable(path)
+    return _undamaged(load_file, path)
+
+
+def _undamaged(read: Callable[[Path], T], path: Path) -> T:
+    """A shard as `read` reads it; one that cannot be read is named."""
     try:
-        return load_file(path)
+        return read(path)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{path}: damaged ({reason(error)}); remove it and try again") from None
+
+
+TOKEN_FORMAT = 2
+TOKEN_SHARD = 1 << 15  # places in a file
+TOP = 32  # tokens that are kept of an output
+LONG = 1024  # tokens of a window, of a teacher that reads texts of any length
+SCORES = 1 << 24  # logits that are held at once
+
+
+@dataclass(frozen=True)
+class TokenRequest:
+    """Which teachers read which text, and what of their outputs is kept."""
+
+    teachers: Sequence[Teacher]
+    framed: Framed
+    vocabulary: int  # tokens that the student knows
+    temperature: float = 1.0
+    top: int = TOP
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """One output: the likeliest tokens, their log-probabilities, and the probability of all others."""
+        tokens = np.uint16 if self.vocabulary <= 1 << 16 else np.int32
+        k = min(self.top, self.vocabulary)
+        return np.dtype([("tokens", tokens, (k,)), ("logprobs", np.float16, (k,)), ("rest", np.float32)])
+
+    @property
+    def key(self) -> list[Any]:
+        corpus = self.framed.corpus
+        part = [corpus.hash, corpus.begin, corpus.size, *vars(self.framed.frame).values()]
+        digests = sorted(teacher.digest for teacher in self.teachers)
+        return [TOKEN_FORMAT, TOKEN_SHARD, digests, part, self.vocabulary, self.temperature, self.top]
+
+
+@dataclass(frozen=True)
+class TokenOutputs:
+    """The outputs for all places of a text, and how many places a teacher had to read for that."""
+
+    shards: Sequence[NDArray[Any]]
+    forwards: int
+
+    def take(self, places: Places) -> NDArray[Any]:
+        """The outputs at these places."""
+        outputs = np.empty(len(places), dtype=self.shards[0].dtype)
+        numbers = places // TOKEN_SHARD
+        for number in np.unique(numbers):
+            here = numbers == number
+            outputs[here] = self.shards[number][places[here] - number * TOKEN_SHARD]
+        return outputs
+
+
+def token_outputs(
+    request: TokenRequest,
+    progress: Callable[[int], None] = lambda more: None,
+    reads: TeacherReads | None = None,
+    log: Log = lambda text: None,
+) -> TokenOutputs:
+    """The outputs of the teachers, from the cache or made now; `progress` gets numbers of places and may raise."""
+    size = request.framed.size
+    shards = [
+        (f"forecasts-{number:05d}.npy", min(TOKEN_SHARD, size - number * TOKEN_SHARD))
+        for number in range(-(-size // TOKEN_SHARD))
+    ]
+    source = "forecasts of " + ", ".join(str(teacher.folder) for teacher in request.teachers)
+
+    def read(path: Path) -> NDArray[Any]:
+        outputs = np.load(path, mmap_mode="r")
+        if outputs.dtype != request.dtype:
+            raise ValueError("of another kind")
+        return outputs
+
+    def write(number: int, path: Path) -> None:
+        begin = number * TOKEN_SHARD
+        end = min(begin + TOKEN_SHARD, size)
+        shard = np.empty(end - begin, dtype=request.dtype)
+        for first, last, outputs in _windows(request, begin, end, progress):
+            shard[first - begin : last - begin] = outputs
+        with whole_file(path) as file:
+            np.save(file, shard)
+
+    paths, forwards = cached_shards(
+        request.key, source, shards, write, lambda: progress(0), reads or TeacherReads(), log
+    )
+    return TokenOutputs([_undamaged(read, path) for path in paths], forwards)
+
+
+def _windows(
+    request: TokenRequest, begin: int, end: int, progress: Callable[[int], None]
+) -> Iterator[tuple[int, int, NDArray[Any]]]:
+    """The outputs for these places, window by window: first and last place, and the outputs."""
+    configs = [teacher.model.config for teacher in request.teachers]
+    length = min(min(config.context for config in configs), LONG)
+    # Each place has at least half a window before it, or as much as its teacher looks back at.
+    before = min(length // 2, max(length if config.reach is None else config.reach for config in configs))
+    step = max(1, length - before)
+    cuts = [(max(0, first - before), first, min(first + step, end)) for first in range(begin, end, step)]
+    for batch in by_budget(cuts, lambda cut: cut[2] - cut[0], BUDGET):
+        progress(0)
+        rows = [request.framed.read(np.arange(start, last))[0].tolist() for start, _, last in batch]
+        places = [
+            (row, place)
+            for row, (start, first, last) in enumerate(batch)
+            for place in range(first - start, last - start)
+        ]
+        outputs, done = _token_outputs(request, rows, places), 0
+        for _, first, last in batch:
+            yield first, last, outputs[done : done + last - first]
+            done += last - first
+        progress(len(outputs))
+
+
+@torch.inference_mode()
+def _token_outputs(request: TokenRequest, rows: Sequence[list[int]], places: Sequence[tuple[int, int]]) -> NDArray[Any]:
+    """The mean of what the teachers predict after these places of some rows."""
+    hidden = []
+    for teacher in request.teachers:
+        ragged = Ragged.of(list(rows), teacher.model.device)
+        starts = ragged.rows.starts.tolist()
+        at = torch.tensor([starts[row] + place for row, place in places], device=teacher.model.device)
+        hidden.append(teacher.model.network(ragged.tokens, ragged.rows)[at])
+    outputs = np.empty(len(places), dtype=request.dtype)
+    size = max(1, SCORES // request.vocabulary)
+    for first in range(0, len(places), size):
+        here = slice(first, first + size)
+        each = [
+            _logprobs(request, teacher, states[here]) for teacher, states in zip(request.teachers, hidden, strict=True)
+        ]
+        logprobs = each[0] if len(each) == 1 else torch.stack(each).logsumexp(0) - float(np.log(len(each)))
+        tokens, kept, rest = shortened(logprobs, outputs["tokens"].shape[1])
+        outputs["tokens"][here] = tokens.cpu().numpy()
+        outputs["logprobs"][here] = kept.cpu().numpy()
+        outputs["rest"][here] = rest.cpu().numpy()
+    return outputs
+
+
+def _logprobs(request: TokenRequest, teacher: Teacher, states: Tensor) -> Tensor:
+    network: Any = teacher.model.network
+    with unseen_in_words(teacher.model):
+        logits = network.words(states)[:, : request.vocabulary]  # some tables are longer than their vocabulary
+    return (in_full(logits) / request.temperature).log_softmax(-1)
+
+
+def shortened(logprobs: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
+    """n V -> n k, n k, n: the likeliest tokens, their log-probabilities, and the probability of all others."""
+    best = logprobs.topk(k)
+    rest = torch.zeros_like(best.values[:, 0])
+    if k < logprobs.shape[1]:
+        rest = (1 - best.values.double().exp().sum(-1)).clamp(0, 1).to(logprobs.dtype)
+    # A token of probability 0, of a model that counts, has none in half precision either.
+    return best.indices, best.values.clamp_min(-60000.0), rest
+
+
+# ------------------------------------------------------------------------------------------------ what a student reads
+
+
+@dataclass(frozen=True)
+class PlacedRows(PackedRows):
+    """Packed rows that know at which places of the text they stand."""
+
+    def draw(self, epochs: Places, numbers: Places) -> Drawn:
+        return replace(super().draw(epochs, numbers), places=self.places(epochs, numbers)[0])
+
+
+@dataclass(frozen=True)
+class WithTokenOutputs:
+    """Each token predicts the next, with the outputs of the teachers where there are some."""
+
+    outputs: TokenOutputs
+
+    def __call__(self, drawn: Drawn) -> Batch:
+        batch = shift(replace(drawn, places=None))
+        if drawn.places is None:  # held-out text
+            return batch
+        inside = np.ones(len(drawn.tokens), dtype=bool)
+        inside[drawn.starts[1:] - 1] = False
+        outputs = self.outputs.take(drawn.places[inside])
+        soft = {
+            TOKENS: torch.from_numpy(outputs["tokens"].astype(np.int64)),
+            LOGPROBS: torch.from_numpy(outputs["logprobs"].astype(np.float32)),
+            REST: torch.from_numpy(np.ascontiguousarray(outputs["rest"])),
+        }
+        return replace(batch, targets={**batch.targets, **soft})

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
+from torch import Tensor, nn
 
 from weft.backends.ct2_files import ENGINE
+from weft.backends.ct2_table import named_tokens, settings_of
 from weft.backends.ctranslate2 import HEADS, kept_names
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.save import write_files
@@ -17,10 +23,18 @@ from weft.checkpoint.tensors import save_tensors
 from weft.data.columns import paired_columns
 from weft.data.tables import Table
 from weft.errors import UserError, shown
-from weft.exporters.ct2_specs import spec_of
 from weft.files import unwritable
+from weft.models.bert import Bert
+from weft.models.distilbert import DistilBert
+from weft.models.gpt import Gpt
+from weft.models.roberta import Roberta
+from weft.models.t5 import T5
+from weft.models.transformer import Transformer, of_decoder
+from weft.nn.layers import Layer
+from weft.nn.positions import WAVES, Positions
 from weft.text.rows import SUFFIXES
 from weft.text.sources import format_suffix
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
 
 Precision = Literal["fp32", "fp16", "int8"]
@@ -75,3 +89,260 @@ def read_from(data: Any, columns: Mapping[str, str]) -> list[str]:
     if not any(text.strip() for text in texts):
         raise UserError(f"{whole.name}: there are no texts")
     return texts
+
+
+ENCODERS = (Bert, DistilBert, Roberta)
+READERS = (Transformer, T5)
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "tanh": "Tanh"}
+
+
+def spec_of(opened: LoadedModel) -> Any:
+    """The whole model as a spec, with its vocabularies and the tokens that the engine must know by name."""
+    network, family = opened.network, opened.family
+    if opened.config.layer_heads is not None:
+        raise UserError("CTranslate2 has one number of heads for all layers, and this model has several; try --to onnx")
+    if isinstance(network, ENCODERS):
+        return _encoder_model(opened)
+    if isinstance(network, Gpt):
+        if set(opened.heads) != {"words"}:
+            raise UserError(
+                "CTranslate2 runs decoders only to generate text, and this one has another head; try --to onnx"
+            )
+        return _decoder_model(opened)
+    if isinstance(network, READERS) and "words" in opened.heads:
+        return _sequence_model(opened)
+    raise UserError(f"CTranslate2 cannot run a {family.name} model")
+
+
+def words_of(name: str) -> Any:
+    """A module of CTranslate2's specs."""
+    try:
+        return import_module(f"ctranslate2.specs.{name}")
+    except ImportError:
+        raise UserError("CTranslate2 needs the package ctranslate2: pip install 'weft[fast-cpu]'") from None
+
+
+# ------------------------------------------------------------------------------------------------ the three models
+
+
+def _encoder_model(opened: LoadedModel) -> Any:
+    specs = words_of("transformer_spec")
+
+    network: Any = opened.network
+    config = opened.config
+    _check_mix(config)
+    segments = network.segments
+    encoder = specs.TransformerEncoderSpec(
+        config.layers,
+        config.heads,
+        num_source_embeddings=1 if segments is None else 2,
+        embeddings_merge=words_of("common_spec").EmbeddingsMerge.ADD,
+        layernorm_embedding=True,
+        **_usual(config),
+        **_turning(config, causal=False),
+    )
+    encoder.scale_embeddings = False
+    encoder.embeddings[0].weight = _array(network.tokens.weight)
+    if segments is not None:
+        encoder.embeddings[1].weight = _array(segments.weight)
+    _fill_norm(encoder.layernorm_embedding, network.embedding_norm)
+    _fill_places(encoder, network.positions)
+    _fill_layers(encoder.layer, network.layers)
+    if config.norm_place == "before":
+        _fill_norm(encoder.layer_norm, network.final_norm)
+    spec = specs.TransformerEncoderModelSpec(encoder)
+    words = named_tokens(opened.tokenizer, config.vocabulary)
+    spec.register_vocabulary(words)
+    _fill_config(spec.config, "TransformerEncoderSpec", config, opened.tokenizer, words)
+    return spec
+
+
+def _decoder_model(opened: LoadedModel) -> Any:
+    specs = words_of("transformer_spec")
+
+    network: Any = opened.network
+    config = opened.config
+    _check_mix(config)
+    decoder = specs.TransformerDecoderSpec(
+        config.layers,
+        config.heads,
+        with_encoder_attention=False,
+        **_usual(config),
+        **_turning(config, causal=True),
+    )
+    decoder.scale_embeddings = False
+    _fill_decoder(decoder, network, network.layers, network.final_norm, config)
+    spec = specs.TransformerDecoderModelSpec(decoder)
+    words = named_tokens(opened.tokenizer, config.vocabulary)
+    spec.register_vocabulary(words)
+    _fill_config(spec.config, "TransformerDecoderSpec", config, opened.tokenizer, words)
+    return spec
+
+
+def _sequence_model(opened: LoadedModel) -> Any:
+    specs = words_of("transformer_spec")
+
+    network: Any = opened.network
+    config = opened.config
+    near = isinstance(network, T5)
+    inside = config if near else of_decoder(config)
+    encoder = specs.TransformerEncoderSpec(
+        config.layers,
+        config.heads,
+        relative_attention_bias=near,
+        **_usual(config),
+        **({} if near else _turning(config, causal=False)),
+    )
+    decoder = specs.TransformerDecoderSpec(
+        len(network.decoder),
+        inside.heads,
+        relative_attention_bias=near,
+        **_usual(inside),
+        **({} if near else _turning(inside, causal=True)),
+    )
+    scale = config.width**0.5 if not near and config.scaled else 1.0
+    encoder.scale_embeddings, decoder.scale_embeddings = scale, scale
+    if near and config.scaled:
+        decoder.scale_outputs = config.width**-0.5
+    table = network.tokens if near or network.source_tokens is None else network.source_tokens
+    encoder.embeddings[0].weight = _array(table.weight)
+    _fill_layers(encoder.layer, network.encoder)
+    if config.norm_place == "before":
+        _fill_norm(encoder.layer_norm, network.encoder_norm)
+    if near:
+        _fill_distances(encoder.layer, network.encoder_positions)
+        _fill_distances(decoder.layer, network.decoder_positions)
+    else:
+        _fill_places(encoder, network.positions)
+    _fill_decoder(decoder, network, network.decoder, network.decoder_norm, config)
+    spec = specs.TransformerSpec(encoder, decoder)
+    read = named_tokens(opened.tokenizer, table.weight.shape[0])
+    written = named_tokens(opened.writer, config.vocabulary)
+    spec.register_source_vocabulary(read)
+    spec.register_target_vocabulary(written)
+    _fill_config(spec.config, "TransformerSpec", config, opened.writer, written)
+    return spec
+
+
+# ----------------------------------------------------------------------------------------------------- the settings
+
+
+def _usual(config: Any) -> dict[str, Any]:
+    """Settings that every stack of layers has."""
+    plain = config.activation.removeprefix("gated-")
+    return {
+        "pre_norm": config.norm_place == "before",
+        "activation": words_of("common_spec").Activation[ACTIVATIONS[plain]],
+        "ffn_glu": plain != config.activation,
+        "rms_norm": config.norm != "layer",
+        "head_dim": config.head_width or config.width // config.heads,
+    }
+
+
+def _turning(config: Any, causal: bool) -> dict[str, Any]:
+    """Positions that are no table: queries and keys that are turned, or scores that fall with the distance."""
+    if config.positions == "rotary":
+        return {"rotary_dim": 0, "rotary_interleave": False}
+    if config.positions == "alibi":
+        if not causal:
+            raise UserError("CTranslate2 has alibi positions for decoders only")
+        return {"alibi": True, "alibi_use_positive_positions": True}
+    return {}
+
+
+def _check_mix(config: Any) -> None:
+    if config.mix:
+        raise UserError("CTranslate2 returns the last layer only, and the heads of this model read a mix of all layers")
+
+
+def _fill_config(settings: Any, spec: str, config: Any, tokenizer: Tokenizer | None, words: Sequence[str]) -> None:
+    """The engine's own settings, such as the tokens that it must know by name."""
+    for name, value in settings_of(config, spec, tokenizer, words).items():
+        if name != "multi_query_attention":  # the engine's spec says it by itself
+            setattr(settings, name, value)
+
+
+# ------------------------------------------------------------------------------------------------------ the weights
+
+
+def _fill_decoder(spec: Any, network: Any, layers: Iterable[Any], final: nn.Module, config: Any) -> None:
+    """The tables, the layers and the scores of words of what writes."""
+    spec.embeddings.weight = _array(network.tokens.weight)
+    if "position_encodings" in vars(spec):
+        _fill_places(spec, network.positions)
+    _fill_layers(spec.layer, layers)
+    if config.norm_place == "before":
+        _fill_norm(spec.layer_norm, final)
+    head = network.heads["words"]
+    spec.projection.weight = spec.embeddings.weight if head.decoder is None else _array(head.decoder.weight)
+    if head.bias is not None:
+        spec.projection.bias = _array(head.bias)
+
+
+def _fill_layers(specs: Sequence[Any], layers: Iterable[Any]) -> None:
+    for spec, layer in zip(specs, layers, strict=True):
+        assert isinstance(layer, Layer)
+        _fill_linear(spec.self_attention.linear[0], layer.attention.qkv)
+        _fill_linear(spec.self_attention.linear[1], layer.attention.output)
+        _fill_norm(spec.self_attention.layer_norm, layer.attention_norm)
+        if layer.attention.scale is not None:
+            spec.self_attention.queries_scale = layer.attention.scale
+        if layer.reads:
+            for inner, module in zip(
+                spec.attention.linear, (layer.cross.query, layer.cross.key_value, layer.cross.output), strict=True
+            ):
+                _fill_linear(inner, module)
+            _fill_norm(spec.attention.layer_norm, layer.cross_norm)
+            if layer.cross.scale is not None:
+                spec.attention.queries_scale = layer.cross.scale
+        up = layer.feedforward.up
+        if layer.feedforward.gated:  # the first half is bent, and multiplied by the second
+            weights = up.weight.chunk(2)
+            biases = (None, None) if up.bias is None else up.bias.chunk(2)
+            for part, weight, bias in zip((spec.ffn.linear_0, spec.ffn.linear_0_noact), weights, biases, strict=True):
+                part.weight = _array(weight)
+                if bias is not None:
+                    part.bias = _array(bias)
+        else:
+            _fill_linear(spec.ffn.linear_0, up)
+        _fill_linear(spec.ffn.linear_1, layer.feedforward.down)
+        _fill_norm(spec.ffn.layer_norm, layer.feedforward_norm)
+
+
+def _fill_linear(spec: Any, module: nn.Linear) -> None:
+    spec.weight = _array(module.weight)
+    if module.bias is not None:
+        spec.bias = _array(module.bias)
+
+
+def _fill_norm(spec: Any, module: Any) -> None:
+    spec.gamma = _array(module.weight)
+    if isinstance(module, nn.LayerNorm) and module.bias is not None:
+        spec.beta = _array(module.bias)
+
+
+def _fill_distances(specs: Sequence[Any], near: Any) -> None:
+    """T5's biases by distance: one table, which every layer of a stack reads."""
+    table = _array(near.table.weight)
+    for spec in specs:
+        spec.self_attention.relative_attention_bias = table
+        spec.self_attention.relative_attention_max_distance = np.dtype("int32").type(near.farthest)
+
+
+def _fill_places(spec: Any, positions: Positions) -> None:
+    """The table of positions, worked out where it is not learned; without one the engine would use its own."""
+    if positions.kind in ("rotary", "alibi"):
+        return
+    if positions.table is not None:
+        spec.position_encodings.encodings = _array(positions.table.weight[positions.unused :])
+        return
+    if positions.context > WAVES:
+        raise UserError(f"a context of {positions.context} tokens is too long for CTranslate2's table of positions")
+    zeros = torch.zeros(positions.context, positions.width)
+    with torch.no_grad():
+        spec.position_encodings.encodings = _array(positions.add(zeros, torch.arange(positions.context)))
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    # A copy: the engine's quantization multiplies in place, and these are the weights of a model that others hold.
+    return np.array(tensor.detach().float().cpu().numpy(), order="C", copy=True)

@@ -2,22 +2,289 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
 from weft.backends.onnx import GRAPH, WORDS
+from weft.backends.onnx_graph import FORMAT, OPSET, RUNTIME
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.save import write_files
-from weft.errors import UserError
-from weft.exporters.onnx_builder import Graph, Precision, Range
-from weft.exporters.onnx_networks import FAMILIES, words_of
-from weft.exporters.traced import write_traced, write_traced_words
+from weft.errors import UserError, shown
+from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Range
+from weft.files import write_bytes
+from weft.models.cnn import sight
+from weft.nn.heads import DeepLabelHead, MaskedWordHead
+from weft.nn.positions import alibi_slopes
+from weft.nn.rows import Rows
 from weft.tasks.registry import task_class
 from weft.version import VERSION
+
+Sizes = Mapping[str, list[Any]]
+ENTRANCE = ("input_ids", "attention_mask")  # as others call them
+
+
+# -------------------------------------------------------------------------------------------------- encoders
+
+
+def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
+    """BERT and its relatives, and GPT: tables, layers, head."""
+    network: Any = opened.network
+    inputs: dict[str, list[Any]] = {name: ["batch", "length"] for name in ENTRANCE}
+    x = graph.table("input_ids", network.tokens, network.tokens.weight)
+    causal = opened.family.speaks
+    if network.segments is not None:
+        if opened.config.segments > 1:
+            inputs["token_type_ids"] = ["batch", "length"]
+            x = graph.op("Add", x, graph.op("Gather", graph.weight(id(network), "segments", network.segments.weight),
+                                            "token_type_ids"))  # fmt: skip
+        else:
+            x = graph.op("Add", x, graph.weight(id(network), "segment", network.segments.weight[0]))
+    x = _positions(graph, x, network.positions)
+    if network.embedding_norm is not None:
+        x = graph.norm(x, network.embedding_norm)
+    x = graph.flat(x, network.tokens.weight.shape[1])  # N W
+    if network.widened is not None:
+        x = graph.linear(x, network.widened)
+    bias = _bias(graph, network.positions, causal)
+    layers = list(network.layers)
+    layers = layers * opened.config.layers if opened.family.name == "albert" else layers
+    by_row = head == "classify"
+    place = _last(graph) if causal else FIRST
+    seen = [x]
+    for number, layer in enumerate(layers):
+        # Of the last layer a label needs one place only, and all that the others would cost is saved.
+        alone = by_row and number == len(layers) - 1 and network.mix is None
+        one = _padding(graph) if alone and causal and network.positions.kind != "alibi" else bias
+        if alone and network.positions.kind == "alibi":
+            alone, one = False, bias
+        x = graph.layer(x, layer, one, place if alone else None)
+        seen.append(x)
+    x = graph.norm(x, network.final_norm)
+    alone = by_row and network.mix is None and network.positions.kind != "alibi"
+    if network.mix is not None:
+        x = _mixed(graph, network.mix, [*seen[:-1], x])
+    if not by_row:
+        x = graph.dense(x)  # B T W
+    elif not alone:
+        x = graph.pick(x, place)  # B W
+    return inputs, _head_outputs(graph, opened, head, x)
+
+
+def _head_outputs(graph: Graph, opened: LoadedModel, head: str | None, x: str) -> Sizes:
+    """The head, and its outputs by their usual names."""
+    network: Any = opened.network
+    if head in (None, "words"):
+        graph.named("last_hidden_state", x)
+        return {"last_hidden_state": ["batch", "length", "width"]}
+    module = network.heads[head]
+    if head == "classify" and network.pooler is not None and "classify" in network.POOLED:
+        x = graph.op("Tanh", graph.linear(x, network.pooler.dense, small=True))
+    if isinstance(module, DeepLabelHead):
+        x = graph.activate(graph.linear(x, module.dense, small=True), module.activation)
+    x = graph.linear(x, module.output, small=True)
+    outputs = opened.heads[head]
+    if head == "answer":
+        for name, end in zip(("start_logits", "end_logits"), graph.op("Split", x, outputs=2, axis=-1, num_outputs=2),
+                             strict=True):  # fmt: skip
+            graph.named(name, graph.op("Squeeze", end, graph.constant([-1], np.int64)))
+        return {"start_logits": ["batch", "length"], "end_logits": ["batch", "length"]}
+    graph.named("logits", x)
+    return {"logits": ["batch", "length", outputs] if head == "tag" else ["batch", outputs]}
+
+
+def _positions(graph: Graph, x: str, positions: Any) -> str:
+    """B T W with what a place adds to its token."""
+    if positions.kind in ("alibi", "none"):
+        return x
+    if positions.kind == "rotary":
+        raise UserError("a model with rotary positions cannot be written as ONNX yet")
+    if positions.kind == "learned":
+        table = positions.table.weight
+    else:
+        table = positions._waves(torch.arange(positions.context), torch.float32)
+    if not positions.unused:
+        length = graph.op("Shape", "input_ids", start=1, end=2)
+        ends = [graph.constant([0], np.int64), length, graph.constant([0], np.int64)]
+        return graph.op("Add", x, graph.op("Slice", graph.weight(id(positions), "places", table), *ends))
+    # RoBERTa counts the tokens that are none of the padding, from the row after the padding's.
+    counted = graph.op("CumSum", "attention_mask", graph.constant(1, np.int64))
+    counted = graph.op("Mul", counted, "attention_mask")
+    places = graph.op("Add", counted, graph.constant(positions.unused - 1, np.int64))
+    return graph.op("Add", x, graph.op("Gather", graph.weight(id(positions), "places", table), places))
+
+
+def _padding(graph: Graph) -> str:
+    """B 1 1 T: 0 where a key is a token, and far below any score where it is none."""
+    if "padding" not in graph.known:
+        mask = graph.op("Cast", "attention_mask", to=graph.onnx.TensorProto.FLOAT)
+        gone = graph.op("Mul", graph.op("Sub", graph.constant(1.0), mask), graph.constant(FAR))
+        graph.known["padding"] = graph.op("Unsqueeze", gone, graph.constant([1, 2], np.int64))
+    return graph.known["padding"]
+
+
+def _bias(graph: Graph, positions: Any, causal: bool) -> str:
+    """B or 1, H or 1, T T: what is added to the scores of all layers."""
+    padding = _padding(graph)
+    if not causal and positions.kind != "alibi":
+        return padding
+    length = graph.op("Squeeze", graph.op("Shape", "input_ids", start=1, end=2), graph.constant([0], np.int64))
+    every = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
+    every = graph.op("Cast", every, to=graph.onnx.TensorProto.FLOAT)
+    columns = graph.op("Unsqueeze", every, graph.constant([0], np.int64))
+    ahead = graph.op("Sub", columns, graph.op("Unsqueeze", every, graph.constant([1], np.int64)))  # T T
+    if causal:
+        later = graph.op("Clip", ahead, graph.constant(0.0), graph.constant(1.0))
+        padding = graph.op("Add", padding, graph.op("Mul", later, graph.constant(FAR)))
+    if positions.kind == "alibi":
+        slopes = -alibi_slopes(positions.heads).numpy()[:, None, None]
+        padding = graph.op("Add", padding, graph.op("Mul", graph.op("Abs", ahead), graph.constant(slopes)))
+    return padding
+
+
+def _last(graph: Graph) -> str:
+    """B 1: the place of each row's last token."""
+    length = graph.op("Squeeze", graph.op("Shape", "input_ids", start=1, end=2), graph.constant([0], np.int64))
+    every = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
+    return graph.op("ReduceMax", graph.op("Mul", every, "attention_mask"), graph.constant([1], np.int64), keepdims=1)
+
+
+def _mixed(graph: Graph, mix: Any, states: list[str]) -> str:
+    """The learned mix of all layers."""
+    shares = (mix.shares.softmax(0) * mix.scale).tolist()
+    parts = [graph.op("Mul", state, graph.constant(share)) for state, share in zip(states, shares, strict=True)]
+    return graph.op("Sum", *parts)
+
+
+def words_of(graph: Graph, network: Any) -> None:
+    """The word head as a graph of its own, so that words are scored only at the places asked for."""
+    head = network.heads["words"]
+    if not isinstance(head, MaskedWordHead):
+        raise UserError("a word head of this kind cannot be written as ONNX")
+    x = graph.activate(graph.linear("hidden_states", head.dense, small=True), head.activation)
+    x = graph.norm(x, head.norm)
+    if head.decoder is None:
+        x = graph.map(x, network.tokens, network.tokens.weight, head.bias, "words", False)
+    else:
+        bias = head.bias if head.decoder.bias is None else head.decoder.bias
+        x = graph.map(x, head.decoder, head.decoder.weight, bias, "words", False)
+    graph.named("logits", x)
+
+
+# -------------------------------------------------------------------------------------------------- means and windows
+
+
+def _vectors(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
+    """Averaged word vectors."""
+    network: Any = opened.network
+    x = graph.table("input_ids", network.tokens, network.tokens.weight)
+    if head is not None:
+        mask = _mask(graph)
+        count = graph.op("ReduceSum", mask, graph.constant([1], np.int64), keepdims=0)
+        x = graph.op("ReduceSum", graph.op("Mul", x, mask), graph.constant([1], np.int64), keepdims=0)
+        x = graph.op("Div", x, graph.op("Max", count, graph.constant(1.0)))
+    return {name: ["batch", "length"] for name in ENTRANCE}, _head_outputs(graph, opened, head, x)
+
+
+def _cnn(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
+    """Kim's convolutions: a token and its neighbors, and of each feature map the largest."""
+    network: Any = opened.network
+    x = graph.table("input_ids", network.tokens, network.tokens.weight)
+    if opened.config.both:
+        fixed = graph.op("Gather", graph.weight(id(network), "fixed", network.fixed), "input_ids")
+        x = graph.op("Concat", x, fixed, axis=-1)
+    mask = _mask(graph)
+    x = graph.op("Transpose", graph.op("Mul", x, mask), perm=[0, 2, 1])  # B W T, nothing beyond the ends
+    maps = []
+    for module, kernel in zip(network.convolutions, opened.config.kernels, strict=True):
+        weight = module.weight.unflatten(1, (kernel, network.channels)).transpose(1, 2)  # maps W K
+        left, right = sight(kernel)
+        names = graph.weight(id(module), "kernel", weight), graph.weight(id(module), "bias", module.bias)
+        maps.append(graph.op("Conv", x, *names, kernel_shape=[kernel], pads=[-left, right]))
+    x = graph.op("Transpose", graph.op("Relu", graph.op("Concat", *maps, axis=1)), perm=[0, 2, 1])
+    if head is not None:  # nothing is below 0, so what is no token can be 0
+        x = graph.op("ReduceMax", graph.op("Mul", x, mask), graph.constant([1], np.int64), keepdims=0)
+    return {name: ["batch", "length"] for name in ENTRANCE}, _head_outputs(graph, opened, head, x)
+
+
+# Our gates in the standard's order: of an LSTM enter, show, keep, new; of a GRU keep, reset, new.
+GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
+
+
+def _recurrent(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
+    """LSTM, GRU and the plain cell, one way or both."""
+    network, c = opened.network, opened.config
+    x = graph.table("input_ids", network.tokens, network.tokens.weight)
+    x = graph.op("Transpose", x, perm=[1, 0, 2])  # T B W
+    lengths = graph.op("ReduceSum", "attention_mask", graph.constant([1], np.int64), keepdims=0)
+    lengths = graph.op("Cast", graph.op("Max", lengths, graph.constant(1, np.int64)), to=graph.onnx.TensorProto.INT32)
+    last = ""
+    for layer in network.layers:
+        x, last = _cells(graph, layer, x, lengths)
+    x = graph.op("Transpose", x, perm=[1, 0, 2])  # B T W
+    mask = _mask(graph)
+    if head == "classify":
+        some = graph.op("ReduceMax", mask, graph.constant([1], np.int64), keepdims=0)  # B 1: whether there is a token
+        if c.pooling == "mean":
+            count = graph.op("ReduceSum", mask, graph.constant([1], np.int64), keepdims=0)
+            x = graph.op("ReduceSum", graph.op("Mul", x, mask), graph.constant([1], np.int64), keepdims=0)
+            x = graph.op("Div", x, graph.op("Max", count, graph.constant(1.0)))
+        elif c.pooling == "max":
+            gone = graph.op("Mul", graph.op("Sub", graph.constant(1.0), mask), graph.constant(FAR))
+            x = graph.op("ReduceMax", graph.op("Add", x, gone), graph.constant([1], np.int64), keepdims=0)
+        else:
+            x = last
+        x = graph.op("Mul", x, some)
+    return {name: ["batch", "length"] for name in ENTRANCE}, _head_outputs(graph, opened, head, x)
+
+
+def _cells(graph: Graph, layer: Any, x: str, lengths: str) -> tuple[str, str]:
+    """T B inputs -> T B width of all directions, and B width: where each direction ends."""
+    ways, order = len(layer.directions), GATES[layer.cell]
+    if layer.directions == (True,):
+        raise UserError("a network that reads backwards alone cannot be written as ONNX")
+
+    def ordered(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.cat([tensor.chunk(len(order))[gate] for gate in order])
+
+    weights = [[ordered(tensor) for tensor in module._flat_weights] for module in layer.layers]
+    inputs, back = (torch.stack([each[number] for each in weights]) for number in (0, 1))
+    biases = torch.stack([torch.cat(each[2:]) for each in weights])
+    graph.kept.append(layer)
+    named = {"inputs": inputs, "back": back, "bias": biases}
+    names = [graph.weight(id(layer), name, each) for name, each in named.items()]
+    settings: dict[str, Any] = {"hidden_size": layer.width, "direction": "bidirectional" if ways > 1 else "forward"}
+    settings |= {"linear_before_reset": 1} if layer.cell == "gru" else {}
+    settings |= {"activations": [layer.activation.capitalize()] * ways} if layer.cell == "rnn" else {}
+    made, ends, *_ = graph.op(
+        layer.cell.upper(), x, *names, lengths, outputs=3 if layer.cell == "lstm" else 2, **settings
+    )
+    width = graph.constant([0, 0, ways * layer.width], np.int64)
+    made = graph.op("Reshape", graph.op("Transpose", made, perm=[0, 2, 1, 3]), width)  # T D B W -> T B DW
+    flat = graph.constant([0, ways * layer.width], np.int64)
+    return made, graph.op("Reshape", graph.op("Transpose", ends, perm=[1, 0, 2]), flat)
+
+
+def _mask(graph: Graph) -> str:
+    """B T 1: 1 where a place holds a token."""
+    mask = graph.op("Cast", "attention_mask", to=graph.onnx.TensorProto.FLOAT)
+    return graph.op("Unsqueeze", mask, graph.constant([2], np.int64))
+
+
+FAMILIES: dict[str, Callable[[Graph, LoadedModel, str | None], tuple[Sizes, Sizes]]] = {
+    **dict.fromkeys(("bert", "roberta", "xlm-roberta", "albert", "distilbert", "gpt2", "openai-gpt"), _transformer),
+    **dict.fromkeys(("lstm", "gru", "rnn"), _recurrent),
+    "vectors": _vectors,
+    "cnn": _cnn,
+}
+
 
 HEADS = (None, "classify", "tag", "answer", "words")  # that a graph can end in
 
@@ -89,3 +356,168 @@ def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> dict[int, Range]:
         for hook in hooks:
             hook.remove()
     return ranges
+
+
+# Settings that it writes out though they are the usual ones; no size here is 0, so `allowzero` says nothing.
+USUAL = ("allowzero", "input_forget", "layout", "noop_with_empty_axes", "stash_type")
+
+
+class EvenRows(Rows):
+    """Rows of equal length, worked out by operators that ONNX has."""
+
+    def numbers(self, total: int) -> Tensor:
+        return torch.arange(self.count)[:, None].expand(self.count, self.longest).flatten()
+
+    def places(self, total: int) -> Tensor:
+        return torch.arange(self.longest).expand(self.count, self.longest).flatten()
+
+
+class DenseNetwork(nn.Module):
+    """A network with its head over a rectangle of tokens: B T -> what the head gives, or the states B T W."""
+
+    def __init__(self, network: nn.Module, head: str | None) -> None:
+        super().__init__()
+        self.network, self.head = network, head
+
+    def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
+        size = input_ids.shape
+        rows = EvenRows(torch.arange(size[0] + 1) * size[1], size[1])
+        segments = None if token_type_ids is None else token_type_ids.flatten()
+        x = self.network(input_ids.flatten(), rows, segments)
+        if self.head in (None, "words"):
+            return x.view(*size, -1)
+        logits: Tensor = self.network.logits(self.head, x, rows)  # type: ignore[operator]
+        if self.head == "classify":
+            return logits
+        logits = logits.view(*size, -1)
+        return logits.unbind(-1) if self.head == "answer" else logits
+
+
+class WordScores(nn.Module):
+    """The word head alone, so that words are scored only at the places asked for."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        return self.network.words(hidden_states)  # type: ignore[operator]
+
+
+def write_traced(path: Path, opened: LoadedModel, head: str | None) -> None:
+    """The graph of a network and one head."""
+    names = ["input_ids", *(["token_type_ids"] if opened.config.segments > 1 else [])]
+    outputs = {"answer": ["start_logits", "end_logits"], None: ["last_hidden_state"], "words": ["last_hidden_state"]}
+    tokens = {name: torch.zeros(3, 5, dtype=torch.int64) for name in names}  # one tensor twice would be one input
+    _write_module(path, opened, DenseNetwork(opened.network, head), tokens, 2, outputs.get(head, ["logits"]))
+
+
+def write_traced_words(path: Path, opened: LoadedModel) -> None:
+    """The graph of the word head."""
+    hidden = {"hidden_states": torch.zeros(3, opened.config.width)}
+    _write_module(path, opened, WordScores(opened.network), hidden, 1, ["logits"])
+
+
+def _write_module(
+    path: Path, opened: LoadedModel, graph: nn.Module, inputs: dict[str, Tensor], dynamic: int, outputs: list[str]
+) -> None:
+    """Export a module whose inputs have so many dimensions of any size, the first ones."""
+    try:
+        import onnx.reference
+        import onnxscript  # noqa: F401  (torch's exporter writes with it)
+    except ImportError:
+        raise UserError(
+            f"a {opened.family.name} model is exported by torch, which needs the package onnxscript: "
+            "pip install 'weft[fast-cpu]'"
+        ) from None
+    sizes = tuple(dict.fromkeys(range(dynamic), torch.export.Dim.DYNAMIC) for _ in inputs)
+    log = logging.getLogger("torch.onnx")
+    level = log.level
+    log.setLevel(logging.ERROR)  # it tells of packages that nobody needs here
+    try:
+        with warnings.catch_warnings(), torch.no_grad():
+            warnings.simplefilter("ignore")
+            program: Any = torch.onnx.export(
+                graph.eval(),
+                tuple(inputs.values()),
+                dynamo=True,
+                dynamic_shapes=sizes,
+                input_names=list(inputs),
+                output_names=outputs,
+                opset_version=OPSET,
+                verbose=False,
+            )
+    except Exception as error:  # of many kinds: whatever the network does that an ONNX graph cannot
+        lines = [line.partition(": ")[2] for line in str(error).splitlines() if line.startswith("<class")]
+        reason = shown(lines[0] if lines else str(error), 160)
+        raise UserError(f"torch cannot write a {opened.family.name} model as ONNX: {reason}") from None
+    finally:
+        log.setLevel(level)
+    write_bytes(path, _plain(onnx, program.model_proto).SerializeToString())
+
+
+def _plain(onnx: Any, traced: Any) -> Any:
+    """The graph in the form that the loader takes: our version of the format, no notes, tensors as raw bytes."""
+    graph = traced.graph
+    nodes, arrays = [], {tensor.name: _clipped(onnx.numpy_helper.to_array(tensor)) for tensor in graph.initializer}
+    for node in _sizes_of_inputs(onnx, graph):
+        kind, inputs, settings = node.op_type, list(node.input), {each.name: each for each in node.attribute}
+        if kind == "ConstantOfShape":  # its value is a tensor, which is no setting that the loader takes
+            value = settings.pop("value", None)
+            filler = np.zeros(1, np.float32) if value is None else onnx.numpy_helper.to_array(value.t)
+            kind, inputs = "Expand", [f"{node.output[0]} value", inputs[0]]
+            arrays[inputs[0]] = _clipped(filler.reshape(()))
+        plain = onnx.helper.make_node(kind, inputs, list(node.output), domain=node.domain)
+        plain.attribute.extend(each for name, each in settings.items() if name not in USUAL)
+        if all(name in arrays for name in inputs):  # the loader wants nothing to be left to work out
+            arrays |= _worked_out(onnx, plain, arrays)
+        else:
+            nodes.append(plain)
+    used = {name for node in nodes for name in node.input}
+    stored = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items() if name in used]
+    ends = [
+        [onnx.helper.make_tensor_value_info(each.name, each.type.tensor_type.elem_type, _shape(each)) for each in side]
+        for side in (graph.input, graph.output)
+    ]
+    opsets = [onnx.helper.make_opsetid("", OPSET), onnx.helper.make_opsetid(RUNTIME, 1)]
+    made = onnx.helper.make_graph(nodes, "weft", *ends, stored)
+    return onnx.helper.make_model(made, opset_imports=opsets, ir_version=FORMAT)
+
+
+def _sizes_of_inputs(onnx: Any, graph: Any) -> Iterator[Any]:
+    """The operators; what asks for the size of a result asks for that of the inputs, where that is the same."""
+    shapes = {each.name: _shape(each) for each in (*graph.input, *graph.value_info)}
+    first = graph.input[0].name
+    for node in graph.node:
+        sizes = shapes.get(node.input[0], []) if node.op_type == "Shape" else []
+        same = all(isinstance(size, int) or size in shapes[first] for size in sizes)
+        if not sizes or not same or node.input[0] == first:
+            yield node
+            continue
+        ends, parts = {each.name: each.i for each in node.attribute}, []
+        for number, size in enumerate(sizes[ends.get("start", 0) : ends.get("end", len(sizes))]):
+            parts.append(f"{node.output[0]} {number}")
+            if isinstance(size, int):
+                yield onnx.helper.make_node("Constant", [], parts[-1:], value_ints=[size])
+            else:
+                place = shapes[first].index(size)
+                yield onnx.helper.make_node("Shape", [first], parts[-1:], start=place, end=place + 1)
+        yield onnx.helper.make_node("Concat", parts, list(node.output), axis=0)
+
+
+def _worked_out(onnx: Any, node: Any, arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """What an operator makes of constants."""
+    part = onnx.helper.make_graph([node], "part", [], [onnx.ValueInfoProto(name=name) for name in node.output])
+    part.initializer.extend(onnx.numpy_helper.from_array(arrays[name], name) for name in node.input)
+    model = onnx.helper.make_model(part, opset_imports=[onnx.helper.make_opsetid("", OPSET)])
+    return dict(zip(node.output, onnx.reference.ReferenceEvaluator(model).run(None, {}), strict=True))
+
+
+def _clipped(array: Any) -> Any:
+    """Constants that the loader takes: the farthest number in place of infinity, which masks as well."""
+    return np.clip(array, np.finfo(array.dtype).min, np.finfo(array.dtype).max) if array.dtype.kind == "f" else array
+
+
+def _shape(value: Any) -> list[int | str]:
+    sizes = value.type.tensor_type.shape.dim
+    return [size.dim_value if size.HasField("dim_value") else size.dim_param for size in sizes]

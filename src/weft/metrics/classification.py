@@ -1,7 +1,8 @@
-"""Metrics of classification, with one label per example or several; streamed, each with a 95 % interval."""
+"""Metrics of classes and of tagged sentences, with intervals, and the thresholds that score best."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from weft.errors import UserError
 from weft.metrics.bootstrap import Floats, SummedMetrics, Totals, same_length, share
+from weft.text.tags import spans_of
 
 
 class LabelRow(NamedTuple):
@@ -118,3 +120,149 @@ class MultiLabelMetrics(SummedMetrics):
         """Precision, recall, F1 and support of each label."""
         right, predicted, gold = self.sums.totals().sums[:-1, 0].reshape(3, len(self.labels))
         return label_rows(self.labels, right, predicted, gold)
+
+
+FAR = 1e30  # stands for infinity: a threshold must fit into JSON
+
+
+def best_thresholds(scores: ArrayLike, gold: ArrayLike) -> list[float]:
+    """Per label (column) the threshold of the highest F1, where a label is set when score >= threshold.
+
+    It lies half-way between two neighboring scores; it is 0.5 for a label without a positive example.
+    """
+    values, truth = np.asarray(scores, dtype=np.float64), np.asarray(gold, dtype=bool)
+    if values.ndim != 2 or values.shape != truth.shape:
+        raise UserError(f"scores of shape {values.shape} and labels of shape {truth.shape}: expected two equal tables")
+    thresholds = []
+    for column, marks in zip(values.T, truth.T, strict=True):
+        if not marks.any():
+            thresholds.append(0.5)
+            continue
+        order = np.argsort(-column, kind="stable")
+        ordered, right = column[order], np.cumsum(marks[order])
+        f1 = 2 * right / (np.arange(1, len(column) + 1) + right[-1])  # of the first k + 1 set
+        f1[:-1][ordered[1:] == ordered[:-1]] = -1  # no threshold parts equal scores
+        last = int(f1.argmax())
+        lowest = float(ordered[last])
+        if last + 1 < len(ordered):
+            middle = lowest - (lowest - float(ordered[last + 1])) / 2
+            thresholds.append(middle if middle > ordered[last + 1] else lowest)
+        else:
+            thresholds.append(lowest / 2 if lowest > 0 else lowest)  # all are set, and those a little lower would be
+    return thresholds
+
+
+def best_no_answer(margin: Sequence[float], if_answered: Sequence[float], if_not: Sequence[float]) -> float:
+    """The threshold that earns most, where a question is answered when margin <= threshold.
+
+    `margin` is the score of "no answer" less that of the best span. The threshold lies half-way between two
+    neighboring margins, or 1 beyond the last one.
+    """
+    if not len(margin) == len(if_answered) == len(if_not):
+        raise UserError(f"{len(margin)} margins, {len(if_answered)} and {len(if_not)} earnings: expected as many each")
+    if not len(margin):
+        return 0.0
+    margins = np.clip(np.asarray(margin, dtype=np.float64), -FAR, FAR)
+    order = np.argsort(margins, kind="stable")
+    margins = margins[order]
+    gains = np.asarray(if_answered, dtype=np.float64)[order] - np.asarray(if_not, dtype=np.float64)[order]
+    earned = np.concatenate([[0.0], np.cumsum(gains)])  # with the first k answered, beyond answering none
+    earned[1:-1][margins[1:] == margins[:-1]] = -np.inf
+    answered = int(earned.argmax())
+    if answered == 0:
+        return float(min(margins[0] - 1, np.nextafter(margins[0], -np.inf)))
+    if answered == len(margins):
+        return float(margins[-1] + 1)
+    low, high = float(margins[answered - 1]), float(margins[answered])
+    middle = low + (high - low) / 2
+    return middle if middle < high else low
+
+
+Sentences = Sequence[Sequence[str]]
+
+
+class _SentenceMetrics(SummedMetrics):
+    """Counts over tagged sentences; a whole sentence is one example, since its words hang together."""
+
+    first = 0  # keys before those of the labels
+
+    def __init__(self, labels: Sequence[str] = (), seed: int = 0) -> None:
+        self.numbers = {label: number for number, label in enumerate(labels)}
+        super().__init__(self.first + 3 * len(self.numbers), seed)
+
+    def key(self, label: str, place: int) -> int:
+        """Where right (0), predicted (1) and gold (2) of a label are counted; new labels are taken in."""
+        return self.first + 3 * self.numbers.setdefault(label, len(self.numbers)) + place
+
+    def add(self, predicted: Sentences, gold: Sentences) -> None:
+        """Take in the next sentences: a tag per word each."""
+        same_length(predicted, gold, "sentences")
+        rows, keys = list[int](), list[int]()
+        for row, (p, g) in enumerate(zip(predicted, gold, strict=True)):
+            same_length(p, g, f"tags in sentence {self.sums.examples + row + 1}")
+            events = self.events(p, g)
+            rows += [row] * len(events)
+            keys += events
+        self.sums.add(len(gold), rows, keys)
+
+    @abstractmethod
+    def events(self, predicted: Sequence[str], gold: Sequence[str]) -> list[int]:
+        """A key for each thing to count in one sentence."""
+
+    def parts(self, totals: Totals) -> np.ndarray[tuple[int, int, int], np.dtype[np.float64]]:
+        """right, predicted, gold (3 x labels x columns)."""
+        counted = totals.sums[self.first :]
+        missing = 3 * len(self.numbers) - len(counted)  # keys of the last label that have not been met
+        counted = np.concatenate([counted, np.zeros((missing, counted.shape[1]))])
+        return counted.reshape(len(self.numbers), 3, counted.shape[1]).transpose(1, 0, 2)
+
+    def table(self) -> list[LabelRow]:
+        """Precision, recall, F1 and support of each label."""
+        right, predicted, gold = self.parts(self.sums.totals())[:, :, 0]
+        return label_rows(list(self.numbers), right, predicted, gold)
+
+
+class EntityMetrics(_SentenceMetrics):
+    """Spans of words, right only with the right borders and the right type; the numbers are seqeval's."""
+
+    first = 2  # words, words with the right tag
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__((), seed)
+
+    def events(self, predicted: Sequence[str], gold: Sequence[str]) -> list[int]:
+        """Words, right words, and the spans predicted, given and both."""
+        p, g = spans_of(predicted, "bio"), spans_of(gold, "bio")  # reads all schemes
+        keys = [0] * len(gold) + [1 for a, b in zip(predicted, gold, strict=True) if a == b]
+        keys += [self.key(span.label, 1) for span in p] + [self.key(span.label, 2) for span in g]
+        both = set(p) & set(g)
+        return keys + [self.key(span.label, 0) for span in g if span in both]
+
+    def values(self, totals: Totals) -> dict[str, Floats]:
+        """f1, precision and recall of all spans together (micro), and accuracy of the words."""
+        right, predicted, gold = self.parts(totals).sum(axis=1)
+        return {
+            "f1": f1_of(right, predicted, gold),
+            "precision": share(right, predicted),
+            "recall": share(right, gold),
+            "accuracy": share(totals.sums[1], totals.sums[0]),
+        }
+
+    def table(self) -> list[LabelRow]:
+        """Precision, recall, F1 and support of each type, by name."""
+        return sorted(super().table())
+
+
+class TagMetrics(_SentenceMetrics):
+    """A tag per word, such as parts of speech; a tag that is not among the labels is one more."""
+
+    def events(self, predicted: Sequence[str], gold: Sequence[str]) -> list[int]:
+        """Each word's tag as predicted, as given, and as right."""
+        keys = [self.key(tag, 1) for tag in predicted] + [self.key(tag, 2) for tag in gold]
+        return keys + [self.key(b, 0) for a, b in zip(predicted, gold, strict=True) if a == b]
+
+    def values(self, totals: Totals) -> dict[str, Floats]:
+        """accuracy over the words, and macro_f1 over the tags that occur."""
+        right, predicted, gold = self.parts(totals)
+        accuracy = share(right.sum(axis=0), gold.sum(axis=0))
+        return {"accuracy": accuracy, "macro_f1": macro_f1(right, predicted, gold)}

@@ -20,8 +20,7 @@ from weft.data.masking import NOTHING
 from weft.nn.attention import Square, squares_of
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Rows
-from weft.objectives.base import Objective
-from weft.objectives.soft import SoftTargets
+from weft.objectives.base import Objective, SoftTargets
 
 CELLS = 1 << 23  # numbers of attention maps in memory at once
 

@@ -18,9 +18,8 @@ from torch import Tensor
 from weft.data.masking import NOTHING
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Rows
-from weft.objectives.base import Objective
+from weft.objectives.base import Objective, SoftTargets
 from weft.objectives.language import cross_entropy
-from weft.objectives.soft import SoftTargets
 
 LOGITS, TAUGHT = "teacher_logits", "taught"  # targets: outputs of a teacher, and 1 where it has one
 

@@ -13,17 +13,15 @@ from typing import Any, Literal, Unpack
 from weft.checkpoint.card import Made
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.save import save_folder
-from weft.comparison.compare import compared, participants_of
+from weft.comparison.compare import ComparedRows, compared, participants_of, rows_of
 from weft.comparison.comparison import Comparison, Table
 from weft.comparison.cost import evenly as some_of
 from weft.comparison.cost import parameters_of
-from weft.comparison.rows import ComparedRows, rows_of
 from weft.data.shards import TextFiles
 from weft.errors import UserError
 from weft.files import check_new_folder
 from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
-from weft.pruning.heads import attentions_of, importance, least, with_heads
-from weft.pruning.layers import evenly, layers_in, with_layers
+from weft.pruning.layers import attentions_of, evenly, importance, layers_in, least, with_heads, with_layers
 from weft.pruning.options import check_pruning
 from weft.pruning.vocabulary import VocabularyCoverage, chosen_for, coverage, most_used, with_vocabulary
 from weft.runs.finetune import MOST_WINDOWS

@@ -23,7 +23,6 @@ from weft.files import write_json
 from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.driver import report
-from weft.runs.plan import FEW_JUDGES
 from weft.runs.recipes import TaskRecipe
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.classify import TextTask
@@ -42,6 +41,7 @@ HISTORY = 20_000_000  # weights of former steps that L-BFGS remembers
 EMBEDDED = 2000  # rows at most that the frozen base reads
 STRENGTH = 10.0  # scikit-learn's C: how much the rows count beside the penalty on large weights
 ITERATIONS = 100
+FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
 BASELINES = "baseline.json"  # in the run folder: how the baselines did, once they have been compared
 
 Product = Callable[[Tensor], Tensor]  # d C -> n C: the rows times these weights
@@ -189,11 +189,7 @@ def fit(product: Product, features: int, targets: Tensor, kind: str, strength: f
 
 
 def _judged(
-    task: TextTask,
-    rows: Sequence[Example],
-    dev: Sequence[Example],
-    products: tuple[Product, Product],
-    features: int,
+    task: TextTask, rows: Sequence[Example], dev: Sequence[Example], products: tuple[Product, Product], features: int
 ) -> Any:
     """The task's metrics of a linear model on the held-out rows."""
     targets = torch.from_numpy(task.targets(rows))
@@ -243,7 +239,9 @@ def compare_baselines(
         log(f"result: {metric} is not defined on these {rows:,} held-out rows; give more of them")
         return
     log(f"result: {metric} {model.score().value:.4f}; {_verdict(gap, best.name, judgement.reading.examples)}")
-    missed = _never_predicted(judgement)
+    tables = judgement.task.tables(judgement.metrics)
+    counts, labels = np.array(tables.get("confusion", [])), enumerate(tables.get("labels", ()))
+    missed = [label for number, label in labels if counts[number].sum() and not counts[:, number].sum()]
     if missed and judgement.reading.examples >= FEW_JUDGES:
         log(
             f"weft: note: never predicted on the held-out rows: {', '.join(missed[:5])}"
@@ -251,12 +249,7 @@ def compare_baselines(
             "--class-weights balanced may help"
         )
     values = [
-        {
-            "name": each.name,
-            "rows": each.rows,
-            metric: each.metrics.result()[metric].value,
-            "seconds": each.seconds,
-        }
+        {"name": each.name, "rows": each.rows, metric: each.metrics.result()[metric].value, "seconds": each.seconds}
         for each in by_score
         if math.isfinite(each.metrics.result()[metric].value)
     ]
@@ -278,11 +271,3 @@ def _verdict(gap: Score, name: str, rows: int) -> str:
         return f"no better and no worse than {name} ({interval})"
     word = "above" if gap.value > 0 else "below"
     return f"{abs(gap.value):.4f} {word} {name}, which is within the noise ({interval})"
-
-
-def _never_predicted(judgement: EvaluationResult) -> list[str]:
-    """Labels that held-out rows have and the model gave to none of them."""
-    tables = judgement.task.tables(judgement.metrics)
-    counts = np.array(tables.get("confusion", []))
-    labels = enumerate(tables.get("labels", ()))
-    return [label for number, label in labels if counts[number].sum() and not counts[:, number].sum()]

@@ -26,15 +26,15 @@ from weft.data.rows import held_out as held_out_streams
 from weft.data.shards import Corpus, TextFiles, tokenized
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
-from weft.progress import Log, Progress, log_notes
+from weft.progress import Log, log_notes
 from weft.runs.recipes import Recipe
-from weft.text.documents import DOCUMENTS, NAMES
+from weft.text.plain_text import DOCUMENTS, NAMES
 from weft.text.records import document_kinds
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame as frame_of
 from weft.text.windows import pair_frame
-from weft.training.signals import Stop
+from weft.training.signals import Control
 
 FEW = 12  # tokens; documents that are shorter on average are probably lines of something longer
 
@@ -68,16 +68,13 @@ class TextDataset:
     dev: Corpus | None
 
 
-def tokens_of(
-    text: TextFiles, tokenizer: Tokenizer, what: str, sentences: bool, stop: Stop, log: Log, progress: Progress
-) -> Corpus:
+def tokens_of(text: TextFiles, tokenizer: Tokenizer, what: str, sentences: bool, control: Control) -> Corpus:
     """The tokens of a text, from the cache or made now; `what`: for the progress bar."""
     skipped = Skipped()
-    with progress(f"tokenizing {what}", "characters") as advance:
-        watched = stop.watched(advance, "stopped while tokenizing; what is done is kept")
-        waiting = "weft: note: another process is tokenizing this text; waiting for it"
-        corpus = tokenized(text, tokenizer, sentences, watched, lambda: log(waiting), skipped)
-    log_notes(skipped.lines(), log)
+    with control.count(f"tokenizing {what}", "characters", "stopped while tokenizing; what is done is kept") as watched:
+        waiting = "another process is tokenizing this text; waiting for it"
+        corpus = tokenized(text, tokenizer, sentences, watched, lambda: control.note(waiting), skipped)
+    log_notes(skipped.lines(), control.log)
     if not corpus.size:
         raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
     return corpus
@@ -94,15 +91,13 @@ def named_files(files: tuple[str, ...]) -> Iterator[None]:
         raise UserError(f"{listed(files, 2)}: {error}") from None
 
 
-def _corpora(
-    recipe: Recipe, tokenizer: Tokenizer, sentences: bool, stop: Stop, log: Log, progress: Progress
-) -> tuple[Corpus, Corpus | None]:
+def _corpora(recipe: Recipe, tokenizer: Tokenizer, sentences: bool, control: Control) -> tuple[Corpus, Corpus | None]:
     """The tokens to learn from, and those that are held out."""
     text = text_of(recipe)
-    corpus = tokens_of(text, tokenizer, "the text", sentences, stop, log, progress)
+    corpus = tokens_of(text, tokenizer, "the text", sentences, control)
     if recipe.text.dev:
         dev = replace(text, files=recipe.text.dev)
-        return corpus, tokens_of(dev, tokenizer, "the held-out text", sentences, stop, log, progress)
+        return corpus, tokens_of(dev, tokenizer, "the held-out text", sentences, control)
     if recipe.text.holdout:
         train, held_out = corpus.split(recipe.text.holdout)
         if train.size >= 2 and held_out.size >= 2:
@@ -116,24 +111,22 @@ def gather(
     tokenizer: Tokenizer,
     length: int,
     begin: int | None,
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    control: Control,
     filled: bool = False,
 ) -> TextDataset:
-    """The dataset of a run with this objective; `begin`: the token that the output of an encoder-decoder begins with.
+    """The dataset of a run with this objective; `begin`: the first token of an encoder-decoder's output.
 
     `filled`: the number of labels of full rows depends on their size alone, for passes of one shape.
     """
     aim = recipe.objective
     spans = SpanCorruption.of(tokenizer, begin or 0, aim.mask, aim.span, recipe.seed) if name == "spans" else None
-    corpus, dev = _corpora(recipe, tokenizer, name in ("mlm+nsp", "mlm+sop"), stop, log, progress)
+    corpus, dev = _corpora(recipe, tokenizer, name in ("mlm+nsp", "mlm+sop"), control)
     count = len(corpus.documents) - 1
     if name == "mlm+nsp" and count < 2:
         raise UserError("a single document has no text of another to put in: give --documents block, or mlm+sop")
     if recipe.text.documents == "line" and count > 100 and corpus.size / count < FEW:
-        log(
-            f"weft: note: documents are lines of {corpus.size / count:.0f} tokens on average; if they are parts of a "
+        control.note(
+            f"documents are lines of {corpus.size / count:.0f} tokens on average; if they are parts of a "
             "longer text, say --documents block or --documents file"
         )
     # Less is read than the text has, so the text of a row is longer than the row.
@@ -148,7 +141,12 @@ def gather(
         start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
         prepare = partial(shift, longest=longest, start=None if start == end else start)
     elif spans is not None:
-        _note_sentinels(spans, length, log)
+        wanted = int(spans.wanted(np.array([spans.raw(length)]))[1][0])
+        if wanted > len(spans.sentinels):
+            control.note(
+                f"rows of {length} tokens would have {wanted} gaps; the vocabulary has "
+                f"{len(spans.sentinels)} sentinels, so there are as many gaps, and longer ones"
+            )
         prepare = partial(spans.apply, longest=longest)
     else:
         masking = Masking.of(tokenizer, aim.mask, aim.whole_words, recipe.seed)
@@ -156,21 +154,8 @@ def gather(
     return TextDataset(source, short, held_out, prepare, corpus, dev)
 
 
-def _note_sentinels(spans: SpanCorruption, length: int, log: Log) -> None:
-    """A note where rows would have more gaps than the vocabulary has sentinels."""
-    wanted = int(spans.wanted(np.array([spans.raw(length)]))[1][0])
-    if wanted > len(spans.sentinels):
-        log(
-            f"weft: note: rows of {length} tokens would have {wanted} gaps; the vocabulary has "
-            f"{len(spans.sentinels)} sentinels, so there are as many gaps, and longer ones"
-        )
-
-
 def next_frame(tokenizer: Tokenizer, stream: bool, lead: bool = False) -> Frame:
-    """The special tokens around a text where each token predicts the next; `stream`: texts follow each other in rows.
-
-    `lead`: the first text has a token before it too, so that all its tokens are predicted.
-    """
+    """The special tokens around a text of which each predicts the next; `lead`: one before the first text too."""
     start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
     start = end if start is None else start
     # Where texts follow each other, one token that both ends and begins a text stands there once.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -24,9 +25,8 @@ from weft.files import write_text
 from weft.models.ngram import Ngram, NgramConfig
 from weft.nn.rows import Ragged
 from weft.picture import ChartLine, line_chart, page, paragraph, table
-from weft.progress import Log, Progress
 from weft.runs.architecture import sizes_of
-from weft.runs.corpus import gather, texts_of
+from weft.runs.corpus import gather, next_frame, texts_of
 from weft.runs.driver import card_of, record
 from weft.runs.recipes import ObjectiveSection, Recipe
 from weft.tasks.model import Model, load
@@ -34,7 +34,7 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.log import RunLog
 from weft.training.plan import Training
 from weft.training.run import Run
-from weft.training.signals import Stop
+from weft.training.signals import Control
 from weft.version import VERSION
 
 JUDGED = 1 << 16  # tokens that are looked up at a time
@@ -58,76 +58,59 @@ def check_counting(recipe: Recipe) -> None:
         raise UserError("an n-gram model reads every document whole: length and rows mean nothing")
 
 
-def count_text(
-    run: Run,
-    recipe: Recipe,
-    family: Family,
-    tokenizer: Tokenizer,
-    stop: Stop,
-    log: Log,
-    progress: Progress,
-) -> Model:
+def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, control: Control) -> Model:
     """Count a text, judge the model by what is held out, and leave it in the run folder."""
     sizes = {"vocabulary": tokenizer.vocabulary, **sizes_of(recipe.model)}
     config: NgramConfig = changed(find_size(family.name)[1], sizes, "[model]")
     if tokenizer.vocabulary > config.vocabulary:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
-    frame = frame_of(tokenizer)
+    frame = next_frame(tokenizer, stream=False)  # one token before and after each document, as lmplz has it
+    if not frame.before:
+        raise UserError("this vocabulary has no token that begins or ends a text, and counting needs one")
     aim = replace(recipe.objective, rows="documents")
-    dataset = gather(replace(recipe, objective=aim), "next", tokenizer, 64, None, stop, log, progress)
+    dataset = gather(replace(recipe, objective=aim), "next", tokenizer, 64, None, control)
     corpus, dev = dataset.corpus, dataset.dev
     new = record(run, recipe, torch.device("cpu"), {"parameters": 0}, texts_of(dataset))
     if not new and run.metrics.exists() and run.lines():  # the last to be written
-        log(f"{run.folder}: this run has finished already")
+        control.log(f"{run.folder}: this run has finished already")
         return load(run.folder)
     judged = f", held out {dev.size:,}" if dev is not None else ""
-    log(
+    control.log(
         f"{run.folder}: ngram of order {config.order}, {config.smoothing}\n"
         f"text: {corpus.size:,} tokens in {len(corpus.documents) - 1:,} documents{judged}"
     )
     began = time.monotonic()
-    config, network = counted(corpus, tokenizer, config, frame, stop, log, progress)
+    config, network = counted(corpus, tokenizer, config, frame, control)
     seconds = time.monotonic() - began
     layout = TextLayout(documents=recipe.text.documents, rows="documents")
     card = card_of(run, Card(weft=VERSION, task=family.task, text=layout), recipe.seed)
     opened = LoadedModel(family, config, network.eval(), {"words": config.vocabulary}, tokenizer, card)
     rows = storage(config)
-    log(storage_lines(rows, config))
+    control.log(storage_lines(rows, config))
     line: dict[str, Any] = {"step": 1, "tokens": corpus.size, "seconds": round(seconds, 3), "entries": config.entries}
     metrics: tuple[Metric, ...] = ()
     if dev is not None:
-        loss, never, of = held_out(network, dev, frame, stop, progress)
-        about_it = f"perplexity {math.exp(loss):.2f} of {of:,} tokens, the ends of documents among them"
-        if never:
-            loss_of_others = f"{never:,} of {of:,} tokens have chance 0 under {config.smoothing}"
-            about_it = f"perplexity infinite: {loss_of_others}"
-        log(f"held out: {about_it}")
+        loss, never, of = held_out(network, dev, frame, control)
         line["never"] = never
-        if not never:
+        if never:
+            control.log(
+                f"held out: perplexity infinite: {never:,} of {of:,} tokens have chance 0 under {config.smoothing}"
+            )
+        else:
+            ends = "the ends of documents among them"
+            control.log(f"held out: perplexity {math.exp(loss):.2f} of {of:,} tokens, {ends}")
             line |= {"validation_loss": loss, "validation_words": loss}
             metrics = (Metric(data=dev.hash, name="loss", value=loss),)
     _picture(run, config, rows)
     run.save_model(opened, metrics)
-    run_log = RunLog(run.metrics, 0)
-    try:
+    with closing(RunLog(run.metrics, 0)) as run_log:
         run_log.record(line)
-    finally:
-        run_log.close()
-    log(f"{run.folder}: counted in {seconds:.1f} s")
+    control.log(f"{run.folder}: counted in {seconds:.1f} s")
     return load(run.folder)
 
 
-def frame_of(tokenizer: Tokenizer) -> Frame:
-    """What stands before and after each document: one token each, as lmplz has it."""
-    start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
-    start = end if start is None else start
-    if start is None:
-        raise UserError("this vocabulary has no token that begins or ends a text, and counting needs one")
-    return Frame((start,), () if end is None else (end,))
-
-
 def counted(
-    corpus: Corpus, tokenizer: Tokenizer, config: NgramConfig, frame: Frame, stop: Stop, log: Log, progress: Progress
+    corpus: Corpus, tokenizer: Tokenizer, config: NgramConfig, frame: Frame, control: Control
 ) -> tuple[NgramConfig, Ngram]:
     """The model of a text."""
     framed = Framed(corpus, frame)
@@ -138,25 +121,24 @@ def counted(
             f"among them, and an n-gram of order {config.order} needs {config.order}; try model.order={longest}"
         )
     start = frame.before[0]
-    with progress(f"counting up to order {config.order}", "tokens") as read:
-        step = stop.watched(read, "stopped while counting")
+    with control.count(f"counting up to order {config.order}", "tokens", "stopped while counting") as step:
         ngrams = count(framed, config.order, config.vocabulary, start, step)
     # What begins a text is never predicted, but for vocabularies where it also ends one; what fills rows up is no word.
     silent = {start, tokenizer.id_of("padding")} - {None, *frame.after}
     silent_tokens = tuple(sorted(token for token in silent if token is not None))
-    stop.check("stopped while counting")
-    stored = tables(ngrams, config.smoothing, config.k, config.prune, silent_tokens, log)
+    control.stop.check("stopped while counting")
+    stored = tables(ngrams, config.smoothing, config.k, config.prune, silent_tokens, control.log)
     return from_tables(stored, replace(config, silent=silent_tokens, end=frame.after[0] if frame.after else None))
 
 
 @torch.inference_mode()
-def held_out(network: Ngram, corpus: Corpus, frame: Frame, stop: Stop, progress: Progress) -> tuple[float, int, int]:
+def held_out(network: Ngram, corpus: Corpus, frame: Frame, control: Control) -> tuple[float, int, int]:
     """Nats per token of a text, ends of documents counted; how many tokens have no chance at all; and of how many."""
     framed, nats, never, tokens = Framed(corpus, frame), list[float](), 0, 0
     reach = network.config.reach
-    with progress("judging by the held-out text", "tokens") as read:
+    with control.progress("judging by the held-out text", "tokens") as read:
         for first in range(0, framed.size, JUDGED):
-            stop.check("stopped while judging")
+            control.stop.check("stopped while judging")
             # A chunk begins with what its first tokens follow on.
             places = np.arange(max(0, first - reach), min(framed.size, first + JUDGED))
             ids, documents, _ = framed.read(places)
@@ -175,23 +157,14 @@ def held_out(network: Ngram, corpus: Corpus, frame: Frame, stop: Stop, progress:
 
 
 def storage(config: NgramConfig) -> list[tuple[int, int, int, int]]:
-    """By order: n-grams that are stored, their bytes, and the parameters of an MLP that looks back as far.
-
-    A table has a key, a chance and a back-off weight for each n-gram, 8 bytes each; single words need no key, and the
-    longest no weight.
-    """
-    rows = []
+    """By order: n-grams that are stored, their bytes, and the parameters of an MLP that looks back as far."""
+    rows, (family, usual) = [], find_size("mlp")
     for order, entries in enumerate(config.entries, 1):
+        # A chance, a key but for single words, and a back-off weight but for the longest: 8 bytes each.
         size = entries * 8 * (1 + (order > 1) + (order < config.order))
-        rows.append((order, entries, size, mlp_parameters(config.vocabulary, order)))
+        mlp = replace(usual, vocabulary=config.vocabulary, window=max(1, order - 1))
+        rows.append((order, entries, size, measure(family, mlp, usual_heads(family, mlp)).parameters))
     return rows
-
-
-def mlp_parameters(vocabulary: int, order: int) -> int:
-    """Of Bengio's model, in its usual size here, that sees as many words as an n-gram of this order."""
-    family, config = find_size("mlp")
-    config = replace(config, vocabulary=vocabulary, window=max(1, order - 1))
-    return measure(family, config, usual_heads(family, config)).parameters
 
 
 def storage_lines(rows: list[tuple[int, int, int, int]], config: NgramConfig) -> str:

@@ -69,12 +69,20 @@ class RunRecord:
 
 def write_curves(folders: Sequence[Path], out: Path) -> None:
     """One self-contained page: what a single run reached, and for each unit of loss its metrics and losses by step."""
-    records = [_record(folder) for folder in folders]
-    groups: dict[str, list[RunRecord]] = {}
-    for record in records:
-        groups.setdefault(record.key, []).append(record)
+    records, groups = list[RunRecord](), dict[str, list[RunRecord]]()
+    for folder in folders:
+        run = Run(folder)
+        if not run.metrics.is_file():
+            raise UserError(f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl")
+        recipe = _recipe(run.recipe)
+        records.append(RunRecord(str(folder), folder, run.lines(), recipe, *_unit(folder, recipe)))
+        groups.setdefault(records[-1].key, []).append(records[-1])
     alone = records[0] if len(records) == 1 else None
-    parts = [] if alone is None else _reached(alone)
+    parts = list[str]()
+    if alone is not None:  # what its best model reached on the held-out rows, and its scores over time
+        path = Run(alone.folder).evaluation
+        first, *others = evaluation_parts(Evaluation.read(path)) if path.is_file() else [""]
+        parts = [part for part in (first, _baselines(alone.folder), *_metrics([alone]), *others) if part]
     rows = [_row(record) for record in records]
     facts = table(HEADER, rows) if alone is None else entries(dict(zip(HEADER, rows[0], strict=True)))
     parts.append(heading("Training") + facts)
@@ -88,15 +96,6 @@ def write_curves(folders: Sequence[Path], out: Path) -> None:
         parts += charts
     title = f"Run {folders[0].name}" if len(folders) == 1 else f"{len(folders)} runs"
     write_text(out, page(title, parts))
-
-
-def _record(folder: Path) -> RunRecord:
-    run = Run(folder)
-    if not run.metrics.is_file():
-        raise UserError(f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl")
-    recipe = _recipe(run.recipe)
-    unit, key = _unit(folder, recipe)
-    return RunRecord(str(folder), folder, run.lines(), recipe, unit, key)
 
 
 def _recipe(path: Path) -> dict[str, Any]:
@@ -144,13 +143,6 @@ def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
 # ----------------------------------------------------------------------------------------------------------- charts
 
 
-def _reached(record: RunRecord) -> list[str]:
-    """What the best model of a single run reached on the held-out rows, and its scores over time."""
-    path = Run(record.folder).evaluation
-    first, *others = evaluation_parts(Evaluation.read(path)) if path.is_file() else [""]
-    return [part for part in (first, _baselines(record.folder), *_metrics([record]), *others) if part]
-
-
 def _baselines(folder: Path) -> str:
     """The linear models that were trained beside, where there are some."""
     path = Run(folder).inside / "baseline.json"
@@ -168,12 +160,12 @@ def _baselines(folder: Path) -> str:
 
 def _losses_and_rates(group: Sequence[RunRecord]) -> list[str]:
     """Losses, learning rate and gradient of runs that can be compared."""
-    charts = []
-    for by, name in (("step", "step"), ("tokens", "tokens read")):
-        charts.append(line_chart(f"Loss by {name}", _losses(group, by), by, "loss"))
-    charts.append(line_chart("Learning rate", _lines(group, "learning_rate"), "step", "learning_rate"))
-    charts.append(line_chart("Length of the gradient", _lines(group, "norm"), "step", "norm", log_y=True))
-    return charts
+    return [
+        line_chart("Loss by step", _losses(group, "step"), "step", "loss"),
+        line_chart("Loss by tokens read", _losses(group, "tokens"), "tokens", "loss"),
+        line_chart("Learning rate", _lines(group, "learning_rate"), "step", "learning_rate"),
+        line_chart("Length of the gradient", _lines(group, "norm"), "step", "norm", log_y=True),
+    ]
 
 
 def _metrics(group: Sequence[RunRecord]) -> list[str]:

@@ -2,25 +2,80 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
-from weft.data.tables import Dataset, Table, check_rows, examples_of, long_note, split, split_whole
+from weft.data.tables import Dataset, RunRows, Table, check_rows, examples_of, is_section, long_note, split, split_whole
 from weft.errors import UserError
-from weft.progress import Log, Progress, log_notes
-from weft.runs.recipes import TaskRecipe
-from weft.runs.sections import TableSection
+from weft.progress import Log, log_notes
+from weft.runs.recipes import TableSection, TaskRecipe, overlaid
 from weft.tasks.base import Example, Normalization, Task
 from weft.tasks.registry import task_class
-from weft.text.column_names import USUAL, folded
+from weft.text.delimited import USUAL, folded
 from weft.text.row_problems import Problems, Skipped
 from weft.text.windows import Framing
-from weft.training.signals import Stop
+from weft.training.signals import Control
+
+SIDES = ("source", "target", "dev_source", "dev_target")  # of files that belong together line for line
+DEV = ("dev", "dev_source", "dev_target")
 
 
-def fresh_task(recipe: TaskRecipe) -> Task:
-    """The task of a recipe, before its rows are read."""
-    return task_class(recipe.task.name).from_recipe(recipe.task, recipe.data)
+def settings_of(
+    given: Mapping[str, Any],
+    rows: RunRows,
+    section: type[Any],
+    tables: Mapping[str, Any],
+    values: Mapping[str, Any],
+    out: str | os.PathLike[str] | None,
+) -> dict[str, Any]:
+    """The settings of a call: `tables` of [data], `values` by `section.key`, each of which may be a whole section."""
+    settings = dict(given)
+
+    def put(name: str, key: str, value: Any) -> None:
+        settings[name] = {**settings.get(name, {}), key: value}
+
+    tables = dict(tables)
+    if is_section(tables.get("files"), section):
+        settings = overlaid(settings, {"data": tables.pop("files")})
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            settings = overlaid(settings, {name.split(".")[0]: value})
+    there = settings.get("data", {})
+    tables |= {key: there[key] for key in SIDES if isinstance(there.get(key), str | os.PathLike)}
+    for key, value in tables.items():
+        if value is not None:
+            put("data", key, rows.names(key, value))
+    for name, value in values.items():
+        if value is not None and not isinstance(value, Mapping):
+            head, _, key = name.partition(".")
+            put(head, key, os.fspath(value) if isinstance(value, os.PathLike) else value)
+    if out is not None:
+        settings["out"] = os.fspath(out)
+    return settings
+
+
+def absolute_tables(data: Any, keys: tuple[str, ...], rows: RunRows, out: str, log: Log) -> dict[str, Any]:
+    """The files of [data] with whole paths, so that the run can be resumed from any folder."""
+    values: dict[str, Any] = {**rows.paths(out)}
+    for key in (*keys, "dev", *SIDES):
+        if (names := vars(data)[key]) and key not in rows.tables:
+            table = Table(names, format=data.format if key in ("files", "dev") else "txt")
+            values[key] = table.absolute(lambda text: log(f"weft: note: {text}"))
+    train, dev = (
+        {name for key, names in values.items() for name in names if (key in DEV) is held_out}
+        for held_out in (False, True)
+    )
+    if both := train & dev:
+        raise UserError(f"{min(both)}: is both learned from and judged by")
+    return values
+
+
+def absolute(name: str) -> str:
+    """A path that is the same from any folder."""
+    return str(Path(name).expanduser().absolute())
 
 
 def table_of(data: TableSection, dev: bool = False) -> Table:
@@ -36,9 +91,7 @@ def table_of(data: TableSection, dev: bool = False) -> Table:
     return Table.parallel(source, target, data.on_bad_row, data.encoding)
 
 
-def read_examples(
-    task: Task, table: Table, skipped: Skipped, log: Log, progress: Progress, stop: Stop
-) -> tuple[Task, list[Example]]:
+def read_examples(task: Task, table: Table, skipped: Skipped, control: Control) -> tuple[Task, list[Example]]:
     """All rows of a table; the first of them may decide what kind of task it is."""
     first = next(table.records(Skipped()), None)
     where = table.name
@@ -46,47 +99,47 @@ def read_examples(
         raise UserError(f"{where}: there are no rows")
     task, needed = task.columns(first, table.columns)
     if note := task.column_note(needed):
-        log(f"weft: note: {where}: {note}")
-    with progress(f"reading {where}", "rows") as advance:
-        watched = stop.watched(advance, "stopped while reading")
+        control.note(f"{where}: {note}")
+    with control.count(f"reading {where}", "rows", "stopped while reading") as watched:
         examples = list(examples_of(table, needed, task.read, skipped, watched))
-    log_notes(skipped.lines(), log)
+    log_notes(skipped.lines(), control.log)
     return task, examples
 
 
-def gather(recipe: TaskRecipe, log: Log, progress: Progress, stop: Stop) -> tuple[Task, Dataset[Example]]:
+def gather(recipe: TaskRecipe, control: Control) -> tuple[Task, Dataset[Example]]:
     """The task and the dataset of a run; some rows are held out where no others are given to evaluate on."""
     data, table, skipped = recipe.data, table_of(recipe.data), Skipped()
-    task, examples = read_examples(fresh_task(recipe), table, skipped, log, progress, stop)
+    fresh = task_class(recipe.task.name).from_recipe(recipe.task, recipe.data)
+    task, examples = read_examples(fresh, table, skipped, control)
     # Names that no other file would be expected to use are remembered with the model.
     columns = {ours: theirs for ours, theirs in skipped.columns.items() if folded(theirs) not in USUAL}
     where = table.name
     check_rows(len(examples), where)
     hashes = {"data": table.hash()}
     normalization = task.normalization(examples, recipe.task.labels)
-    examples = normalized(examples, normalization, where, log)
-    examples = task.select(examples, lambda note: log(f"weft: note: {where}: {note}"))
+    examples = normalized(examples, normalization, where, control.log)
+    examples = task.select(examples, lambda note: control.note(f"{where}: {note}"))
     check_rows(len(examples), where)
     dev, dev_table = list[Example](), None
     if data.dev or data.dev_source or data.dev_target:
         dev_table = table_of(data, dev=True)
-        _, dev = read_examples(task, dev_table, Skipped(), log, progress, stop)
-        dev = normalized(dev, normalization.renewed(), dev_table.name, log)
+        _, dev = read_examples(task, dev_table, Skipped(), control)
+        dev = normalized(dev, normalization.renewed(), dev_table.name, control.log)
     task = task.fit_labels(examples, recipe.task.labels)
     if note := task.label_note():
-        log(f"weft: note: {where}: {note}")
-    examples = checked(task, examples, data.on_bad_row, log)
+        control.note(f"{where}: {note}")
+    examples = checked(task, examples, data.on_bad_row, control.log)
     if dev_table is None:
         check_rows(len(examples), where)
         train, held = _held_out(task, examples, data)
         places = [examples[number].where for number in held]
         return task, Dataset(examples, train, held, hashes, places, columns)
-    dev = checked(task, dev, data.on_bad_row, log)
+    dev = checked(task, dev, data.on_bad_row, control.log)
     check_rows(len(examples), where)
     if not dev:
         raise UserError(f"{dev_table.name}: there are no rows")
     if note := task.swap_note(dev, dev_table.name):
-        log(f"weft: note: {note}")
+        control.note(f"{note}")
     count = len(examples)
     hashes["dev"] = dev_table.hash()
     return task, Dataset([*examples, *dev], range(count), range(count, count + len(dev)), hashes, columns=columns)
@@ -122,10 +175,7 @@ def announce_long(examples: Sequence[Example], framing: Framing, log: Log) -> No
 
 
 def checked(task: Task, examples: list[Example], on_bad_row: str, log: Log) -> list[Example]:
-    """The examples whose targets the task knows; others stop, all of them in one error, or are counted.
-
-    An example without a target passes.
-    """
+    """The examples without a target, or with one that the task knows; others stop in one error, or are counted."""
     skipped, problems, kept = Skipped(), Problems(), list[Example]()
     with suppress(UserError):  # most often all is well
         task.check_targets([example for example in examples if task.has_target(example)])

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import torch
-from torch import Tensor
 
 from weft.checkpoint.card import Card, Made, Metric
 from weft.checkpoint.folder import LoadedModel
@@ -24,17 +23,17 @@ from weft.checksums import Damaged, digest
 from weft.config import values_of, write_toml
 from weft.errors import UserError
 from weft.files import write_json
-from weft.progress import Log, Progress, lines_of_a_run, silent
+from weft.progress import Log, ProgressChoice, lines_of_a_run, progress_of
 from weft.runs.curves import write_curves
 from weft.scratch import temporary_folder
 from weft.tasks.model import device_of
 from weft.training.log import RunLog
-from weft.training.loop import Exploded, quick_arithmetic, train
+from weft.training.loop import Exploded, Trainer, quick_arithmetic
 from weft.training.plan import Training
 from weft.training.run import Run
 from weft.training.setup import Setup
-from weft.training.signals import Interrupted, Stop, listening
-from weft.training.state import Checkpoints, State, Unreadable
+from weft.training.signals import Control, Interrupted, listening
+from weft.training.state import Begun, State, Unreadable
 from weft.training.watching import Watch, draw_gradients
 
 P = TypeVar("P", bound=Training)
@@ -55,6 +54,15 @@ def scratch_folder() -> Path:
 # ------------------------------------------------------------------------------------------------------ before work
 
 
+def new_run(recipe: Any) -> Run:
+    """The folder of a run that is about to begin; nothing may be there."""
+    if recipe.out is None:
+        raise UserError("no folder for the run: give --out FOLDER")
+    run = Run(Path(recipe.out))
+    run.check_new()
+    return run
+
+
 @contextmanager
 def resumable(run: Run) -> Iterator[None]:
     """Whatever stops a run, its last words say how to go on."""
@@ -70,13 +78,13 @@ def resumable(run: Run) -> Iterator[None]:
 
 
 @contextmanager
-def begun(run: Run, recipe: Any) -> Iterator[Stop]:
+def begun(run: Run, recipe: Any, log: Log, progress: ProgressChoice) -> Iterator[Control]:
     """A new run: nobody else writes there, its recipe is kept, and of one that learned nothing, nothing is left."""
     with listening() as stop, run.held(), resumable(run):
         run.check_new()  # again: somebody may have been quicker
         try:
             write_toml(recipe, run.recipe)
-            yield stop
+            yield Control(log, progress_of(progress), stop)
         except UserError:
             if run.checkpoints().newest() is None and not (run.folder / "model.safetensors").exists():
                 run.discard()
@@ -105,11 +113,6 @@ def half_precision(device: torch.device) -> Literal["bf16", "fp32"]:
     return "bf16" if half else "fp32"
 
 
-def pass_tokens(device: torch.device) -> int:
-    """Tokens that go through the network at once unless given."""
-    return 1 << 16 if device.type == "cuda" else 1 << 14
-
-
 def settled(plan: P, device: torch.device, batch: int, steps: int | None, every: int | None, learning_rate: float) -> P:
     """The plan of any run with every open choice made, so that the recipe in the run folder says it all."""
     return replace(
@@ -117,7 +120,7 @@ def settled(plan: P, device: torch.device, batch: int, steps: int | None, every:
         steps=steps,
         epochs=None,
         batch=batch,
-        pass_tokens=plan.pass_tokens or pass_tokens(device),
+        pass_tokens=plan.pass_tokens or (1 << 16 if device.type == "cuda" else 1 << 14),
         learning_rate=plan.learning_rate or learning_rate,
         evaluate_every=every,
         save_every=plan.save_every or every,
@@ -127,17 +130,8 @@ def settled(plan: P, device: torch.device, batch: int, steps: int | None, every:
     )
 
 
-def record(
-    run: Run,
-    recipe: Any,
-    device: torch.device,
-    about: Mapping[str, Any],
-    same: Mapping[str, Any],
-) -> bool:
-    """Write down what a run was made with; when it is resumed, check that `same` still is. Whether it is new.
-
-    `about` is brought up to date when a run is resumed: a teacher may have had to read again.
-    """
+def record(run: Run, recipe: Any, device: torch.device, about: Mapping[str, Any], same: Mapping[str, Any]) -> bool:
+    """Write down what a run was made with; of a resumed one, check `same` and update `about`. Whether it is new."""
     if not run.about.exists():
         write_toml(recipe, run.recipe)
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
@@ -157,15 +151,6 @@ def record(
 def card_of(run: Run, card: Card, seed: int) -> Card:
     """The card of a model that the run makes: by which recipe, when and with which seed."""
     return replace(card, recipe=digest(run.recipe), made=Made(seed=seed, date=datetime.now(UTC).date().isoformat()))
-
-
-@dataclass(frozen=True)
-class Begun:
-    """Where a run stands when a process takes it up."""
-
-    checkpoints: Checkpoints
-    state: State
-    stored: Mapping[str, dict[str, Tensor]] | None
 
 
 def begin(run: Run, keep: int, pass_tokens: int, log: Log) -> Begun:
@@ -205,19 +190,19 @@ class Job:
     metric: str = "loss"  # which decides what is kept
 
 
-def drive(run: Run, job: Job, stop: Stop, log: Log, progress: Progress = silent) -> State:
+def drive(run: Run, job: Job, control: Control) -> State:
     """Train to the end, or until somebody stops it; the report is written either way."""
     setup, plan = job.setup, job.setup.plan
     parameters = sum(parameter.numel() for parameter in setup.network.parameters())
     record(run, job.recipe, setup.device, {"parameters": parameters, **job.about}, job.same)
     if job.split is not None:
         write_json(run.inside / "split.json", dict(job.split))
-    start = begin(run, plan.keep, plan.pass_tokens or 0, log)
+    start = begin(run, plan.keep, plan.pass_tokens or 0, control.log)
     state = start.state
     model = replace(job.model, card=card_of(run, job.model.card, job.recipe.seed))
     job.announce(state)
     if state.finished:
-        log(f"{run.folder}: this run has finished already")
+        control.log(f"{run.folder}: this run has finished already")
 
     def save_best(losses: dict[str, float]) -> None:
         if job.save is not None:
@@ -225,11 +210,11 @@ def drive(run: Run, job: Job, stop: Stop, log: Log, progress: Progress = silent)
         else:
             run.save_model(model, tuple(Metric(data=job.data, name=n, value=value) for n, value in losses.items()))
 
-    with recording(run, state, job.recipe.tensorboard, log, progress) as run_log:
+    with recording(run, state, job.recipe.tensorboard, control) as run_log:
         try:
             with quick_arithmetic(setup.device):
                 watch = Watch(run.gradients, state.step) if plan.watch_gradients else None
-                state = train(setup, state, start.stored, start.checkpoints, run_log, stop, save_best, watch)
+                Trainer(setup, start, run_log, control.stop, save_best, watch).train()
         except Interrupted as interrupted:
             steps = setup.steps if plan.minutes is None else state.steps
             of = f" of {steps:,}" if steps else ""
@@ -240,20 +225,20 @@ def drive(run: Run, job: Job, stop: Stop, log: Log, progress: Progress = silent)
         value = state.best if setup.evaluate is None else -state.best
         best = f"held-out {job.metric} {value:.4f} at step {state.best_step:,}"
     done = f"{state.step:,} step{'s' * (state.step != 1)}, {state.seconds:.0f} s of training"
-    log(f"{run.folder}: done after {done}; kept: {best}")
+    control.log(f"{run.folder}: done after {done}; kept: {best}")
     return state
 
 
 @contextmanager
-def recording(run: Run, state: State, tensorboard: bool, log: Log, progress: Progress) -> Iterator[RunLog]:
+def recording(run: Run, state: State, tensorboard: bool, control: Control) -> Iterator[RunLog]:
     """The record of a run, open while the block runs; the report is written however the block ends."""
-    with lines_of_a_run(log, progress) as lines:
+    with lines_of_a_run(control.log, control.progress) as lines:
         run_log = RunLog(run.metrics, state.metrics, run.board if tensorboard else None, state.step, *lines)
         try:
             yield run_log
         finally:
             run_log.close()
-            report(run, log)
+            report(run, control.log)
 
 
 def report(run: Run, log: Log) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import math
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -14,35 +15,53 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.checkpoint.card import Card, Window
+from weft.checkpoint.card import Card, Metric, Window
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
 from weft.data.batching import Feed
-from weft.data.examples import Examples, Sequences, batch_of
+from weft.data.examples import Examples, Sequences, VectorSide, batch_of
 from weft.data.tables import Dataset, RunRows
 from weft.errors import UserError, one_of
-from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
-from weft.runs.architecture import both_ways, chosen_family, family_for, sized, sizes_of, vocabularies_for
-from weft.runs.baseline import BASELINES, Baseline, announce_baselines, compare_baselines, judged_again, train_baselines
-from weft.runs.calls import absolute, absolute_tables, settings_of
-from weft.runs.dataset import announce_long, gather
-from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, scratch_folder
-from weft.runs.initial import Beginning, begun_model, check_model
-from weft.runs.plan import announce, resolved
+from weft.metrics.bootstrap import Score
+from weft.progress import Log, ProgressChoice, to_logger
+from weft.runs.architecture import (
+    Beginning,
+    Start,
+    begun_from,
+    begun_model,
+    both_ways,
+    check_model,
+    chosen_family,
+    family_for,
+    fill_table,
+    sized,
+    sizes_of,
+    vocabularies_for,
+)
+from weft.runs.baseline import (
+    BASELINES,
+    FEW_JUDGES,
+    Baseline,
+    announce_baselines,
+    compare_baselines,
+    judged_again,
+    train_baselines,
+)
+from weft.runs.dataset import absolute, absolute_tables, announce_long, gather, settings_of
+from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, scratch_folder, settled
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, task_recipe
-from weft.runs.selection import Selection
-from weft.runs.word_vectors_start import Start, begun_from, fill_table
 from weft.tasks.base import Example, Task
-from weft.tasks.forward import framing_for
+from weft.tasks.evaluate import EvaluationResult, evaluate_examples, evaluation_of
+from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class
 from weft.tasks.translate import writer_of
-from weft.text.windows import Framing
+from weft.text.windows import Framing, special_tokens
 from weft.training.freezing import freeze
 from weft.training.run import Run, tokenizer_hash
-from weft.training.setup import Setup
-from weft.training.signals import Stop
+from weft.training.setup import HeldOutMetrics, Setup
+from weft.training.signals import Control
 from weft.training.state import State
 
 RECIPE = TaskRecipe  # what `weft.resume` reads
@@ -73,10 +92,11 @@ def finetune(
     columns may be named: `columns={"text": "summary", "label": "team"}`. A base that is a model in memory is kept in
     the run folder, so that the run can be resumed.
     """
-    rows = RunRows()
-    in_memory = isinstance(base, Model)
-    if isinstance(base, Model):
-        base = _saved(base)
+    rows, in_memory = RunRows(), isinstance(base, Model)
+    if isinstance(base, Model):  # a folder for now, named as the one that it was opened from
+        model, name = base, base.folder.name if base.folder is not None else ""
+        base = scratch_folder() / (name or "model")
+        model.save(base)
     if not isinstance(recipe, TaskRecipe):
         more = more if columns is None else overlaid(more, {"data": {"columns": dict(columns)}})
         values = {"task.name": task, "model.base": base, "model.vectors": vectors}
@@ -84,9 +104,7 @@ def finetune(
         recipe = task_recipe(recipe, settings_of(given, rows, DataSection, {"files": data, "dev": dev}, values, out))
     if recipe.out is None:
         recipe = replace(recipe, out=str(scratch_folder() / "run"))
-    assert recipe.out is not None
-    run = Run(Path(recipe.out))
-    run.check_new()
+    run = new_run(recipe)
     if online and isinstance(recipe.model.get("base"), str) and not Path(recipe.model["base"]).exists():
         find_folder(recipe.model["base"], online)  # from here on it lies in the cache
     recipe = replace(recipe, model=family_for(recipe.task.name, recipe.model, log))
@@ -94,18 +112,11 @@ def finetune(
     recipe = _from_anywhere(recipe, rows, log)
     if in_memory and base is not None:
         recipe = changed(recipe, {"model": {"base": str((run.inside / "base" / Path(base).name).absolute())}})
-    with begun(run, recipe) as stop:
+    with begun(run, recipe, log, progress) as control:
         rows.write(recipe.out or "")
         if in_memory and base is not None:
             shutil.copytree(base, recipe.model["base"])
-        return go(run, recipe, stop, log, progress_of(progress))
-
-
-def _saved(model: Model) -> Path:
-    """A model in memory as a folder for now, named as the one that it was opened from."""
-    folder = scratch_folder() / (model.folder.name if model.folder is not None and model.folder.name else "model")
-    model.save(folder)
-    return folder
+        return go(run, recipe, control)
 
 
 def _check(recipe: TaskRecipe) -> None:
@@ -135,20 +146,20 @@ def _from_anywhere(recipe: TaskRecipe, rows: RunRows, log: Log) -> TaskRecipe:
 # ---------------------------------------------------------------------------------------------------------- the run
 
 
-def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
+def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     """From the recipe in a run folder to the best model; from its last checkpoint on where there is one."""
     device = device_for(recipe.device, recipe.training.threads)
     _check_training(recipe.training, device)
-    task, dataset = gather(recipe, log, progress, stop)
-    metric = _metric(recipe, task, log)
-    recipe, beginning = _beginning(run, recipe, task, dataset, stop, log, progress)
+    task, dataset = gather(recipe, control)
+    metric = _metric(recipe, task, control.log)
+    recipe, beginning = _beginning(run, recipe, task, dataset, control)
     model, card = beginning.opened, beginning.opened.card
-    task = _prepared(recipe, task, dataset, beginning, log)
+    task = _prepared(recipe, task, dataset, beginning, control.log)
     window = task.window(model, recipe.task.length, recipe.task.stride, recipe.task.long)
     framing = framing_for(model, window)
-    announce_long(dataset.examples, framing, log)
+    announce_long(dataset.examples, framing, control.log)
     capture = device.type == "cuda" and not recipe.training.compile
-    train, dev = _tokenized(task, dataset, model, framing, recipe.seed, capture, stop, log, progress)
+    train, dev = _tokenized(task, dataset, model, framing, recipe.seed, capture, control)
     plan = resolved(recipe, train, model, task, len(dataset.dev), beginning.fresh and not run.about.exists(), device)
     work = replace(recipe.task, metric=metric, length=window.length, stride=window.stride, labels=task.labels)
     recipe = replace(recipe, training=plan, device=str(device), task=work)
@@ -166,15 +177,15 @@ def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -
         evaluate=None if metric == "loss" else selection.evaluate,
         pace=_own_words(recipe, model, plan.steps or 1),
         capture=capture,
-        faster=_faster(plan, task),
+        faster={f"heads.{task.head}.": plan.head_rate} if plan.head_rate else {},  # a new head
     )
     baselines = list[Baseline]()
 
     def start(state: State) -> None:
-        announce(run, recipe, model, task, dataset, train, framing, log)
+        announce(selection, recipe, dataset, train, control.log)
         if not (state.finished and (run.inside / BASELINES).exists()):
-            baselines.extend(train_baselines(recipe, task, dataset, model, card, device, progress))
-            announce_baselines(baselines, metric, log)
+            baselines.extend(train_baselines(recipe, task, dataset, model, card, device, control.progress))
+            announce_baselines(baselines, metric, control.log)
 
     job = Job(
         recipe=recipe,
@@ -187,12 +198,12 @@ def go(run: Run, recipe: TaskRecipe, stop: Stop, log: Log, progress: Progress) -
         save=selection.save,
         metric=metric,
     )
-    drive(run, job, stop, log, progress)
+    drive(run, job, control)
     trained = load(run.folder)
     if baselines:
         # Without metrics the best model was kept by the process that this run goes on from.
         judgement = selection.best or judged_again(trained, work.name, dataset, framing, device)
-        compare_baselines(run, judgement, baselines, metric, log)
+        compare_baselines(run, judgement, baselines, metric, control.log)
     return trained
 
 
@@ -232,28 +243,28 @@ def _metric(recipe: TaskRecipe, task: Task, log: Log) -> str:
 
 
 def _beginning(
-    run: Run, recipe: TaskRecipe, task: Task, dataset: Dataset[Example], stop: Stop, log: Log, progress: Progress
+    run: Run, recipe: TaskRecipe, task: Task, dataset: Dataset[Example], control: Control
 ) -> tuple[TaskRecipe, Beginning]:
     """The model to train, and the recipe with its sizes."""
     if "base" in recipe.model:
         beginning = begun_model(recipe, task, None)
         if beginning.note and not run.about.exists():
-            log(f"weft: note: {beginning.note}")
+            control.note(f"{beginning.note}")
         return recipe, beginning
     family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
     if family.reads:
-        sizes = sized(recipe.model, family, len(dataset.train), log)
+        sizes = sized(recipe.model, family, len(dataset.train), control.log)
         recipe = replace(recipe, model=task.network_settings() | sizes)
     elif not recipe.task.words:
-        recipe = replace(recipe, model=both_ways(recipe.model, family, log))
+        recipe = replace(recipe, model=both_ways(recipe.model, family, control.log))
     start: Start | None = None
     if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
         with_width, start = begun_from(recipe.model, family, recipe.data.on_bad_row)
         recipe = replace(recipe, model=with_width)
-    tokenizers = vocabularies_for(run, recipe, family, dataset.train, start, stop, log, progress)
+    tokenizers = vocabularies_for(run, recipe, family, dataset.train, start, control)
     beginning = begun_model(recipe, task, *tokenizers)
     if start is not None:
-        fill_table(beginning.opened.network, tokenizers[0], start, recipe.seed, log)
+        fill_table(beginning.opened.network, tokenizers[0], start, recipe.seed, control.log)
     return recipe, beginning
 
 
@@ -275,25 +286,18 @@ def _tokenized(
     framing: Framing,
     seed: int,
     capture: bool,
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    control: Control,
 ) -> tuple[Examples | Sequences, Examples | Sequences]:
     """The rows as sources of batches: those to learn from, and those to judge by."""
-    with progress("tokenizing", "rows") as advance:
+    with control.progress("tokenizing", "rows") as advance:
         train = task.dataset(dataset.train, model, framing)
         advance(len(dataset.train))
-        stop.check("stopped while tokenizing")
+        control.stop.check("stopped while tokenizing")
         dev = task.dataset(dataset.dev, model, framing)
     for note in (*train.notes, *(f"of those to judge by: {note}" for note in dev.notes)):
-        log(f"weft: note: {note}")
+        control.note(f"{note}")
     # The held-out windows are for the loss; the metrics are those of whole texts.
     return train.for_training(MOST_WINDOWS, seed, capture), dev.for_training(MOST_WINDOWS, 0, False)
-
-
-def _faster(plan: FinetuneTraining, task: Task) -> dict[str, float]:
-    """Weights that learn at a multiple of the learning rate: those of a new head."""
-    return {f"heads.{task.head}.": plan.head_rate} if plan.head_rate and plan.head_rate != 1 else {}
 
 
 def _own_words(recipe: TaskRecipe, opened: LoadedModel, steps: int) -> Callable[[int], dict[str, Tensor]] | None:
@@ -304,3 +308,172 @@ def _own_words(recipe: TaskRecipe, opened: LoadedModel, steps: int) -> Callable[
     if "own" not in inspect.signature(opened.network.forward).parameters:
         raise UserError(f"own words (task.own) are read by a recurrent encoder-decoder, not by {opened.family.name}")
     return lambda step: {"own": torch.tensor(share * step / steps)}
+
+
+Scores = Mapping[str, Score]
+
+
+@dataclass
+class Selection:
+    """The model of a task in training, judged by held-out examples and saved where it is the best."""
+
+    run: Run
+    task: Task
+    model: LoadedModel
+    framing: Framing
+    examples: Sequence[Example]
+    metric: str  # which decides
+    data: str  # hash of the examples
+    scores: Callable[[Scores], Scores] = dict  # which metrics are kept, and under which names
+    name: str | None = None  # of the task, where an evaluation page is written
+    last: EvaluationResult | None = None
+    best: EvaluationResult | None = None
+
+    def evaluate(self) -> HeldOutMetrics:
+        """The metrics of the model as it is, with thresholds tuned on the same examples."""
+        self.last = evaluate_examples(self.task, self.model, self.framing, self.task.sample(self.examples), tune=True)
+        return HeldOutMetrics({n: score.value for n, score in self.scores(self.last.scores).items()}, self.metric)
+
+    def save(self, model: LoadedModel, losses: Mapping[str, float]) -> None:
+        """Save the model with its metrics, in place of the best before it."""
+        task = self.task if self.last is None else self.last.task
+        scores = {} if self.last is None else self.scores(self.last.scores)
+        metrics = tuple(
+            Metric(data=self.data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items()
+        )
+        if self.metric == "loss" and "loss" in losses:
+            metrics = (Metric(data=self.data, name="loss", value=losses["loss"]),)
+        with task.saving(model.network):
+            self.run.save_model(replace(model, card=task.to_card(model.card)), metrics)
+        self.best = self.last
+        if self.last is not None and self.name is not None:
+            evaluation_of(self.last, self.name, "held-out rows", self.data).save(self.run.evaluation)
+
+
+EXAMPLES = 54_000  # that a small model from scratch sees: ten times the questions of TREC
+BASE_LEARNING_RATE = 5e-5  # of a pre-trained encoder of width 768
+HEAD_RATE = 5.0  # a new head begins from nothing, and catches up
+BATCHES = ((500, 8), (3000, 16))  # below so many rows: so many of them in a step
+STEPS, MOST_STEPS = 400, 1000  # at least so many; and no more for the sake of ten times through the rows
+JUDGES = 50  # held-out rows from which on a metric can stop a run
+PATIENCE = 5  # evaluations, of ten
+
+
+def resolved(
+    recipe: TaskRecipe,
+    train: Examples | Sequences,
+    opened: LoadedModel,
+    task: Task,
+    dev_rows: int,
+    new_head: bool,
+    device: torch.device,
+) -> FinetuneTraining:
+    """The plan with every open choice made, so that the recipe in the run folder says it all."""
+    plan, alone = recipe.training, recipe.task.freeze == "encoder"  # a small head alone takes larger steps
+    from_scratch, static = "base" not in recipe.model, opened.family.name == "vectors"
+    width = (768 / opened.config.width) ** 0.5 if opened.config.width else 1.0
+    if from_scratch or static or not isinstance(train, Examples):
+        usual_batch, usual_epochs = pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
+        if from_scratch and not isinstance(train, Sequences) and not opened.config.heads:
+            usual_epochs = min(20.0, max(3.0, EXAMPLES / train.count))  # no Transformer: each time through is cheap
+        usual = 2e-3 if static else opened.family.learning_rate * width if from_scratch else 5e-5
+        return decided(plan, train, device, usual_batch, usual_epochs, max(usual, 1e-3) if alone else usual)
+    # A pre-trained encoder reads few rows more often, in smaller steps, until nothing improves.
+    batch, steps = few_rows_plan(train.count, len(task.labels))
+    few = steps * batch > 3.5 * train.count
+    # Few rows want larger steps of a small network and of a new head; many lose by them (SST-2: 0.902, then 0.895).
+    usual = BASE_LEARNING_RATE * width if few else BASE_LEARNING_RATE
+    head_rate = HEAD_RATE if few and new_head and not alone else 1.0
+    batch = min(plan.batch or batch, train.count)
+    usual_epochs = steps * batch / train.count
+    settled_plan = decided(plan, train, device, batch, usual_epochs, max(usual, 1e-3) if alone else usual)
+    settled_plan = replace(settled_plan, head_rate=plan.head_rate or head_rate)
+    if not few or plan.steps or plan.epochs:
+        return settled_plan
+    if plan.evaluate_every is None:
+        # A handful of held-out rows would pick a model by luck: they choose among few, all of them well trained.
+        every = max(1, math.ceil((settled_plan.steps or 1) / (10 if dev_rows >= JUDGES else 4)))
+        settled_plan = replace(settled_plan, evaluate_every=every, save_every=plan.save_every or every)
+    patience = PATIENCE if plan.patience is None and dev_rows >= JUDGES else plan.patience
+    return replace(settled_plan, patience=patience)
+
+
+def few_rows_plan(rows: int, labels: int) -> tuple[int, int]:
+    """Rows in a step, and steps: three times through the rows, ten times where they are few, and never below STEPS."""
+    batch = next((batch for most, batch in BATCHES if rows < most), 32)
+    at_least = max(STEPS, min(math.ceil(10 * rows / batch), MOST_STEPS))
+    longer = min(2.0, max(1.0, (labels / 4) ** 0.5))  # to tell more labels apart; twice as long for 16 of them
+    return batch, max(math.ceil(3 * rows / batch), math.ceil(at_least * longer))
+
+
+def decided(
+    plan: FinetuneTraining,
+    train: Examples | Sequences,
+    device: torch.device,
+    usual_batch: int,
+    usual_epochs: float,
+    usual_learning_rate: float,
+) -> FinetuneTraining:
+    """The plan with what is usual where nothing else was asked for."""
+    batch = min(plan.batch or usual_batch, train.count)
+    in_epoch = math.ceil(train.count / batch)
+    epochs = plan.epochs if plan.epochs is not None else usual_epochs
+    steps = plan.steps or max(1, round(epochs * in_epoch))
+    # Writing takes long: a run of many short epochs is judged ten times, not after each.
+    often = max(in_epoch, math.ceil(steps / 10)) if isinstance(train, Sequences) else in_epoch
+    every = plan.evaluate_every or max(1, min(often, steps))
+    return settled(plan, device, batch, steps, every, usual_learning_rate)
+
+
+def pairs_plan(train: Sequences) -> tuple[int, float]:
+    """Pairs in a step and times through all of them, for an encoder-decoder that begins from nothing."""
+    together = 4096 * train.count / max(1, train.writes)  # about so many tokens to write in a step
+    batch = max(1, min(256, round(together), train.count // 8))  # few pairs still make several steps
+    return batch, min(100.0, max(3.0, 1.2e6 / train.count))
+
+
+def _reading(opened: LoadedModel, dataset: Dataset[Example], windows: int, framing: Framing) -> str:
+    """What becomes of long rows."""
+    if windows > len(dataset.train):
+        return f"{windows:,} windows of at most {framing.length} tokens, none is cut"
+    cut = 0
+    for first in range(0, len(dataset.train) if framing.cutting else 0, 1024):
+        rows = dataset.train[first : first + 1024]
+        lengths = iter(tokenizer_of(opened).ids([text for row in rows for text in row.texts], specials=False))
+        for row in rows:
+            size = sum(len(next(lengths)) for _ in row.texts) + special_tokens(framing, len(row.texts))
+            cut += size > framing.length
+    return f"{cut:,} of them cut at {framing.length} tokens" if cut else "none is cut"
+
+
+def announce(
+    selection: Selection, recipe: TaskRecipe, dataset: Dataset[Example], train: Examples | Sequences, log: Log
+) -> None:
+    """What is about to be learned, from what and how, in three lines."""
+    run, opened, task = selection.run, selection.model, selection.task
+    parameters = sum(parameter.numel() for parameter in opened.network.parameters() if parameter.requires_grad)
+    rows = len(dataset.train)
+    if isinstance(train, Sequences):
+        rows = train.count  # pairs that are too long were left out
+        read = (
+            f"vectors of {opened.config.features:,} numbers" if isinstance(train.read, VectorSide) else "tokens to read"
+        )
+        long = f"{len(train.read.tokens):,} {read} and {train.writes:,} tokens to write"
+    else:
+        long = _reading(opened, dataset, train.rows_count, selection.framing)
+    labels = f"{len(task.labels)} labels, " if task.labels else ""
+    held = "" if dataset.held_out is None else " (drawn from the rows, noted in run/split.json)"
+    if len(dataset.dev) < FEW_JUDGES:
+        held += "; so few say little, and their intervals tell how little"
+    if task.writes and recipe.task.metric != "loss":
+        written = len(task.sample(dataset.dev))
+        held += f", of which {written:,} are written out" if written < len(dataset.dev) else ""
+    steps = recipe.training.steps or 1
+    epochs = steps * (recipe.training.batch or 1) / max(1, rows)
+    log(
+        f"{run.folder}: {recipe.task.name}, {labels}{opened.family.name}, {parameters:,} parameters to train, "
+        f"on {recipe.device} in {recipe.training.precision}\n"
+        f"data: {rows:,} rows to learn from ({long}), {len(dataset.dev):,} to judge by{held}\n"
+        f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch} rows"
+        f" ({epochs:.3g} epochs), learning rate {recipe.training.learning_rate:.1e}, kept by {recipe.task.metric}"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import lzma
+import math
 import os
 import signal
 import subprocess
@@ -11,28 +12,35 @@ import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from weft.checksums import digests, is_sound, read_manifest, write_manifest
+from weft.checkpoint.folder import LoadedModel
+from weft.checksums import Damaged, digests, is_sound, read_checked, read_manifest, write_manifest
 from weft.child import COMMAND_LINE, start_child
 from weft.config import build, merged, read_record, read_toml, values_of, write_toml
 from weft.data.shards import TextFiles
 from weft.errors import UserError, listed, shown
-from weft.files import held, write_json, write_text
-from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
+from weft.files import held, read_text, write_json, write_text
+from weft.metrics.bootstrap import Score
+from weft.progress import Log, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import device_for
 from weft.runs.ladder_page import page_of, value_of
-from weft.runs.ladder_recipe import LadderRecipe
-from weft.runs.recipes import recipe_values
-from weft.runs.rung_run import Failure, LadderFolder, climb
-from weft.runs.rungs import rung_of
+from weft.runs.ladder_recipe import LadderRecipe, recipe_of, rung_of
+from weft.runs.pretrain import pretrain
+from weft.runs.recipes import Recipe, recipe_values
+from weft.runs.resume import resume
+from weft.tasks.complete import complete
+from weft.tasks.contexts import by_context
+from weft.tasks.model import load, new
+from weft.tasks.perplexity import perplexity
 from weft.text.tokenizers.training import learn
-from weft.training.signals import Interrupted, Stop, listening
+from weft.training.run import Run
+from weft.training.signals import Control, Interrupted, Stop, listening
 
 LEAST = 2000  # characters of text, with fewer of which no models can be compared
 CHARACTERS = 2 << 20  # bytes of text up to which tokens are characters by default
@@ -40,7 +48,6 @@ HELD_OUT = 1 << 18  # bytes at most: every model reads them a dozen times
 ALPHABET = 5000  # characters at most; the rest of a text that has more is unknown
 PACKED = 64 << 20  # bytes of text up to which it is also packed by xz, for comparison
 ORPHANED = 20.0  # seconds that the rungs of a killed ladder may take to end
-FREE = {"models", "parallel"}  # what may change when a ladder is gone on with
 
 
 def ladder(
@@ -56,7 +63,7 @@ def ladder(
     `weft.ladder(out="ladder", text={"files": ["corpus.txt"]}, ladder={"minutes": 3})`; the same with `out` alone goes
     on. Each rung is a run folder of its own inside `out`; the page is `out/index.html`.
     """
-    progress, given = progress_of(progress), merged(settings or {}, more)
+    given = merged(settings or {}, more)
     if recipe is not None:
         given = merged(recipe_values(recipe, LadderRecipe)[0], given)
     out = given.get("out")
@@ -71,16 +78,22 @@ def ladder(
         asked = build(LadderRecipe, merged(usual, {**given, "out": str(out)}), recipe or "--set")
         if not asked.text.files:
             raise UserError("no text: give --text FILE")
-        asked = _resolved(asked)
+        device, budget = device_for(asked.device, None), asked.ladder  # every open choice is made and kept
+        if budget.tokens is None:
+            budget = replace(budget, minutes=budget.minutes or 3.0)
+        budget = replace(budget, size=budget.size or ("large" if device.type == "cuda" else "small"))
+        files = tuple(str(path.absolute()) for path in TextFiles(asked.text.files).paths())
+        asked = replace(asked, ladder=budget, device=str(device), text=replace(asked.text, files=files, dev=()))
     with listening() as stop, place.run.held():
+        control = Control(log, progress_of(progress), stop)
         write_toml(asked, place.run.recipe)
         try:
-            _prepare(place, asked, stop, log, progress)
+            _prepare(place, asked, control)
         except UserError:
             if not place.about.exists():
                 place.run.discard()
             raise
-        return _climb(place, asked, stop, log, progress)
+        return _climb(place, asked, control)
 
 
 def is_ladder(folder: Path) -> bool:
@@ -130,22 +143,10 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-def _resolved(recipe: LadderRecipe) -> LadderRecipe:
-    """The recipe with every open choice made, so that the folder says it all."""
-    device = device_for(recipe.device, None)
-    paths = TextFiles(recipe.text.files).paths()
-    budget = recipe.ladder
-    if budget.tokens is None:
-        budget = replace(budget, minutes=budget.minutes or 3.0)
-    budget = replace(budget, size=budget.size or ("large" if device.type == "cuda" else "small"))
-    files = tuple(str(path.absolute()) for path in paths)
-    return replace(recipe, ladder=budget, device=str(device), text=replace(recipe.text, files=files, dev=()))
-
-
 # ------------------------------------------------------------------------------------------------------- preparation
 
 
-def _prepare(place: LadderFolder, recipe: LadderRecipe, stop: Stop, log: Log, progress: Progress) -> None:
+def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> None:
     """The text in two parts and one vocabulary: what all rungs share; made once."""
     if place.about.exists():
         place.text(whole=True)
@@ -160,10 +161,10 @@ def _prepare(place: LadderFolder, recipe: LadderRecipe, stop: Stop, log: Log, pr
         )
     write_text(place.train, train)
     write_text(place.held_out, held_out)
-    stop.check("stopped while reading the text")
+    control.stop.check("stopped while reading the text")
     size = len(train.encode()) + len(held_out.encode())
     asked = recipe.ladder.vocabulary or ("characters" if size <= CHARACTERS else str(subwords(size)))
-    with progress("learning the vocabulary", "texts") as advance:
+    with control.progress("learning the vocabulary", "texts") as advance:
         if asked == "characters":  # of the whole text: which letters there are is no knowledge of what follows what
             tokenizer = learn([train, held_out], "character", ALPHABET)
         else:
@@ -187,7 +188,7 @@ def _prepare(place: LadderFolder, recipe: LadderRecipe, stop: Stop, log: Log, pr
     made = [place.train, place.held_out, *(path for path in place.vocabulary.rglob("*") if path.is_file())]
     inside = place.about.parent
     write_manifest(place.about, about, digests(inside, [path.relative_to(inside).as_posix() for path in made]))
-    log(
+    control.log(
         f"{place.folder}: {size:,} bytes, the last {about['held_out_bytes']:,} held out; {tokenizer.kind} vocabulary "
         f"of {tokenizer.vocabulary:,} tokens; {about['train_tokens']:,} tokens to learn from"
     )
@@ -237,33 +238,33 @@ def packed(train: str, held_out: str) -> float:
 # ---------------------------------------------------------------------------------------------------------- climbing
 
 
-def _climb(place: LadderFolder, recipe: LadderRecipe, stop: Stop, log: Log, progress: Progress) -> dict[str, Any]:
+def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[str, Any]:
     """Every rung that is not finished, several at once where asked for; the page grows with each."""
     names = list(recipe.ladder.models)
     waiting = [name for name in names if not is_sound(place.result(name))]
     if len(waiting) < len(names):
-        log(f"{place.folder}: {len(names) - len(waiting)} of {len(names)} rungs are there already")
+        control.log(f"{place.folder}: {len(names) - len(waiting)} of {len(names)} rungs are there already")
     for name in waiting:  # what failed before, or has been damaged since, is tried again
         place.failure(name).unlink(missing_ok=True)
         place.result(name).unlink(missing_ok=True)
     going = dict[str, subprocess.Popen[bytes]]()
     try:
-        _wait_for_orphans(place, waiting, stop)
+        _wait_for_orphans(place, waiting, control.stop)
         while waiting or going:
-            stop.check()
+            control.stop.check()
             if not recipe.ladder.parallel:
                 name = waiting.pop(0)
-                log(f"{place.folder}: {name}, {len(names) - len(waiting)} of {len(names)}")
-                here(place, name, log, progress)
-                _log_rung(place, recipe, name, 0, log)
+                control.log(f"{place.folder}: {name}, {len(names) - len(waiting)} of {len(names)}")
+                here(place, name, control)
+                _log_rung(place, recipe, name, 0, control.log)
                 continue
             while waiting and len(going) < recipe.ladder.parallel:
                 name = waiting.pop(0)
-                log(f"{place.folder}: {name}, {names.index(name) + 1} of {len(names)}")
+                control.log(f"{place.folder}: {name}, {names.index(name) + 1} of {len(names)}")
                 going[name] = _started(place, name, recipe.ladder.parallel > 1)
             time.sleep(0.1)
             for name in [name for name, process in going.items() if process.poll() is not None]:
-                _log_rung(place, recipe, name, going.pop(name).returncode, log)
+                _log_rung(place, recipe, name, going.pop(name).returncode, control.log)
     except (Interrupted, KeyboardInterrupt) as interrupted:
         for process in going.values():
             process.send_signal(signal.SIGTERM)  # each saves what it has
@@ -275,7 +276,7 @@ def _climb(place: LadderFolder, recipe: LadderRecipe, stop: Stop, log: Log, prog
     results = write(place, recipe)
     failed = [rung["name"] for rung in results["rungs"] if "failed" in rung]
     again = f"; {listed(failed, 20)} failed: weft ladder --out {place.folder} tries again" if failed else ""
-    log(f"{place.folder}: {len(names) - len(failed)} of {len(names)} rungs; the page is {place.page}{again}")
+    control.log(f"{place.folder}: {len(names) - len(failed)} of {len(names)} rungs; the page is {place.page}{again}")
     return results
 
 
@@ -291,16 +292,16 @@ def _wait_for_orphans(place: LadderFolder, names: Sequence[str], stop: Stop) -> 
             time.sleep(0.1)
 
 
-def here(place: LadderFolder, name: str, log: Log, progress: Progress) -> None:
+def here(place: LadderFolder, name: str, control: Control) -> None:
     """One rung in this process; that it fails is written down and loses nothing else."""
     try:
-        climb(place, name, log, progress)
+        climb(place, name, control)
     except (Interrupted, KeyboardInterrupt):
         raise
     except Exception as error:
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {shown(str(error), 200)}"
         if not isinstance(error, UserError):
-            log(traceback.format_exc())
+            control.log(traceback.format_exc())
         write_json(place.failure(name), {"reason": reason})
 
 
@@ -355,3 +356,216 @@ def write(place: LadderFolder, recipe: LadderRecipe) -> dict[str, Any]:
     write_json(place.results, results)
     write_text(place.page, page_of(results))
     return results
+
+
+SAMPLE = 300  # tokens of a sample by characters; a third of that where tokens are longer
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderText:
+    """`text.json`: the text that all rungs learn from and are judged by, with the hashes of its files."""
+
+    files: tuple[str, ...]
+    vocabulary: dict[str, Any]
+    train_bytes: int
+    train_tokens: int
+    held_out_bytes: int
+    held_out_tokens: int
+    unknown: int
+    prompt: str
+    xz_bits_per_byte: float | None = None
+    threads: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a rung failed."""
+
+    reason: str
+
+
+class LadderFolder:
+    """The names of what is in the folder of a ladder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.run = Run(folder)
+        inside = self.run.inside
+        self.train, self.held_out = inside / "text" / "train.txt", inside / "text" / "held-out.txt"
+        self.vocabulary = inside / "vocabulary"
+        self.about = inside / "text.json"  # facts about the text, the last file before the first rung
+        self.results = folder / "ladder.json"
+        self.page = folder / "index.html"
+
+    def text(self, whole: bool = False) -> LadderText:
+        """The facts about the text; `whole`: after a check of its files too."""
+        try:
+            values = (read_checked if whole else read_manifest)(self.about)[0]
+        except Damaged as error:
+            raise UserError(f"{error}; put it back, or remove {self.folder} and climb again") from None
+        return build(LadderText, values, str(self.about))
+
+    def rung(self, name: str) -> Path:
+        return self.folder / name
+
+    def result(self, name: str) -> Path:
+        return self.rung(name) / "run" / "rung.json"
+
+    def failure(self, name: str) -> Path:
+        return self.run.inside / "failed" / f"{name}.json"
+
+    def log(self, name: str) -> Path:
+        return self.run.inside / "log" / f"{name}.txt"
+
+
+def climb(place: LadderFolder, name: str, control: Control) -> dict[str, Any]:
+    """Train one rung, or go on with it, and judge it; the result is kept in its folder."""
+    if is_sound(place.result(name)):
+        return read_manifest(place.result(name))[0]
+    text = place.text(whole=True)
+    ladder = read_toml(LadderRecipe, place.run.recipe)
+    folder = place.rung(name)
+    if not rung_of(name, ladder.rungs).learns:
+        if not (folder / "config.json").is_file():
+            family = dict(recipe_of(name, "", ladder.rungs)["model"])
+            new(family.pop("family"), place.vocabulary, settings=family, seed=ladder.seed).save(folder)
+        model = load(folder)
+    elif Run(folder).recipe.is_file():
+        model = resume(folder, log=control.log, progress=control.progress)
+    else:
+        model = pretrain(_recipe(place, ladder, name), log=control.log, progress=control.progress)
+    device = device_for(ladder.device, None)
+    model.to(device)
+    result = {"name": name, **_trained(folder, text), **_judged(place, ladder, name, model.opened)}
+    result["device"] = device.type
+    write_manifest(place.result(name), result)
+    return result
+
+
+def _recipe(place: LadderFolder, ladder: LadderRecipe, name: str) -> Recipe:
+    budget, text = ladder.ladder, place.text()
+    characters = text.vocabulary.get("kind") == "character"
+    values = recipe_of(name, budget.size or "small", ladder.rungs, characters)
+    shared: dict[str, Any] = {
+        "out": str(place.rung(name)),
+        "seed": ladder.seed,
+        "text": {"files": [str(place.train)], "dev": [str(place.held_out)], "documents": "file"},
+        "tokenizer": {"folder": str(place.vocabulary)},
+    }
+    shared |= {} if ladder.device is None else {"device": ladder.device}
+    if "training" in values:
+        plan, limits = values["training"], dict[str, Any]()
+        if {"steps", "epochs", "minutes"} & set(ladder.rungs.get(name, {}).get("training", {})):
+            pass  # a rung with a budget of its own
+        elif budget.tokens is not None:
+            rows = values.get("objective", {}).get("length", 64) * plan["batch"]
+            limits["steps"] = max(1, round(budget.tokens / rows))
+            plan = values["training"] = {key: value for key, value in plan.items() if key != "epochs"}
+            limits["warmup"] = min(plan.get("warmup", 0), limits["steps"] // 4)
+        else:
+            limits["minutes"] = budget.minutes or 3.0
+        if text.threads:
+            limits["threads"] = text.threads
+        shared["training"] = limits
+    return build(Recipe, merged(values, shared), name)
+
+
+def _trained(folder: Path, text: LadderText) -> dict[str, Any]:
+    """What a rung's own record tells: time, tokens, and the held-out loss on the way."""
+    run = Run(folder)
+    if not run.recipe.is_file():
+        nothing = {"steps": 0, "tokens": 0, "epochs": 0.0, "seconds": 0.0, "getting_ready": 0.0}
+        return {**nothing, "tokens_per_second": None, "curve": []}
+    lines = run.lines()
+    timed = [line for line in lines if "seconds" in line]
+    last = timed[-1] if timed else {}
+    tokens = int(last.get("tokens", text.train_tokens))
+    seconds = float(last.get("seconds", 0.0))
+    ready = 0.0
+    if len(timed) > 2 and "tokens" in timed[1]:  # the first line also tells of compiling and capturing
+        pace = (timed[-1]["seconds"] - timed[0]["seconds"]) / max(1, timed[-1]["tokens"] - timed[0]["tokens"])
+        ready = max(0.0, timed[0]["seconds"] - pace * timed[0]["tokens"])
+    bits = text.held_out_tokens / text.held_out_bytes / math.log(2)  # of a byte for each nat of a token
+    at = {line["step"]: max(0.0, line["seconds"] - ready) for line in timed}
+    curve, before = list[dict[str, float]](), 0.0
+    for line in lines:
+        before = at.get(line["step"], before)
+        if "validation_loss" in line and math.isfinite(line["validation_loss"]):
+            curve.append(
+                {
+                    "seconds": round(_seconds_at(timed, line.get("tokens", tokens), before, ready), 3),
+                    "tokens": line.get("tokens", tokens),
+                    "bits_per_byte": line["validation_loss"] * bits,
+                }
+            )
+    return {
+        "steps": int(last.get("step", 0)) if "tokens" in last else 0,
+        "tokens": tokens,
+        "epochs": tokens / text.train_tokens,
+        "seconds": round(max(0.0, seconds - ready), 3),
+        "getting_ready": round(ready, 3),
+        "tokens_per_second": round(tokens / max(1e-9, seconds - ready)),
+        "curve": curve,
+    }
+
+
+def _seconds_at(timed: list[dict[str, Any]], tokens: int, usual: float, ready: float) -> float:
+    """When so many tokens had been read, between two lines of the record."""
+    before = {"tokens": 0, "seconds": ready}
+    for line in timed:
+        if "tokens" not in line:
+            return usual
+        if line["tokens"] >= tokens:
+            share = (tokens - before["tokens"]) / max(1, line["tokens"] - before["tokens"])
+            return float(max(0.0, before["seconds"] + share * (line["seconds"] - before["seconds"]) - ready))
+        before = line
+    return usual
+
+
+def _judged(place: LadderFolder, ladder: LadderRecipe, name: str, opened: LoadedModel) -> dict[str, Any]:
+    """What a rung is worth on the held-out text, what it takes, and what it writes."""
+    text = read_text(place.held_out)
+    assert opened.tokenizer is not None
+    perplexities = perplexity(opened, [text], seed=ladder.seed)
+    bits = perplexities.n_tokens / perplexities.n_bytes / math.log(2)
+    ids = opened.tokenizer.ids([text], specials=False)[0]
+    try:
+        context = by_context(opened, ids)
+    except UserError:  # too little text for that; the rest can still be measured
+        context = None
+    prompt = place.text().prompt
+    count = SAMPLE if opened.tokenizer.kind == "character" else SAMPLE // 3
+    options: dict[str, Any] = {"temperature": 1.0, "seed": ladder.seed, "slide": True}
+    complete(opened, [prompt], max_tokens=2, **options)  # the first call is slower than those after it
+    begin = time.perf_counter()
+    written = complete(opened, [prompt], max_tokens=count, min_tokens=count, **options)[0]
+    seconds = time.perf_counter() - begin
+    weights = sum(parameter.numel() for parameter in opened.network.parameters())
+    return {
+        "bits_per_byte": _score(perplexities.bits_per_byte),
+        "perplexity_per_token": _score(perplexities.per_token),
+        "held_out": {"tokens": perplexities.n_tokens, "bytes": perplexities.n_bytes, "windows": perplexities.n_windows},
+        "parameters": weights or sum(opened.config.entries),
+        "counted": not weights,
+        "bytes_on_disk": sum(path.stat().st_size for path in place.rung(name).glob("*.safetensors")),
+        "family": opened.family.name,
+        "reach": opened.config.reach,
+        "context": opened.config.context if opened.config.context < 1 << 20 else None,
+        "by_context": None
+        if context is None
+        else [
+            {"context": size, "bits_per_byte": _finite(nats * bits), "error": _finite(error * bits)}
+            for size, nats, error in zip(context.contexts, context.nats, context.errors, strict=True)
+        ],
+        "useful_context": None if context is None else context.useful,
+        "sample": {"prompt": prompt, "text": written.text},
+        "generation_tokens_per_second": round(len(written.tokens) / max(1e-9, seconds), 1),
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def _score(score: Score) -> dict[str, float | None]:
+    return {key: _finite(value) for key, value in asdict(score).items()}

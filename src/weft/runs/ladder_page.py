@@ -78,7 +78,8 @@ def _against(counted: Rung, learned: Rung, results: dict[str, Any]) -> list[str]
     """Why counting or learning won."""
     gap = value_of(learned) - value_of(counted)
     epochs = f"{learned['epochs']:.1f} passes over the text ({learned['tokens']:,} tokens)"
-    falling = _falling(learned)
+    curve = [point["bits_per_byte"] for point in learned["curve"]]
+    falling = curve[-1 - len(curve) // 3] - curve[-1] if len(curve) >= 3 else 0.0  # in the last third
     if gap > 0:
         sentences = [
             f"Counting won at this budget: the {counted['title']} is {gap:.3f} bits per byte better than the best "
@@ -87,7 +88,7 @@ def _against(counted: Rung, learned: Rung, results: dict[str, Any]) -> list[str]
             f"that the text holds, while the {learned['title']}, which has to learn by many small corrections, was "
             f"stopped after {epochs}.",
         ]
-        if falling is not None and falling > 0.005:
+        if falling > 0.005:
             sentences.append(
                 f"Its loss was still falling, by {falling:.3f} bits per byte in the last third of its training: more "
                 "minutes, or a GPU, would bring it down further, while counting has nothing more to gain."
@@ -106,14 +107,6 @@ def _against(counted: Rung, learned: Rung, results: dict[str, Any]) -> list[str]
     return sentences
 
 
-def _falling(rung: Rung) -> float | None:
-    """By how many bits per byte the held-out loss fell in the last third of the training."""
-    curve = rung["curve"]
-    if len(curve) < 3:
-        return None
-    return float(curve[-1 - len(curve) // 3]["bits_per_byte"] - curve[-1]["bits_per_byte"])
-
-
 def page_of(results: dict[str, Any]) -> str:
     """One page that stands alone."""
     rungs, text = finished(results), results["text"]
@@ -130,13 +123,17 @@ def page_of(results: dict[str, Any]) -> str:
         f"{text['vocabulary']['tokens']:,} different {kind}), each with {equal}, and were then asked to predict "
         f"{text['held_out_bytes']:,} bytes that none of them had seen."
     )
+    value = text.get("xz_bits_per_byte")
+    xz = (
+        "" if value is None else f" For comparison, the packer xz, having seen the rest of the text, takes {value:.3f}."
+    )
     parts = [
         heading("Which model predicts best") + paragraph(verdict(results)),
         _bars(results),
         paragraph(
             "Bits per byte: how many yes-or-no answers it takes on average to tell the next byte, if the model may "
             "guess first. Fewer is better; 8 is to know nothing. The thin line is the interval in which the figure "
-            "would lie in 95 of 100 such texts." + _xz(text)
+            "would lie in 95 of 100 such texts." + xz
         ),
         heading("The figures")
         + table(list(HEADER), rows_of(results))
@@ -158,13 +155,6 @@ def page_of(results: dict[str, Any]) -> str:
         heading("How this was measured") + paragraph(_method(results)),
     ]
     return page("The ladder of language models", parts, intro)
-
-
-def _xz(text: dict[str, Any]) -> str:
-    value = text.get("xz_bits_per_byte")
-    return (
-        "" if value is None else f" For comparison, the packer xz, having seen the rest of the text, takes {value:.3f}."
-    )
 
 
 def _bars(results: dict[str, Any]) -> str:
@@ -211,18 +201,15 @@ def _contexts(rungs: Sequence[Rung]) -> str:
 def _samples(results: dict[str, Any]) -> str:
     parts = list[str]()
     for rung in results["rungs"]:
-        parts.append(paragraph(f"{rung['title']} ({rung['name']}): {rung['about']}. It sees {_sees(rung)}."))
+        sees = rung["sees"]
+        if rung.get("context") and not rung.get("reach"):
+            sees = f"{sees}, {rung['context']} of them at most"
+        elif rung.get("reach") and not rung["counted"]:
+            sees = f"the last {rung['reach']} tokens"
+        parts.append(paragraph(f"{rung['title']} ({rung['name']}): {rung['about']}. It sees {sees}."))
         if "sample" in rung:
             parts.append(verbatim(f"{rung['sample']['prompt']}▸{rung['sample']['text']}"))
     return "".join(parts)
-
-
-def _sees(rung: Rung) -> str:
-    if rung.get("context") and not rung.get("reach"):
-        return f"{rung['sees']}, {rung['context']} of them at most"
-    if rung.get("reach") and not rung["counted"]:
-        return f"the last {rung['reach']} tokens"
-    return str(rung["sees"])
 
 
 def _method(results: dict[str, Any]) -> str:

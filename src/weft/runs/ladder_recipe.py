@@ -2,13 +2,190 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from weft.config import comma_list, option, section
-from weft.errors import UserError, one_of
-from weft.runs.rungs import RUNGS, SIZES, rung_of
-from weft.runs.sections import RunRecipe, TextSection
+from weft.config import comma_list, merged, option, section
+from weft.errors import UserError, did_you_mean, listed, one_of, shown
+from weft.runs.recipes import RunRecipe, TextSection
+
+PASSES = 50  # over the text at most, on a GPU: a fast one would go over a small text until it knew it by heart
+SIZES = ("tiny", "small", "large")  # for a test, for a few cores, for a GPU
+DROPOUTS = ("dropout", "embedding_dropout", "attention_dropout")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rung:
+    """One model of the ladder: what a page says of it, and the recipe of each size beside what all rungs share."""
+
+    title: str
+    about: str  # what it is, for somebody who does not know it
+    sees: str  # what it can see of the text before the word that it predicts
+    model: Mapping[str, Any]
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    learns: bool = True  # else it stays as it is made
+    characters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what differs there, by size
+
+
+def _counting(order: int) -> Rung:
+    return Rung(
+        title=f"{order}-gram",
+        about=f"counts which token followed each run of {order - 1} token{'s' * (order > 2)} in the text, "
+        "and falls back on shorter runs where that one was rare (modified Kneser-Ney)",
+        sees=f"the last {order - 1} token{'s' * (order > 2)}",
+        model={"family": "ngram", "order": order},
+    )
+
+
+def _recurrent(family: str, layers: int, title: str, about: str, rates: tuple[float, float]) -> Rung:
+    quiet = {"family": family, "layers": layers}
+    return Rung(
+        title=title,
+        about=about,
+        sees="everything before, as far as its state has kept it",
+        model=quiet,
+        sizes={
+            "tiny": {
+                "model": {"width": 16, "dropout": 0.0},
+                "objective": {"length": 16},
+                "training": {"learning_rate": 1e-2},
+            },
+            "small": {
+                "model": {"width": 256, "dropout": 0.0},
+                "objective": {"length": 64},
+                "training": {"batch": 16, "learning_rate": rates[0]},
+            },
+            "large": {
+                "model": {"width": 512, "dropout": 0.3 if layers == 1 else 0.4},
+                "objective": {"length": 128},
+                "training": {"batch": 64, "learning_rate": rates[1], "weight_decay": 0.01, "epochs": PASSES},
+            },
+        },
+    )
+
+
+RUNGS: dict[str, Rung] = {
+    "uniform": Rung(
+        title="uniform",
+        about="gives every token of the vocabulary the same chance: it has learned nothing, and all others are "
+        "measured against it",
+        sees="nothing",
+        model={"family": "ngram", "order": 1},
+        learns=False,
+    ),
+    "unigram": Rung(
+        title="unigram",
+        about="knows how often each token comes in the text",
+        sees="nothing",
+        model={"family": "ngram", "order": 1},
+    ),
+    **{f"ngram-{order}": _counting(order) for order in (2, 3, 4, 5)},
+    "mlp": Rung(
+        title="MLP",
+        about="a neural network that puts vectors of the last few tokens side by side and reads the next one from "
+        "them (Bengio et al., 2003)",
+        sees="the last few tokens, a fixed number of them",
+        model={"family": "mlp"},
+        sizes={
+            "tiny": {
+                "model": {"window": 4, "width": 8, "inner": 16},
+                "objective": {"length": 16},
+                "training": {"learning_rate": 1e-2},
+            },
+            "small": {
+                "model": {"window": 10, "width": 32, "inner": 512, "dropout": 0.0},
+                "objective": {"length": 64},
+                "training": {"batch": 16, "learning_rate": 4e-3},
+            },
+            "large": {
+                # A tied table begins small: vectors of rare tokens, which are hardly ever moved, then say little.
+                "model": {"window": 8, "width": 256, "inner": 1024, "dropout": 0.4, "tied": True},
+                "objective": {"length": 128},
+                "training": {"batch": 64, "learning_rate": 1e-3, "epochs": PASSES},
+            },
+        },
+        characters={"large": {"model": {"window": 16, "width": 96, "inner": 2048, "dropout": 0.2, "tied": False}}},
+    ),
+    "rnn": _recurrent(
+        "rnn",
+        1,
+        "RNN",
+        "a network with one state that each token changes (Elman, 1990); what is far back fades from it",
+        (2e-3, 5e-4),
+    ),
+    "gru": _recurrent(
+        "gru",
+        1,
+        "GRU",
+        "a recurrent network whose gates decide what its state keeps and what it forgets (Cho et al., 2014)",
+        (4e-3, 2e-3),
+    ),
+    "lstm": _recurrent(
+        "lstm",
+        1,
+        "LSTM",
+        "a recurrent network with a memory beside its state, and gates that guard it (Hochreiter and Schmidhuber, "
+        "1997)",
+        (4e-3, 2e-3),
+    ),
+    "lstm-2": _recurrent(
+        "lstm", 2, "two-layer LSTM", "two LSTMs, the second of which reads the states of the first", (4e-3, 2e-3)
+    ),
+    "transformer": Rung(
+        title="Transformer",
+        about="a network that looks back at every token of its context at once and weighs how much each of them "
+        "matters (Vaswani et al., 2017; GPT-2's layers, with rotary positions)",
+        sees="all tokens of its context",
+        model={"family": "gpt2"},
+        sizes={
+            "tiny": {
+                "model": {"size": "1x64", "heads": 2},
+                "objective": {"length": 16},
+                "training": {"learning_rate": 1e-2},
+            },
+            "small": {
+                "model": {"size": "4x128", "heads": 4, "positions": "rotary", **dict.fromkeys(DROPOUTS, 0.0)},
+                "objective": {"length": 128},
+                "training": {"batch": 8, "learning_rate": 4e-3},
+            },
+            "large": {
+                "model": {"size": "6x384", "positions": "rotary", **dict.fromkeys(DROPOUTS, 0.3)},
+                "objective": {"length": 256},
+                "training": {"batch": 64, "learning_rate": 1e-3, "compile": True, "epochs": PASSES},
+            },
+        },
+        characters={"large": {"model": dict.fromkeys(DROPOUTS, 0.2)}},
+    ),
+}
+# What every network of the ladder is trained with, unless its own size says otherwise.
+TRAINING = {"batch": 8, "warmup": 50, "floor": 0.0, "beta2": 0.99, "explode": 10.0}
+
+
+def rung_of(name: str, given: Mapping[str, Mapping[str, Any]]) -> Rung:
+    """A rung by its name: one of the table, or one of the user's own that names its family."""
+    if name in RUNGS:
+        return RUNGS[name]
+    if not re.fullmatch(r"\w[\w-]*", name) or name == "run":  # it names a folder beside the ladder's own
+        raise UserError(f"rung {shown(name)!r}: a name is letters, digits and hyphens, and not run")
+    family = given.get(name, {}).get("model", {}).get("family")
+    if not isinstance(family, str):
+        raise UserError(
+            f"rung {name!r} is not one of {listed(RUNGS, 20)}{did_you_mean(name, RUNGS)}; one of your own needs "
+            f"--set {name}.model.family=FAMILY"
+        )
+    return Rung(title=name, about=f"a model of the family {family}", sees="what its family sees", model={})
+
+
+def recipe_of(name: str, size: str, given: Mapping[str, Mapping[str, Any]], characters: bool = False) -> dict[str, Any]:
+    """What is asked of `weft.pretrain` for a rung: model, rows and training; the text and the budget come beside it."""
+    rung = rung_of(name, given)
+    values: dict[str, Any] = {"model": dict(rung.model)}
+    if rung.model.get("family") != "ngram":
+        values = merged({**values, "training": TRAINING}, rung.sizes.get(size, {}))
+        values = merged(values, rung.characters.get(size, {}) if characters else {})
+    return merged(values, given.get(name, {}))
 
 
 def large_number(text: str) -> int:

@@ -2,32 +2,49 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from weft.checkpoint.card import TextLayout
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
+from weft.data.batching import Feed, in_two_phases
+from weft.data.rows import Streams
 from weft.errors import UserError, listed
 from weft.objectives.base import Objective
-from weft.objectives.language import MaskedWords, NextToken
-from weft.objectives.sequences import Writing
-from weft.progress import Log, Progress, ProgressChoice, log_notes, progress_of, to_logger
-from weft.runs.architecture import chosen_family, sizes_of, vocabulary_for
-from weft.runs.corpus import named_files, resolved_documents, text_of
+from weft.objectives.language import CarriedToken, MaskedWords, NextToken, StreamStates, Writing
+from weft.progress import Log, ProgressChoice, log_notes, to_logger
+from weft.runs.architecture import (
+    Start,
+    begun_from,
+    chosen_family,
+    fill_table,
+    find_vectors,
+    size_of,
+    sizes_of,
+    vocabulary_for,
+)
+from weft.runs.corpus import TextDataset, gather, named_files, resolved_documents, text_of, texts_of
 from weft.runs.counts import check_counting, count_text
-from weft.runs.driver import begun, check_tensorboard, device_for, drive
-from weft.runs.language import text_job
+from weft.runs.dataset import absolute
+from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, settled
 from weft.runs.recipes import Recipe, overlaid, read_recipe
-from weft.runs.word_vectors_start import Start, begun_from, fill_table, find_vectors
+from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model, load, new
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.training.plan import Training
 from weft.training.run import Run
-from weft.training.signals import Stop
+from weft.training.setup import Setup
+from weft.training.signals import Control
+from weft.training.state import State
 
 RECIPE = Recipe  # what `weft.resume` reads
 
@@ -46,10 +63,7 @@ def pretrain(
     """
     if not isinstance(recipe, Recipe):
         recipe = read_recipe(recipe, overlaid(settings or {}, more), Recipe)
-    if recipe.out is None:
-        raise UserError("no folder for the run: give --out FOLDER")
-    run = Run(Path(recipe.out))
-    run.check_new()
+    run = new_run(recipe)
     _family(recipe)  # all that can be wrong without reading the text is checked before anything is made
     if "vectors" in recipe.model:
         find_vectors(recipe.model["vectors"])
@@ -60,25 +74,20 @@ def pretrain(
     both = {path.absolute() for path in paths} & {path.absolute() for path in dev}
     if both:
         raise UserError(f"{min(both)}: is both text and held out")
-    recipe = _from_anywhere(recipe, paths, dev)
-    recipe = changed(recipe, {"text": {"documents": resolved_documents(recipe, log)}})
-    with begun(run, recipe) as stop:
-        return go(run, recipe, stop, log, progress_of(progress))
-
-
-def _from_anywhere(recipe: Recipe, paths: list[Path], dev: list[Path]) -> Recipe:
-    """The recipe with whole paths, so that the run can be gone on with from any folder."""
+    # With whole paths the run can be gone on with from any folder.
     values: dict[str, Any] = {
         "text": {"files": [str(p.absolute()) for p in paths], "dev": [str(p.absolute()) for p in dev]}
     }
-    base, folder = recipe.model.get("base"), recipe.tokenizer.folder
-    if base is not None and Path(base).is_dir():
-        values["model"] = {"base": str(Path(base).absolute())}
+    if "base" in recipe.model and Path(recipe.model["base"]).is_dir():
+        values["model"] = {"base": absolute(recipe.model["base"])}
     if "vectors" in recipe.model:
-        values["model"] = {"vectors": str(Path(recipe.model["vectors"]).expanduser().absolute())}
-    if folder is not None:
-        values["tokenizer"] = {"folder": str(Path(folder).absolute())}
-    return changed(recipe, values)
+        values["model"] = {"vectors": absolute(recipe.model["vectors"])}
+    if recipe.tokenizer.folder is not None:
+        values["tokenizer"] = {"folder": absolute(recipe.tokenizer.folder)}
+    recipe = changed(recipe, values)
+    recipe = changed(recipe, {"text": {"documents": resolved_documents(recipe, log)}})
+    with begun(run, recipe, log, progress) as control:
+        return go(run, recipe, control)
 
 
 def _family(recipe: Recipe) -> Family:
@@ -108,27 +117,21 @@ def _family(recipe: Recipe) -> Family:
     return family
 
 
-def _sizes(recipe: Recipe, family: Family) -> dict[str, Any]:
-    """The sizes of a fresh model; its context is the length of the rows unless given, or where it has no end."""
-    sizes = sizes_of(recipe.model)
-    if recipe.objective.length is not None and family.row is None:
-        sizes.setdefault("context", recipe.objective.length)
-    return sizes
-
-
-def go(run: Run, recipe: Recipe, stop: Stop, log: Log, progress: Progress) -> Model:
+def go(run: Run, recipe: Recipe, control: Control) -> Model:
     """From the recipe in a run folder to the best model; from its last checkpoint on where there is one."""
     family = _family(recipe)
     if family.counts:
-        words = _tokenizer(run, recipe, family, "next", None, stop, log, progress)
-        return count_text(run, recipe, family, words, stop, log, progress)
+        words = _tokenizer(run, recipe, family, "next", None, control)
+        return count_text(run, recipe, family, words, control)
     device_for(recipe.device, recipe.training.threads)  # that there is none shows before anything is learned
     base, name = recipe.model.get("base"), recipe.objective.name or family.objectives[0]
-    objective = _objective(name)
+    objective: Objective = MaskedWords(pairs=name != "mlm")
+    if name in ("next", "spans"):
+        objective = NextToken() if name == "next" else Writing()
     if base is not None:
         model = _continued(base, objective, recipe.seed)
     else:
-        recipe, model = _from_scratch(run, recipe, family, name, objective, stop, log, progress)
+        recipe, model = _from_scratch(run, recipe, family, name, objective, control)
     rows = recipe.objective.rows or family.rows
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows}}, run.recipe.name)
     job = text_job(
@@ -136,52 +139,40 @@ def go(run: Run, recipe: Recipe, stop: Stop, log: Log, progress: Progress) -> Mo
         recipe,
         model,
         objective,
-        stop,
-        log,
-        progress,
+        control,
         base=None if base is None else Path(base).name,  # what lies where on this machine is nobody's business
         share=1.0 if base is None else 0.2,  # of the usual learning rate: what is known already is not to be lost
         evaluate_first=base is not None,
     )
-    drive(run, job, stop, log, progress)
+    drive(run, job, control)
     return load(run.folder)
 
 
 def _from_scratch(
-    run: Run,
-    recipe: Recipe,
-    family: Family,
-    name: str,
-    objective: Objective,
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    run: Run, recipe: Recipe, family: Family, name: str, objective: Objective, control: Control
 ) -> tuple[Recipe, LoadedModel]:
     """A new model with the run's vocabulary, and the recipe with its sizes."""
     start: Start | None = None
     if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
-        sizes, start = begun_from(recipe.model, family, recipe.text.on_bad_row)
-        recipe = replace(recipe, model=sizes)
+        with_width, start = begun_from(recipe.model, family, recipe.text.on_bad_row)
+        recipe = replace(recipe, model=with_width)
     like = None if start is None else start.tokenizer
-    tokenizer = _tokenizer(run, recipe, family, name, like, stop, log, progress)
+    tokenizer = _tokenizer(run, recipe, family, name, like, control)
+    sizes = sizes_of(recipe.model)
+    if recipe.objective.length is not None and family.row is None:  # unless given, or where it has no end
+        sizes.setdefault("context", recipe.objective.length)
     model = new(
         str(recipe.model["family"]),
         tokenizer,
         size=recipe.model.get("size"),
-        settings=_sizes(recipe, family),
+        settings=sizes,
         heads=objective.heads,
         seed=recipe.seed,
         where="[model]",
     ).opened
     if start is not None:
-        fill_table(model.network, tokenizer, start, recipe.seed, log)
+        fill_table(model.network, tokenizer, start, recipe.seed, control.log)
     return recipe, model
-
-
-def _objective(name: str) -> Objective:
-    if name == "spans":
-        return Writing()
-    return NextToken() if name == "next" else MaskedWords(pairs=name != "mlm")
 
 
 def _continued(base: str, objective: Objective, seed: int) -> LoadedModel:
@@ -201,18 +192,150 @@ def _continued(base: str, objective: Objective, seed: int) -> LoadedModel:
 
 
 def _tokenizer(
-    run: Run,
-    recipe: Recipe,
-    family: Family,
-    name: str,
-    like: Tokenizer | None,
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    run: Run, recipe: Recipe, family: Family, name: str, like: Tokenizer | None, control: Control
 ) -> Tokenizer:
     skipped = Skipped()
     with named_files(recipe.text.files):
         texts = text_of(recipe).read(skipped)
-        tokenizer = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, stop, log, progress, like=like)
-    log_notes(skipped.lines(), log)
+        tokenizer = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, control, like=like)
+    log_notes(skipped.lines(), control.log)
     return tokenizer
+
+
+def text_job(
+    run: Run,
+    recipe: Recipe,
+    model: LoadedModel,
+    objective: Objective,
+    control: Control,
+    *,
+    base: str | None = None,
+    share: float = 1.0,
+    evaluate_first: bool = False,
+    capture: bool = False,
+) -> Job:
+    """Train a model on the text of a recipe, whose objective has its name and its kind of rows already.
+
+    `base`: what it began from; `share` of the usual learning rate; `capture`: full rows may go through CUDA graphs.
+    """
+    aim, name = recipe.objective, recipe.objective.name
+    assert name is not None
+    device = device_for(recipe.device, recipe.training.threads)
+    length = _length(recipe, model)
+    recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
+    filled = recipe.training.compile or (capture and device.type == "cuda")
+    dataset = gather(recipe, name, tokenizer_of(model), length, model.config.begin, control, filled)
+    plan = _resolved(recipe, dataset, model, device, share)
+    if isinstance(dataset.source, Streams):
+        dataset = replace(dataset, source=dataset.source.of(plan.batch or 1))
+        objective = CarriedToken(StreamStates(plan.batch or 1))
+    _check(recipe, plan, dataset, device)
+    recipe = replace(recipe, training=plan, device=str(device))
+    card = replace(
+        model.card,
+        task="fill" if name == "spans" else model.family.task,  # what was learned; a T5 is for more than that
+        base=base,
+        text=TextLayout(documents=recipe.text.documents, rows=aim.rows or "stream"),
+    )
+    setup = Setup(
+        network=model.network,
+        objective=objective,
+        feed=_feed(recipe, dataset),
+        held_out=dataset.held_out,
+        plan=plan,
+        device=device,
+        decode=tokenizer_of(model).decode,
+        evaluate_first=evaluate_first,
+        # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
+        capture=(capture or model.network.CARRIES) and dataset.source.even and not plan.compile,
+    )
+    return Job(
+        recipe=recipe,
+        model=replace(model, card=card),
+        setup=setup,
+        data=dataset.dev.hash if dataset.dev else dataset.corpus.hash,
+        same=texts_of(dataset),
+        announce=lambda state: _announce(run, recipe, model, dataset, setup, state, control.log),
+    )
+
+
+def _length(recipe: Recipe, model: LoadedModel) -> int:
+    """Tokens of a row."""
+    length, context = recipe.objective.length or model.family.row or model.config.context, model.config.context
+    if length > context:
+        raise UserError(f"rows of {length} tokens are longer than the model's context of {context}")
+    return int(length)
+
+
+def _feed(recipe: Recipe, dataset: TextDataset) -> Feed:
+    """The batches of each step; in the first steps of shorter rows, where asked for."""
+    plan = recipe.training
+    feed = Feed(dataset.source, dataset.prepare, recipe.seed, plan.batch or 1)
+    if dataset.short is None:
+        return feed
+    return in_two_phases(feed, dataset.short, round(recipe.objective.short_share * (plan.steps or 1)))
+
+
+def _check(recipe: Recipe, plan: Training, dataset: TextDataset, device: torch.device) -> None:
+    if plan.patience is not None and dataset.held_out is None:
+        raise UserError("patience needs held-out text to judge by")
+    if plan.compile and device.type == "cpu" and not dataset.source.even:
+        rows = "" if recipe.objective.rows == "stream" else "give --rows stream, or "
+        raise UserError(f"on the CPU only full rows can be compiled, and these are not: {rows}leave out --compile")
+    if dataset.short is not None and plan.minutes is not None:
+        raise UserError("objective.short needs --steps or --epochs, not --minutes")
+
+
+def _resolved(recipe: Recipe, dataset: TextDataset, model: LoadedModel, device: torch.device, share: float) -> Training:
+    """The plan with every open choice made, so that the recipe in the run folder says it all."""
+    plan, source = recipe.training, dataset.source
+    if dataset.held_out is not None:
+        _ = dataset.held_out.count  # whether there is anything to judge by is checked now, not after an hour
+    rows = source.count  # refuses a text that is too short for one
+    batch = plan.batch or max(1, round(8192 / source.mean))
+    in_epoch = rows / batch
+    steps = plan.steps or (math.ceil(plan.epochs * in_epoch) if plan.epochs is not None else None)
+    if steps is None and plan.minutes is None:
+        steps = max(1000, math.ceil(3 * in_epoch))
+    every = plan.evaluate_every or (None if plan.minutes is not None else max(1, (steps or 1) // 10))
+    usual = model.family.learning_rate * (768 / model.config.width) ** 0.5  # smaller models take larger steps
+    return settled(plan, device, batch, steps, every, share * usual)
+
+
+def _why_short(recipe: Recipe, dataset: TextDataset) -> str:
+    """Why rows are under half of the length asked for, and what to do about it; nothing where they are not."""
+    length, tokens = recipe.objective.length or 0, dataset.corpus.size
+    if 2 * dataset.source.mean >= length:
+        return ""
+    if recipe.objective.rows == "documents" and tokens >= length:
+        size = tokens / (len(dataset.corpus.documents) - 1)
+        return (
+            f"\nrows are under half of --length {length}: each is one document, of {size:.0f} tokens on average; "
+            "--rows stream fills rows with several documents"
+        )
+    return f"\nrows are under half of --length {length}: the text has only {tokens:,} tokens"
+
+
+def _announce(
+    run: Run, recipe: Recipe, model: LoadedModel, dataset: TextDataset, setup: Setup, state: State, log: Log
+) -> None:
+    feed, corpus, minutes = setup.feed, dataset.corpus, setup.plan.minutes if state.steps is None else None
+    parameters = sum(parameter.numel() for parameter in model.network.parameters())
+    first = ""
+    if feed.first is not None:
+        short = feed.first
+        first = f"; the first {feed.border:,} of them {short.rows} rows of about {short.source.mean:.0f} tokens"
+    held_out = f", held out {dataset.dev.size:,}" if dataset.dev is not None else ""
+    if held_out and recipe.objective.name == "next":
+        held_out += " (its perplexity counts the ends of documents too)"
+    steps = state.steps or setup.steps
+    amount = f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes of steps"
+    epochs = f", {steps * feed.rows / dataset.source.count:.1f} epochs" if minutes is None else ""
+    log(
+        f"{run.folder}: {model.family.name}, {size_of(model.config)}, "
+        f"{parameters:,} parameters, on {setup.device.type} in {setup.precision}\n"
+        f"text: {corpus.size:,} tokens in {len(corpus.documents) - 1:,} documents{held_out}\n"
+        f"plan: {amount} of {feed.rows} rows of about {dataset.source.mean:.0f} tokens{epochs}{first}"
+        + (f"; from step {state.step:,}" if state.step else "")
+        + _why_short(recipe, dataset)
+    )

@@ -11,12 +11,158 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from weft.config import build, comma_list, merged, option, section
+from weft.config import Option, build, comma_list, keys, merged, option, section
 from weft.errors import UserError, did_you_mean, listed, one_of, shown
 from weft.files import read_text
-from weft.runs.sections import TableSection, TextSection, TokenizerSection, TrainingRecipe, model_section
 from weft.tasks.registry import SUPERVISED, WRITES, supervised_names
 from weft.training.plan import Schedule, Training
+from weft.vectors.plan import Learning
+
+Documents = Literal["auto", "line", "block", "file"]
+OnBadRow = Literal["stop", "skip"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecipe:
+    """What the recipes of all verbs have in common."""
+
+    panel: ClassVar = "Run"
+    out: str | None = option(None, "--out", help="Folder of the run, new or empty.", metavar="FOLDER")
+    seed: int = option(0, "--seed", help="Seed of the weights, the order of the data, masks and dropout.")
+    device: str | None = option(
+        None, "--device", help="cpu, cuda, cuda:1 or mps. Default: the first GPU, if any.", metavar="DEVICE"
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 1 << 62:
+            raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRecipe(RunRecipe):
+    """A run of the training loop."""
+
+    tensorboard: bool = option(False, "--tensorboard/--no-tensorboard", help="Also write TensorBoard events.")
+
+
+def model_section() -> Any:
+    """`[model]`: where a model begins, and keys of its config."""
+    return keys(
+        family=Option(
+            ("--model",), "Start from scratch: a family or a published size (see: weft models).", "Model", "NAME"
+        ),
+        size=Option(("--size",), "LAYERSxWIDTH, such as 4x256.", "Model", "SIZE"),
+        base=Option(("--base",), "Start from weights: a model folder, or a file of word vectors.", "Model", "MODEL"),
+        vectors=Option(("--vectors",), "Word vectors to start --model from: a folder or a file.", "Model", "FILE"),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextSection:
+    """`[text]`: what is read."""
+
+    panel: ClassVar = "Data"
+    files: tuple[str, ...] = option(
+        (), "--text", help="Text files, folders or globs, also looked for under $WEFT_DATA; repeatable.", metavar="FILE"
+    )
+    dev: tuple[str, ...] = option(
+        (), "--dev", help="Held-out text to evaluate on. Default: the last 5 % of the text.", metavar="FILE"
+    )
+    holdout: float = 0.05  # share of the text that is held out without --dev
+    column: str = option("text", "--column", help="Text column of csv, tsv, jsonl and parquet files.", metavar="NAME")
+    delimiter: str | None = option(
+        None, "--delimiter", help="Column separator of csv and tsv files. Default: detected.", metavar="CHARACTER"
+    )
+    encoding: str | None = option(
+        None, "--encoding", help="utf-8, cp1252 ... Default: detected for each file.", metavar="NAME"
+    )
+    documents: Documents = option(
+        "auto", "--documents", help="What one document of a text file is. auto: by the look of the file."
+    )
+    on_bad_row: OnBadRow = option("stop", "--on-bad-row", help="Stop at a bad row, or skip and count it.")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.holdout <= 0.5:
+            raise UserError(f"holdout must be between 0 and 0.5, not {self.holdout}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TokenizerSection:
+    """`[tokenizer]`: a folder, or what is learned from the text."""
+
+    panel: ClassVar = "Tokenizer"
+    folder: str | None = option(
+        None, "--tokenizer", help="Tokenizer folder. Default: learn one from the text.", metavar="FOLDER"
+    )
+    kind: str | None = option(
+        None,
+        "--kind",
+        help="Tokenizer to learn: wordpiece, bpe, unigram, word, whitespace or character. Default: by family.",
+        metavar="KIND",
+    )
+    size: int | None = option(
+        None, "--vocabulary", help="Tokens to learn. Default: 8000; for models that count, every word."
+    )
+    apart: bool = option(
+        False,
+        "--separate-vocabularies/--joint-vocabulary",
+        help="One vocabulary for source and one for target, or one for both (default).",
+    )
+    lowercase: bool | None = None
+    minimum_count: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSection:
+    """`[data]`: rows of tables, or parallel files of source and target texts, and how they are read."""
+
+    panel: ClassVar = "Data"
+    files: tuple[str, ...] = option(
+        (), "--data", help="Table of examples: csv, tsv, jsonl, parquet ...; repeatable.", metavar="FILE"
+    )
+    dev: tuple[str, ...] = option(
+        (),
+        "--dev",
+        help="Examples to evaluate on. Default: a share of --data, listed in run/split.json.",
+        metavar="FILE",
+    )
+    source: tuple[str, ...] = option(
+        (), "--source", help="Source texts, one per line, for models that write.", metavar="FILE"
+    )
+    target: tuple[str, ...] = option((), "--target", help="Target texts, line by line with --source.", metavar="FILE")
+    dev_source: tuple[str, ...] = option((), "--dev-source", help="Source texts to evaluate on.", metavar="FILE")
+    dev_target: tuple[str, ...] = option(
+        (), "--dev-target", help="Target texts, line by line with --dev-source.", metavar="FILE"
+    )
+    holdout: float = 0.1
+    split: int = 0  # which rows are held out: the same for every seed of the run
+    columns: dict[str, str] = option(
+        {},
+        "--column",
+        help="What the file calls a column, such as text=review or label=stars; repeatable.",
+        metavar="KEY=NAME",
+    )
+    names: tuple[str, ...] = option(
+        (), "--names", help="Column names of a file without a header line.", metavar="A,B,...", parse=comma_list
+    )
+    format: str | None = option(
+        None,
+        "--format",
+        help="csv, tsv, json, jsonl, parquet, arrow, xlsx, conll or squad. Default: by name or content.",
+        metavar="FORMAT",
+    )
+    delimiter: str | None = option(
+        None, "--delimiter", help="Column separator. Default: detected.", metavar="CHARACTER"
+    )
+    encoding: str | None = option(
+        None, "--encoding", help="utf-8, cp1252, utf-16 ... Default: detected for each file.", metavar="NAME"
+    )
+    on_bad_row: OnBadRow = option("stop", "--on-bad-row", help="Stop at a bad row, or skip and count it.")
+
+    def __post_init__(self) -> None:
+        if not 0 < self.holdout <= 0.5:
+            raise UserError(f"holdout must be above 0 and at most 0.5, not {self.holdout}")
+
 
 T = TypeVar("T")
 ObjectiveName = Literal["next", "mlm", "mlm+nsp", "mlm+sop", "spans"]
@@ -244,16 +390,6 @@ SECTIONS = {
 }
 
 
-def _check_kind(kind: type[Any], values: Mapping[str, Any], where: str) -> None:
-    """A recipe with a section [task] is for fine-tuning, and only such a one; so with the other verbs."""
-    verb, section = next(
-        ((verb, name) for verb, names in SECTIONS.items() for name in names if name in values), ("pretrain", "")
-    )
-    if verb != kind.verb:
-        has = f"a [{section}]" if section else f"no [{SECTIONS[kind.verb][0]}]"
-        raise UserError(f"{where}: has {has} and is for weft {verb}, not for weft {kind.verb}")
-
-
 def _room_for(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
     """The values of a recipe without those that settings replace under another name: epochs by steps."""
     lengths = {"steps", "epochs", "minutes"}
@@ -297,7 +433,12 @@ def recipe_values(name: str, kind: type[Any]) -> tuple[dict[str, Any], str]:
         raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
     except RecursionError:
         raise UserError(f"{where}: nested too deeply") from None
-    _check_kind(kind, values, where)
+    verb, section = next(
+        ((verb, name) for verb, names in SECTIONS.items() for name in names if name in values), ("pretrain", "")
+    )
+    if verb != kind.verb:
+        has = f"a [{section}]" if section else f"no [{SECTIONS[kind.verb][0]}]"
+        raise UserError(f"{where}: has {has} and is for weft {verb}, not for weft {kind.verb}")
     build(kind, values, where)  # so that a slip in the file is not blamed on a flag
     return values, where
 
@@ -323,3 +464,23 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
         given = values.get("tokenizer", {})
         values["tokenizer"] = {**FROM_VECTORS, **given} if isinstance(given, dict) else given
     return build(kind, values, "--set" if settings else where)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorsRecipe(RunRecipe):
+    """One run that learns word vectors."""
+
+    verb: ClassVar = "vectors learn"
+    vectors: Learning
+    text: TextSection = section(TextSection(holdout=0.0), without=("dev",))
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.text.dev or self.text.holdout:
+            raise UserError("word vectors are judged by other data than text: none is held out")
+
+
+def vectors_recipe(name: str | None, settings: Mapping[str, Any]) -> VectorsRecipe:
+    """A recipe with these settings in place of its own."""
+    usual: dict[str, Any] = {"vectors": {}, "text": {"holdout": 0.0}}
+    return read_recipe(name, overlaid(usual, settings), VectorsRecipe)

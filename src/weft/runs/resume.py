@@ -14,10 +14,10 @@ from weft.progress import Log, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import resumable
 from weft.tasks.model import Model
 from weft.training.run import Run
-from weft.training.signals import listening
+from weft.training.signals import Control, listening
 
 # Kinds of runs by the section that only their recipes have. Each module has a class RECIPE and a function
-# `go(run, recipe, stop, log, progress)`, and is imported when such a run is resumed.
+# `go(run, recipe, control)`, and is imported when such a run is resumed.
 KINDS = {"distill": "weft.distillation.distill", "task": "weft.runs.finetune", "vectors": "weft.runs.word_vectors"}
 OTHERS = "weft.runs.pretrain"
 
@@ -36,5 +36,5 @@ def resume(folder: str | os.PathLike[str], *, log: Log = to_logger, progress: Pr
             raise UserError(f"{folder}: is a ladder: weft.ladder(out=...) goes on with it")
         run.tidy()
         kind = import_module(next((module for section, module in KINDS.items() if section in sections), OTHERS))
-        model: Model = kind.go(run, read_toml(kind.RECIPE, run.recipe), stop, log, progress_of(progress))
+        model: Model = kind.go(run, read_toml(kind.RECIPE, run.recipe), Control(log, progress_of(progress), stop))
         return model

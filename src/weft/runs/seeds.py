@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from weft.checkpoint.card import Metric
 from weft.checkpoint.folder import TARGET
 from weft.config import read_toml, values_of
 from weft.errors import UserError
@@ -51,10 +50,7 @@ def with_seeds(
     log: Log = to_logger,
     progress: ProgressChoice = None,
 ) -> Seeds:
-    """Train with `count` seeds, each in `seed-N` of the folder, and put the best model into the folder itself.
-
-    Called again after it was broken off, it goes on where it was.
-    """
+    """Train, or go on, with `count` seeds, each in `seed-N` of the folder, and put the best model into the folder."""
     if not 2 <= count <= 1000:
         raise UserError(f"seeds must be between 2 and 1000, not {count}")
     plan = read_recipe(recipe, settings, TaskRecipe)
@@ -87,8 +83,11 @@ def with_seeds(
     for model in models.values():
         for metric in model.card.metrics:
             by_name.setdefault(metric.name, []).append(metric.value)
-    chosen = _deciding(Run(folder / f"seed-{plan.seed}"), by_name)
-    best = max(models, key=lambda seed: _value(models[seed].card.metrics, chosen))
+    chosen = read_toml(TaskRecipe, Run(folder / f"seed-{plan.seed}").recipe).task.metric
+    deciding = chosen if chosen is not None and chosen in by_name else next(iter(by_name))
+    sign = -1 if deciding == "loss" else 1
+    scores = {seed: {each.name: sign * each.value for each in model.card.metrics} for seed, model in models.items()}
+    best = max(models, key=lambda seed: scores[seed].get(deciding, float("-inf")))
     for path in (folder / f"seed-{best}").iterdir():
         if path.is_file():
             shutil.copyfile(path, folder / path.name)
@@ -96,15 +95,3 @@ def with_seeds(
             shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
     write_json(note, {**wanted, "scores": by_name, "best": best})
     return Seeds(by_name, best)
-
-
-def _deciding(run: Run, scores: Mapping[str, list[float]]) -> str:
-    """The score that a run was kept by."""
-    metric = read_toml(TaskRecipe, run.recipe).task.metric
-    return metric if metric is not None and metric in scores else next(iter(scores))
-
-
-def _value(metrics: tuple[Metric, ...], name: str) -> float:
-    """The more the better."""
-    sign = -1 if name == "loss" else 1
-    return next((sign * metric.value for metric in metrics if metric.name == name), float("-inf"))

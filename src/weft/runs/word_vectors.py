@@ -7,8 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,20 +21,19 @@ from weft.data.batching import Ahead
 from weft.data.shards import Corpus
 from weft.errors import UserError, listed
 from weft.models.vectors import VectorsConfig
-from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
+from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs.corpus import named_files, text_of, tokens_of
-from weft.runs.driver import Begun, begin, begun, card_of, device_for, record, recording
-from weft.runs.recipes import overlaid
-from weft.runs.word_vectors_recipe import VectorsRecipe, vectors_recipe
+from weft.runs.driver import begin, begun, card_of, device_for, new_run, record, recording
+from weft.runs.recipes import VectorsRecipe, overlaid, vectors_recipe
 from weft.tasks.model import Model, load
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.tokenizers.words import learned_words
+from weft.text.tokenizers.training import learned_words
 from weft.training.log import RunLog, time_left
 from weft.training.run import Run
-from weft.training.signals import Stop
-from weft.training.state import State
+from weft.training.signals import Control, Stop
+from weft.training.state import Begun, State
 from weft.vectors.cbow import Cbow
 from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.plan import Learning
@@ -48,14 +46,6 @@ SHOWN = 0.5  # seconds between two passing lines
 LAST = 1e-3  # share of the first rate that is left at the end of word2vec, as its own program has it
 
 Integers = NDArray[np.int64]
-
-
-class Learner(Protocol):
-    """What learns: two tables that each step moves."""
-
-    def tensors(self) -> dict[str, Tensor]: ...
-    def load(self, stored: Mapping[str, Tensor]) -> None: ...
-    def matrix(self) -> Tensor: ...
 
 
 def learn_vectors(
@@ -72,23 +62,20 @@ def learn_vectors(
     """
     if not isinstance(recipe, VectorsRecipe):
         recipe = vectors_recipe(recipe, overlaid(settings or {}, more))
-    if recipe.out is None:
-        raise UserError("no folder for the run: give --out FOLDER")
-    run = Run(Path(recipe.out))
-    run.check_new()
+    run = new_run(recipe)
     paths = text_of(recipe).paths()
     if not paths:
         raise UserError("no text: give --text FILE")
     recipe = changed(recipe, {"text": {"files": [str(path.absolute()) for path in paths]}})
-    with begun(run, recipe) as stop:
-        return go(run, recipe, stop, log, progress_of(progress))
+    with begun(run, recipe, log, progress) as control:
+        return go(run, recipe, control)
 
 
-def go(run: Run, recipe: VectorsRecipe, stop: Stop, log: Log, progress: Progress) -> Model:
+def go(run: Run, recipe: VectorsRecipe, control: Control) -> Model:
     """From the recipe in a run folder to its word vectors; from the last checkpoint on where there is one."""
     device = device_for(recipe.device, recipe.vectors.threads)
-    tokenizer = _vocabulary(run, recipe, stop, progress)
-    corpus = tokens_of(text_of(recipe), tokenizer, "the text", False, stop, log, progress)
+    tokenizer = _vocabulary(run, recipe, control)
+    corpus = tokens_of(text_of(recipe), tokenizer, "the text", False, control)
     plan = recipe.vectors.resolved(device.type == "cuda", torch.get_num_threads(), corpus.size)
     recipe = replace(recipe, vectors=plan, device=str(device))
     counts = _counts(corpus, tokenizer)
@@ -97,38 +84,40 @@ def go(run: Run, recipe: VectorsRecipe, stop: Stop, log: Log, progress: Progress
         raise UserError(f"{listed(recipe.text.files, 2)}: too short: {known} words are left to learn from")
     same = {"text": {"hash": corpus.hash, "tokens": corpus.size}}
     record(run, recipe, device, {"words": len(counts) - 1}, same)
-    start = begin(run, 1, 0, log)
-    log(
+    start = begin(run, 1, 0, control.log)
+    control.log(
         f"{run.folder}: {plan.way}, {len(counts) - 1:,} words x {plan.width}, on {device.type}\n"
         f"text: {corpus.size:,} words in {len(corpus.documents) - 1:,} documents, "
         f"{known / corpus.size:.1%} of them known (there at least {plan.minimum_count} times)"
     )
     if start.state.finished:
-        log(f"{run.folder}: this run has finished already")
+        control.log(f"{run.folder}: this run has finished already")
         return load(run.folder)
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
-        learning = _learning(recipe, corpus, counts, device, start.state.step, stack, stop, log, progress)
+        learning = _learning(recipe, corpus, counts, device, start.state.step, stack, control)
         if start.stored is not None:
             learning.learner.load(start.stored["vectors"])
-        run_log = stack.enter_context(recording(run, start.state, False, log, progress))
-        loss = learning.run(start, run_log, stop)
+        run_log = stack.enter_context(recording(run, start.state, False, control))
+        loss = learning.run(start, run_log, control.stop)
         _save(run, recipe, corpus, tokenizer, learning.learner.matrix(), loss)
         start.state.finished = True
         learning.save(start, run_log)
     seconds = start.state.seconds
     speed = learning.steps * learning.words / max(seconds, 1e-9)
-    log(f"{run.folder}: done after {seconds:.0f} s of learning, {speed:,.0f} words/s")
+    control.log(f"{run.folder}: done after {seconds:.0f} s of learning, {speed:,.0f} words/s")
     return load(run.folder)
 
 
-def _vocabulary(run: Run, recipe: VectorsRecipe, stop: Stop, progress: Progress) -> Tokenizer:
+def _vocabulary(run: Run, recipe: VectorsRecipe, control: Control) -> Tokenizer:
     """The run's own words, or those counted in the text."""
     if (run.folder / "tokenizer_config.json").exists():  # the last of its files to be written
         return load_tokenizer(run.folder)
     plan = recipe.vectors
-    with progress("counting words", "documents") as advance, named_files(recipe.text.files):
-        step = stop.watched(advance, "stopped while counting words")
+    with (
+        control.count("counting words", "documents", "stopped while counting words") as step,
+        named_files(recipe.text.files),
+    ):
 
         def texts() -> Iterator[str]:
             for text in text_of(recipe).read(Skipped()):
@@ -164,9 +153,7 @@ def _learning(
     device: torch.device,
     begin: int,
     stack: ExitStack,
-    stop: Stop,
-    log: Log,
-    progress: Progress,
+    control: Control,
 ) -> VectorsLoop:
     """What learns the vectors, and what each of its steps does."""
     plan = recipe.vectors
@@ -181,25 +168,18 @@ def _learning(
             step(len(words))
             yield words[there], documents[there]
 
-    with progress("counting neighbors", "words") as advance:
-        step = stop.watched(advance, "stopped while counting neighbors")
+    with control.count("counting neighbors", "words", "stopped while counting neighbors") as step:
         pairs = count_together(known(), len(counts), plan.window)
     if not len(pairs.keys):
         raise UserError(f"{listed(recipe.text.files, 2)}: no two known words stand within {plan.window} of each other")
     parts = parts_of(pairs, len(counts), plan, recipe.seed, device)
-    log(f"counts: {2 * len(pairs.keys):,} pairs of words, in {len(parts)} parts")
+    control.log(f"counts: {2 * len(pairs.keys):,} pairs of words, in {len(parts)} parts")
     glove = Glove(plan, len(counts), parts, recipe.seed, device)
     return VectorsLoop(plan.epochs, glove, glove.learn, plan.epochs * len(parts), math.ceil(corpus.size / len(parts)))
 
 
 def _word2vec(
-    plan: Learning,
-    seed: int,
-    corpus: Corpus,
-    counts: Integers,
-    device: torch.device,
-    begin: int,
-    stack: ExitStack,
+    plan: Learning, seed: int, corpus: Corpus, counts: Integers, device: torch.device, begin: int, stack: ExitStack
 ) -> VectorsLoop:
     assert plan.epochs is not None and plan.learning_rate is not None
     kind: type[Word2Vec[Any]] = SkipGram if plan.way == "skip-gram" else Cbow
@@ -255,7 +235,7 @@ class VectorsLoop:
     """Word vectors in training: what each step does, the record, and checkpoints by the clock."""
 
     epochs: int
-    learner: Learner
+    learner: Glove | Word2Vec[Any]
     step: Callable[[int], float]  # learns from one block of words; the mean loss
     steps: int
     words: int  # in a step

@@ -19,9 +19,9 @@ from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, shown
 from weft.metrics.agreement import Ratios
-from weft.metrics.answers import AnswerMetrics, answer_scores
-from weft.metrics.thresholds import best_no_answer
-from weft.objectives.soft import SoftTargets
+from weft.metrics.classification import best_no_answer
+from weft.metrics.generation import AnswerMetrics, answer_scores
+from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import TAUGHT, Ends
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Example, Prediction, Task

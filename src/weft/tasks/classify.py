@@ -20,17 +20,16 @@ from weft.data.columns import NAMES, file_of, is_one, number_in, text_in, word_i
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, listed
-from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics
+from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
 from weft.metrics.regression import RegressionMetrics
-from weft.metrics.thresholds import best_thresholds
-from weft.objectives.soft import SoftTargets
+from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import LOGITS, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.base import Example, Prediction, Task, reordered, teacher_prediction
 from weft.tasks.forward import InputWindows, pieces_in, tokenizer_of
 from weft.tasks.labels import alike_note, check_labels, in_order, number_of
 from weft.tasks.teacher_arrays import TeacherArrays, stacked
-from weft.text.column_names import folded
+from weft.text.delimited import folded
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing

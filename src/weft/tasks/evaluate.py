@@ -15,8 +15,7 @@ from weft.config import build
 from weft.data.tables import Table, examples_of, long_note
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
-from weft.metrics.bootstrap import Score
-from weft.metrics.worst_rows import WorstRows
+from weft.metrics.bootstrap import Score, WorstRows
 from weft.picture import ChartLine, entries, heading, heat_map, line_chart, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice, log_notes, progress_of, to_logger

@@ -62,10 +62,12 @@ class Model:
 
     @property
     def network(self) -> nn.Module:
+        """The PyTorch module."""
         return self.opened.network
 
     @property
     def tokenizer(self) -> Tokenizer | None:
+        """The tokenizer of what the model reads; None for a model that reads vectors."""
         return self.opened.tokenizer
 
     @property
@@ -75,10 +77,12 @@ class Model:
 
     @property
     def config(self) -> Any:
+        """The sizes and settings of the network."""
         return self.opened.config
 
     @property
     def card(self) -> Card:
+        """Task, labels, windows, thresholds and metrics, as `weft.json` stores them."""
         return self.opened.card
 
     @property

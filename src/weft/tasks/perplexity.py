@@ -19,8 +19,8 @@ from weft.errors import UserError, one_of
 from weft.metrics.bootstrap import Bootstrap, Floats, Score, interval
 from weft.tasks.scoring import Reading, beginning, carried_surprises, surprises, tokenizer_of
 from weft.text.detokenizers import DETOKENIZERS
-from weft.text.documents import DOCUMENTS
 from weft.text.paths import Patterns, find_files
+from weft.text.plain_text import DOCUMENTS
 from weft.text.records import read_texts
 from weft.text.rows import SUFFIXES
 from weft.text.sources import TextSource, open_sources, read_lines

@@ -17,7 +17,7 @@ from weft.data.shards import Corpus, Places
 from weft.errors import UserError
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
-from weft.objectives.carrying import StreamStates
+from weft.objectives.language import StreamStates
 from weft.tasks.output_checks import check_finite, check_numbers
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame

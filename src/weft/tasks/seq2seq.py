@@ -18,7 +18,7 @@ from weft.data.examples import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
 from weft.metrics.bootstrap import Metrics, Replicates
 from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, letter_grams, rouge_of
-from weft.objectives.sequences import Writing
+from weft.objectives.language import Writing
 from weft.progress import Log
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.complete import stream

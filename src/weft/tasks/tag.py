@@ -19,8 +19,8 @@ from weft.data.columns import NAMES, file_of, list_in, text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, shown
-from weft.metrics.tagging import EntityMetrics, TagMetrics
-from weft.objectives.soft import SoftTargets
+from weft.metrics.classification import EntityMetrics, TagMetrics
+from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import LOGITS, TAUGHT, Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.base import Example, Normalization, Prediction, Task, reordered

@@ -53,10 +53,10 @@ def open_words(path: Path_) -> WordSpace:
 
 def judge_words(space: WordSpace, files: Sequence[Path_], multiply: bool = False) -> list[Judged]:
     """What each file of word pairs, or of analogies, says of the vectors."""
-    return [one for file in files for one in judge(space, read_questions(_found(file)), multiply)]
+    return [one for file in files for one in judge(space, read_questions(_data_path(file)), multiply)]
 
 
-def _found(file: Path_) -> Path:
+def _data_path(file: Path_) -> Path:
     """A file here, or where $WEFT_DATA says that data lies."""
     path = Path(file)
     elsewhere = os.environ.get("WEFT_DATA")
@@ -118,7 +118,7 @@ def read_pairs(files: Sequence[Path_], columns: tuple[str, str] | None = None) -
     pairs = []
     names = columns or ("source", "target")
     for file in files:
-        for record in read_records([_found(file)], columns=names, header=columns is not None):
+        for record in read_records([_data_path(file)], columns=names, header=columns is not None):
             pair = tuple(str(record.values[name] or "").strip() for name in names)
             if all(pair):
                 pairs.append((pair[0], pair[1]))

@@ -1,17 +1,315 @@
-"""Tables of delimited text: csv and tsv, with any delimiter, quoted or not, with a header line or without."""
+"""Tables: how people name columns, which delimiter and header a file has, and the rows of csv and tsv files."""
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import chain, dropwhile, islice
+from typing import Any
 
-from weft.errors import UserError, shown
-from weft.text.header import header_of
-from weft.text.rows import Options, Record, Rows, need_columns, too_long
+from weft.errors import UserError, listed, shown
+from weft.text.rows import Options, Record, Rows, check_columns, check_names, need_columns, too_long
 from weft.text.sources import LIMIT, Line, TextSource, read_lines, remembered, rewind
-from weft.text.table_layout import CHARACTERS, ROWS, delimiter_of
+
+# What people call the columns, likeliest first; a pair's two names belong together.
+NAMES = {
+    "text": (
+        *("text", "sentence", "review", "content", "message", "comment", "document", "body", "question"),
+        *("caption", "description", "tweet", "utterance", "feedback", "abstract"),
+    ),
+    "vector": ("vector", "features", "embedding", "numbers"),
+    "label": ("label", "class", "category", "sentiment", "intent", "target", "topic", "emotion"),
+    "labels": ("labels", "label", "tags", "classes", "categories"),
+    "value": ("value", "score", "rating", "label", "target", "stars"),
+    "context": ("context", "paragraph", "passage", "document"),
+    "question": ("question", "query"),
+    "answer": ("answer", "answers", "answer_text"),
+    "words": ("words", "tokens"),
+    "tags": ("tags", "ner_tags", "pos_tags", "labels"),
+    "spans": ("spans", "entities", "label", "labels"),
+}
+PAIRS = (
+    ("text", "pair"),
+    ("sentence1", "sentence2"),
+    ("premise", "hypothesis"),
+    ("question1", "question2"),
+    ("text1", "text2"),
+    ("#1 String", "#2 String"),
+    ("query", "passage"),
+    ("query", "text"),
+    ("question", "sentence"),
+    ("question", "context"),
+)
+# What is read and what is written from it, in small letters; columns named by two languages are known too.
+PAIRED = (
+    ("source", "target"),
+    ("src", "tgt"),
+    ("src", "trg"),
+    ("article", "summary"),
+    ("article", "highlights"),
+    ("document", "summary"),
+    ("dialogue", "summary"),
+    ("text", "summary"),
+    ("input", "output"),
+    ("text", "paraphrase"),
+    ("sentence", "paraphrase"),
+)
+LANGUAGES = (
+    *("english", "german", "french", "spanish", "italian", "portuguese", "dutch", "danish", "swedish", "norwegian"),
+    *("finnish", "polish", "czech", "russian", "ukrainian", "greek", "turkish", "arabic", "hebrew", "hindi", "chinese"),
+    *("japanese", "korean", "vietnamese", "indonesian", "romanian", "hungarian", "latin", "esperanto"),
+    *("deutsch", "français", "francais", "español", "espanol", "italiano", "português", "nederlands", "polski"),
+)
+OURS = (*NAMES, "pair", "source", "target")  # what tasks call columns
+IDS = ("id", "ids", "index", "idx", "uid", "uuid", "guid", "key", "nr", "no", "number", "column1", "rowid")
+
+
+@lru_cache(maxsize=1 << 17)
+def folded(name: str) -> str:
+    """A name without case, spaces, underscores and hyphens: 'Ticket Text' is 'ticket_text' is 'TicketText'."""
+    return re.sub(r"[\s_.\-]+", "", name.casefold())
+
+
+def words_of(name: str) -> list[str]:
+    """The words of a name: 'Category ID', 'review_text', 'ticketText'."""
+    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
+    return [word for word in re.split(r"[\W_]+", apart.casefold()) if word]
+
+
+USUAL = {folded(name) for names in NAMES.values() for name in names} | {
+    folded(name) for pair in (*PAIRS, *PAIRED) for name in pair
+}
+
+
+def known_name(name: str) -> str:
+    """What a name stands for where people use it for columns: 'id', 'usual', or nothing where it is any word."""
+    if folded(name) in IDS or "id" in words_of(name)[-1:]:
+        return "id"
+    words = words_of(name)
+    known = folded(name) in USUAL or (len(words) <= 3 and any(word in USUAL for word in words[-1:]))
+    return "usual" if known else ""
+
+
+DELIMITERS = (",", ";", "\t", "|")
+ROWS = 200  # rows that are looked at
+CHARACTERS = 1 << 18  # and characters at most
+NUMBER = re.compile(r"\s*[-+]?(\d+([.,]\d*)?|[.,]\d+)([eE][-+]?\d+)?\s*%?\s*")
+ZERO_ONE = ("0", "1", "0.0", "1.0", "true", "false")  # in small letters
+FEW_VALUES = 50  # a column of more different values is hardly one of labels
+
+
+def split_rows(lines: Sequence[str], delimiter: str) -> tuple[list[list[str]], bool]:
+    """The first rows of lines with quoted fields, and whether they could be read; the last may be cut off."""
+    rows = list[list[str]]()
+    reader = csv.reader((line + "\n" for line in lines), delimiter=delimiter, strict=True)
+    try:
+        for row in reader:
+            if row:
+                rows.append(row)
+            if len(rows) >= ROWS:
+                break
+    except csv.Error as error:
+        return rows, "unexpected end" in str(error)
+    return rows, True
+
+
+def delimiter_of(lines: Sequence[str], usual: str) -> str:
+    """The delimiter that parts the lines of a table most evenly; the usual one where nothing is clearly better."""
+    best, even = _evenest(lines, usual)
+    for place in range(1, min(5, len(lines) - 3)):  # a title may stand above the header
+        if even >= 0.5:
+            break
+        below, more = _evenest(lines[place:], usual)
+        best, even = (below, more) if more > 0.9 else (best, even)
+    return best
+
+
+def _evenest(lines: Sequence[str], usual: str) -> tuple[str, float]:
+    """The delimiter with the largest share of lines that have as many fields as the first, and that share."""
+    best, evenness = usual, 0.0
+    for delimiter in (usual, *(each for each in DELIMITERS if each != usual)):
+        if not lines or delimiter not in lines[0]:
+            continue
+        rows, whole = split_rows(lines, delimiter)
+        if not rows or len(rows[0]) < 2:
+            continue
+        even = sum(len(row) == len(rows[0]) for row in rows) / len(rows)
+        even -= 0 if whole else 0.5  # quotes that do not close speak against it
+        if even > evenness + 0.02:
+            best, evenness = delimiter, even
+    return best, evenness
+
+
+def lacks_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row looks like the others rather than like the names of columns."""
+    first, rest = rows[0], [row for row in rows[1:] if len(row) == len(rows[0])]
+    # A name that comes again in its column is a label which happens to be called so: question, comment.
+    named = [known_name(name) and all(row[place] != name for row in rest) for place, name in enumerate(first)]
+    if any(named) or all(not cell.strip() for cell in first[1:]):
+        return False
+    if [cell.strip() for cell in first if cell.strip()] in (numbers(len(first)), numbers(len(first) - 1)):
+        return False  # pandas numbers columns that have no name
+    if any(len(cell) > 80 and len(cell.split()) > 9 for cell in first):
+        return True
+    for place, cell in enumerate(first):
+        column = [row[place] for row in rest]
+        if not cell.strip() or len(column) < 2:
+            continue
+        if NUMBER.fullmatch(cell) and all(NUMBER.fullmatch(each) for each in column):
+            return True
+        if cell in column and len(set(column)) <= max(2, len(column) // 2):
+            return True
+    return False
+
+
+def numbers(count: int) -> list[str]:
+    return [str(number) for number in range(count)]
+
+
+def names_for(rows: Sequence[Sequence[str]]) -> list[str] | None:
+    """Names for the columns of a table without a header line; None where nothing shows which of them is the text."""
+    width = len(rows[0])
+    places = [f"place {place}" for place in range(width)]
+    likely = likely_columns([dict(zip(places, row, strict=True)) for row in rows if len(row) == width])
+    if "text" not in likely or (width > 1 and "label" not in likely):
+        return None
+    ours = {likely["text"]: "text", likely.get("label", ""): "label"}
+    return [ours.get(place, f"column {number}") for number, place in enumerate(places, start=1)]
+
+
+def likely_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """Which column is the text, and which the label or the value, where the cells leave no doubt."""
+    columns: dict[str, list[str]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if value is not None and not isinstance(value, list | dict) and str(value).strip():
+                columns.setdefault(name, []).append(str(value).strip())
+    likely: dict[str, str] = {}
+    flags = [name for name, cells in columns.items() if {cell.casefold() for cell in cells} <= set(ZERO_ONE)]
+    if len(flags) > 1:  # a label each, of rows that may have several
+        likely["indicators"] = "\t".join(flags)
+    text = _text(columns)
+    if text is not None:
+        likely["text"] = text
+    labels, values = [], []
+    for name, cells in columns.items():
+        if name == text or folded(name) in IDS:
+            continue
+        kinds = len(set(cells))
+        numeric = all(NUMBER.fullmatch(cell) for cell in cells)
+        whole = all(re.fullmatch(r"-?\d+", cell) for cell in cells)
+        if 2 <= kinds <= min(FEW_VALUES, len(cells) // 2) and max(map(len, cells)) <= 60 and (whole or not numeric):
+            labels.append(name)
+        if numeric and kinds > 2:
+            values.append(name)
+    likely |= {"label": labels[0]} if len(labels) == 1 else {}
+    likely |= {"value": values[0]} if len(values) == 1 else {}
+    return likely
+
+
+def _text(columns: Mapping[str, Sequence[str]]) -> str | None:
+    """The only column of running text, or the one with far longer texts than any other."""
+    lengths = {}
+    for name, cells in columns.items():
+        words = sum(len(cell.split()) for cell in cells) / len(cells)
+        different = len(set(cells)) / len(cells)
+        if words >= 2 and different > 0.5 and not all(NUMBER.fullmatch(cell) for cell in cells):
+            lengths[name] = sum(map(len, cells)) / len(cells)
+    order = sorted(lengths, key=lambda name: -lengths[name])
+    if not order or (len(order) > 1 and lengths[order[0]] < 3 * lengths[order[1]]):
+        return None
+    return order[0]
+
+
+TWO = "text,label or --names source,target"
+THREE = "text,label,... or --names text,pair,label"
+TITLES = 6  # rows above a header at most
+
+Cells = Sequence[tuple[int, Sequence[str]]]  # rows with their numbers
+
+
+def title_rows(rows: Sequence[Sequence[str]]) -> int:
+    """How many rows stand above the header: blank ones, and those with one cell only, such as the title of an export.
+
+    0 where the table has one column, or where the row below is as empty.
+    """
+    for place, row in enumerate(rows[: TITLES + 1]):
+        cells = [cell.strip() for cell in row if cell.strip()]
+        if len(cells) > 1:
+            return place if _is_header(row, cells, rows[place + 1 :]) else 0
+        if cells and known_name(cells[0]):
+            return 0
+    return 0
+
+
+def _is_header(row: Sequence[str], cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
+    """Whether a row names the columns of those below it, rather than being a line of text that was cut at commas."""
+    alike = sum(len(other) == len(row) and sum(map(bool, map(str.strip, other))) > 1 for other in below)
+    named = any(map(known_name, cells)) or (len(below) > 4 and all(len(cell.split()) < 5 for cell in cells))
+    return named and len(below) > 0 and alike >= 0.8 * len(below)
+
+
+def header_of(source: TextSource, rows: Cells, unit: str) -> tuple[list[str], int]:
+    """The names of the columns, and how many rows come before the first one of data; `unit`: line or row."""
+    blank = next((place for place, (_, cells) in enumerate(rows) if any(cell.strip() for cell in cells)), len(rows))
+    skipped = title_rows([cells for _, cells in rows]) or blank
+    if skipped == len(rows):
+        raise UserError(f"{source.name}: empty: no header line")
+    if skipped > blank:
+        header = rows[skipped][0]
+        source.note(f"{source.name}: {unit} {rows[blank][0]} is taken for a title, and {unit} {header} for the header")
+    number, first = rows[skipped]
+    table = [cells for _, cells in rows[skipped:] if cells]
+    where = f"{source.name} {unit} {number}"
+    check_columns(len(first), where)
+    if lacks_header(table):
+        names = names_for(table)
+        if names is None:
+            example = TWO if len(first) == 2 else THREE
+            raise UserError(
+                f"{where}: looks like a row, not like the names of columns; "
+                f"name its {len(first)} columns, such as --names {example}"
+            )
+        source.note(f"{source.name}: no header line; its columns are taken for {listed(names, 12)}")
+        return names, skipped
+    names = [name.strip() for name in first]
+    if _has_row_numbers(table):
+        names.insert(0, "")
+    if len(names) > 1 and not names[0]:  # pandas and R write row numbers into a first column without a name
+        names[0] = "column 1"
+    for place, name in enumerate(names):  # a delimiter at the end of every line makes a column of nothing
+        if not name and len(table) > 1 and not any("".join(row[place : place + 1]).strip() for row in table):
+            names[place] = f"column {place + 1}"
+    names, given = _numbered(names), names
+    check_names(where, names)
+    if again := [name for name, before in zip(names, given, strict=True) if name != before]:
+        source.note(f"{where}: columns have the same name; the later ones are called {listed(again, 3)}")
+    return names, skipped + 1
+
+
+def _has_row_numbers(table: Sequence[Sequence[str]]) -> bool:
+    """Whether each row has one cell more than the header, a number of its own before the others, as R writes them."""
+    rest = [row for row in table[1:] if any(cell.strip() for cell in row)]
+    numbers = {row[0] for row in rest if row[0].strip().isdigit()}
+    return len(rest) > 1 and len(numbers) == len(rest) and all(len(row) == len(table[0]) + 1 for row in rest)
+
+
+def _numbered(names: Sequence[str]) -> list[str]:
+    """Names with a number after those that come again, as pandas has them; not those that a task may look for."""
+    unique, taken, numbers = list[str](), set(names), dict[str, int]()
+    for name in names:
+        number = numbers.get(name, 0)  # of the last one of this name
+        if name and name in numbers and known_name(name) != "usual":
+            number += 1
+            while f"{name}.{number}" in taken:
+                number += 1
+        numbers[name] = number
+        unique.append(f"{name}.{number}" if number else name)
+        taken.add(unique[-1])
+    return unique
+
 
 LOOK = 1000  # lines that show the delimiter
 MAX_FIELDS = 1 << 22  # delimiters in one row, those inside of quotes too

@@ -12,10 +12,9 @@ from typing import IO, Any, cast
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE
-from weft.text.header import header_of, title_rows
+from weft.text.delimited import ROWS, header_of, title_rows
 from weft.text.rows import Options, Record, Rows, need_columns
 from weft.text.sources import LIMIT, TextSource, check_contents, check_ratio, need_module, rewind
-from weft.text.table_layout import ROWS
 
 MAX_BYTES = 1024 * MEGABYTE  # of a workbook when it is unpacked
 MAX_ROW = 1 << 20  # the last row that a sheet of Excel has

@@ -1,17 +1,222 @@
-"""Rows in a .json file: an array of objects, such an array inside an object, columns, lines of JSON, or SQuAD."""
+"""Rows of JSON and JSON lines, and SQuAD's questions, read piece by piece."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 from weft.errors import UserError, listed, shown
 from weft.files import JSON_VALUES, check_json_values
-from weft.text.json_text import HALF, JsonText, half_character, json_words
-from weft.text.rows import Options, Record, Rows, check_columns, need_columns
-from weft.text.sources import RUN_ROWS, TextSource, read_lines, rewind
-from weft.text.squad import read_squad
+from weft.text.rows import Options, Record, Rows, check_columns, need_columns, too_long
+from weft.text.sources import CHUNK, LIMIT, RUN_ROWS, TextSource, read_lines, read_pieces, rewind
+
+
+def _articles(source: TextSource) -> Iterator[tuple[int, Any]]:
+    """The entries of the "data" list of a SQuAD file, numbered from 1."""
+    text = JsonText(source)
+    if not text.peek():
+        return
+    if text.peek() != "{":
+        raise UserError(f"{source.name}: not a SQuAD file: it begins with {shown(text.peek())!r}, not with an object")
+    has_data = False
+    for key in text.members():
+        if key == "data":
+            has_data = True
+            yield from text.entries("article", ' "data"')
+        else:
+            text.value()
+    if not has_data:
+        hint = "; for one object per line give format='jsonl'" if text.peek() else ""
+        raise UserError(f'{source.name}: not a SQuAD file: it has no "data" list{hint}')
+    if text.peek():
+        raise UserError(f"{source.name}: text after the end of the JSON object")
+
+
+def _paragraphs(source: TextSource) -> Iterator[tuple[str, str, dict[str, Any]] | UserError]:
+    """The paragraphs of a SQuAD file that have a context, with their place and their article's title."""
+    for number, article in _articles(source):
+        where = f"{source.name} article {number}"
+        paragraphs = article.get("paragraphs") if isinstance(article, dict) else None
+        if not isinstance(paragraphs, list):
+            yield UserError(f"{where}: no list 'paragraphs'")
+            continue
+        for place, paragraph in enumerate(paragraphs, start=1):
+            if not isinstance(paragraph, dict) or not isinstance(paragraph.get("context"), str):
+                yield UserError(f"{where} paragraph {place}: no text 'context'")
+            else:
+                yield f"{where} paragraph {place}", str(article.get("title", "")), paragraph
+
+
+def read_contexts(source: TextSource, options: Options) -> Rows:
+    """The texts of a SQuAD file, each once."""
+    seen = set[int]()  # hashes: the texts themselves would fill the memory
+    for item in _paragraphs(source):
+        if isinstance(item, UserError):
+            yield item
+            continue
+        where, _, paragraph = item
+        context = paragraph["context"]
+        if hash(context) not in seen:
+            seen.add(hash(context))
+            yield UserError(f"{where}: {HALF}") if half_character(context) else Record({"text": context}, where)
+
+
+def read_squad(source: TextSource, options: Options) -> Rows:
+    """The questions of a SQuAD 1.1 or 2.0 file, an article at a time."""
+    need_columns(["id", "title", "context", "question", "answers", "impossible"], options, source.name)
+    for item in _paragraphs(source):
+        if isinstance(item, UserError):
+            yield item
+            continue
+        place, title, paragraph = item
+        questions = paragraph.get("qas")
+        if not isinstance(questions, list):
+            yield UserError(f"{place}: no list 'qas'")
+            continue
+        for count, entry in enumerate(questions, start=1):
+            where = f"{place} question {count}"
+            try:
+                values = _question(entry, title, paragraph["context"])
+            except UserError as error:
+                yield UserError(f"{where}: {error}")
+                continue
+            where = f"{place.partition(' paragraph ')[0]} question {shown(values['id'])}"
+            yield UserError(f"{where}: {HALF}") if half_character(values) else Record(values, where)
+
+
+def _question(entry: Any, title: str, context: str) -> dict[str, Any]:
+    """One entry of 'qas' as the values of a record."""
+
+    def field(holder: Any, name: str, kind: type, words: str) -> Any:
+        value = holder.get(name) if isinstance(holder, dict) else None
+        if not isinstance(value, kind) or isinstance(value, bool) and kind is not bool:
+            raise UserError(f"no {words} {name!r}")
+        return value
+
+    if isinstance(entry, dict) and isinstance(entry.get("id"), int):
+        entry = {**entry, "id": str(entry["id"])}
+    values = {
+        "id": field(entry, "id", str, "text"),
+        "title": title,
+        "context": context,
+        "question": field(entry, "question", str, "text"),
+    }
+    if "answers" not in entry:  # nobody knows them: a question to be asked, not to learn by
+        return values
+    return {
+        **values,
+        "answers": [
+            {"text": field(answer, "text", str, "text"), "start": field(answer, "answer_start", int, "number")}
+            for answer in field(entry, "answers", list, "list")
+        ],
+        "impossible": field({"is_impossible": False, **entry}, "is_impossible", bool, "true or false"),
+    }
+
+
+SPACES = re.compile(r"[ \t\n\r]*")
+
+
+class JsonText:
+    """A JSON text read piece by piece, holding no more of it than the value at hand."""
+
+    def __init__(self, source: TextSource) -> None:
+        self.source, self.pieces = source, read_pieces(source)
+        self.text, self.at = "", 0
+        self.decoder = json.JSONDecoder()
+
+    def grow(self, wanted: int) -> bool:
+        """Drop what is behind, read about so many characters more; False at the end of the text."""
+        pieces, size = [self.text[self.at :]], 0
+        while size < wanted and (piece := next(self.pieces, None)) is not None:
+            pieces.append(piece)
+            size += len(piece)
+        self.text, self.at = "".join(pieces), 0
+        return size > 0
+
+    def peek(self) -> str:
+        """The next character that is not a space; '' at the end."""
+        while True:
+            self.at = cast("re.Match[str]", SPACES.match(self.text, self.at)).end()
+            if self.at < len(self.text):
+                return self.text[self.at]
+            if not self.grow(CHUNK):
+                return ""
+
+    def take(self, character: str, place: str = "") -> None:
+        """Step over a character that must come next."""
+        following = self.peek()
+        if following != character:
+            words = (
+                f"{shown(following)!r} where {character!r} is expected" if following else "ends too early: cut short"
+            )
+            raise UserError(f"{self.source.name}{place}: {words}")
+        self.at += 1
+
+    def members(self) -> Iterator[str]:
+        """The keys of the object that comes next; the caller takes each value."""
+        self.take("{")
+        while self.peek() != "}":
+            key = self.value()
+            self.take(":")
+            yield str(key)
+            if self.peek() != "}":
+                self.take(",")
+        self.take("}")
+
+    def entries(self, what: str, place: str = "") -> Iterator[tuple[int, Any]]:
+        """The values of the list that comes next, numbered from 1; `what` names one in errors."""
+        self.take("[", place)
+        number = 0
+        while self.peek() != "]":
+            number += 1
+            yield number, self.value(f" {what} {number}")
+            if self.peek() != "]":
+                self.take(",", f" after {what} {number}")
+        self.take("]")
+
+    def value(self, place: str = "") -> Any:
+        """The value that comes next, whole."""
+        self.peek()
+        if len(self.text) - self.at < CHUNK:  # so that a number is never taken for whole where the piece ends
+            self.grow(CHUNK)
+        while True:
+            try:
+                value, self.at = self.decoder.raw_decode(self.text, self.at)
+                return value
+            except (ValueError, RecursionError) as error:
+                cut = isinstance(error, json.JSONDecodeError) and (
+                    error.msg.startswith("Unterminated") or error.pos > len(self.text) - 16
+                )
+                if not cut:
+                    raise UserError(f"{self.source.name}{place}: {json_words(error)}") from None
+            size = len(self.text) - self.at
+            if size > LIMIT:
+                raise too_long(f"{self.source.name}{place}", "this value")
+            if not self.grow(size + CHUNK):  # twice as much each time: the work stays linear
+                raise UserError(f"{self.source.name}{place}: ends too early: not JSON or cut short")
+            check_json_values(self.text, f"{self.source.name}{place}", JSON_VALUES)
+
+
+def json_words(error: Exception) -> str:
+    """What is wrong with a JSON text; Python raises three kinds of errors for it."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"not JSON: {error.msg[0].lower()}{error.msg[1:]}"
+    return "nested too deeply" if isinstance(error, RecursionError) else f"not JSON: {shown(str(error), 120)}"
+
+
+def half_character(values: Any) -> bool:
+    r"""Whether a string holds half of a surrogate pair (JSON can spell one, '\ud83d'): no tokenizer takes that."""
+    try:
+        json.dumps(values, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+HALF = "holds half a surrogate pair, which is no character"
+
 
 HOLDERS = ("data", "rows", "examples", "items", "records")  # keys of an object under which people put the rows
 

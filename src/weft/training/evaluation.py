@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -12,54 +12,39 @@ from weft.data.batching import every_example
 from weft.errors import UserError
 from weft.training.log import RunLog
 from weft.training.optim import Mean, averaged
-from weft.training.passes import autocast
 from weft.training.setup import HeldOutMetrics, Setup
 from weft.training.signals import Stop
 from weft.training.state import State
+from weft.training.step import autocast, total
 
 Results = tuple[dict[str, float], HeldOutMetrics | None]
 
 
-def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
-    """Counts of several batches added up by name."""
-    sums: dict[str, int] = {}
-    for batch in counts:
-        for name, count in batch.items():
-            sums[name] = sums.get(name, 0) + count
-    return sums
-
-
 def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> Results:
     """The mean loss of each kind over all held-out data, and the task's metrics; in smaller batches if need be."""
-    while True:
-        try:
-            return _evaluate(s, budget, mean, stop)
-        except torch.OutOfMemoryError:  # an evaluation is not compiled, which would spare memory
-            if budget <= s.held_out.mean:  # type: ignore[union-attr]
-                raise UserError("the GPU's memory is too small to evaluate one row; try a smaller length") from None
-            torch.cuda.empty_cache()
-            budget //= 2
-
-
-def _evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> Results:
     assert s.held_out is not None
-    counts: dict[str, int] = {}
-    sums: dict[str, Tensor] = {}
-    objective = s.objective.for_evaluation(s.network, s.held_out)
-    with averaged(mean):
+    while True:
+        counts: dict[str, int] = {}
+        sums: dict[str, Tensor] = {}
+        objective = s.objective.for_evaluation(s.network, s.held_out)
         s.network.eval()
         try:
             # Never compiled: it is a small part of the work, and would be compiled for itself.
-            with torch.no_grad(), autocast(s.device, s.precision):
+            with averaged(mean), torch.no_grad(), autocast(s.device, s.precision):
                 for batch in every_example(s.held_out, s.feed.prepare, budget):
                     stop.check("during the evaluation")
                     counts = total([counts, objective.counts(batch)])
                     for name, value in objective.sums(s.network, batch.to(s.device)).items():
                         sums[name] = sums.get(name, 0) + value.double()
                 metrics = s.evaluate() if s.evaluate is not None else None
+            return {name: float(sums[name]) / max(1, counts[name]) for name in sums}, metrics
+        except torch.OutOfMemoryError:
+            if budget <= s.held_out.mean:
+                raise UserError("the GPU's memory is too small to evaluate one row; try a smaller length") from None
+            torch.cuda.empty_cache()
+            budget //= 2
         finally:
             s.network.train()
-    return {name: float(sums[name]) / max(1, counts[name]) for name in sums}, metrics
 
 
 def record_evaluation(

@@ -10,7 +10,18 @@ from weft.errors import UserError
 from weft.models.base import Network
 from weft.nn.multihead import Attention
 from weft.nn.recurrent import Recurrent
-from weft.training.depth import depth_of
+
+BESIDE = "beside"  # weights of an objective
+
+
+def depth_of(network: Network, name: str) -> int:
+    """How many layers below the heads a weight or module stands: 0 for the heads, more than the layers for tables."""
+    layers = network.layer_names()
+    stacks = [(*network.TOP, BESIDE), *reversed(layers)]
+    for depth, names in enumerate(stacks):
+        if any(f"{name}.".startswith(f"{part}.") for part in names):
+            return depth
+    return len(layers) + 1
 
 
 def freeze(network: Network, what: str) -> None:

@@ -7,8 +7,8 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +35,6 @@ def peak_of(device: torch.device) -> float | None:
     return next((peak for word, peak in PEAKS.items() if word in words), None)
 
 
-def fitted(parts: Iterable[str]) -> str:
-    """The parts of a live line, the most important first, as many of them as fit into a terminal."""
-    line = ""
-    for part in parts:
-        longer = f"{line}  {part}" if line else part
-        line = longer if len(longer) < COLUMNS else line
-    return line
-
-
 def memory_used(device: torch.device) -> int:
     """The most bytes that were in use at once: of the GPU, else of this process."""
     if device.type == "cuda":
@@ -53,6 +44,15 @@ def memory_used(device: torch.device) -> int:
     import resource  # Windows has none
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Errors of the system in the block are errors of this file."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {reason(error)}") from None
 
 
 class RunLog:
@@ -76,13 +76,11 @@ class RunLog:
         self.live = sys.stderr is not None and sys.stderr.isatty()
         self.shown = False
         self.next = 0.0  # when a passing line is due again where nobody watches
-        try:
+        with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self.file = open(path, "ab", opener=no_link)  # noqa: SIM115
             self.file.truncate(min(kept, self.file.seek(0, os.SEEK_END)))
             self.file.seek(0, os.SEEK_END)
-        except OSError as error:
-            raise UserError(f"{path}: cannot be written: {reason(error)}") from None
         self.board: Any = None
         if tensorboard is not None:
             from torch.utils.tensorboard import SummaryWriter
@@ -91,19 +89,15 @@ class RunLog:
 
     def kept(self) -> int:
         """How many bytes the record has, all of them on the disk."""
-        try:
+        with writing(self.path):
             os.fsync(self.file.fileno())
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot be written: {reason(error)}") from None
         return self.file.tell()
 
     def record(self, values: Mapping[str, Any]) -> None:
         """One line of JSON, on the disk when this returns (to the system at least)."""
-        try:
+        with writing(self.path):
             self.file.write(json.dumps(values).encode() + b"\n")
             self.file.flush()
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot be written: {reason(error)}") from None
         if self.board is not None:
             for name, value in values.items():
                 if name != "step" and isinstance(value, int | float):

@@ -1,8 +1,4 @@
-"""The loop: one plain function that trains any network on any objective, and can be broken off at any moment.
-
-Each step's examples, masks and dropout follow from the seed and the step's number, so a run that goes on from a
-checkpoint does what the unbroken run would have done.
-"""
+"""The loop: trains any network on any objective, and goes on from a checkpoint as the unbroken run would have."""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from weft.data.batching import Ahead
 from weft.errors import UserError, shown
@@ -23,18 +18,17 @@ from weft.nn.attention import slots_of
 from weft.nn.multihead import Attention
 from weft.nn.rows import Batch
 from weft.training.evaluation import evaluate, record_evaluation
-from weft.training.log import RunLog, fitted, memory_used, peak_of, time_left
-from weft.training.operations import Operations
+from weft.training.log import COLUMNS, RunLog, memory_used, peak_of, time_left
 from weft.training.optim import Mean, averaged, fill, optimizer_tensors, set_learning_rate
-from weft.training.passes import graphs_compiled
 from weft.training.plan import learning_rate_at
 from weft.training.setup import Setup
 from weft.training.signals import Interrupted, Stop
-from weft.training.state import Checkpoints, State
-from weft.training.step import Group, Stepper, group_of
+from weft.training.state import Begun, State
+from weft.training.step import Group, Operations, Stepper, graphs_compiled, group_of
 from weft.training.watching import Watch
 
 MEASURED = 200  # steps after which a run's speed is known, if not before
+Save = Callable[[dict[str, float]], None]  # of a model as the best so far, with its losses
 
 
 class Exploded(UserError):
@@ -81,59 +75,15 @@ def quick_arithmetic(device: torch.device) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def train(
-    setup: Setup,
-    state: State,
-    stored: Mapping[str, dict[str, Tensor]] | None,
-    checkpoints: Checkpoints,
-    log: RunLog,
-    stop: Stop,
-    save_best: Callable[[dict[str, float]], None],
-    watch: Watch | None = None,
-) -> State:
-    """Train until the steps are done, the patience is over, or somebody asks to stop (`Interrupted`, all saved)."""
-    trainer = Trainer(setup, state, stored, checkpoints, log, stop, save_best, watch)
-    try:
-        while not state.finished:
-            s, plan = trainer.setup, trainer.setup.plan
-            if s.held_out is None:
-                if s.due(plan.save_every, state.step):
-                    trainer.keep_unjudged()
-            elif state.evaluated < state.step and (
-                s.due(plan.evaluate_every, state.step) or (state.step == 0 and s.evaluate_first)
-            ):
-                trainer.evaluate()
-            state.finished = state.step >= s.steps or (plan.patience is not None and state.worse >= plan.patience)
-            if state.finished and s.held_out is not None and state.best is None:  # no score of it was a number
-                trainer.save_best({})
-            if state.finished or s.due(plan.save_every, state.step) or stop:
-                trainer.save()
-            if state.finished:
-                break
-            stop.check(f"saved {checkpoints.path(state.step)}")
-            trainer.step()
-    finally:
-        trainer.feed.close()
-    return state
-
-
 class Trainer:
     """A run in training: its tensors, where it stands, and what a step, an evaluation and a checkpoint do."""
 
     def __init__(
-        self,
-        setup: Setup,
-        state: State,
-        stored: Mapping[str, dict[str, Tensor]] | None,
-        checkpoints: Checkpoints,
-        log: RunLog,
-        stop: Stop,
-        save_best: Callable[[dict[str, float]], None],
-        watch: Watch | None,
+        self, setup: Setup, start: Begun, log: RunLog, stop: Stop, save: Save, watch: Watch | None = None
     ) -> None:
+        self.state, self.checkpoints, state = start.state, start.checkpoints, start.state
         self.setup = s = setup if state.steps is None else setup.of_steps(state.steps)
-        self.state, self.checkpoints, self.log, self.stop, self.watch = state, checkpoints, log, stop, watch
-        self._save_best = save_best
+        self.log, self.stop, self.watch, self._save_best = log, stop, watch, save
         self.stepper = stepper = Stepper(s, state.scale, state.steady)
         network, beside = stepper.network, stepper.beside
         self.mean = Mean(network, s.plan.ema) if s.plan.ema is not None else None
@@ -150,13 +100,39 @@ class Trainer:
             "carried": s.objective.carried(network),
         }
         self.tensors |= {name: tensors for name, tensors in optional.items() if tensors}
-        for name, tensors in self.tensors.items() if stored is not None else ():
-            fill(tensors, stored.get(name, {}), f"the checkpoint's {name}")  # type: ignore[union-attr]
+        if start.stored is not None:
+            for name, tensors in self.tensors.items():
+                fill(tensors, start.stored.get(name, {}), f"the checkpoint's {name}")
         self.operations, self.peak = Operations(network), peak_of(s.device)
         # The kernels of a GPU know ragged rows; on the CPU rows of similar length share a square of attention.
         self.pads = s.device.type == "cpu" and any(isinstance(module, Attention) for module in network.modules())
         self.moment, self.pace = Moment(), Pace()
         self._read_on()
+
+    def train(self) -> None:
+        """Train until the steps are done, the patience is over, or somebody asks to stop (`Interrupted`, all saved)."""
+        state = self.state
+        try:
+            while not state.finished:
+                s, plan = self.setup, self.setup.plan
+                if s.held_out is None:
+                    if s.due(plan.save_every, state.step):
+                        self.keep_unjudged()
+                elif state.evaluated < state.step and (
+                    s.due(plan.evaluate_every, state.step) or (state.step == 0 and s.evaluate_first)
+                ):
+                    self.evaluate()
+                state.finished = state.step >= s.steps or (plan.patience is not None and state.worse >= plan.patience)
+                if state.finished and s.held_out is not None and state.best is None:  # no score of it was a number
+                    self.save_best({})
+                if state.finished or s.due(plan.save_every, state.step) or self.stop:
+                    self.save()
+                if state.finished:
+                    break
+                self.stop.check(f"saved {self.checkpoints.path(state.step)}")
+                self.step()
+        finally:
+            self.feed.close()
 
     def _read_on(self) -> None:
         """Read ahead from the step where the run stands."""
@@ -221,10 +197,7 @@ class Trainer:
         try:
             norm = stepper.step(group.batches, group.counts, state.step)
         except torch.OutOfMemoryError:
-            stepper.passes.release()
-            self.feed.close()
             self._halve(group.batches)
-            self._read_on()
             return
         slot = state.step % s.plan.log_every
         self.history[slot, :-1] = stepper.losses
@@ -260,12 +233,15 @@ class Trainer:
 
     def _halve(self, passes: list[Batch]) -> None:
         """After the GPU's memory ran out: the same step again in passes of half the size."""
+        self.stepper.passes.release()
+        self.feed.close()
         torch.cuda.empty_cache()
         state, largest = self.state, max(batch.size for batch in passes)
         if len(passes) >= self.setup.feed.at(state.step)[0].rows:
             raise UserError(f"the GPU's memory is too small for a single row of {largest} tokens; try a smaller length")
         state.pass_tokens = max(1, min(state.pass_tokens, largest) // 2)
         self.log.line(f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many")
+        self._read_on()
 
     def check_losses(self) -> list[list[float]]:
         """The losses since the last line; a run whose loss is no number or has exploded ends here, before any save."""
@@ -327,13 +303,13 @@ def _slots(batch: Batch) -> int:
 def live_line(values: Mapping[str, Any], steps: int, left: str) -> str:
     """One line for people, in 80 columns; the share of the peak where that is known."""
     parts = [
-        f"step {values['step']:,}/{steps:,}",
-        f"{left} left",
-        f"loss {values['loss']:.4f}",
+        *(f"step {values['step']:,}/{steps:,}", f"{left} left", f"loss {values['loss']:.4f}"),
         f"{values['tokens_per_second']:,} tokens/s",
+        *([f"{100 * values['mfu']:.0f} % of peak"] if "mfu" in values else []),
+        *(f"rate {values['learning_rate']:.1e}", f"{values['memory'] / 1e9:.1f} GB"),
     ]
-    if "mfu" in values:
-        parts.append(f"{100 * values['mfu']:.0f} % of peak")
-    parts.append(f"rate {values['learning_rate']:.1e}")
-    parts.append(f"{values['memory'] / 1e9:.1f} GB")
-    return fitted(parts)
+    line = ""
+    for part in parts:  # the most important first
+        longer = f"{line}  {part}" if line else part
+        line = longer if len(longer) < COLUMNS else line
+    return line

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.base import Network
-from weft.training.depth import depth_of
+from weft.training.freezing import depth_of
 from weft.training.plan import Training
 
 

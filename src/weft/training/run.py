@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -23,10 +24,9 @@ from weft.checkpoint.save import write_files
 from weft.checksums import CHANGED, Damaged, digest, digests, read_manifest, write_manifest
 from weft.config import read_record
 from weft.errors import UserError
-from weft.files import check_new_run, held, reason, sync_folder, write_json
+from weft.files import MEGABYTE, check_new_run, held, read_text, sync_folder, write_json
 from weft.scratch import sweep
-from weft.training.log import read_metrics
-from weft.training.revision import revision
+from weft.training.log import read_metrics, writing
 from weft.training.state import Checkpoints
 from weft.version import VERSION, system_name
 
@@ -104,7 +104,7 @@ class Run:
     def save_model(self, opened: LoadedModel, metrics: tuple[Metric, ...]) -> None:
         """Put a model in place of the best before it; each file is whole, the weights in one file."""
         card: Card = replace(opened.card, weft=VERSION, metrics=metrics)
-        try:
+        with writing(self.folder):
             with tempfile.TemporaryDirectory(prefix=".model.", dir=self.inside) as scratch:
                 write_files(Path(scratch), replace(opened, card=card), shard=1 << 62)
                 saved = {"saved": digests(Path(scratch), [path.name for path in Path(scratch).glob("*.safetensors")])}
@@ -118,8 +118,6 @@ class Run:
                     os.replace(path, target)
             sync_folder(self.folder)
             write_manifest(self.weights, saved)
-        except OSError as error:
-            raise UserError(f"{self.folder}: cannot be written: {reason(error)}") from None
 
     def check_model(self) -> None:
         """Refuse to go on beside a damaged model: if no later step is better it stays the result."""
@@ -162,3 +160,43 @@ class Run:
 
     def lines(self) -> list[dict[str, Any]]:
         return read_metrics(self.metrics)
+
+
+SHORT = MEGABYTE // 16  # bytes that .git, HEAD, commondir and a file of one reference may have
+PACKED = 64 * MEGABYTE  # bytes that packed-refs may have: about a million references
+
+
+# git itself is not run: the configuration of a repository names programs that git starts (core.fsmonitor, filters,
+# hooks), and a folder that somebody else has made must not run code.
+def revision(folder: Path) -> str | None:
+    """The commit that is checked out in a folder or one above it; None where there is no repository or no commit."""
+    try:
+        folder = folder.resolve()
+        root = next((path for path in (folder, *folder.parents) if (path / ".git").exists()), None)
+        if root is None:
+            return None
+        named = root / ".git"  # a folder, or a file that names it in a submodule or a second worktree
+        git = named if named.is_dir() else root / read_text(named, SHORT).removeprefix("gitdir:").strip()
+        return _commit(git)
+    except (UserError, OSError, RuntimeError, ValueError):
+        return None
+
+
+def _commit(git: Path) -> str | None:
+    head = read_text(git / "HEAD", SHORT).strip()
+    if not head.startswith("ref:"):
+        return _hash(head)
+    name = head.removeprefix("ref:").strip()
+    if not re.fullmatch(r"refs/[^\0-\x20\x7f~^:?*\\\[]+", name) or ".." in name:
+        return None
+    shared = git / read_text(git / "commondir", SHORT).strip() if (git / "commondir").exists() else git
+    for folder in (git, shared):
+        if (folder / name).is_file():
+            return _hash(read_text(folder / name, SHORT).strip())
+    lines = read_text(shared / "packed-refs", PACKED).splitlines() if (shared / "packed-refs").exists() else []
+    return next((_hash(line.split(" ")[0]) for line in lines if line.endswith(f" {name}")), None)
+
+
+def _hash(text: str) -> str | None:
+    """A commit's name in SHA-1 or SHA-256, or None for anything else."""
+    return text if re.fullmatch(r"[0-9a-f]{40}([0-9a-f]{24})?", text) else None

@@ -8,7 +8,10 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from types import FrameType
+
+from weft.progress import Log, Progress, silent, to_logger
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
@@ -56,6 +59,24 @@ class Stop:
         again = "; Ctrl-C again leaves at once" if number == signal.SIGINT else ""
         with suppress(OSError):  # nobody may be reading any more
             os.write(2, f"\nweft: stopping at the next safe point{again}\n".encode())
+
+
+@dataclass(frozen=True)
+class Control:
+    """How a run reports what it does, and how it is stopped."""
+
+    log: Log = to_logger
+    progress: Progress = silent
+    stop: Stop = field(default_factory=Stop)
+
+    def note(self, text: str) -> None:
+        self.log(f"weft: note: {text}")
+
+    @contextmanager
+    def count(self, what: str, unit: str, message: str) -> Iterator[Callable[[int], None]]:
+        """A progress bar, whose count also stops the work with this message once somebody has asked to."""
+        with self.progress(what, unit) as advance:
+            yield self.stop.watched(advance, message)
 
 
 @contextmanager

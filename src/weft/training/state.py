@@ -11,7 +11,6 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -47,6 +46,15 @@ class State:
     metrics: int = 0  # bytes of metrics.jsonl that belong to the steps done
     seconds: float = 0.0  # of training
     recipe: str | None = None  # the hash of recipe.toml
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Where a run stands when a process takes it up."""
+
+    checkpoints: Checkpoints
+    state: State
+    stored: Mapping[str, dict[str, Tensor]] | None
 
 
 class Unreadable(UserError):
@@ -116,7 +124,9 @@ class Checkpoints:
         faults: dict[int, str] = {}
         for step in reversed(self.steps()):
             try:
-                checkpoint = self._read(self.path(step))
+                values, hashes = read_checked(self.path(step) / STATE)
+                tensors = {Path(name).stem: load_file(self.path(step) / name) for name in hashes}
+                state = build(State, values, str(self.path(step) / STATE))
             except (OSError, SafetensorError, UserError) as error:
                 faults[step] = str(error) if isinstance(error, UserError) else f"{self.path(step)}: {reason(error)}"
                 continue
@@ -124,19 +134,12 @@ class Checkpoints:
                 self._let_go()
             for other in faults:  # its name is free for the one that takes its place
                 os.replace(self.path(other), self.folder / f".bad-{other}")
-            return *checkpoint, [
-                f"{fault}; going on from an earlier checkpoint, step {step}" for fault in faults.values()
-            ]
+            notes = [f"{fault}; going on from an earlier checkpoint, step {step}" for fault in faults.values()]
+            return state, tensors, notes
         if faults:
             what = f"put sound ones back, or remove {self.folder} to train again from step 0"
             raise Unreadable(f"no checkpoint can be read: {'; '.join(faults.values())}; {what}")
         return None
-
-    @staticmethod
-    def _read(path: Path) -> tuple[State, dict[str, dict[str, Tensor]]]:
-        values, hashes = read_checked(path / STATE)
-        tensors: dict[str, Any] = {Path(name).stem: load_file(path / name) for name in hashes}
-        return build(State, values, str(path / STATE)), tensors
 
 
 def _cause(error: Exception) -> str:

@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from weft.errors import UserError
-from weft.files import no_link, reason, write_text
+from weft.files import no_link, write_text
 from weft.nn.rows import Batch, Rows
 from weft.objectives.language import cross_entropy
 from weft.picture import ChartLine, line_chart, page, table
-from weft.training.log import read_metrics
+from weft.training.log import read_metrics, writing
 
 MOST = 8  # rows that are looked at
 CURVES = 6  # moments in one chart
@@ -59,10 +59,8 @@ class Watch:
         self.path = path
         kept = [line for line in read_metrics(path) if line["step"] <= step] if path.exists() else []
         self.steps = {line["step"] for line in kept}
-        try:
+        with writing(path):
             write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
-        except OSError as error:
-            raise UserError(f"{path}: cannot be written: {reason(error)}") from None
 
     def look(self, step: int, network: Any, batch: Batch) -> None:
         """Write down how far the gradients reach now."""
@@ -72,13 +70,10 @@ class Watch:
             [float(f"{norm:.6g}") if math.isfinite(norm) else None for norm in norms]  # JSON has no word for the rest
             for norms in through_time(network, batch)
         ]
-        try:
-            with open(self.path, "ab", opener=no_link) as file:
-                file.write(json.dumps({"step": step, "layers": layers}).encode() + b"\n")
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise UserError(f"{self.path}: cannot be written: {reason(error)}") from None
+        with writing(self.path), open(self.path, "ab", opener=no_link) as file:
+            file.write(json.dumps({"step": step, "layers": layers}).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
         self.steps.add(step)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import UserError, listed, shown
-from weft.text.tokenizers.words import UNKNOWN
+from weft.text.tokenizers.training import UNKNOWN
 
 Floats = NDArray[np.float32]
 TINY = 1e-12

@@ -17,10 +17,9 @@ from tokenizers import AddedToken, Encoding
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_bytes, read_json, write_bytes, write_json
 from weft.text.tokenizers import sentencepiece
-from weft.text.tokenizers.checks import check, guarded
 from weft.text.tokenizers.limits import check_tokens
 from weft.text.tokenizers.special_tokens import Roles, settings_in, surround, token_name
-from weft.text.tokenizers.tokenizer import Encoded, Text, Tokenizer
+from weft.text.tokenizers.tokenizer import Encoded, Text, Tokenizer, check, guarded
 
 SOURCE, TARGET, NUMBERS = "source.spm", "target.spm", "vocab.json"
 TARGET_NUMBERS = "target_vocab.json"

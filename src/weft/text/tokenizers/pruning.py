@@ -17,9 +17,8 @@ from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError
 from weft.text.tokenizers import sentencepiece
-from weft.text.tokenizers.checks import check
 from weft.text.tokenizers.marian import NUMBERS, SOURCE, TARGET, TARGET_NUMBERS, MarianTokenizer
-from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer, check
 
 CODE = re.compile(r">>.+<<")  # of a language, in Marian's vocabularies
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a byte that spells what has no piece

@@ -3,21 +3,204 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, listed, shown
-from weft.files import MEGABYTE, read_json
-from weft.text.tokenizers.checks import check, guarded
+from weft.files import MEGABYTE, read_json, read_text
+from weft.text.tokenizers import sentencepiece
+from weft.text.tokenizers.limits import MAX_ADDED_TOKENS, MAX_MERGES, MAX_TOKENS, check_tokens
 from weft.text.tokenizers.marian import SOURCE, TARGET, is_marian, read_sides
 from weft.text.tokenizers.schema import check_pipeline
 from weft.text.tokenizers.sentencepiece import linear_spaces
-from weft.text.tokenizers.special_tokens import check_added_tokens, find_roles, settings_in
-from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.tokenizers.vocabularies import read_bpe, read_pieces, read_wordpiece
+from weft.text.tokenizers.special_tokens import (
+    AROUND,
+    Roles,
+    check_added_tokens,
+    find_roles,
+    numbered,
+    settings_in,
+    surround,
+    token_name,
+)
+from weft.text.tokenizers.tokenizer import Tokenizer, check, guarded
+
+# Families whose files have these names but another way to cut words or to number pieces: refused, not read wrongly.
+OTHER_BPE = ("xlm", "clip", "ctrl", "flaubert", "biogpt", "fsmt", "phobert", "bertweet", "herbert")
+OTHER_PIECES = ("camembert", "mbart", "mbart50", "nllb", "m2m100", "marian", "barthez", "xglm", "plbart", "pegasus")
+ROBERTAS = ("roberta", "bart", "longformer", "led")
+
+
+def read_wordpiece(file: Path, settings: dict[str, Any]) -> Library:
+    """BERT's vocab.txt: one token a line, its number is its id."""
+    text = read_text(file).replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
+    lines = text.count("\n") + 1
+    if lines > MAX_TOKENS:
+        raise UserError(f"{file}: {lines} tokens; at most {MAX_TOKENS} are read")
+    tokens = text.split("\n")
+    check_tokens(tokens, str(file))
+    vocabulary: dict[str, int] = {}
+    for number, token in enumerate(tokens):
+        if vocabulary.setdefault(token, number) != number:
+            raise UserError(f"{file} line {number + 1}: {shown(token)!r} is already in line {vocabulary[token] + 1}")
+    unknown = token_name(settings.get("unk_token"), "unk_token", file) or "[UNK]"
+    library = Library(models.WordPiece(vocabulary, unk_token=unknown))
+    library.normalizer = normalizers.BertNormalizer(
+        lowercase=bool(_flag(settings, "do_lower_case", True, file)),
+        strip_accents=_flag(settings, "strip_accents", None, file),
+        handle_chinese_chars=bool(_flag(settings, "tokenize_chinese_chars", True, file)),
+    )
+    library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    library.decoder = decoders.WordPiece(prefix="##")
+    roles = _add_tokens(library, settings, file, mask_takes_space=False)
+    if roles.start is None or roles.separator is None:
+        raise UserError(f"{file}: has no [CLS] or no [SEP]; other names for them belong in tokenizer_config.json")
+    surround(library, roles, "bert")
+    return library
+
+
+def read_bpe(file: Path, merges_file: Path, settings: dict[str, Any], family: str) -> Library:
+    """GPT's vocab.json and merges.txt: byte-level for GPT-2 and its like, words that end in </w> for the first GPT."""
+    if family in OTHER_BPE:
+        raise UserError(f"{file}: {family} cuts words in its own way; Weft needs its tokenizer.json")
+    vocabulary = read_json(file)
+    check_tokens(vocabulary, str(file))
+    if not all(type(number) is int and number >= 0 for number in vocabulary.values()):
+        token = next(token for token, number in vocabulary.items() if type(number) is not int or number < 0)
+        raise UserError(f"{file}: the id of {shown(token)!r} is {shown(str(vocabulary[token]))}, not a number from 0")
+    merges = _read_merges(merges_file, vocabulary, file)
+    if family == "openaigpt":
+        unknown = token_name(settings.get("unk_token"), "unk_token", file) or "<unk>"
+        model = models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix="</w>")
+        library = Library(model)
+        library.normalizer = normalizers.BertNormalizer(lowercase=True)
+        library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        library.decoder = decoders.BPEDecoder(suffix="</w>")
+        _add_tokens(library, settings, file, mask_takes_space=False)
+        return library
+    library = Library(models.BPE(vocabulary, merges))
+    prefix = bool(_flag(settings, "add_prefix_space", False, file))
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+    library.decoder = decoders.ByteLevel()
+    around = family in ROBERTAS or family == "deberta"
+    roles = _add_tokens(library, settings, file, mask_takes_space=around)
+    if family == "deberta":
+        surround(library, roles, family)
+    elif around and roles.start is not None and roles.separator is not None:
+        start, separator = numbered(library, roles.start), numbered(library, roles.separator)
+        library.post_processor = processors.RobertaProcessing(separator, start, True, prefix)
+    elif _flag(settings, "add_bos_token", False, file) and roles.start is not None:
+        template = [f"{roles.start}:0", "$A:0"]
+        library.post_processor = processors.TemplateProcessing(
+            single=template,
+            pair=[*template, f"{roles.start}:1", "$B:1"],
+            special_tokens=[numbered(library, roles.start)],
+        )
+    return library
+
+
+def read_pieces(file: Path, settings: dict[str, Any], family: str) -> Library:
+    """A SentencePiece model with what its family adds: T5's sentinels, XLM-R's own numbers, ALBERT's small letters."""
+    if family in OTHER_PIECES:
+        raise UserError(f"{file}: {family} numbers its pieces in its own way; Weft needs its tokenizer.json")
+    pieces = sentencepiece.read(file)
+    before: list[normalizers.Normalizer] = []
+    if family == "xlmroberta":  # fairseq's order of the special tokens, and one more at the end
+        fair = {"<s>": sentencepiece.CONTROL, "<pad>": sentencepiece.CONTROL, "</s>": sentencepiece.CONTROL}
+        fair["<unk>"] = sentencepiece.UNKNOWN
+        pieces = replace(
+            pieces,
+            names=[*fair, *pieces.names[3:], "<mask>"],
+            scores=[0.0] * 4 + pieces.scores[3:] + [0.0],
+            types=[*fair.values(), *pieces.types[3:], sentencepiece.CONTROL],
+        )
+    elif family in ("albert", "xlnet"):
+        before = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
+        if not _flag(settings, "keep_accents", False, file):
+            before += [normalizers.NFKD(), normalizers.StripAccents()]
+        if _flag(settings, "do_lower_case", family == "albert", file):
+            before.append(normalizers.Lowercase())
+    library = sentencepiece.build(pieces, str(file), before)
+    listed = "added_tokens_decoder" in settings or (file.parent / "added_tokens.json").is_file()
+    extra = settings.get("extra_ids", 100 if family == "t5" and not listed else 0)
+    if type(extra) is not int or not 0 <= extra <= 10_000:
+        raise UserError(f"{file}: extra_ids in its settings is {shown(str(extra))}, not a number from 0 to 10000")
+    if not listed:  # sentinels count down, so that <extra_id_0> is the last token
+        names = [f"<extra_id_{number}>" for number in reversed(range(extra))] + ["[MASK]"] * (family == "debertav2")
+        library.add_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+    roles = _add_tokens(library, settings, file, mask_takes_space=True)
+    if family in AROUND:
+        surround(library, roles, family)
+    return library
+
+
+def _read_merges(file: Path, vocabulary: dict[str, Any], vocabulary_file: Path) -> list[tuple[str, str]]:
+    text = read_text(file).replace("\r\n", "\n")
+    lines = text.count("\n")
+    if lines > MAX_MERGES:
+        raise UserError(f"{file}: {lines} lines; at most {MAX_MERGES} merges are read")
+    merges = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line or line.startswith("#version"):
+            continue
+        left, _, right = line.partition(" ")
+        if not left or not right or " " in right:
+            raise UserError(f"{file} line {number}: {shown(line)!r} is not two tokens with a space between them")
+        for token in (left, right, left + right):
+            if token not in vocabulary:
+                raise UserError(f"{file} line {number}: {shown(token)!r} is not in {vocabulary_file.name}")
+        merges.append((left, right))
+    return merges
+
+
+def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_takes_space: bool) -> Roles:
+    """Add what added_tokens.json and the settings list, at the ids they say; mark the roles as special tokens."""
+    listed: dict[str, tuple[int, AddedToken]] = {}
+    extra = file.parent / "added_tokens.json"
+    more = settings.get("additional_special_tokens") or []
+    more = {token_name(token, "additional_special_tokens", file) for token in more} if isinstance(more, list) else set()
+    for name, number in (read_json(extra) if extra.is_file() else {}).items():
+        listed[name] = (number, AddedToken(name, normalized=name not in more, special=name in more))
+    decoder = settings.get("added_tokens_decoder") or {}
+    if not isinstance(decoder, dict) or not all(k.isdecimal() and isinstance(v, dict) for k, v in decoder.items()):
+        raise UserError(f"{file.parent / 'tokenizer_config.json'}: added_tokens_decoder does not map ids to objects")
+    for key, token in decoder.items():
+        name = token_name(token, "added_tokens_decoder", file) or ""
+        flags = {flag: bool(token.get(flag)) for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")}
+        listed[name] = (int(key), AddedToken(name, **flags))
+    if not all(name and type(number) is int for name, (number, _) in listed.items()):
+        raise UserError(f"{extra if extra.is_file() else file}: added tokens are not names with a number each")
+    check_tokens([*listed, *filter(None, more)], str(file), MAX_ADDED_TOKENS, "added tokens")
+    size = library.get_vocab_size(with_added_tokens=True)
+    for name, (number, _) in sorted(listed.items(), key=lambda item: item[1][0]):
+        have = library.token_to_id(name)
+        size, have = (size + 1, size) if have is None else (size, have)
+        if have != number:
+            raise UserError(f"{file}: added token {shown(name)!r} cannot have the id {number}: it would be {have}")
+    added = [token for _, token in sorted(listed.values(), key=lambda item: item[0])]
+    check_added_tokens(added, library, str(file))
+    library.add_tokens(added)
+    roles = find_roles(settings, library, file)
+    library.add_tokens(
+        [
+            AddedToken(name, special=True, normalized=False, lstrip=mask_takes_space and name == roles.mask)
+            for name in dict.fromkeys((*vars(roles).values(), *sorted(filter(None, more))))
+            if name is not None and name not in listed and library.token_to_id(name) is not None
+        ]
+    )
+    return roles
+
+
+def _flag(settings: dict[str, Any], key: str, default: bool | None, where: Path) -> bool | None:
+    value = settings.get(key)
+    if value is None or isinstance(value, bool):
+        return default if value is None else value
+    raise UserError(f"{where}: {key} in its settings is {shown(str(value))}, neither true nor false")
+
 
 SENTENCEPIECE = ("spiece.model", "sentencepiece.bpe.model", "spm.model", "tokenizer.model")
 MAX_FILE_BYTES = 128 * MEGABYTE  # a tokenizer.json; the largest published ones have 35
