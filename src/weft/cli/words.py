@@ -294,9 +294,9 @@ def rank(
     else:
         pool, right = [document.text for document in read_texts(texts or [], column=column)], []
     model = load_model(folder, "rank", **runtime)
-    from weft.tasks.rank import Index, pair_scores
+    reranker = None if rerank is None else _reranker(rerank, positive, runtime)
+    from weft.tasks.rank import Index
 
-    reranker = None if rerank is None else pair_scores(load_model(rerank, "pair", **runtime), positive)
     with progress("embedding", "texts") as tick:
         index = Index(model.opened, pool, pooling=pooling, layers=layers, on_progress=tick)
     if pairs:
@@ -327,6 +327,12 @@ def _pool(pairs: list[str], query_column: str, text_column: str) -> tuple[list[s
         place = places.setdefault(record.values[text_column], len(places))
         right.append((record.values[query_column], place))
     return list(places), right
+
+
+def _reranker(folder: str, positive: str | None, runtime: Given) -> Rerank:
+    from weft.tasks.rank import pair_scores
+
+    return pair_scores(load_model(folder, "pair", **runtime), positive)
 
 
 def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, candidates: int, jsonl: bool) -> None:

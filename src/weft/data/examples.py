@@ -101,7 +101,10 @@ class Examples(ExampleSource):
     def _batch(self, numbers: Places, rows: Places, owners: Places, drawn: Drawn) -> Batch:
         """These examples with their targets; `rows`: of the whole; `owners`: the example of each row, in this batch."""
         tokens, starts, segments = drawn.tokens, drawn.starts, drawn.segments
-        targets: dict[str, NDArray[Any]] = {"owners": owners, "shares": self._shares(rows, owners)}
+        shares = self.shares[rows]
+        if self.most_rows is not None:  # shares of an example add up to 1, also where not all of its rows are read
+            shares = (shares / np.bincount(owners, shares)[owners]).astype(np.float32)
+        targets: dict[str, NDArray[Any]] = {"owners": owners, "shares": shares}
         targets |= {name: values[numbers] for name, values in self.whole.items()}
         if self.spots is not None and self.places is not None:
             counts = self.spots[rows + 1] - self.spots[rows]
@@ -126,13 +129,6 @@ class Examples(ExampleSource):
             None if segments is None else torch.from_numpy(segments),
             {name: torch.from_numpy(values) for name, values in targets.items()},
         )
-
-    def _shares(self, rows: Places, owners: Places) -> NDArray[np.float32]:
-        """Shares of an example add up to 1, also where not all of its rows are read."""
-        shares = self.shares[rows]
-        if self.most_rows is None:
-            return shares
-        return (shares / np.bincount(owners, shares)[owners]).astype(np.float32)
 
 
 def batch_of(drawn: Drawn) -> Batch:

@@ -55,11 +55,9 @@ def _batch(
     segments: Places | None = None,
     longest: int | None = None,
 ) -> Batch:
-    starts = torch.zeros(len(lengths) + 1, dtype=torch.int32)
-    starts[1:] = torch.from_numpy(lengths.cumsum())
     return Batch(
         torch.from_numpy(tokens),
-        Rows(starts, longest or int(lengths.max(initial=0))),
+        _rows(lengths, longest),
         None if segments is None else torch.from_numpy(segments),
         {name: torch.from_numpy(target) for name, target in targets.items()},
     )

@@ -109,7 +109,8 @@ class ClassFolder:
         """Label and file, in the order of their names."""
         for folder in sorted(_folders(self.path)):
             if folder.name.casefold() not in UNLABELED:
-                for path in sorted(_texts(folder)):
+                entries = [entry for entry in _entries(folder) if entry.is_file() and _is_text(entry.name)]
+                for path in sorted(Path(entry.path) for entry in entries):
                     yield folder.name, path
 
     def records(self, options: ReadOptions, skipped: Skipped) -> Iterator[Record]:
@@ -155,11 +156,6 @@ def _folders(folder: Path) -> list[Path]:
     return [Path(entry.path) for entry in _entries(folder) if entry.is_dir()]
 
 
-def _texts(folder: Path) -> list[Path]:
-    """The files of one text in a folder of a class."""
-    return [Path(entry.path) for entry in _entries(folder) if entry.is_file() and _is_text(entry.name)]
-
-
 def _is_text(name: str) -> bool:
     suffix = format_suffix(Path(name))
     return suffix in TEXTS or suffix[1:].isdigit()
@@ -173,13 +169,10 @@ def is_class_folder(folder: Path) -> bool:
     folders = _folders(folder)
     if any(_split(path.name) for path in folders):
         return False
-    full = [path for path in folders if _holds_texts(path)]
-    return len(full) >= 2 and len(full) == len(folders)
-
-
-def _holds_texts(folder: Path) -> bool:
-    entries = _entries(folder)
-    return any(e.is_file() for e in entries) and all(e.is_file() and _is_text(e.name) for e in entries)
+    inside = [_entries(path) for path in folders]
+    return len(folders) >= 2 and all(
+        entries and all(entry.is_file() and _is_text(entry.name) for entry in entries) for entries in inside
+    )
 
 
 def _split(name: str) -> str | None:

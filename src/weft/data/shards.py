@@ -102,7 +102,16 @@ class CacheRecord:
 
 def cached() -> list[tuple[str, int, float, str]]:
     """Each folder of the cache: name, bytes, when it was last used, and which files it was made from."""
-    return [(path.name, _size(path), path.stat().st_mtime, _sources(path / RECORD)) for path in _folders()]
+    rows = []
+    for folder in _folders():
+        path, sources = folder / RECORD, "(unfinished)"
+        if path.exists():
+            try:
+                sources = ", ".join(build(CacheRecord, {"files": read_json(path).get("files")}, str(path)).files)
+            except UserError:
+                sources = "(damaged)"
+        rows.append((folder.name, _size(folder), folder.stat().st_mtime, sources))
+    return rows
 
 
 def _folders() -> list[Path]:
@@ -112,16 +121,6 @@ def _folders() -> list[Path]:
 
 def _size(folder: Path) -> int:
     return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-def _sources(path: Path) -> str:
-    """Which files a folder of the cache was made from, by its record."""
-    if not path.exists():
-        return "(unfinished)"
-    try:
-        return ", ".join(build(CacheRecord, {"files": read_json(path).get("files")}, str(path)).files)
-    except UserError:
-        return "(damaged)"
 
 
 def clear_cache() -> int:
@@ -370,7 +369,8 @@ class _Writer:
         self.folder = folder
         self.kind = np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
         self.shards = self.begun = self.last = 0  # begun: documents; last: where the last of them begins
-        while self._finished(self._record(self.shards)):  # by an earlier process
+        # A short shard is the last of a text: its process may have been stopped before all was in place.
+        while is_sound(self._record(self.shards)) and read_manifest(self._record(self.shards))[0] == {"tokens": SHARD}:
             places = np.load(folder / f"documents-{self.shards:05d}.npy")
             self.begun += len(places)
             self.last = int(places[-1]) if len(places) else self.last
@@ -381,11 +381,6 @@ class _Writer:
 
     def _record(self, number: int) -> Path:
         return self.folder / f"shard-{number:05d}.json"
-
-    @staticmethod
-    def _finished(path: Path) -> bool:
-        """A short shard is the last of a text: its process may have been stopped before all was in place."""
-        return is_sound(path) and read_manifest(path)[0] == {"tokens": SHARD}
 
     def _begin(self) -> None:
         self.tokens = array(self.kind.char)
