@@ -108,13 +108,15 @@ def reviews_teacher(place: Place, out: str) -> dict[str, Any]:
 
 def reviews_vocabulary(place: Place, out: str) -> dict[str, Any]:
     """The teacher's tokens that reviews use most; every student reads by them, so that only the learning differs."""
-    from weft.pruning.vocabulary import most_used, pruned_tokenizer
+    from weft.pruning.vocabulary import chosen, counted
     from weft.text.records import read_texts
+    from weft.text.tokenizers.pruning import pruned_tokenizer
 
     tokenizer = weft.load(place.weights).tokenizer
     assert tokenizer is not None
     texts = (document.text for document in read_texts([place.file("imdb/unsup.txt.xz")]))
-    pruned, kept = pruned_tokenizer(tokenizer, most_used(tokenizer, texts, place.tokens(SMALL["vocabulary"])))
+    kept = chosen([tokenizer], counted(tokenizer, texts), place.tokens(SMALL["vocabulary"]))
+    pruned, kept = pruned_tokenizer(tokenizer, kept)
     pruned.save(out)
     return {"tokens": len(kept), "of": tokenizer.vocabulary}
 

@@ -40,8 +40,7 @@ from weft.objectives.language import CarriedToken, StreamStates
 from weft.timing import medians
 from weft.training.loop import quick_arithmetic
 from weft.training.plan import Training
-from weft.training.setup import Setup
-from weft.training.step import Group, Stepper, autocast, group_of
+from weft.training.step import Group, Setup, Stepper, autocast, group_of
 
 VOCABULARY, DROPOUT, RATE, CLIP = 10_000, 0.5, 1e-3, 1.0
 SHAPES = {  # width, rows, tokens of a row

@@ -33,8 +33,7 @@ from weft.data.shards import Corpus
 from weft.objectives.language import MaskedWords, NextToken
 from weft.timing import medians
 from weft.training.plan import Training
-from weft.training.setup import Setup
-from weft.training.step import Stepper, group_of
+from weft.training.step import Setup, Stepper, group_of
 
 PEAK = 989e12  # bf16 products and sums a second of an H100 or H200, as its maker states them
 GPU = torch.cuda.is_available()

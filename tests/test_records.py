@@ -18,8 +18,9 @@ from weft.cli.main import run as command
 from weft.distillation.report import read_curve, read_table
 from weft.distillation.teacher_outputs import TeacherReads
 from weft.errors import UserError
-from weft.runs.curves import _baselines, _record, write_curves
+from weft.runs.curves import _baselines, write_curves
 from weft.tasks.evaluate import Evaluation, evaluation_parts
+from weft.text.json_rows import _record
 from weft.training.log import read_metrics
 from weft.training.run import Run
 from weft.training.watching import draw_gradients

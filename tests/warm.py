@@ -32,10 +32,10 @@ def wait(at: str) -> None:
     import weft.exporters.export
     import weft.pruning.prune
     import weft.quantization.quantize
+    import weft.runs.driver
     import weft.runs.finetune
     import weft.runs.ladder
     import weft.runs.pretrain
-    import weft.runs.resume
     import weft.tasks.translate
     import weft.tasks.word_vectors  # noqa: F401
     from weft.cli.main import run

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from weft.exporters.export import export
     from weft.pruning.prune import prune
     from weft.quantization.quantize import quantize
+    from weft.runs.driver import resume
     from weft.runs.finetune import finetune
     from weft.runs.ladder import ladder
     from weft.runs.pretrain import pretrain
-    from weft.runs.resume import resume
     from weft.tasks.model import Model, load, new
     from weft.tasks.suggest import suggest
     from weft.text.tokenizers.tokenizer import Tokenizer
@@ -48,7 +48,7 @@ _LAZY = {
     "new": "weft.tasks.model",
     "pretrain": "weft.runs.pretrain",
     "finetune": "weft.runs.finetune",
-    "resume": "weft.runs.resume",
+    "resume": "weft.runs.driver",
     "distill": "weft.distillation.distill",
     "quantize": "weft.quantization.quantize",
     "prune": "weft.pruning.prune",

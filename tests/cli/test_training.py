@@ -26,7 +26,7 @@ from weft.distillation.recipe import DistillRecipe
 from weft.errors import UserError
 from weft.runs.recipes import Recipe, TaskRecipe, find_recipe, read_recipe, shipped
 from weft.tasks.answers import Label, Reply, Text, Translation
-from weft.text.tokenizers.special_tokens import Roles
+from weft.text.tokenizers.tokenizer import Roles
 from weft.text.tokenizers.training import learn
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"

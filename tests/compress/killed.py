@@ -20,7 +20,7 @@ import torch._dynamo  # noqa: F401  (optimizers fetch it: once here rather than 
 from weft.distillation import report as reporting
 from weft.distillation import teacher_outputs as teaching
 from weft.distillation.distill import distill
-from weft.runs.resume import resume
+from weft.runs.driver import resume
 from weft.training.log import RunLog
 
 

@@ -23,7 +23,7 @@ from weft.comparison.compare import NOT_FINITE, compare, compared, participants_
 from weft.errors import UserError
 from weft.tasks.base import Example, Prediction
 from weft.tasks.classify import TextTask
-from weft.tasks.likelihood import hidden_of
+from weft.tasks.fill import hidden_of
 from weft.tasks.model import Model
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing

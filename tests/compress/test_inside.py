@@ -37,10 +37,9 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 from weft.training.log import RunLog
 from weft.training.loop import Trainer
-from weft.training.setup import Setup
+from weft.training.run import Begun, Checkpoints, State
 from weft.training.signals import listening
-from weft.training.state import Begun, Checkpoints, State
-from weft.training.step import Passes, total
+from weft.training.step import Passes, Setup, total
 
 LENGTHS = [5, 12, 1, 12]
 MATCHES: tuple[Any, ...] = ("states", "attention", "relations", "cosine")

@@ -32,7 +32,7 @@ from weft.nn.rows import Ragged
 from weft.objectives.base import LOGPROBS, REST, TOKENS, SoftTargets, kept_divergence
 from weft.objectives.language import NextToken
 from weft.runs.corpus import next_frame
-from weft.runs.resume import resume
+from weft.runs.driver import resume
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity
 from weft.text.tokenizers.training import learn

@@ -18,8 +18,7 @@ from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.checkpoint.save import save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.pruning.layers import can_take
-from weft.pruning.prune import evenly, with_layers
+from weft.pruning.layers import can_take, evenly, with_layers
 
 STACKED = [name for name in PLAIN if CASES[name].config().layers]
 

@@ -23,8 +23,8 @@ from weft.distillation.teacher_outputs import Distillation, Teacher
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.progress import silent
+from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
-from weft.runs.resume import resume
 from weft.text.tokenizers.training import learn
 from weft.training.log import read_metrics
 from weft.training.run import Run

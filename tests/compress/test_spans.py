@@ -26,9 +26,8 @@ from weft.tasks.answer import (
     tokens_of,
     windows_of,
 )
-from weft.tasks.base import Example
+from weft.tasks.base import Example, TeacherArrays
 from weft.tasks.forward import framing_for, head_outputs, tokenizer_of
-from weft.tasks.teacher_arrays import TeacherArrays
 
 LESSON = AnswerTask(soft=SoftTargets(2.0, 0.5))
 FAR = "so it is now . " * 12

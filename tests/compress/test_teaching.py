@@ -25,9 +25,8 @@ from weft.distillation import report as reporting
 from weft.distillation import teacher_outputs as teaching
 from weft.distillation.teacher_outputs import Teacher, TeacherReads, digest_of_folder, teacher_outputs
 from weft.progress import silent
-from weft.tasks.base import Example
+from weft.tasks.base import Example, TeacherArrays
 from weft.tasks.classify import TextTask
-from weft.tasks.teacher_arrays import TeacherArrays
 from weft.training.log import RunLog
 from weft.training.signals import Control, Interrupted, Stop
 
@@ -160,7 +159,7 @@ def test_a_damaged_shard_is_named_and_read_anew(listened: Teacher, here: Path) -
     shard.write_bytes(shard.read_bytes()[:40])
     with pytest.warns(UserWarning, match=f"{shard.name}: damaged: .*made again"):
         found = asked(listened, texts)
-    assert len([each for each in found.outputs]) == 9
+    assert len(list(found)) == 9
 
 
 def test_the_cache_is_listed_and_cleared(listened: Teacher, here: Path, capsys: pytest.CaptureFixture[str]) -> None:

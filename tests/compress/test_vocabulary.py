@@ -22,9 +22,8 @@ from weft.checkpoint.folder import open_folder, read_tokenizers
 from weft.checkpoint.save import save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.pruning.prune import most_used, pruned_tokenizer, with_vocabulary
-from weft.pruning.vocabulary import best_of, chosen, counted, coverage
-from weft.text.tokenizers.pruning import anatomy_of
+from weft.pruning.vocabulary import best_of, chosen, counted, coverage, with_vocabulary
+from weft.text.tokenizers.pruning import anatomy_of, pruned_tokenizer
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import KINDS, learn
@@ -119,16 +118,16 @@ def test_the_most_used_tokens(kind: str, vocabularies: dict[str, Tokenizer]) -> 
     before = vocabularies[kind]
     least = len(pruned_tokenizer(before, ())[1])
     count = (least + before.vocabulary) // 2
-    keep = most_used(before, iter(EVERYDAY), count)
+    keep = chosen([before], counted(before, iter(EVERYDAY)), count)
     assert len(keep) == count and pruned_tokenizer(before, keep)[1] == keep  # nothing more is needed
-    assert most_used(before, [], before.vocabulary) == tuple(range(before.vocabulary))
+    assert chosen([before], {}, before.vocabulary) == tuple(range(before.vocabulary))
     if least > 1:
         with pytest.raises(UserError, match=f"too small: .* at least {least}"):
-            most_used(before, EVERYDAY, least - 1)
+            chosen([before], counted(before, EVERYDAY), least - 1)
     with pytest.raises(UserError, match="tokens of the vocabulary can be kept"):
-        most_used(before, EVERYDAY, before.vocabulary + 1)
+        chosen([before], counted(before, EVERYDAY), before.vocabulary + 1)
     used = {number for ids in before.ids(["rivers"], specials=False) for number in ids}
-    assert used <= set(most_used(before, ["rivers"] * 5, min(least + 6, before.vocabulary)))
+    assert used <= set(chosen([before], counted(before, ["rivers"] * 5), min(least + 6, before.vocabulary)))
 
 
 def test_characters_go_only_where_words_cover_more() -> None:
@@ -139,7 +138,7 @@ def test_characters_go_only_where_words_cover_more() -> None:
     whole = len(anatomy_of(before).closed(()))
     keep, characters = best_of(before, counts, whole + 3)
     assert not characters and len(keep) == whole + 3
-    assert sum(counts[n] for n in keep) > sum(counts[n] for n in chosen(before, counts, whole + 3))
+    assert sum(counts[n] for n in keep) > sum(counts[n] for n in chosen([before], counts, whole + 3))
     assert best_of(before, counts, before.vocabulary)[1]  # where all fit, all stay
     assert not best_of(before, counts, whole - 50)[1]  # there would be no room for them
     after, kept = pruned_tokenizer(before, keep, characters)
@@ -150,7 +149,7 @@ def test_characters_that_no_text_uses_may_go(data: Path) -> None:
     """A published vocabulary has thousands of single characters: without them there is room for words."""
     before = load_tokenizer(data / "vocabularies" / "bert-base-uncased-vocab.txt")
     texts = [*EVERYDAY, "weißt"]
-    keep = most_used(before, texts, 600, characters=False)
+    keep = chosen([before], counted(before, texts), 600, characters=False)
     after, kept = pruned_tokenizer(before, keep, characters=False)
     assert len(kept) == 600 and coverage(before, after, kept, texts).dropped == 0
     assert after.decode(after.ids(["Zyx qüß~"])[0]) == "zyx quß ~"  # what English and the texts are spelled with
@@ -162,7 +161,7 @@ def test_published_vocabularies(data: Path) -> None:
     """BERT's and GPT-2's, on text that neither was asked about."""
     for name in ("bert-base-uncased-vocab.txt", "encoder.json"):
         before = load_tokenizer(data / "vocabularies" / name)
-        keep = most_used(before, EVERYDAY, 6000)
+        keep = chosen([before], counted(before, EVERYDAY), 6000)
         after, kept = pruned_tokenizer(before, keep)
         assert len(kept) == 6000 and coverage(before, after, kept, EVERYDAY).dropped == 0
         assert not any("[unused" in name for name in after.tokens)

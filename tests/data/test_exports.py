@@ -11,8 +11,7 @@ import pytest
 from weft.data.columns import find_columns, paired_columns
 from weft.data.tables import Table, examples_of
 from weft.errors import UserError
-from weft.tasks.classify import TextTask
-from weft.tasks.labels import alike_note
+from weft.tasks.classify import TextTask, alike_note
 from weft.tasks.tag import TagTask
 from weft.text.records import Record, read_records
 from weft.text.row_problems import Skipped

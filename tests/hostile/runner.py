@@ -492,7 +492,7 @@ def load_libraries() -> None:
     import torch
 
     torch.set_num_threads(1)
-    names = "weft.tasks.model weft.runs.finetune weft.runs.pretrain weft.runs.ladder weft.runs.resume "
+    names = "weft.tasks.model weft.runs.finetune weft.runs.pretrain weft.runs.ladder weft.runs.driver "
     names += "weft.exporters.export weft.quantization.quantize weft.pruning.prune weft.distillation.distill "
     names += "weft.tasks.translate weft.tasks.word_vectors weft.runs.word_vectors torch._dynamo onnxruntime onnx "
     for name in f"{names} ctranslate2 pyarrow.parquet pyarrow.feather openpyxl sentencepiece sklearn sacrebleu".split():

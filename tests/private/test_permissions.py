@@ -21,7 +21,7 @@ from weft.distillation.teacher_outputs import _read
 from weft.errors import UserError
 from weft.files import read_bytes, whole_folder, write_text
 from weft.text.tokenizers.published import load_tokenizer
-from weft.training.state import Checkpoints, State
+from weft.training.run import Checkpoints, State
 
 UMASKS = (0o022, 0o027, 0o077)
 

@@ -20,7 +20,7 @@ from weft.tasks.base import Example
 from weft.tasks.classify import TextTask
 from weft.tasks.forward import framing_for
 from weft.text.tfidf import Tfidf
-from weft.training.optim import make_optimizer
+from weft.training.step import make_optimizer
 
 TEXTS = [(f"{word} {number % 7} cloth and thread {number % 3}",) for number in range(40) for word in ("warm", "torn")]
 

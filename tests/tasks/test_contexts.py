@@ -10,7 +10,7 @@ import torch
 
 import weft
 from weft.nn.rows import Ragged
-from weft.tasks.contexts import by_context, places_of
+from weft.tasks.perplexity import by_context, places_of
 from weft.text.tokenizers.training import learn
 
 TOKENS = 900  # of text, so that contexts of up to 256 are asked for

@@ -15,9 +15,9 @@ from weft.tasks.answer import AnswerTask, Candidates
 from weft.tasks.base import Example, Prediction
 from weft.tasks.forward import framing_for
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.training.evaluation import record_evaluation
-from weft.training.setup import HeldOutMetrics
-from weft.training.state import State
+from weft.training.loop import record_evaluation
+from weft.training.run import State
+from weft.training.step import HeldOutMetrics
 
 
 class Nobody:

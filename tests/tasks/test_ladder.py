@@ -26,7 +26,7 @@ from weft.runs.ladder import LadderFolder, _recipe, beginning_of, ladder, split,
 from weft.runs.ladder_page import page_of, verdict
 from weft.runs.ladder_recipe import RUNGS, LadderRecipe, recipe_of
 from weft.runs.recipes import Recipe
-from weft.tasks.contexts import places_of, useful
+from weft.tasks.perplexity import places_of, useful
 from weft.training.signals import Interrupted
 
 MODELS = ("uniform", "unigram", "ngram-2", "lstm", "transformer")

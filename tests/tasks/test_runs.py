@@ -23,14 +23,12 @@ from tests.tasks.small import kinds, pairs, prices, questions, quiet, sentences,
 from tests.training.test_resume import contents, same
 from weft.data.tables import split, split_whole
 from weft.errors import UserError
-from weft.runs.finetune import finetune
+from weft.runs.finetune import finetune, with_seeds
 from weft.runs.recipes import FinetuneTraining
-from weft.runs.seeds import with_seeds
 from weft.training.freezing import freeze
-from weft.training.optim import make_optimizer
 from weft.training.run import Run
 from weft.training.signals import Interrupted
-from weft.training.step import Stepper
+from weft.training.step import Stepper, make_optimizer
 
 SIZES = {"family": "bert", "size": "2x64", "context": 64}
 FEW = {"steps": 2, "batch": 8, "learning_rate": 1e-2}

@@ -19,8 +19,8 @@ from tests.tasks.written import PLAN, SIZES, learned, worded, write_sides, write
 from tests.training.test_resume import contents, same
 from weft.errors import UserError
 from weft.runs import finetune
+from weft.runs.finetune import with_seeds
 from weft.runs.recipes import TaskRecipe, read_recipe
-from weft.runs.seeds import with_seeds
 from weft.tasks.seq2seq import SequenceTask
 from weft.tasks.translate import parts_of, translate
 from weft.text.tokenizers.tokenizer import Tokenizer

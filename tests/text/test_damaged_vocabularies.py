@@ -10,7 +10,7 @@ import pytest
 from tests.text.samples import folder_of
 from weft.errors import UserError
 from weft.text.tokenizers.published import load_tokenizer
-from weft.text.tokenizers.special_tokens import Roles
+from weft.text.tokenizers.tokenizer import Roles
 
 WHOLE: dict[str, Any] = {
     "version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": None, "post_processor": None,

@@ -31,7 +31,6 @@ from weft.text import (
     delimited,
     excel,
     json_rows,
-    long_texts,
     records,
     row_problems,
     rows,
@@ -435,7 +434,7 @@ def test_a_sheet_of_nothing_but_gaps(rows: bytes, monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_long_text_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(long_texts, "MAX_LENGTH", 100)
+    monkeypatch.setattr(rows, "MAX_LENGTH", 100)
     monkeypatch.setattr(tokenizer, "MAX_LENGTH", 100)
     vocabulary = learn(["a text of words"] * 9, "wordpiece", 60)
     words = "text 2 of 2: a text of 101 characters; at most 100 are read at a time: split it"

@@ -14,7 +14,7 @@ from tests.text.samples import ODD, folder_of, lines, reviews
 from weft.errors import UserError
 from weft.text.tokenizers import sentencepiece as pieces_of
 from weft.text.tokenizers.published import load_tokenizer
-from weft.text.tokenizers.special_tokens import Roles
+from weft.text.tokenizers.tokenizer import Roles
 
 
 def trained(**settings: Any) -> bytes:

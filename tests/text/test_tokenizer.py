@@ -16,8 +16,7 @@ import tokenizers
 from tests.text.samples import ODD, folder_of, lines, reviews
 from weft.errors import UserError
 from weft.text.tokenizers.published import load_tokenizer
-from weft.text.tokenizers.special_tokens import Roles
-from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Roles, Tokenizer
 from weft.text.tokenizers.training import learn
 
 

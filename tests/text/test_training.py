@@ -14,8 +14,7 @@ import pytest
 from weft.errors import UserError
 from weft.text.tokenizers import training
 from weft.text.tokenizers.published import load_tokenizer
-from weft.text.tokenizers.special_tokens import Roles
-from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Roles, Tokenizer
 from weft.text.tokenizers.training import KINDS, learn
 
 WORDS = [

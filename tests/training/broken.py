@@ -20,8 +20,8 @@ from pathlib import Path
 
 import torch._dynamo  # noqa: F401  (optimizers fetch it: once here rather than in every fork)
 
+from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
-from weft.runs.resume import resume
 
 
 def begin(work: Callable[[], object]) -> int:

@@ -24,13 +24,12 @@ from weft.data.rows import Frame, Framed, Streams
 from weft.data.shards import Corpus
 from weft.errors import UserError
 from weft.objectives.language import CarriedToken, NextToken, StreamStates
+from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
-from weft.runs.resume import resume
-from weft.training.evaluation import evaluate
 from weft.training.log import read_metrics
-from weft.training.setup import Setup
+from weft.training.loop import evaluate
 from weft.training.signals import Stop
-from weft.training.step import Passes
+from weft.training.step import Passes, Setup
 from weft.training.watching import Watch, through_time
 
 CELLS = ("rnn", "lstm", "gru")

@@ -19,15 +19,12 @@ from weft.data.batching import Feed
 from weft.data.masking import shift
 from weft.data.rows import Frame, Framed, PackedRows
 from weft.data.shards import Corpus
-from weft.runs.driver import device_for, half_precision
+from weft.runs.driver import device_for, half_precision, resume
 from weft.runs.finetune import finetune
 from weft.runs.pretrain import pretrain
-from weft.runs.resume import resume
 from weft.training.log import memory_used, peak_of, read_metrics
-from weft.training.optim import set_learning_rate
 from weft.training.plan import Training
-from weft.training.setup import Setup
-from weft.training.step import Passes, Stepper, group_of
+from weft.training.step import Passes, Setup, Stepper, group_of, set_learning_rate
 
 
 @pytest.fixture(autouse=True)

@@ -17,13 +17,11 @@ from weft.data.batching import Feed
 from weft.data.masking import shift
 from weft.data.rows import Streams
 from weft.objectives.language import CarriedToken, StreamStates
+from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
-from weft.runs.resume import resume
 from weft.training.log import read_metrics
-from weft.training.optim import set_learning_rate
 from weft.training.plan import Training
-from weft.training.setup import Setup
-from weft.training.step import Stepper, group_of
+from weft.training.step import Setup, Stepper, group_of, set_learning_rate
 from weft.training.watching import through_time
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -24,10 +24,8 @@ from weft.nn.rows import Batch
 from weft.objectives.language import Writing
 from weft.runs.finetune import finetune
 from weft.training.log import read_metrics
-from weft.training.optim import set_learning_rate
 from weft.training.plan import Training
-from weft.training.setup import Setup
-from weft.training.step import Stepper, _shapes
+from weft.training.step import Setup, Stepper, _shapes, set_learning_rate
 
 END, VOCABULARY = 1, 40
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {

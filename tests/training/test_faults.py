@@ -20,8 +20,8 @@ from tests.training.small import stories
 from tests.training.test_resume import contents, same
 from weft.errors import UserError
 from weft.objectives.language import NextToken
+from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
-from weft.runs.resume import resume
 from weft.training.log import read_metrics
 from weft.training.run import Run
 
@@ -75,7 +75,7 @@ def started(values: dict[str, Any], patch: str = "") -> ForkedChild:
 
 
 SLOW_EVALUATION = """
-import weft.training.evaluation as judging
+import weft.training.loop as judging
 plain = judging.every_example
 def slow(*given):
     for batch in plain(*given):
@@ -276,7 +276,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
     """Files may grow no further than the first checkpoint: the next one fails, and the first is still good."""
     values = settings(tmp_path, "run", steps=10, save_every=2, evaluate_every=100, keep=20)
     limit = (
-        "import resource, signal, weft.training.state as state\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "import resource, signal, weft.training.run as state\nsignal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "plain = state.save_tensors\n"
         "def full(path, tensors):\n"
         "    if 'step-6' in str(path): resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1))\n"

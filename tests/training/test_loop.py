@@ -21,12 +21,11 @@ from weft.data.batching import Ahead
 from weft.errors import UserError
 from weft.nn.rows import Batch
 from weft.objectives.language import NextToken
+from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
-from weft.runs.resume import resume
 from weft.training.log import read_metrics
 from weft.training.loop import live_line, quick_arithmetic
-from weft.training.setup import Setup
-from weft.training.step import Passes, graphs_compiled, seed_of
+from weft.training.step import Passes, Setup, graphs_compiled, seed_of
 
 
 @pytest.fixture(autouse=True)

@@ -13,13 +13,13 @@ import torch
 
 from tests.training.small import stories
 from weft.errors import UserError
+from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
-from weft.runs.resume import resume
 from weft.training.log import read_metrics
 from weft.training.loop import MEASURED, Pace
 from weft.training.plan import Training
+from weft.training.run import State
 from weft.training.signals import Interrupted
-from weft.training.state import State
 
 
 @pytest.fixture(autouse=True)

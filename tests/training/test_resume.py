@@ -88,8 +88,8 @@ def test_twenty_kills(objective: str, tmp_path: Path) -> None:
 
 def test_across_the_border_of_two_phases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Short rows first, long rows after: whichever side of the border a run goes on from, it ends the same."""
+    from weft.runs.driver import resume
     from weft.runs.pretrain import pretrain
-    from weft.runs.resume import resume
 
     monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
     text = tmp_path / "text.txt"

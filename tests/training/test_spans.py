@@ -17,9 +17,9 @@ from weft.config import read_toml
 from weft.errors import UserError
 from weft.nn.attention import slots_of
 from weft.nn.rows import Batch, Ragged, Rows
+from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
 from weft.runs.recipes import Recipe
-from weft.runs.resume import resume
 from weft.training.log import read_metrics
 from weft.training.loop import _slots
 

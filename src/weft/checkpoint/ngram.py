@@ -25,8 +25,7 @@ from weft.models.ngram import HIGHEST, MOST, Ngram, NgramConfig
 from weft.ngrams import FLOOR
 from weft.text.sources import open_sources, read_lines
 from weft.text.tokenizers.limits import check_tokens
-from weft.text.tokenizers.special_tokens import Roles, spaced
-from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.tokenizer import Roles, Tokenizer, spaced
 from weft.version import VERSION
 
 TEN = math.log(10.0)

@@ -33,8 +33,8 @@ from weft.errors import UserError, escaped
 
 if TYPE_CHECKING:
     from weft.data.tables import Table
-    from weft.tasks.inputs import Row
     from weft.tasks.model import Model
+    from weft.tasks.rows import Row
 
 
 BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
@@ -135,7 +135,7 @@ class Predictions:
     def write(self, data: Table, out: Path, overwrite: bool, folders: Sequence[str], online: bool) -> None:
         """The table with its predictions; an interrupted run leaves a partial file that the same command continues."""
         from weft.data.table_writer import PartialTable, check_table
-        from weft.tasks.predict_table import predict_table, source_of
+        from weft.tasks.model import predict_table, source_of
 
         check_table(out, self.model.task, overwrite)
         with (
@@ -162,13 +162,13 @@ class Predictions:
         print(f"{out}: {table.count:,} row{'s' * (table.count != 1)}", file=sys.stderr)
 
     def print_table(self, data: Table) -> None:
-        from weft.tasks.inputs import rows_of
+        from weft.tasks.rows import rows_of
 
         self.print(chunked(rows_of(self.model, data, self.skipped), 256))
 
     def print(self, chunks: Iterable[list[Row]]) -> None:
         """Every answer on its line, in the order of the rows; nothing waits for the next rows."""
-        from weft.tasks.predict_table import answered
+        from weft.tasks.model import answered
 
         human = sys.stdout is not None and sys.stdout.isatty()
         with progress("reading", "texts") as tick:
@@ -186,7 +186,7 @@ class Predictions:
 
 def _given(model: Model, texts: list[str] | None) -> Iterator[list[Row]]:
     """Texts, or pairs of them, from the command line, or from standard input as they come."""
-    from weft.tasks.inputs import Row
+    from weft.tasks.rows import Row
 
     task = model.task_object
     given = _pairs(texts, task.pair_order) if task.pair else from_input(texts)
@@ -511,7 +511,7 @@ def _draw(picture: Path, answers: list[Any]) -> None:
 
 def _given_vectors(model: Any, given: list[str]) -> Iterator[list[float]]:
     """Vectors from the command line or from standard input."""
-    from weft.tasks.vector_inputs import check_length, numbers_of
+    from weft.tasks.complete import check_length, numbers_of
 
     for number, text in enumerate(from_input(given), 1):
         where = f"vector {number}" if given and given != ["-"] else f"standard input line {number}"
@@ -525,7 +525,7 @@ def _table_vectors(model: Any, data: list[str], table: Given) -> Iterator[list[f
     from weft.data.tables import examples_of
     from weft.progress import log_notes, to_stderr
     from weft.tasks.base import Example
-    from weft.tasks.vector_inputs import check_length, vector_in
+    from weft.tasks.complete import check_length, vector_in
     from weft.text.records import Record
     from weft.text.row_problems import Skipped
 

@@ -115,7 +115,7 @@ def finetune(
     check_device(plan.device)
     with leaving_at_once():
         from weft.runs.finetune import finetune as train
-        from weft.runs.seeds import with_seeds
+        from weft.runs.finetune import with_seeds
 
     if seeds is not None:
         summary = with_seeds(recipe, settings, seeds, **online, progress=progress)
@@ -267,8 +267,8 @@ def resume(run: Annotated[str, Argument(metavar="FOLDER", help="The folder of an
     if not (Path(run) / "run" / "recipe.toml").is_file():
         raise UserError(f"{run!r} is not a run folder: it has no run/recipe.toml")
     with leaving_at_once():
+        from weft.runs.driver import resume as resume_run
         from weft.runs.ladder import is_ladder
-        from weft.runs.resume import resume as resume_run
 
     if is_ladder(Path(run)):
         _climb(None, {"out": run})

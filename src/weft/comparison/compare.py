@@ -12,16 +12,15 @@ from typing import Any, Unpack
 
 from weft.comparison.comparison import LESS, Comparison, Standing, lost
 from weft.comparison.cost import SECONDS, TEXTS, Costs, Measured, measure, total_costs
-from weft.data.tables import Table, read_table
+from weft.data.tables import read_table
 from weft.errors import NotFinite, UserError, listed, shown
 from weft.metrics.bootstrap import Replicates, Score, WorstRows
 from weft.progress import ProgressChoice, log_notes, progress_of, to_logger
 from weft.tasks.base import Example, Normalization, Prediction, Task
 from weft.tasks.evaluate import ReadCounts
 from weft.tasks.forward import chunked, framing_for
-from weft.tasks.inputs import Reader
 from weft.tasks.model import Model, load
-from weft.tasks.rows import Paths, RowOptions, table_for
+from weft.tasks.rows import Paths, Reader, RowOptions, table_for
 from weft.text.records import Record
 from weft.text.row_problems import Skipped
 
@@ -42,15 +41,7 @@ def rows_of(
 ) -> ComparedRows:
     """The rows of files as a task reads them, with or without targets."""
     files = table_for(task, card_columns, data, options, targets=False)
-    skipped, normalization = Skipped(), task.normalization()
-    examples = _read(task, files, options.get("columns") or {}, skipped, normalization)
-    return ComparedRows(examples, files.name, files.hash(), skipped, normalization)
-
-
-def _read(
-    task: Task, files: Table, given: Mapping[str, str], skipped: Skipped, normalization: Normalization
-) -> Iterator[Example]:
-    """Every row as an example; a bad one stops, or is skipped and counted."""
+    skipped, normalization, given = Skipped(), task.normalization(), options.get("columns") or {}
 
     def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
         reader = Reader.of(task, record, files.columns, skipped.note)
@@ -66,8 +57,11 @@ def _read(
 
         return reader.inputs, checked
 
-    yield from read_table(files, begin, skipped)
-    log_notes(skipped.without_bad().lines(), to_logger)
+    def examples() -> Iterator[Example]:
+        yield from read_table(files, begin, skipped)
+        log_notes(skipped.without_bad().lines(), to_logger)
+
+    return ComparedRows(examples(), files.name, files.hash(), skipped, normalization)
 
 
 MAX_SHOWN = 10  # texts that are shown where two models disagree most
@@ -89,9 +83,8 @@ class Participant:
     members: tuple[Participant, ...] = ()  # of an ensemble: the models that it consists of
     metrics: Any = None
     agreement: Any = None
-    worst: WorstRows = field(
-        default_factory=lambda: WorstRows(20 * MAX_SHOWN)
-    )  # the same text may come again and again
+    # The rows where it agrees least; the same text may come again and again.
+    worst: WorstRows = field(default_factory=lambda: WorstRows(20 * MAX_SHOWN))
     keys: set[Hashable] = field(default_factory=set)  # a few of its answers: two are enough to tell that they differ
     target_counts: Counter[Hashable] = field(default_factory=Counter)
     labeled: int = 0
@@ -105,10 +98,6 @@ class Participant:
     def averages(self) -> bool:
         """Whether its predictions are the mean of those of its members."""
         return bool(self.members) and self.task.averages
-
-    @property
-    def chance_level(self) -> float:
-        return self.task.chance_level(self.target_counts, self.labeled)
 
     def break_off(self) -> None:
         """Its outputs are not numbers: nothing more is asked of it."""
@@ -185,7 +174,8 @@ def fault(model: Participant, first: Participant, varied: bool, rows: int) -> st
         return f"it gives all {rows:,} texts the same answer"
     if not model.sampled or not first.sampled:
         return None
-    name, level, metric = model.task.chance_metric, model.chance_level, model.task.default_metric
+    name, metric = model.task.chance_metric, model.task.default_metric
+    level = model.task.chance_level(model.target_counts, model.labeled)
     if name is None:
         if model is first:
             return None
@@ -245,7 +235,13 @@ def compare(
     if max_drop is not None and not 0 <= max_drop <= 100:
         raise UserError(f"max_drop must be between 0 and 100 points, not {max_drop:g}")
     models = [models] if isinstance(models, str | os.PathLike | Model) else models
-    loaded = [_loaded(each, task, device, online, trust) for each in models]
+    loaded = [
+        each if isinstance(each, Model) else load(each, task=task, device=device, online=online, trust=trust)
+        for each in models
+    ]
+    for each in models:
+        if isinstance(each, Model) and device is not None:
+            each.to(device)
     if not loaded:
         raise UserError("no model to compare: give one folder or several")
     folders = [None if isinstance(each, Model) else Path(each) for each in models]
@@ -268,14 +264,6 @@ def compare(
         to_logger(f"weft: note: {read.where}: {note}")
     skipped = read.skipped
     return replace(comparison, reading=f"{comparison.reading}; {skipped}") if skipped.count else comparison
-
-
-def _loaded(
-    model: str | os.PathLike[str] | Model, task: str | None, device: str | None, online: bool, trust: bool
-) -> Model:
-    if isinstance(model, Model):
-        return model if device is None else model.to(device)
-    return load(model, task=task, device=device, online=online, trust=trust)
 
 
 def display_names(folders: Sequence[Path | None]) -> list[str]:

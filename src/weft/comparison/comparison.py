@@ -55,13 +55,11 @@ class Comparison:
     @property
     def refused(self) -> list[str]:
         """A line for each model that is damaged, or worse than is allowed."""
-        lines = []
-        for each in self.models:
-            if each.damaged:
-                lines.append(f"{each.name} is damaged: {each.damaged}")
-            elif each.dropped:
-                lines.append(f"{each.name} is refused: {each.dropped}")
-        return lines
+        return [
+            f"{each.name} is {'damaged' if each.damaged else 'refused'}: {each.damaged or each.dropped}"
+            for each in self.models
+            if each.damaged or each.dropped
+        ]
 
     def card_metrics(self, number: int) -> tuple[Metric, ...]:
         """What a model reaches, for its card."""
@@ -80,17 +78,19 @@ class Comparison:
     def tables(self) -> list[Table]:
         """Title, header and rows of every table."""
         tables = [self._summary(), *self._quality(), *self._costs()]
-        for each in self.models[1:]:
-            if each.apart:
-                header = list(each.apart[0])
-                rows = [[short(row[name]) for name in header] for row in each.apart]
-                tables.append((f"Where {each.name} and {self.models[0].name} disagree most", header, rows))
+        for title, apart in self._disagreements():
+            header = list(apart[0])
+            tables.append((title, header, [[short(row[name]) for name in header] for row in apart]))
         return tables
+
+    def _disagreements(self) -> list[tuple[str, list[dict[str, str]]]]:
+        """A title, and where a model and the first disagree most."""
+        first, *others = self.models
+        return [(f"Where {each.name} and {first.name} disagree most", each.apart) for each in others if each.apart]
 
     def _summary(self) -> Table:
         """A row for each model: the score that counts, what is kept of it, agreement and costs."""
-        header, rows = ["model"], [[each.name] for each in self.models]
-        columns: list[tuple[str, list[str]]] = []
+        columns = [("model", [each.name for each in self.models])]
         if self.chosen is not None:
             columns.append((self.chosen, [spread(each.scores.get(self.chosen)) for each in self.models]))
             columns.append(("kept %", ["100", *(spread(each.kept, 100, 1) for each in self.models[1:])]))
@@ -105,11 +105,11 @@ class Comparison:
         if self.refused:
             marks = ["damaged" if each.damaged else "refused" if each.dropped else "" for each in self.models]
             columns.append(("", marks))
-        for name, cells in columns:
-            header.append(name)
-            for row, cell in zip(rows, cells, strict=True):
-                row.append(cell)
-        return "Models", header, rows
+        return (
+            "Models",
+            [name for name, _ in columns],
+            [list(row) for row in zip(*(c for _, c in columns), strict=True)],
+        )
 
     def _quality(self) -> list[Table]:
         """Scores of all models, and how the others stand to the first."""
@@ -171,11 +171,7 @@ class Comparison:
             if title.startswith("Costs") and self.measured is not None:
                 parts.append(paragraph(str(self.measured)))
                 parts += self._charts()
-        for each in self.models[1:]:
-            if each.apart:
-                title = f"Where {each.name} and {self.models[0].name} disagree most"
-                parts.append(heading(title) + "".join(map(mistake, each.apart)))
-        return parts
+        return parts + [heading(title) + "".join(map(mistake, apart)) for title, apart in self._disagreements()]
 
     def _charts(self) -> list[str]:
         """Bars of speed and size, and what each model reaches by what an answer takes."""

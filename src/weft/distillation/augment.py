@@ -54,18 +54,14 @@ def augmented(
     if not times:
         return []
     source = Guesses.of(by) if by is not None else Frequent.of(examples)
-    copies = ((number, copy) for number in range(len(examples)) for copy in range(times))
-    jobs = (Copy(task, examples[number], _identity(seed, number, copy)) for number, copy in copies)
+    numbers = ((example, number * COPIES + copy) for number, example in enumerate(examples) for copy in range(times))
+    key = key_of(seed, "augment")
+    jobs = (Copy(task, example, int(scrambled(key, np.array([number]))[0])) for example, number in numbers)
     copied: list[Example] = []
     while some := list(islice(jobs, CHUNK)):
         copied += _rewritten(some, source)
         progress(len(some))
     return copied
-
-
-def _identity(seed: int, number: int, copy: int) -> int:
-    """What chance is drawn from for one copy of one text."""
-    return int(scrambled(key_of(seed, "augment"), np.array([number * COPIES + copy]))[0])
 
 
 def _chance(identity: int, what: str, count: int) -> list[float]:
@@ -80,7 +76,7 @@ class Copy:
 
     task: Task
     example: Example
-    identity: int
+    identity: int  # what chance is drawn from
 
     def words(self, side: int) -> Spans:
         """The words of a text, as they were given with it or as they stand in it."""
@@ -151,9 +147,6 @@ def _as(word: str, new: str) -> str:
     if len(word) > 1 and word.isupper():
         return new.upper()
     return new[:1].upper() + new[1:] if word[:1].isupper() else new
-
-
-# ------------------------------------------------------------------------------------------------ where words come from
 
 
 @dataclass(frozen=True)
@@ -232,7 +225,8 @@ class Guesses:
                     for row, window in enumerate(numbers)
                     for place, number, word in asked[window]
                 ]
-                for some in _chunks(here, max(1, SCORES // len(barred))):
+                size = max(1, SCORES // len(barred))
+                for some in (here[first : first + size] for first in range(0, len(here), size)):
                     at = torch.tensor([place for place, _, _ in some], device=hidden.device)
                     scores = in_full(self.opened.network.words(hidden[at]))
                     best = scores.masked_fill(barred, -torch.inf).topk(TOP + 1)
@@ -266,8 +260,3 @@ def _drawn(word: str, guesses: list[str], scores: np.ndarray[tuple[int], np.dtyp
     weights = np.exp(scores[others] - scores[others].max())
     place = int(np.searchsorted(weights.cumsum(), chance * weights.sum(), side="right"))
     return guesses[others[min(place, len(others) - 1)]]
-
-
-def _chunks(items: Sequence[tuple[int, int, int]], size: int) -> Iterator[Sequence[tuple[int, int, int]]]:
-    for first in range(0, len(items), size):
-        yield items[first : first + size]

@@ -131,9 +131,6 @@ def check_unchanged(folder: Path) -> None:
         raise UserError(f"{error}; remove {folder} and {record} to do this stage again") from None
 
 
-# ------------------------------------------------------------------------------------------------- rows of each stage
-
-
 def check_labels(task: Task, dataset: Dataset[Example]) -> None:
     """Mistakes of the last stage are named before the first."""
     known = [row for row in dataset.train if task.has_target(row)]
@@ -150,9 +147,6 @@ def write_rows(stages: Path, task: Task, dataset: Dataset[Example]) -> None:
     for name, rows in (("rows", dataset.train), ("dev", dataset.dev)):
         known = [task.to_record(row) for row in rows if task.has_target(row)]
         write_text(stages / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in known))
-
-
-# ---------------------------------------------------------------------------------------------------- their recipes
 
 
 def begun_folder(stages: Path, context: Distillation, dataset: Dataset[Example]) -> tuple[Path, bool]:

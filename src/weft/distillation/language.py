@@ -34,7 +34,6 @@ from weft.distillation.teacher_outputs import (
     TeacherReads,
     TokenRequest,
     WithTokenOutputs,
-    digest_of_folder,
     teacher_outputs,
     token_outputs,
 )
@@ -50,28 +49,22 @@ from weft.runs.driver import Job, device_for, drive
 from weft.runs.finetune import decided
 from weft.runs.pretrain import text_job
 from weft.runs.recipes import FinetuneTraining, ObjectiveSection, Recipe, TextSection
-from weft.tasks.base import Example, Task
+from weft.tasks.base import Example, Task, TeacherArrays
 from weft.tasks.complete import begun, generator_of
+from weft.tasks.forward import unseen_in_words
 from weft.tasks.model import Model, load
-from weft.tasks.output_checks import unseen_in_words
-from weft.tasks.perplexity import perplexity
-from weft.tasks.scoring import tokenizer_of
+from weft.tasks.perplexity import perplexity, tokenizer_of
 from weft.tasks.seq2seq import pack_texts, unpack_texts
-from weft.tasks.teacher_arrays import TeacherArrays
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
-from weft.training.evaluation import evaluate
-from weft.training.run import Run, tokenizer_hash
-from weft.training.setup import Setup
+from weft.training.loop import evaluate
+from weft.training.run import Run, State, tokenizer_hash
 from weft.training.signals import Control
-from weft.training.state import State
+from weft.training.step import Setup
 
 FIRST = 4  # words of a text that a teacher continues
 MAX_HELD_OUT = 1 << 21  # characters of held-out text that bits per byte are computed on
-
-
-# --------------------------------------------------------------------------------------------------------------- texts
 
 
 @dataclass(frozen=True)
@@ -147,9 +140,6 @@ def held_texts(data: DistillDataSection, limit: int = 200) -> list[Example]:
             break
         examples.append(Example((line,), None, "held-out text"))
     return evenly(examples[::-1], limit)
-
-
-# -------------------------------------------------------------------------------------------------------------- dataset
 
 
 @dataclass(frozen=True)
@@ -383,7 +373,7 @@ def pretrain_student(run: Run, recipe: DistillRecipe, control: Control) -> Model
 
     wanted: Objective = NextToken() if name == "next" else MaskedWords()
     folder = Path(recipe.teacher.folders[0])
-    teachers = [Teacher(teacher, folder, digest_of_folder(folder))]
+    teachers = [Teacher.of(teacher, folder)]
     context = Distillation(run, recipe, teachers, device, control)
     student = begun_student(context, wanted.heads, "words", texts).opened
     if student.family.speaks != teacher.family.speaks:
@@ -394,18 +384,17 @@ def pretrain_student(run: Run, recipe: DistillRecipe, control: Control) -> Model
         settings = replace(settings, match=("cosine",))  # the third of DistilBERT's losses
     soft = SoftTargets(settings.temperature, settings.hard)
     objective = along(wanted, teacher, student, settings, soft)
-    # A state that goes from row to row is nothing that a teacher with rows of its own could follow.
-    rows = "stream"
     length = settings.length or min(student.family.row or student.config.context, teacher.config.context)
     if length > teacher.config.context:
         raise UserError(f"rows of {length} tokens are longer than the teacher's context of {teacher.config.context}")
-    aim = build(ObjectiveSection, {"name": name, "rows": rows, "length": length, "mask": settings.mask}, "[distill]")
+    # A state that goes from row to row is nothing that a teacher with rows of its own could follow.
+    aim = {"name": name, "rows": "stream", "length": length, "mask": settings.mask}
     own = Path(recipe.student.model)
     student.network.float()
 
     job = text_job(
         run,
-        replace(reading, objective=aim),
+        replace(reading, objective=build(ObjectiveSection, aim, "[distill]")),
         replace(student, card=Card(teacher=folder.name)),
         objective,
         control,
@@ -464,22 +453,8 @@ def _teacher(recipe: DistillRecipe) -> LoadedModel:
 def _reading(recipe: DistillRecipe) -> Recipe:
     """What is read and how it is trained, as a run of pre-training says it."""
     data = recipe.data
-    words = TextSection(
-        files=data.text,
-        dev=data.dev,
-        holdout=data.holdout,
-        column=data.columns.get("text", "text"),
-        delimiter=data.delimiter,
-        encoding=data.encoding,
-        documents=data.documents,
-        on_bad_row=data.on_bad_row,
-    )
-    plan = recipe.training
-    return Recipe(
-        out=recipe.out,
-        seed=recipe.seed,
-        device=recipe.device,
-        tensorboard=recipe.tensorboard,
-        text=words,
-        training=plan,
-    )
+    names = ("dev", "holdout", "delimiter", "encoding", "documents", "on_bad_row")
+    column = data.columns.get("text", "text")
+    words = TextSection(files=data.text, column=column, **{name: vars(data)[name] for name in names})
+    shared = {name: vars(recipe)[name] for name in ("out", "seed", "device", "tensorboard", "training")}
+    return Recipe(text=words, **shared)

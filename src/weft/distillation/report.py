@@ -37,8 +37,8 @@ class StudentReport:
     comparison: Comparison
     teachers: int  # so many of the models; the student is compared with the first, or with all of them together
     forwards: int  # examples that a teacher had to read
-    texts: int  # that were learned from
-    metric: str | None  # of the curve and the stages
+    texts: int = 0  # that were learned from
+    metric: str | None = None  # of the curve and the stages
     curve: Sequence[Point] = ()
     stages: Sequence[Point] = ()
 
@@ -176,11 +176,7 @@ def write_report(
     log: Log,
     *,
     by_labels: bool = True,
-    forwards: int,
-    texts: int = 0,
-    metric: str | None = None,
-    curve: Sequence[Point] = (),
-    stages: Sequence[Point] = (),
+    **more: Any,
 ) -> None:
     """`distill.json` and `distill.html` inside a run folder, unless they are there; `spent`: seconds of training."""
     if (run.inside / JSON).exists():
@@ -194,11 +190,7 @@ def write_report(
             by_labels=by_labels,
             seconds=min(MEASURED, max(0.3, spent / 10)),  # what is learned in a moment is not measured for minutes
             memory=spent >= MEASURED,
-            forwards=forwards,
-            texts=texts,
-            metric=metric,
-            curve=curve,
-            stages=stages,
+            **more,
         )
         write_json(run.inside / JSON, report.values())
         write_text(run.inside / PAGE, report.page())

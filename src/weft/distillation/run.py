@@ -39,17 +39,16 @@ from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan
 from weft.runs.recipes import FROM_NOTHING, FinetuneTraining
 from weft.tasks.base import Example, Task
 from weft.tasks.forward import framing_for, window_for
-from weft.tasks.inputs import Reader
 from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class, task_for
+from weft.tasks.rows import Reader
 from weft.tasks.translate import writer_of
 from weft.text.records import Record, read_texts
 from weft.text.row_problems import Skipped
 from weft.text.windows import Framing
-from weft.training.run import Run, tokenizer_hash
-from weft.training.setup import Setup
+from weft.training.run import Run, State, tokenizer_hash
 from weft.training.signals import Control
-from weft.training.state import State
+from weft.training.step import Setup
 
 ENOUGH = 40  # rows with targets; fewer say less about a student than its teacher does
 
@@ -76,7 +75,12 @@ def gather(task: Task, recipe: DistillRecipe, control: Control) -> Dataset[Examp
     if data.source or data.target:
         if not task.writes:
             raise UserError(f"a teacher for {task.name} reads no source: give --text or --data, not --source")
-        add("source", *_read_sources(task, data, control))
+        if data.target:
+            table = Table.parallel(data.source, data.target, data.on_bad_row, data.encoding)
+            add("source", read_rows(task, table, control), table.hash())
+        else:
+            files = TextFiles(data.source, on_bad_row=data.on_bad_row, encoding=data.encoding)
+            add("source", read_lines(data.source, data, None, control), files.hash())
     if data.files:
         table = Table(data.files, data.columns, data.format, data.delimiter, data.names, data.on_bad_row, data.encoding)
         add("data", read_known_rows(task, table, control), table.hash())
@@ -132,15 +136,6 @@ def read_lines(names: Sequence[str], data: DistillDataSection, format: str | Non
     if not examples:
         raise UserError(f"{listed(names, 2)}: there is no text in it: nothing to learn from")
     return examples
-
-
-def _read_sources(task: Task, data: DistillDataSection, control: Control) -> tuple[list[Example], str]:
-    """The lines of --source, each with that of --target beside it where there is one; and their hash."""
-    if data.target:
-        table = Table.parallel(data.source, data.target, data.on_bad_row, data.encoding)
-        return read_rows(task, table, control), table.hash()
-    files = TextFiles(data.source, on_bad_row=data.on_bad_row, encoding=data.encoding)
-    return read_lines(data.source, data, None, control), files.hash()
 
 
 def read_rows(task: Task, table: Table, control: Control) -> list[Example]:
@@ -238,9 +233,6 @@ def _language(run: Run, recipe: DistillRecipe, log: Log, train: Callable[[], Mod
     return student
 
 
-# ------------------------------------------------------------------------------------------------------------- prepare
-
-
 @dataclass(frozen=True)
 class Student:
     """A student that is ready to learn."""
@@ -268,15 +260,14 @@ class Student:
 
 
 def prepare(context: Distillation, task: Task) -> Student:
-    """Read the data, begin a student, run its teachers, and decide what is open. Mistakes are named before the teacher
-    begins to read, which may take hours."""
-    recipe, log = context.recipe, context.control.log
+    """Read the data, begin a student, run its teachers, and decide what is open; mistakes are named first."""
+    recipe = context.recipe
     find_student(recipe, context.teacher, lambda text: None)
     dataset = gather(task, recipe, context.control)
     dataset = part_of(_augmented(context, task, dataset), recipe.data.share, recipe.data.split)
     if not any(map(task.has_target, dataset.train)):  # labels do not count
         task = task.learning_from(replace(recipe.distill, hard=0.0), context.models)
-    metric = decided_metric(_with_package(recipe.distill.metric, task, log), task, dataset.labeled_dev)
+    metric = decided_metric(context, task, dataset.labeled_dev)
     reads = TeacherReads(context.run.inside)
 
     @cache
@@ -298,7 +289,14 @@ def prepare(context: Distillation, task: Task) -> Student:
     if not dataset.labeled_dev:
         judges = [task.with_teacher_answer(*pair) for pair in zip(dataset.dev, held_out, strict=True)]
     task = task.fit_teacher(dataset.train, learned).prepare(model, dataset.train, beginning.fresh)
-    train, dev = _tokenized(context, task, dataset, model, windows, learned, held_out)
+    with context.control.count("tokenizing", "texts", "stopped while tokenizing") as advance:
+        train = task.dataset(dataset.train, model, windows, learned)
+        advance(len(dataset.train))
+        dev = task.dataset(dataset.dev, model, windows, held_out)
+    for note in (*train.notes, *(f"of the held-out texts: {note}" for note in dev.notes)):
+        context.control.note(note)
+    train = train.for_training(MOST_WINDOWS, recipe.seed, _captures(context))
+    dev = dev.for_training(MOST_WINDOWS, 0, False)
     plan = planned(recipe, task, train, context.device, beginning)
     settings = replace(recipe.distill, metric=metric, length=window.length, stride=window.stride)
     recipe = replace(recipe, training=plan, device=str(context.device), distill=settings)
@@ -307,31 +305,10 @@ def prepare(context: Distillation, task: Task) -> Student:
         task=task.name,
         window=task.card_window(window, train),
         columns=dict(recipe.data.columns),
-        base=_name_of(recipe.student.model),
-        teacher=", ".join(_name_of(folder) for folder in recipe.teacher.folders),
+        base=Path(recipe.student.model).name,  # where it lies on this machine stays private
+        teacher=", ".join(Path(folder).name for folder in recipe.teacher.folders),
     )
     return Student(recipe, task, replace(model, card=card), windows, dataset, train, dev, judges, reads.total)
-
-
-def _tokenized(
-    context: Distillation,
-    task: Task,
-    dataset: Dataset[Example],
-    model: LoadedModel,
-    windows: Framing,
-    learned: TeacherOutputs,
-    held_out: TeacherOutputs,
-) -> tuple[Any, Any]:
-    """Sources of batches: of the texts to learn from, and of those held out."""
-    with context.control.progress("tokenizing", "texts") as advance:
-        train = task.dataset(dataset.train, model, windows, learned)
-        advance(len(dataset.train))
-        context.control.stop.check("stopped while tokenizing")
-        dev = task.dataset(dataset.dev, model, windows, held_out)
-    for note in (*train.notes, *(f"of the held-out texts: {note}" for note in dev.notes)):
-        context.control.note(f"{note}")
-    train = train.for_training(MOST_WINDOWS, context.recipe.seed, _captures(context))
-    return train, dev.for_training(MOST_WINDOWS, 0, False)
 
 
 def _captures(context: Distillation) -> bool:
@@ -349,27 +326,20 @@ def _augmented(context: Distillation, task: Task, dataset: Dataset[Example]) -> 
     return dataset.with_more(copies)
 
 
-def _with_package(metric: str | None, task: Task, log: Log) -> str | None:
-    """The metric asked for; where the package that computes it is missing, the loss."""
-    package = task.metric_package(task.default_metric)
-    if package is None or find_spec(package) is not None:
-        return metric
-    if metric not in (None, "loss"):
-        raise UserError(f"{metric} needs the package {package}: pip install 'weft[evaluate]'")
-    log(f"weft: note: without the package {package} the best student is chosen by its loss alone")
-    return "loss"
-
-
-def decided_metric(metric: str | None, task: Task, by_labels: bool) -> str:
-    """The metric that decides which student is kept."""
+def decided_metric(context: Distillation, task: Task, by_labels: bool) -> str:
+    """The metric that decides which student is kept; where the package that computes it is missing, the loss."""
+    metric, package = context.recipe.distill.metric, task.metric_package(task.default_metric)
+    if package is not None and find_spec(package) is None:
+        if metric not in (None, "loss"):
+            raise UserError(f"{metric} needs the package {package}: pip install 'weft[evaluate]'")
+        context.control.note(f"without the package {package} the best student is chosen by its loss alone")
+        return "loss"
     if by_labels:
         known = (*task.metric_names, "loss")
         return task.default_metric if metric in (None, AGREEMENT) else one_of(metric, known, "metric")
-    if metric == "loss":
-        return metric
-    if metric not in (None, AGREEMENT):
+    if metric not in (None, AGREEMENT, "loss"):
         raise UserError(f"{metric} needs targets: give --dev FILE of rows that have them")
-    return AGREEMENT
+    return metric or AGREEMENT
 
 
 def planned(recipe: DistillRecipe, task: Task, train: Any, device: torch.device, begun: Beginning) -> FinetuneTraining:
@@ -401,13 +371,6 @@ def window_of(recipe: DistillRecipe, teacher: LoadedModel, student: LoadedModel,
         stride = stride or max(1, min(window.stride, length))
     long = window.long if window is not None else "windows"
     return window_for(student, length, stride, long, task.overlap)
-
-
-def _name_of(name: str) -> str:
-    return Path(name).name  # where it lies on this machine stays private
-
-
-# --------------------------------------------------------------------------------------------------------------- train
 
 
 def train(context: Distillation, student: Student) -> State:
@@ -463,7 +426,7 @@ def _reported(context: Distillation, student: Student, state: State) -> Model:
     """The trained student, with its learning curve and its report."""
     run, count, metric = context.run, len(student.dataset.train), student.metric
     model = load(run.folder).to(context.device)
-    curve = curve_of(run, student.recipe, count, go, context.control)
+    curve = curve_of(run, student.recipe, count, context.control)
     if student.recipe.data.share == 1:
         reporting.write_report(
             run,
@@ -482,7 +445,6 @@ def _reported(context: Distillation, student: Student, state: State) -> Model:
 
 
 MIN_TEXTS = 8
-Go = Callable[[Run, DistillRecipe, Control], Model]
 
 
 def part_of(dataset: Dataset[Example], share: float, seed: int) -> Dataset[Example]:
@@ -495,12 +457,8 @@ def part_of(dataset: Dataset[Example], share: float, seed: int) -> Dataset[Examp
     return replace(dataset, train_numbers=sorted(numbers[place] for place in order[:count].tolist()))
 
 
-def curve_of(run: Run, recipe: DistillRecipe, texts: int, go: Go, control: Control) -> list[dict[str, Any]]:
-    """The metrics of students of fewer texts, each a run inside `run/curve` that can be resumed like the whole.
-
-    `recipe` is that of the run itself, with its plan: so they make as many steps, and the cache has their teacher's
-    outputs.
-    """
+def curve_of(run: Run, recipe: DistillRecipe, texts: int, control: Control) -> list[dict[str, Any]]:
+    """The metrics of students of fewer texts, each a run inside `run/curve` with as many steps as the run itself."""
     points = []
     for halvings in range(recipe.distill.curve - 1, 0, -1):
         share = 0.5**halvings

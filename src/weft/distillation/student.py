@@ -208,7 +208,13 @@ def _sized(name: str, teacher: LoadedModel) -> tuple[Family, Any]:
         kind, size = teacher.family.name, name
     width = int(size.partition("x")[2]) if re.fullmatch(SIZE, size) else None
     if alone and width == teacher.config.width and teacher.config.layers:
-        return teacher.family, _of_layers(teacher.config, int(alone[1]))  # whatever its heads are
+        # Whatever its heads are; where each layer has its own number of them, those of the layers taken.
+        config, count = teacher.config, int(alone[1])
+        changes: dict[str, Any] = {"layers": count}
+        if config.layer_heads is not None:
+            numbers = evenly(count, config.layers) if count <= config.layers else ()
+            changes["layer_heads"] = tuple(config.layer_heads[number] for number in numbers) or None
+        return teacher.family, replace(config, **changes)
     family, usual = find_size(kind, size) if colon or alone else find_size(name)
     there = teacher.config
     if not Lineage(family, usual, teacher).related:
@@ -220,15 +226,6 @@ def _sized(name: str, teacher: LoadedModel) -> tuple[Family, Any]:
     kept = (*FREE, *(() if family.name == teacher.family.name else (*OTHERS, *DROPOUT)), *sizes, "head_width")
     taken = {key: vars(there)[key] for key in _common(usual, there) if key not in kept}
     return family, replace(usual, **taken)
-
-
-def _of_layers(config: Any, count: int) -> Any:
-    """The config of a teacher with so many layers; where each has its own number of heads, those of the ones taken."""
-    changes: dict[str, Any] = {"layers": count}
-    if config.layer_heads is not None:
-        numbers = evenly(count, config.layers) if count <= config.layers else ()
-        changes["layer_heads"] = tuple(config.layer_heads[number] for number in numbers) or None
-    return replace(config, **changes)
 
 
 def begun_student(
@@ -278,7 +275,7 @@ def _tokens(
     if own is not None:
         given = TokenizerSection(size=size) if own == "learned" else TokenizerSection(folder=own)
         alone = lineage.family.speaks and not lineage.family.reads
-        learned = vocabulary_for(context.run, given, lineage.family, alone, texts(), context.control)
+        learned = vocabulary_for(context.run.folder, given, lineage.family, alone, texts(), context.control)
         return StudentTokens(learned, None)
     if size is None:
         return StudentTokens(teacher.tokenizer, teacher.target_tokenizer)

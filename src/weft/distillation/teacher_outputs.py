@@ -39,10 +39,8 @@ from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Ragged
 from weft.objectives.base import LOGPROBS, REST, TOKENS
 from weft.progress import Log
-from weft.tasks.base import Example, Task
-from weft.tasks.forward import chunked, framing_for
-from weft.tasks.output_checks import unseen_in_words
-from weft.tasks.teacher_arrays import TeacherArrays
+from weft.tasks.base import Example, Task, TeacherArrays
+from weft.tasks.forward import chunked, framing_for, unseen_in_words
 from weft.text.paths import digest_of
 from weft.training.run import Run
 from weft.training.signals import Control
@@ -96,8 +94,7 @@ class TeacherReads:
 
     def __init__(self, inside: Path | None = None) -> None:
         self.path = None if inside is None else inside / READS
-        known = self.path is not None and self.path.is_file()
-        record = read_record(ReadRecord, self.path) if known and self.path is not None else ReadRecord()
+        record = ReadRecord() if self.path is None or not self.path.is_file() else read_record(ReadRecord, self.path)
         self.total = record.read
         # A process that was killed right after it wrote a shard had no time left to count it.
         if record.pending is not None and Path(record.pending.shard).exists():
@@ -464,9 +461,6 @@ def shortened(logprobs: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
         rest = (1 - best.values.double().exp().sum(-1)).clamp(0, 1).to(logprobs.dtype)
     # A token of probability 0, of a model that counts, has none in half precision either.
     return best.indices, best.values.clamp_min(-60000.0), rest
-
-
-# ------------------------------------------------------------------------------------------------ what a student reads
 
 
 @dataclass(frozen=True)

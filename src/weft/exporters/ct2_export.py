@@ -122,14 +122,9 @@ def words_of(name: str) -> Any:
         raise UserError("CTranslate2 needs the package ctranslate2: pip install 'weft[fast-cpu]'") from None
 
 
-# ------------------------------------------------------------------------------------------------ the three models
-
-
 def _encoder_model(opened: LoadedModel) -> Any:
-    specs = words_of("transformer_spec")
-
+    specs, config = words_of("transformer_spec"), opened.config
     network: Any = opened.network
-    config = opened.config
     _check_mix(config)
     segments = network.segments
     encoder = specs.TransformerEncoderSpec(
@@ -151,55 +146,39 @@ def _encoder_model(opened: LoadedModel) -> Any:
     if config.norm_place == "before":
         _fill_norm(encoder.layer_norm, network.final_norm)
     spec = specs.TransformerEncoderModelSpec(encoder)
-    words = named_tokens(opened.tokenizer, config.vocabulary)
-    spec.register_vocabulary(words)
-    _fill_config(spec.config, "TransformerEncoderSpec", config, opened.tokenizer, words)
-    return spec
+    return _with_vocabulary(spec, "TransformerEncoderSpec", opened)
 
 
 def _decoder_model(opened: LoadedModel) -> Any:
-    specs = words_of("transformer_spec")
-
+    specs, config = words_of("transformer_spec"), opened.config
     network: Any = opened.network
-    config = opened.config
     _check_mix(config)
-    decoder = specs.TransformerDecoderSpec(
-        config.layers,
-        config.heads,
-        with_encoder_attention=False,
-        **_usual(config),
-        **_turning(config, causal=True),
-    )
+    settings = {"with_encoder_attention": False, **_usual(config), **_turning(config, causal=True)}
+    decoder = specs.TransformerDecoderSpec(config.layers, config.heads, **settings)
     decoder.scale_embeddings = False
     _fill_decoder(decoder, network, network.layers, network.final_norm, config)
     spec = specs.TransformerDecoderModelSpec(decoder)
-    words = named_tokens(opened.tokenizer, config.vocabulary)
+    return _with_vocabulary(spec, "TransformerDecoderSpec", opened)
+
+
+def _with_vocabulary(spec: Any, name: str, opened: LoadedModel) -> Any:
+    words = named_tokens(opened.tokenizer, opened.config.vocabulary)
     spec.register_vocabulary(words)
-    _fill_config(spec.config, "TransformerDecoderSpec", config, opened.tokenizer, words)
+    _fill_config(spec.config, name, opened.config, opened.tokenizer, words)
     return spec
 
 
 def _sequence_model(opened: LoadedModel) -> Any:
-    specs = words_of("transformer_spec")
-
+    specs, config = words_of("transformer_spec"), opened.config
     network: Any = opened.network
-    config = opened.config
     near = isinstance(network, T5)
     inside = config if near else of_decoder(config)
-    encoder = specs.TransformerEncoderSpec(
-        config.layers,
-        config.heads,
-        relative_attention_bias=near,
-        **_usual(config),
-        **({} if near else _turning(config, causal=False)),
-    )
-    decoder = specs.TransformerDecoderSpec(
-        len(network.decoder),
-        inside.heads,
-        relative_attention_bias=near,
-        **_usual(inside),
-        **({} if near else _turning(inside, causal=True)),
-    )
+    sides = [
+        {"relative_attention_bias": near, **_usual(side), **({} if near else _turning(side, causal))}
+        for side, causal in ((config, False), (inside, True))
+    ]
+    encoder = specs.TransformerEncoderSpec(config.layers, config.heads, **sides[0])
+    decoder = specs.TransformerDecoderSpec(len(network.decoder), inside.heads, **sides[1])
     scale = config.width**0.5 if not near and config.scaled else 1.0
     encoder.scale_embeddings, decoder.scale_embeddings = scale, scale
     if near and config.scaled:
@@ -222,9 +201,6 @@ def _sequence_model(opened: LoadedModel) -> Any:
     spec.register_target_vocabulary(written)
     _fill_config(spec.config, "TransformerSpec", config, opened.writer, written)
     return spec
-
-
-# ----------------------------------------------------------------------------------------------------- the settings
 
 
 def _usual(config: Any) -> dict[str, Any]:
@@ -262,9 +238,6 @@ def _fill_config(settings: Any, spec: str, config: Any, tokenizer: Tokenizer | N
             setattr(settings, name, value)
 
 
-# ------------------------------------------------------------------------------------------------------ the weights
-
-
 def _fill_decoder(spec: Any, network: Any, layers: Iterable[Any], final: nn.Module, config: Any) -> None:
     """The tables, the layers and the scores of words of what writes."""
     spec.embeddings.weight = _array(network.tokens.weight)
@@ -282,8 +255,8 @@ def _fill_decoder(spec: Any, network: Any, layers: Iterable[Any], final: nn.Modu
 def _fill_layers(specs: Sequence[Any], layers: Iterable[Any]) -> None:
     for spec, layer in zip(specs, layers, strict=True):
         assert isinstance(layer, Layer)
-        _fill_linear(spec.self_attention.linear[0], layer.attention.qkv)
-        _fill_linear(spec.self_attention.linear[1], layer.attention.output)
+        _fill_linear(spec.self_attention.linear[0], layer.attention.qkv.weight, layer.attention.qkv.bias)
+        _fill_linear(spec.self_attention.linear[1], layer.attention.output.weight, layer.attention.output.bias)
         _fill_norm(spec.self_attention.layer_norm, layer.attention_norm)
         if layer.attention.scale is not None:
             spec.self_attention.queries_scale = layer.attention.scale
@@ -291,28 +264,25 @@ def _fill_layers(specs: Sequence[Any], layers: Iterable[Any]) -> None:
             for inner, module in zip(
                 spec.attention.linear, (layer.cross.query, layer.cross.key_value, layer.cross.output), strict=True
             ):
-                _fill_linear(inner, module)
+                _fill_linear(inner, module.weight, module.bias)
             _fill_norm(spec.attention.layer_norm, layer.cross_norm)
             if layer.cross.scale is not None:
                 spec.attention.queries_scale = layer.cross.scale
         up = layer.feedforward.up
         if layer.feedforward.gated:  # the first half is bent, and multiplied by the second
-            weights = up.weight.chunk(2)
             biases = (None, None) if up.bias is None else up.bias.chunk(2)
-            for part, weight, bias in zip((spec.ffn.linear_0, spec.ffn.linear_0_noact), weights, biases, strict=True):
-                part.weight = _array(weight)
-                if bias is not None:
-                    part.bias = _array(bias)
+            _fill_linear(spec.ffn.linear_0, up.weight.chunk(2)[0], biases[0])
+            _fill_linear(spec.ffn.linear_0_noact, up.weight.chunk(2)[1], biases[1])
         else:
-            _fill_linear(spec.ffn.linear_0, up)
-        _fill_linear(spec.ffn.linear_1, layer.feedforward.down)
+            _fill_linear(spec.ffn.linear_0, up.weight, up.bias)
+        _fill_linear(spec.ffn.linear_1, layer.feedforward.down.weight, layer.feedforward.down.bias)
         _fill_norm(spec.ffn.layer_norm, layer.feedforward_norm)
 
 
-def _fill_linear(spec: Any, module: nn.Linear) -> None:
-    spec.weight = _array(module.weight)
-    if module.bias is not None:
-        spec.bias = _array(module.bias)
+def _fill_linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
+    spec.weight = _array(weight)
+    if bias is not None:
+        spec.bias = _array(bias)
 
 
 def _fill_norm(spec: Any, module: Any) -> None:

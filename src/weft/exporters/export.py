@@ -29,9 +29,9 @@ from weft.exporters.onnx_export import write_onnx
 from weft.files import whole_folder
 from weft.tasks.complete import begun, complete, read
 from weft.tasks.forward import tokenizer_of
-from weft.tasks.inputs import rows_of as table_rows
 from weft.tasks.model import Model, load
 from weft.tasks.rows import Paths, RowOptions, table_of
+from weft.tasks.rows import rows_of as table_rows
 from weft.text.row_problems import Skipped
 from weft.version import VERSION
 
@@ -47,9 +47,6 @@ TIED = 1e-3  # how far two log-probabilities may differ where another token is g
 SAME = 0.9  # share of the generated texts that must be the same, word for word
 NEAR = {"fp32": 1e-3, "fp16": 1e-2, "int8": 0.3}  # how far the log-probability of a token may be off
 EXHAUSTIVE = 1000.0  # patience of a search that goes on to the end, as ours does: so that only the models are compared
-
-
-# --------------------------------------------------------------------------------------- as its source
 
 
 def check_agreement(source: Model, exported: Model, inputs: Sequence[Any], tolerance: float = TOLERANCE) -> float:
@@ -80,10 +77,7 @@ def logits_of(model: Model, inputs: Sequence[Any]) -> list[NDArray[Any]]:
 
 
 def check_generation(source: Model, exported: Model, texts: Sequence[str], precision: str = "fp32") -> float:
-    """How far the log-probabilities of the source's texts are off in the export, by token; refused beyond the limit.
-
-    In full precision the generated texts must be the same too, greedy and by a beam.
-    """
+    """How far log-probabilities of the source's tokens are off; in fp32 the generated texts must be the same too."""
     prompts = short_prompts(source.opened, texts)
     width = min(4, source.config.vocabulary)
     greedy: list[Any] = complete(source.opened, prompts, max_tokens=MAX_TOKENS)
@@ -131,9 +125,6 @@ def short_prompts(opened: LoadedModel, texts: Sequence[str]) -> list[str]:
     room = max(1, min(opened.config.context - 4 - (0 if opened.family.reads else MAX_TOKENS), 200))
     prompts = [tokenizer.decode(ids[:room]) for ids in tokenizer.ids(list(texts), specials=False)]
     return [text for text in prompts if text.strip()]
-
-
-# --------------------------------------------------------------------------------------- in a batch as alone
 
 
 def check_batch_single(model: Model, inputs: Sequence[Any]) -> float:
@@ -196,9 +187,6 @@ def _tied(model: Model, prompt: str, one: list[int], other: list[int]) -> bool:
         return False
     first, second = _logprobs(model.opened, [prompt] * 2, [one[: same + 1], other[: same + 1]])
     return abs(first - second) <= TIED
-
-
-# --------------------------------------------------------------------------------------- inputs of a check
 
 
 def made_up_inputs(model: Model, count: int = SAMPLES, seed: int = 0) -> list[Any]:
@@ -340,11 +328,17 @@ def export(
     with whole_folder(Path(out)) as inside:
         WAYS[to](inside, model.opened, model.task)
         exported = load(inside)
-        apart = agreed(to, model, exported, inputs, tolerance)
+        if to == "transformers":
+            apart = check_same(model, exported, inputs, tolerance)
+        elif model.opened.family.speaks and to == "ctranslate2":
+            apart = check_generation(model, exported, inputs)
+        else:
+            apart = check_agreement(model, exported, inputs, tolerance)
         if exported.opened.exported:
             check_batch_single(exported, inputs)
         record_hashes(inside)
-        size = size_of(inside)
+        needed = (path for path in inside.rglob("*") if path.is_file() and "run" not in path.parts)
+        size = sum(path.stat().st_size for path in needed)
     return Exported(Path(out), to, size, apart, len(inputs))
 
 
@@ -358,15 +352,6 @@ def check_sound(model: Model, data: Paths, columns: Mapping[str, str] | None) ->
         return
     if standing.damaged:
         raise UserError(f"the model itself is damaged: {standing.damaged}; nothing was written")
-
-
-def agreed(to: str, ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: float) -> float:
-    """How far what was written is from what it was made of; refused where that is too far."""
-    if to == "transformers":
-        return check_same(ours, theirs, inputs, tolerance)
-    if ours.opened.family.speaks and to == "ctranslate2":
-        return check_generation(ours, theirs, inputs)
-    return check_agreement(ours, theirs, inputs, tolerance)
 
 
 def refuse_exported(model: Model) -> None:
@@ -388,8 +373,3 @@ def texts_of(model: Model, data: Any, **options: Unpack[RowOptions]) -> list[Any
     if not inputs:
         raise UserError(f"{table.name}: there are no rows")
     return inputs
-
-
-def size_of(folder: Path) -> int:
-    """Bytes of the files that a model needs."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file() and "run" not in path.parts)

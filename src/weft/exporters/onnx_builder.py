@@ -98,7 +98,10 @@ class Graph:
         if small or self.precision in ("fp32", "fp16"):
             x = self.op("MatMul", x, self.weight(key, "matrix", weight.t().contiguous()))
         elif self.precision == "int4":
-            x = self._four_bits(x, key, weight)
+            packed, scales = four_bits(weight.detach().float().numpy())
+            names = self._stored(key, "nibbles", packed), self._stored(key, "scales", scales)
+            sizes = {"N": weight.shape[0], "K": weight.shape[1], "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
+            x = self.op("MatMulNBits", x, *names, domain=RUNTIME, **sizes)
         else:
             return self._eight_bits(x, source, key, weight, bias)
         return x if bias is None else self.op("Add", x, self.weight(key, "bias", bias))
@@ -134,12 +137,6 @@ class Graph:
         x = self.op("Mul", x, self.op("Unsqueeze", scales, self.constant([1], np.int64)))
         # As a matrix: beside a vector the runtime would fuse it with a GELU, into an operator that is slower than both.
         return x if bias is None else self.op("Add", x, self._stored(key, "bias", bias.detach().float().numpy()[None]))
-
-    def _four_bits(self, x: str, key: Any, weight: Tensor) -> str:
-        packed, scales = four_bits(weight.detach().float().numpy())
-        names = self._stored(key, "nibbles", packed), self._stored(key, "scales", scales)
-        sizes = {"N": weight.shape[0], "K": weight.shape[1], "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
-        return self.op("MatMulNBits", x, *names, domain=RUNTIME, **sizes)
 
     def table(self, numbers: str, source: nn.Module, weight: Tensor) -> str:
         """B T -> B T W: rows of a table; in eight bits with a scale for each row, where numbers are small."""

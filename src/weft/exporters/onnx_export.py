@@ -31,9 +31,6 @@ Sizes = Mapping[str, list[Any]]
 ENTRANCE = ("input_ids", "attention_mask")  # as others call them
 
 
-# -------------------------------------------------------------------------------------------------- encoders
-
-
 def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
     """BERT and its relatives, and GPT: tables, layers, head."""
     network: Any = opened.network
@@ -58,19 +55,18 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[S
     layers = layers * opened.config.layers if opened.family.name == "albert" else layers
     by_row = head == "classify"
     place = _last(graph) if causal else FIRST
+    # Of the last layer a label needs one place only, and all that the others would cost is saved.
+    alone = by_row and network.mix is None and network.positions.kind != "alibi"
     seen = [x]
     for number, layer in enumerate(layers):
-        # Of the last layer a label needs one place only, and all that the others would cost is saved.
-        alone = by_row and number == len(layers) - 1 and network.mix is None
-        one = _padding(graph) if alone and causal and network.positions.kind != "alibi" else bias
-        if alone and network.positions.kind == "alibi":
-            alone, one = False, bias
-        x = graph.layer(x, layer, one, place if alone else None)
+        one = alone and number == len(layers) - 1
+        x = graph.layer(x, layer, _padding(graph) if one and causal else bias, place if one else None)
         seen.append(x)
     x = graph.norm(x, network.final_norm)
-    alone = by_row and network.mix is None and network.positions.kind != "alibi"
     if network.mix is not None:
-        x = _mixed(graph, network.mix, [*seen[:-1], x])
+        shares = (network.mix.shares.softmax(0) * network.mix.scale).tolist()
+        states = zip([*seen[:-1], x], shares, strict=True)
+        x = graph.op("Sum", *(graph.op("Mul", state, graph.constant(share)) for state, share in states))
     if not by_row:
         x = graph.dense(x)  # B T W
     elif not alone:
@@ -135,9 +131,7 @@ def _bias(graph: Graph, positions: Any, causal: bool) -> str:
     padding = _padding(graph)
     if not causal and positions.kind != "alibi":
         return padding
-    length = graph.op("Squeeze", graph.op("Shape", "input_ids", start=1, end=2), graph.constant([0], np.int64))
-    every = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
-    every = graph.op("Cast", every, to=graph.onnx.TensorProto.FLOAT)
+    every = graph.op("Cast", _places(graph), to=graph.onnx.TensorProto.FLOAT)
     columns = graph.op("Unsqueeze", every, graph.constant([0], np.int64))
     ahead = graph.op("Sub", columns, graph.op("Unsqueeze", every, graph.constant([1], np.int64)))  # T T
     if causal:
@@ -149,18 +143,23 @@ def _bias(graph: Graph, positions: Any, causal: bool) -> str:
     return padding
 
 
+def _places(graph: Graph) -> str:
+    """T: the numbers of all places of a row."""
+    length = graph.op("Squeeze", graph.op("Shape", "input_ids", start=1, end=2), graph.constant([0], np.int64))
+    return graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
+
+
 def _last(graph: Graph) -> str:
     """B 1: the place of each row's last token."""
-    length = graph.op("Squeeze", graph.op("Shape", "input_ids", start=1, end=2), graph.constant([0], np.int64))
-    every = graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
-    return graph.op("ReduceMax", graph.op("Mul", every, "attention_mask"), graph.constant([1], np.int64), keepdims=1)
+    own = graph.op("Mul", _places(graph), "attention_mask")
+    return graph.op("ReduceMax", own, graph.constant([1], np.int64), keepdims=1)
 
 
-def _mixed(graph: Graph, mix: Any, states: list[str]) -> str:
-    """The learned mix of all layers."""
-    shares = (mix.shares.softmax(0) * mix.scale).tolist()
-    parts = [graph.op("Mul", state, graph.constant(share)) for state, share in zip(states, shares, strict=True)]
-    return graph.op("Sum", *parts)
+def _mean(graph: Graph, x: str, mask: str) -> str:
+    """B T W -> B W: the mean over the tokens of each row."""
+    count = graph.op("ReduceSum", mask, graph.constant([1], np.int64), keepdims=0)
+    x = graph.op("ReduceSum", graph.op("Mul", x, mask), graph.constant([1], np.int64), keepdims=0)
+    return graph.op("Div", x, graph.op("Max", count, graph.constant(1.0)))
 
 
 def words_of(graph: Graph, network: Any) -> None:
@@ -178,18 +177,12 @@ def words_of(graph: Graph, network: Any) -> None:
     graph.named("logits", x)
 
 
-# -------------------------------------------------------------------------------------------------- means and windows
-
-
 def _vectors(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
     """Averaged word vectors."""
     network: Any = opened.network
     x = graph.table("input_ids", network.tokens, network.tokens.weight)
     if head is not None:
-        mask = _mask(graph)
-        count = graph.op("ReduceSum", mask, graph.constant([1], np.int64), keepdims=0)
-        x = graph.op("ReduceSum", graph.op("Mul", x, mask), graph.constant([1], np.int64), keepdims=0)
-        x = graph.op("Div", x, graph.op("Max", count, graph.constant(1.0)))
+        x = _mean(graph, x, _mask(graph))
     return {name: ["batch", "length"] for name in ENTRANCE}, _head_outputs(graph, opened, head, x)
 
 
@@ -233,9 +226,7 @@ def _recurrent(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Siz
     if head == "classify":
         some = graph.op("ReduceMax", mask, graph.constant([1], np.int64), keepdims=0)  # B 1: whether there is a token
         if c.pooling == "mean":
-            count = graph.op("ReduceSum", mask, graph.constant([1], np.int64), keepdims=0)
-            x = graph.op("ReduceSum", graph.op("Mul", x, mask), graph.constant([1], np.int64), keepdims=0)
-            x = graph.op("Div", x, graph.op("Max", count, graph.constant(1.0)))
+            x = _mean(graph, x, mask)
         elif c.pooling == "max":
             gone = graph.op("Mul", graph.op("Sub", graph.constant(1.0), mask), graph.constant(FAR))
             x = graph.op("ReduceMax", graph.op("Add", x, gone), graph.constant([1], np.int64), keepdims=0)
@@ -298,7 +289,9 @@ def write_onnx(
 ) -> None:
     """The files of an ONNX folder, for this task, one by one."""
     head = _head(opened, task)
-    exported = _exported(opened, task, head, precision)
+    plain: Any = precision.partition("-")[0]
+    card = replace(opened.card, task=task, backend="onnx", precision=plain, weft=VERSION)
+    exported = replace(opened, heads={} if head is None else {head: opened.heads[head]}, card=card)
     write_files(inside, exported, weights=False)
     if opened.family.name not in FAMILIES:
         if precision != "fp32":
@@ -307,7 +300,8 @@ def write_onnx(
             )
         write_traced(inside / GRAPH, opened, head)
         if "words" in exported.heads:
-            write_traced_words(inside / WORDS, opened)
+            hidden = {"hidden_states": torch.zeros(3, opened.config.width)}
+            _write_module(inside / WORDS, opened, WordScores(opened.network), hidden, 1, ["logits"])
         return
     graph = Graph(precision, ranges)
     inputs, outputs = FAMILIES[opened.family.name](graph, opened, head)
@@ -317,14 +311,6 @@ def write_onnx(
         words_of(words, opened.network)
         width = ["places", opened.config.width]
         words.write(inside / WORDS, {"hidden_states": width}, {"logits": ["places", opened.config.vocabulary]})
-
-
-def _exported(opened: LoadedModel, task: str, head: str | None, precision: str) -> LoadedModel:
-    """What an exported folder says of itself: the one head that it has, and what runs it."""
-    heads = {} if head is None else {head: opened.heads[head]}
-    plain: Any = precision.partition("-")[0]
-    card = replace(opened.card, task=task, backend="onnx", precision=plain, weft=VERSION)
-    return replace(opened, heads=heads, card=card)
 
 
 def _head(opened: LoadedModel, name: str) -> str | None:
@@ -410,12 +396,6 @@ def write_traced(path: Path, opened: LoadedModel, head: str | None) -> None:
     outputs = {"answer": ["start_logits", "end_logits"], None: ["last_hidden_state"], "words": ["last_hidden_state"]}
     tokens = {name: torch.zeros(3, 5, dtype=torch.int64) for name in names}  # one tensor twice would be one input
     _write_module(path, opened, DenseNetwork(opened.network, head), tokens, 2, outputs.get(head, ["logits"]))
-
-
-def write_traced_words(path: Path, opened: LoadedModel) -> None:
-    """The graph of the word head."""
-    hidden = {"hidden_states": torch.zeros(3, opened.config.width)}
-    _write_module(path, opened, WordScores(opened.network), hidden, 1, ["logits"])
 
 
 def _write_module(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -70,12 +70,9 @@ def share(part: Floats, whole: Floats, empty: float = 0.0) -> Floats:
 
 @dataclass(frozen=True)
 class Replicates:
-    """A score on the data (column 0) and on each of their resamplings.
+    """A score on the data (column 0) and on each of their resamplings."""
 
-    The draws hang on the number of an example alone, so of two models that answered the same examples the columns
-    belong together: what they differ by, column by column, has an interval of its own (a paired bootstrap).
-    """
-
+    # The draws depend on the number of an example alone, so columns of two models can be compared: a paired bootstrap.
     values: Floats
     examples: int
     share: bool = False  # of things that are right or not, so that all right is known as well as their number lets
@@ -270,6 +267,29 @@ def same_length(predicted: Sequence[Any] | NDArray[Any], gold: Sequence[Any] | N
     """Stop where answers and truth cannot belong together."""
     if len(predicted) != len(gold):
         raise UserError(f"{len(predicted)} predicted {what}, but {len(gold)} true ones")
+
+
+class Ratios(Metrics):
+    """Parts of wholes, summed over examples: for each name what an example adds to both."""
+
+    def __init__(self, names: Sequence[str], shares: bool = True, seed: int = 0) -> None:
+        self.names, self.shares = tuple(names), shares  # whether a part is at most its whole
+        self.sums = Bootstrap(2 * len(self.names), seed)
+
+    def add(self, parts: Mapping[str, tuple[float, float]]) -> None:
+        """Add an example; a name that is not given gets nothing."""
+        keys = [2 * number + side for number, name in enumerate(self.names) if name in parts for side in (0, 1)]
+        self.sums.add(1, [0] * len(keys), keys, [each for name in self.names if name in parts for each in parts[name]])
+
+    def sampled(self) -> dict[str, Replicates]:
+        """The ratio of each name that has a whole."""
+        totals = self.sums.totals()
+        sums = totals.sums.reshape(len(self.names), 2, -1)
+        return {
+            name: Replicates(share(part, whole, math.nan), totals.examples, self.shares)
+            for name, (part, whole) in zip(self.names, sums, strict=True)
+            if whole[0]
+        }
 
 
 class WorstRows:

@@ -126,10 +126,7 @@ FAR = 1e30  # stands for infinity: a threshold must fit into JSON
 
 
 def best_thresholds(scores: ArrayLike, gold: ArrayLike) -> list[float]:
-    """Per label (column) the threshold of the highest F1, where a label is set when score >= threshold.
-
-    It lies half-way between two neighboring scores; it is 0.5 for a label without a positive example.
-    """
+    """Per label (column) the threshold (score >= threshold) of the highest F1; 0.5 where no example is positive."""
     values, truth = np.asarray(scores, dtype=np.float64), np.asarray(gold, dtype=bool)
     if values.ndim != 2 or values.shape != truth.shape:
         raise UserError(f"scores of shape {values.shape} and labels of shape {truth.shape}: expected two equal tables")
@@ -153,11 +150,7 @@ def best_thresholds(scores: ArrayLike, gold: ArrayLike) -> list[float]:
 
 
 def best_no_answer(margin: Sequence[float], if_answered: Sequence[float], if_not: Sequence[float]) -> float:
-    """The threshold that earns most, where a question is answered when margin <= threshold.
-
-    `margin` is the score of "no answer" less that of the best span. The threshold lies half-way between two
-    neighboring margins, or 1 beyond the last one.
-    """
+    """The threshold that earns most, where a question is answered when margin ("no answer" less span) <= threshold."""
     if not len(margin) == len(if_answered) == len(if_not):
         raise UserError(f"{len(margin)} margins, {len(if_answered)} and {len(if_not)} earnings: expected as many each")
     if not len(margin):
@@ -226,9 +219,6 @@ class EntityMetrics(_SentenceMetrics):
     """Spans of words, right only with the right borders and the right type; the numbers are seqeval's."""
 
     first = 2  # words, words with the right tag
-
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__((), seed)
 
     def events(self, predicted: Sequence[str], gold: Sequence[str]) -> list[int]:
         """Words, right words, and the spans predicted, given and both."""

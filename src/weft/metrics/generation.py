@@ -142,10 +142,7 @@ class GenerationMetrics(Metrics):
         return self._scores(Totals(whole, totals.sizes, totals.examples))
 
     def by_length(self) -> list[LengthRow]:
-        """The scores of the texts by the length of their source, the short ones first; none where no length is known.
-
-        Rows without a text are left out.
-        """
+        """The scores by the length of the source, the short ones first; none where no length is known."""
         if not self.measured:
             return []
         buckets = self.sums.totals().sums.reshape(1 + len(self.edges), KEYS, -1)
@@ -202,10 +199,7 @@ def words_of(text: str) -> list[str]:
 
 
 def longest_common(a: Sequence[str], b: Sequence[str]) -> int:
-    """How many words the longest sequence has that runs through both, with gaps.
-
-    Each bit of one long number is a word of `a`, so that a word of `b` costs a few operations (Hyyrö, 2004).
-    """
+    """How many words the longest sequence has that runs through both, with gaps (Hyyrö, 2004: a bit for each word)."""
     places: dict[str, int] = {}
     for number, word in enumerate(a):
         places[word] = places.get(word, 0) | 1 << number
@@ -234,10 +228,7 @@ def _f1(both: int, predicted: int, gold: int) -> float:
 
 
 class RougeMetrics(MeanMetrics):
-    """Summaries against one or several references each; the mean over the summaries, in 0..1, as rouge-score has it.
-
-    Of several references the one with the best F1 counts, for each score by itself.
-    """
+    """The mean over summaries, in 0..1, as rouge-score has it; of several references the best counts for each score."""
 
     def __init__(self, seed: int = 0) -> None:
         super().__init__(("rouge1", "rouge2", "rougeL"), seed)

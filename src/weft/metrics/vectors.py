@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import UserError
-from weft.metrics.bootstrap import REPLICATES, Floats, MeanMetrics, Metrics, Replicates, drawn
-from weft.metrics.regression import ranks
+from weft.metrics.bootstrap import REPLICATES, Floats, MeanMetrics, Metrics, Ratios, Replicates, drawn
+from weft.metrics.regression import RegressionMetrics, ranks
 
 MAX_TEXTS = 512  # texts whose pairs are compared: 130,816 of them
 
@@ -30,10 +30,8 @@ class SimilarityMetrics(Metrics):
             self.gold.append(np.asarray(gold, dtype=np.float64))
 
     def sampled(self) -> dict[str, Replicates]:
-        """spearman and pearson of the cosines of all pairs; neighbors: the share of nearest texts that are the same.
-
-        Texts are resampled, not pairs: those of one text hang together. Ranks stay those of the whole.
-        """
+        """spearman and pearson of the cosines of all pairs; neighbors: the share of nearest texts that are the same."""
+        # Texts are resampled, not pairs: those of one text depend on each other. Ranks stay those of the whole.
         count = len(self.gold)
         if count < 3:
             raise UserError(f"similarities of texts need at least 3 texts, not {count}")
@@ -117,3 +115,32 @@ class RankingMetrics(MeanMetrics):
         # One text is right, so the best possible gain is 1 and needs no dividing by.
         near = place <= self.at
         self.add_values(np.stack([1 / place, near / np.log2(1 + place), place <= 1, near]))  # 4 n
+
+
+class VectorAgreement(Metrics):
+    """How alike the vectors of two models are: their cosine where they are equally wide, and their similarities."""
+
+    def __init__(self) -> None:
+        self.cosines = Ratios(["cosine"], shares=False)
+        self.similarities = RegressionMetrics()
+        self.before: tuple[NDArray[Any], NDArray[Any]] | None = None
+
+    def add(self, vector: NDArray[Any], reference: NDArray[Any]) -> None:
+        """Add the vectors of the next text; both models are asked how near it is to the one before."""
+        self.cosines.add({"cosine": (cosine(vector, reference), 1.0)} if len(vector) == len(reference) else {})
+        if self.before is not None:
+            self.similarities.add([cosine(vector, self.before[0])], [cosine(reference, self.before[1])])
+        self.before = (vector, reference)
+
+    def sampled(self) -> dict[str, Replicates]:
+        results = self.cosines.sampled()
+        if len(self.similarities.gold) > 1:
+            results["similarities"] = self.similarities.sampled()["pearson"]
+        return results
+
+
+def cosine(a: NDArray[Any], b: NDArray[Any]) -> float:
+    """The cosine of two vectors; 0 where one is nothing."""
+    a, b = a.astype(np.float64), b.astype(np.float64)
+    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(a @ b) / size if size else 0.0

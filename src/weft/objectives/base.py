@@ -19,10 +19,7 @@ from weft.nn.rows import Batch
 
 
 class Objective(ABC):
-    """A loss in one or several terms, summed over predictions; the trainer divides by the counts of a whole step.
-
-    So each prediction weighs the same, however a step is cut into passes.
-    """
+    """A loss in one or several terms, summed over predictions; the trainer divides by the counts of a whole step."""
 
     beside: nn.Module | None = None  # weights of its own: trained and checkpointed, but not part of the model
 
@@ -89,11 +86,9 @@ class SoftTargets:
         return {"teacher": (soft * by_teacher).sum(), "labels": (right * by_label).sum()}
 
     def one_of(self, logits: Tensor, teacher: Tensor) -> Tensor:
-        """n C -> n: the divergence from the teacher's probabilities, one of C being right.
-
-        The square of the temperature keeps gradients as large as those of right labels.
-        """
+        """n C -> n: the divergence from the teacher's probabilities, one of C being right."""
         ours, theirs = (F.log_softmax(each / self.temperature, -1) for each in (logits, teacher))
+        # The square of the temperature keeps gradients as large as those of right labels.
         return (theirs.exp() * (theirs - ours)).sum(-1) * self.temperature**2
 
     def each_of(self, logits: Tensor, teacher: Tensor) -> Tensor:

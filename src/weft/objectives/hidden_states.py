@@ -56,7 +56,8 @@ def divergence(theirs: AttentionMap, ours: AttentionMap, rows: Rows, real: Tenso
     for square in squares_of(rows, None, size, size):
         sides = [in_full(square.query.lay(x)) for x in (theirs.query, theirs.key, ours.query, ours.key)]
         counted = _counted(square, real, sides[2])
-        apart: Tensor = _Divergence.apply(*sides[2:], *sides[:2], counted, theirs, ours, square, causal)  # type: ignore[no-untyped-call]
+        teacher = (theirs, *sides[:2])
+        apart: Tensor = _Divergence.apply(*sides[2:], teacher, ours, counted, square, causal)  # type: ignore[no-untyped-call]
         total = total + apart
     return total
 
@@ -78,14 +79,13 @@ class _Divergence(torch.autograd.Function):
         ctx: Any,
         query: Tensor,
         key: Tensor,
-        their_query: Tensor,
-        their_key: Tensor,
-        counted: Tensor,
-        theirs: AttentionMap,
+        teacher: tuple[AttentionMap, Tensor, Tensor],
         ours: AttentionMap,
+        counted: Tensor,
         square: Square,
         causal: bool,
     ) -> Tensor:
+        theirs, their_query, their_key = teacher
         trained = any(ctx.needs_input_grad[:2])
         gradients = [torch.zeros_like(query), torch.zeros_like(key)] if trained else []
         same = query.shape[1] == their_query.shape[1]
@@ -111,7 +111,7 @@ class _Divergence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         (gradient,) = gradients
-        return (*(gradient * part for part in ctx.saved_tensors), *[None] * 7)
+        return (*(gradient * part for part in ctx.saved_tensors), *[None] * 5)
 
 
 def _pieces(query: Tensor, theirs: Tensor) -> Iterator[tuple[slice, int, int]]:

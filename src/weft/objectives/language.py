@@ -141,15 +141,9 @@ class CarriedToken(NextToken):
 class Writing(Objective):
     """The next token of what is written; a share of `smoothing` is asked of all tokens alike (Szegedy et al., 2016)."""
 
+    terms: ClassVar[tuple[str, ...]] = ("words",)
+    heads: ClassVar[Mapping[str, int | None]] = {"words": None}
     smoothing: float = 0.0
-
-    @property
-    def terms(self) -> tuple[str, ...]:
-        return ("words",)
-
-    @property
-    def heads(self) -> Mapping[str, int | None]:
-        return {"words": None}
 
     def counts(self, batch: Batch) -> dict[str, int]:
         return {"words": int((batch.targets["words"] != NOTHING).sum())}

@@ -24,12 +24,6 @@ from weft.objectives.language import cross_entropy
 LOGITS, TAUGHT = "teacher_logits", "taught"  # targets: outputs of a teacher, and 1 where it has one
 
 
-def text_scores(network: Any, hidden: Tensor, batch: Batch, examples: int) -> Tensor:
-    """E C: the logits of each example: the mean over its windows, each by the tokens that are its own."""
-    logits = in_full(network.logits("classify", hidden, batch.rows)) * batch.targets["shares"][:, None]  # R C
-    return logits.new_zeros(examples, logits.shape[1]).index_add(0, batch.targets["owners"], logits)
-
-
 def by_row(logits: Tensor, rows: Rows) -> Tensor:
     """N 2 -> N 2: the logarithm of each token's probability among those of its row."""
     numbers = rows.numbers(logits.shape[0])[:, None].expand_as(logits)
@@ -68,7 +62,9 @@ class Texts(Objective):
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
         hidden = network(batch.tokens, batch.rows, batch.segments)
         importance = batch.targets["importance"]
-        logits = text_scores(network, hidden, batch, len(importance))
+        # E C, of each example: the mean over its windows, each by the tokens that are its own.
+        logits = in_full(network.logits("classify", hidden, batch.rows)) * batch.targets["shares"][:, None]  # R C
+        logits = logits.new_zeros(len(importance), logits.shape[1]).index_add(0, batch.targets["owners"], logits)
         if self.soft:
             soft = self._soft_loss(self.soft, logits, batch.targets[LOGITS])
             right = self._loss(logits, batch.targets["target"]) if self.soft.hard else None

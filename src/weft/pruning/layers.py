@@ -188,10 +188,7 @@ def importance(
 
 
 def least(importances: Sequence[Tensor], share: float | None = None, each: int | None = None) -> list[list[int]]:
-    """Which heads of each layer stay: less a share of all heads that matter least, or so many less in each layer.
-
-    One at least stays in each layer.
-    """
+    """Which heads stay, at least one in each layer: less a share of all that matter least, or so many in each layer."""
     counts = [len(layer) for layer in importances]
     if (share is None) == (each is None):
         raise UserError("give either a share of all heads or a number for each layer")

@@ -23,7 +23,7 @@ from weft.files import check_new_folder
 from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.pruning.layers import attentions_of, evenly, importance, layers_in, least, with_heads, with_layers
 from weft.pruning.options import check_pruning
-from weft.pruning.vocabulary import VocabularyCoverage, chosen_for, coverage, most_used, with_vocabulary
+from weft.pruning.vocabulary import VocabularyCoverage, chosen_for, coverage, with_vocabulary
 from weft.runs.finetune import MOST_WINDOWS
 from weft.scratch import temporary_folder
 from weft.tasks.base import Example
@@ -31,10 +31,7 @@ from weft.tasks.evaluate import evaluate_examples
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model, load
 from weft.tasks.rows import Paths, RowOptions, named
-from weft.text.tokenizers.pruning import pruned_tokenizer
 from weft.version import VERSION
-
-__all__ = ["Pruned", "evenly", "layers_in", "most_used", "prune", "pruned_tokenizer", "with_layers", "with_vocabulary"]
 
 MAX_ROWS = 2000  # rows by which heads and layers are chosen; all of them evaluate
 SECONDS = 5.0  # that each model may take for each measure of time
@@ -146,11 +143,8 @@ def prune(
     if out is not None:
         save_folder(Path(out), after.opened)
     sizes = None if vocabulary is None else (before.config.vocabulary, smaller.config.vocabulary)
-    return Pruned(after, _parameters(before, after), kept_layers, kept_heads, sizes, covered, comparison)
-
-
-def _parameters(before: Model, after: Model) -> tuple[int, int]:
-    return parameters_of(before) or 0, parameters_of(after) or 0
+    counts = parameters_of(before) or 0, parameters_of(after) or 0
+    return Pruned(after, counts, kept_layers, kept_heads, sizes, covered, comparison)
 
 
 def _with_fewer_tokens(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,9 +25,6 @@ RESERVED = re.compile(r"[\[<]unused_?\d+[\]>]|madeupword\d+")  # room that publi
 LISTS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")  # of ids, in a published config
 
 
-# ---------------------------------------------------------------- which tokens
-
-
 def counted(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[int]:
     """How often each token stands in the texts, which are read once and never held."""
     counts: Counter[int] = Counter()
@@ -37,35 +34,25 @@ def counted(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[int]:
     return counts
 
 
-def most_used(tokenizer: Tokenizer, texts: Iterable[str], count: int, characters: bool = True) -> tuple[int, ...]:
-    """The ids of as many tokens: those that have to stay, then those that the texts use most.
-
-    Without `characters`, single ones stay only where the texts, or English, use them. Where the texts use fewer tokens,
-    the first of the others fill up: vocabularies begin with what is frequent.
-    """
-    return chosen(tokenizer, counted(tokenizer, texts), count, characters)
-
-
-def chosen(tokenizer: Tokenizer, counts: Mapping[int, int], count: int, characters: bool = True) -> tuple[int, ...]:
-    """As `most_used`, from counts."""
-    return _chosen([tokenizer], counts, count, characters)
-
-
 def best_of(tokenizer: Tokenizer, counts: Mapping[int, int], count: int) -> tuple[tuple[int, ...], bool]:
     """As `chosen`, and whether all single characters are among them: not where words cover more of the texts."""
-    fewer = chosen(tokenizer, counts, count, characters=False)
+    fewer = chosen([tokenizer], counts, count, characters=False)
     try:
-        whole = chosen(tokenizer, counts, count)
+        whole = chosen([tokenizer], counts, count)
     except UserError:  # there is no room for all characters
         return fewer, False
     less, more = (sum(counts[number] for number in some if number in counts) for some in (whole, fewer))
     return (fewer, False) if more > less else (whole, True)
 
 
-def _chosen(
-    tokenizers: Sequence[Tokenizer], counts: Mapping[int, int], count: int, characters: bool
+def chosen(
+    tokenizers: Sequence[Tokenizer], counts: Mapping[int, int], count: int, characters: bool = True
 ) -> tuple[int, ...]:
-    """Of one vocabulary, which may be cut into in two ways."""
+    """The ids of as many tokens of one vocabulary: those that have to stay, then those that the texts use most.
+
+    Without `characters`, single ones stay only where the texts, or English, use them. Where the texts use fewer tokens,
+    the first of the others fill up: vocabularies begin with what is frequent.
+    """
     anatomies = [anatomy_of(each, characters) for each in tokenizers]
     size = anatomies[0].size
     names = {number: name for name, number in tokenizers[0].tokens.items()}
@@ -109,9 +96,10 @@ def chosen_for(
     counts = counted(tokenizer, read)
     if opened.config.source_vocabulary is not None:
         assert target is not None
-        return chosen(tokenizer, counts, count, characters), chosen(target, counted(target, written), count, characters)
+        kept = chosen([tokenizer], counts, count, characters)
+        return kept, chosen([target], counted(target, written), count, characters)
     counts += counted(target or tokenizer, written)
-    return _chosen([each for each in (tokenizer, target) if each is not None], counts, count, characters), None
+    return chosen([each for each in (tokenizer, target) if each is not None], counts, count, characters), None
 
 
 @dataclass(frozen=True)
@@ -143,9 +131,6 @@ def coverage(before: Tokenizer, after: Tokenizer, kept: Sequence[int], texts: It
     return VocabularyCoverage(tokens, dropped, now, max(0, unknown))
 
 
-# ---------------------------------------------------------------- the model
-
-
 def with_vocabulary(
     opened: LoadedModel, keep: Sequence[int], written: Sequence[int] | None = None, characters: bool = True
 ) -> LoadedModel:
@@ -157,7 +142,9 @@ def with_vocabulary(
     if family.counts:
         raise UserError(f"{family.name} is learned by counting: its vocabulary cannot be pruned; count again instead")
     size = opened.writer.vocabulary if opened.writer is not None else config.vocabulary
-    required = {number for number in _ids_in(opened.carried) if 0 <= number < size}
+    ids = set[int]()
+    _with_ids(opened.carried, ids.add)
+    required = {number for number in ids if 0 <= number < size}
     if config.begin is not None:
         required.add(config.begin)
     changes, read, kept = _cut(opened, set(keep), None if written is None else set(written), required, characters)
@@ -178,7 +165,14 @@ def with_vocabulary(
         if tensors[name].shape != expected.shape:  # only the vocabulary has changed: a row for each token
             rows = read if name.startswith("source_tokens.") else kept
             tensors[name] = tensors[name][torch.tensor(rows, device=opened.device)]
-    return rebuilt(opened, smaller, tensors, heads=heads, carried=_renumbered(opened.carried, new), **changes)
+    return rebuilt(
+        opened,
+        smaller,
+        tensors,
+        heads=heads,
+        carried=_with_ids(opened.carried, lambda number: new.get(number, number)),
+        **changes,
+    )
 
 
 def _cut(
@@ -217,23 +211,12 @@ def _cut(
     return {"tokenizer": smaller, "target_tokenizer": writer}, read, kept
 
 
-def _ids_in(carried: Mapping[str, Any]) -> set[int]:
-    """The ids that a published config names."""
-    ids: set[int] = set()
-    for key, value in carried.items():
-        if key.endswith("_token_id") or key in LISTS:
-            ids |= {number for number in _flat(value) if type(number) is int}
-    return ids
+def _with_ids(carried: Mapping[str, Any], change: Callable[[int], int | None]) -> dict[str, Any]:
+    """A published config with each id that it names changed."""
 
-
-def _flat(value: Any) -> Iterable[Any]:
-    return [each for part in value for each in _flat(part)] if isinstance(value, list) else [value]
-
-
-def _renumbered(carried: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, Any]:
     def anew(value: Any) -> Any:
         if isinstance(value, list):
             return [anew(part) for part in value]
-        return new.get(value, value) if type(value) is int else value
+        return change(value) if type(value) is int else value
 
     return {key: anew(value) if key.endswith("_token_id") or key in LISTS else value for key, value in carried.items()}

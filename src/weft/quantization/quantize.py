@@ -268,7 +268,8 @@ def quantize(
         best = chosen(candidates, prefer)
         result = Quantized(comparison, candidates, best, None if best is None else Path(out), prefer, max_drop)
         if best is None:
-            raise Refused(_refusal(candidates), result)
+            lines = [f"{each.kind} {each.refused}" for each in candidates]
+            raise Refused(f"no candidate passes, so nothing was written: {listed(lines, 3)}", result)
         _finish(inside, folders[best], result)
     return result
 
@@ -375,8 +376,3 @@ def chosen(candidates: Sequence[CandidateResult], prefer: str = "fast") -> str |
 
     best, near = max(gains(each)[0] for each in passed), FASTER if prefer == "fast" else SMALLER
     return max((each for each in passed if gains(each)[0] * near >= best), key=lambda each: gains(each)[::-1]).kind
-
-
-def _refusal(candidates: Sequence[CandidateResult]) -> str:
-    lines = [f"{each.kind} {each.refused}" for each in candidates]
-    return f"no candidate passes, so nothing was written: {listed(lines, 3)}"

@@ -1,4 +1,4 @@
-"""Which family a run trains, of what size, with which vocabulary: the choices that every kind of run has."""
+"""The model that a run begins with: family, size and vocabulary, word vectors to start from, and heads of a task."""
 
 from __future__ import annotations
 
@@ -123,23 +123,21 @@ def both_ways(model: Mapping[str, Any], family: Family, log: Log) -> dict[str, A
 
 
 def vocabulary_for(
-    run: Run,
+    folder: Path,
     given: TokenizerSection,
     family: Family,
     speaks: bool,
     texts: Iterable[str],
     control: Control,
-    inside: str = "",
     like: Tokenizer | None = None,
 ) -> Tokenizer:
-    """The run's own vocabulary, the one asked for, or one learned from the texts, cut into words as `like` does."""
-    folder = run.folder / inside
+    """The folder's own vocabulary, the one asked for, or one learned from the texts, cut into words as `like` does."""
     if (folder / "tokenizer_config.json").exists():  # the last of its files to be written
         return load_tokenizer(folder)
-    if given.folder is not None:
-        tokenizer = load_tokenizer(Path(given.folder))
-    else:
+    if given.folder is None:
         tokenizer = _learned(given, family, speaks, texts, control, like)
+    else:
+        tokenizer = load_tokenizer(Path(given.folder))
     folder.mkdir(exist_ok=True)
     tokenizer.save(folder)
     return tokenizer
@@ -197,7 +195,7 @@ def vocabularies_for(
 
     def learned(texts: Iterator[str], inside: str = "") -> Tokenizer:
         alone, like = family.speaks and not family.reads, None if start is None else start.tokenizer
-        return vocabulary_for(run, recipe.tokenizer, family, alone, texts, control, inside, like)
+        return vocabulary_for(run.folder / inside, recipe.tokenizer, family, alone, texts, control, like)
 
     ahead = recipe.task.prefix or ""
     read = (ahead + text for row in rows for text in row.texts)

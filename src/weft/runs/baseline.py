@@ -9,6 +9,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -86,7 +87,7 @@ def linear_models(
     begin = time.perf_counter()
     tfidf = Tfidf(texts, min(MAX_TERMS, max(1, WEIGHTS // task.outputs)))
     if tfidf.numbers:
-        products = _sparse(tfidf.bags(texts)), _sparse(tfidf.bags(held_out))
+        products: Sequence[Product] = [_sparse(tfidf.bags(texts)), _sparse(tfidf.bags(held_out))]
         metrics = _judged(task, rows, dev, products, len(tfidf.numbers))
         less = _less(len(rows), len(train), "rows") + _less(len(tfidf.numbers), tfidf.all_terms, "terms")
         baselines.append(Baseline(f"TF-IDF + {model}", len(rows), metrics, time.perf_counter() - begin, less))
@@ -97,7 +98,7 @@ def linear_models(
             features = [_embedded(base, some, done) for some in (rows, dev)]
         center = features[0].mean(0)
         spread = features[0].std(0, correction=0).clamp_min(1e-6) * features[0].shape[1] ** 0.5
-        products = _dense((features[0] - center) / spread), _dense((features[1] - center) / spread)
+        products = [partial(torch.matmul, (some - center) / spread) for some in features]
         metrics = _judged(task, rows, dev, products, features[0].shape[1])
         seconds = time.perf_counter() - begin
         less = _less(len(rows), len(train), "rows")
@@ -148,10 +149,6 @@ class _SparseProduct(torch.autograd.Function):
         return gradient, None, None
 
 
-def _dense(features: Tensor) -> Product:
-    return lambda weights: features @ weights
-
-
 def _embedded(base: LoadedModel, rows: Sequence[Example], done: Callable[[int], None]) -> Tensor:
     """n d: the sentence embeddings of the base as it is."""
     vectors = []
@@ -189,7 +186,7 @@ def fit(product: Product, features: int, targets: Tensor, kind: str, strength: f
 
 
 def _judged(
-    task: TextTask, rows: Sequence[Example], dev: Sequence[Example], products: tuple[Product, Product], features: int
+    task: TextTask, rows: Sequence[Example], dev: Sequence[Example], products: Sequence[Product], features: int
 ) -> Any:
     """The task's metrics of a linear model on the held-out rows."""
     targets = torch.from_numpy(task.targets(rows))
@@ -204,9 +201,6 @@ def _judged(
     metrics = tuned.metrics()
     tuned.add(metrics, predictions, dev)
     return metrics
-
-
-# ---------------------------------------------------------------------------------------------------- what is printed
 
 
 def announce_baselines(baselines: Sequence[Baseline], metric: str, log: Log) -> None:

@@ -153,9 +153,6 @@ def held_out(network: Ngram, corpus: Corpus, frame: Frame, control: Control) -> 
     return (math.inf if never else math.fsum(nats) / max(1, tokens)), never, tokens
 
 
-# ---------------------------------------------------------------------------------------------- what it weighs
-
-
 def storage(config: NgramConfig) -> list[tuple[int, int, int, int]]:
     """By order: n-grams that are stored, their bytes, and the parameters of an MLP that looks back as far."""
     rows, (family, usual) = [], find_size("mlp")

@@ -69,14 +69,9 @@ class RunRecord:
 
 def write_curves(folders: Sequence[Path], out: Path) -> None:
     """One self-contained page: what a single run reached, and for each unit of loss its metrics and losses by step."""
-    records, groups = list[RunRecord](), dict[str, list[RunRecord]]()
-    for folder in folders:
-        run = Run(folder)
-        if not run.metrics.is_file():
-            raise UserError(f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl")
-        recipe = _recipe(run.recipe)
-        records.append(RunRecord(str(folder), folder, run.lines(), recipe, *_unit(folder, recipe)))
-        groups.setdefault(records[-1].key, []).append(records[-1])
+    records, groups = list(map(_record, folders)), dict[str, list[RunRecord]]()
+    for record in records:
+        groups.setdefault(record.key, []).append(record)
     alone = records[0] if len(records) == 1 else None
     parts = list[str]()
     if alone is not None:  # what its best model reached on the held-out rows, and its scores over time
@@ -96,6 +91,14 @@ def write_curves(folders: Sequence[Path], out: Path) -> None:
         parts += charts
     title = f"Run {folders[0].name}" if len(folders) == 1 else f"{len(folders)} runs"
     write_text(out, page(title, parts))
+
+
+def _record(folder: Path) -> RunRecord:
+    run = Run(folder)
+    if not run.metrics.is_file():
+        raise UserError(f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl")
+    recipe = _recipe(run.recipe)
+    return RunRecord(str(folder), folder, run.lines(), recipe, *_unit(folder, recipe))
 
 
 def _recipe(path: Path) -> dict[str, Any]:
@@ -138,9 +141,6 @@ def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
     digest = hashlib.sha256(paths[0].read_bytes()).hexdigest()[:8] if paths else "unknown"
     unit = f"{name}, vocabulary {digest}"
     return unit, "\n".join([unit, *teachers, repr(recipe.get("distill"))])
-
-
-# ----------------------------------------------------------------------------------------------------------- charts
 
 
 def _baselines(folder: Path) -> str:
@@ -213,8 +213,6 @@ def _lines(group: Sequence[RunRecord], key: str) -> list[ChartLine]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------------------ table
-
 HEADER = [
     "run", "loss of", "parameters", "steps", "tokens", "loss", "held-out loss", "at step", "perplexity", "best score",
     "time", "tokens/s",
@@ -228,7 +226,12 @@ def _row(record: RunRecord) -> list[str]:
     judged = [line for line in record.lines if "validation_loss" in line]
     last = train[-1] if train else {}
     best = min(judged, key=lambda line: line["validation_loss"], default={})
-    words = best.get("validation_words")
+    words, best_score = best.get("validation_words"), ""
+    if record.scores:
+        name = record.scores[0]
+        values = [line[f"validation_{name}"] for line in judged if f"validation_{name}" in line]
+        highest = (min if name in ERRORS else max)(filter(math.isfinite, values), default=math.nan)
+        best_score = f"{name} {highest:.4f}"
     return [
         record.name,
         record.unit,
@@ -239,17 +242,7 @@ def _row(record: RunRecord) -> list[str]:
         f"{best['validation_loss']:.4f}" if best else "",
         f"{best['step']:,}" if best else "",
         f"{math.exp(min(words, 99)):.2f}" if words is not None else "",
-        _best_score(record, judged),
+        best_score,
         time_left(last.get("seconds", 0)),
         f"{last.get('tokens_per_second', 0):,}",
     ]
-
-
-def _best_score(record: RunRecord, judged: Sequence[dict[str, Any]]) -> str:
-    if not record.scores:
-        return ""
-    name = record.scores[0]
-    values = [line[f"validation_{name}"] for line in judged if f"validation_{name}" in line]
-    finite = [value for value in values if math.isfinite(value)]
-    best = (min if name in ERRORS else max)(finite, default=math.nan)
-    return f"{name} {best:.4f}"

@@ -1,4 +1,4 @@
-"""The dataset of a fine-tuning run: rows read, checked, and split into those to learn from and those to evaluate on."""
+"""The dataset of a fine-tuning run: files that a call names, read, checked, and split for training and evaluation."""
 
 from __future__ import annotations
 

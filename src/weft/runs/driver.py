@@ -7,10 +7,13 @@ is resumed, that this is still the same), begins at the newest checkpoint, annou
 from __future__ import annotations
 
 import atexit
+import os
+import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -20,20 +23,19 @@ import torch
 from weft.checkpoint.card import Card, Made, Metric
 from weft.checkpoint.folder import LoadedModel
 from weft.checksums import Damaged, digest
-from weft.config import values_of, write_toml
+from weft.config import read_toml, values_of, write_toml
 from weft.errors import UserError
-from weft.files import write_json
-from weft.progress import Log, ProgressChoice, lines_of_a_run, progress_of
+from weft.files import read_text, write_json
+from weft.progress import Log, ProgressChoice, lines_of_a_run, progress_of, to_logger
 from weft.runs.curves import write_curves
 from weft.scratch import temporary_folder
-from weft.tasks.model import device_of
+from weft.tasks.model import Model, device_of
 from weft.training.log import RunLog
 from weft.training.loop import Exploded, Trainer, quick_arithmetic
 from weft.training.plan import Training
-from weft.training.run import Run
-from weft.training.setup import Setup
+from weft.training.run import Begun, Run, State, Unreadable
 from weft.training.signals import Control, Interrupted, listening
-from weft.training.state import Begun, State, Unreadable
+from weft.training.step import Setup
 from weft.training.watching import Watch, draw_gradients
 
 P = TypeVar("P", bound=Training)
@@ -49,9 +51,6 @@ def scratch_folder() -> Path:
     stack = ExitStack()
     atexit.register(stack.close)
     return stack.enter_context(temporary_folder())
-
-
-# ------------------------------------------------------------------------------------------------------ before work
 
 
 def new_run(recipe: Any) -> Run:
@@ -171,9 +170,6 @@ def begin(run: Run, keep: int, pass_tokens: int, log: Log) -> Begun:
     return Begun(checkpoints, state, stored)
 
 
-# ---------------------------------------------------------------------------------------------------------- the run
-
-
 @dataclass(frozen=True, kw_only=True)
 class Job:
     """One training run, ready to start: all that differs between the verbs."""
@@ -252,3 +248,27 @@ def report(run: Run, log: Log) -> None:
                 log(f"{run.gradients_page}: {line}")
     except (UserError, OSError) as error:
         log(f"weft: note: no report: {error}")
+
+
+# Kinds of runs by the section that only their recipes have. Each module has a class RECIPE and a function
+# `go(run, recipe, control)`, and is imported when such a run is resumed.
+KINDS = {"distill": "weft.distillation.distill", "task": "weft.runs.finetune", "vectors": "weft.runs.word_vectors"}
+OTHERS = "weft.runs.pretrain"
+
+
+def resume(folder: str | os.PathLike[str], *, log: Log = to_logger, progress: ProgressChoice = None) -> Model:
+    """Go on with a run that was broken off; where it had finished, its model."""
+    run = Run(Path(folder))
+    if not run.recipe.is_file():
+        raise UserError(f"{str(folder)!r} is not a run folder: it has no run/recipe.toml")
+    with listening() as stop, run.held(), resumable(run):
+        try:
+            sections = set(tomllib.loads(read_text(run.recipe)))
+        except (ValueError, RecursionError):
+            sections = set()  # read_toml says what is wrong with it
+        if "ladder" in sections:
+            raise UserError(f"{folder}: is a ladder: weft.ladder(out=...) goes on with it")
+        run.tidy()
+        kind = import_module(next((module for section, module in KINDS.items() if section in sections), OTHERS))
+        model: Model = kind.go(run, read_toml(kind.RECIPE, run.recipe), Control(log, progress_of(progress), stop))
+        return model

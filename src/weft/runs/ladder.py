@@ -28,16 +28,14 @@ from weft.errors import UserError, listed, shown
 from weft.files import held, read_text, write_json, write_text
 from weft.metrics.bootstrap import Score
 from weft.progress import Log, ProgressChoice, progress_of, to_logger
-from weft.runs.driver import device_for
+from weft.runs.driver import device_for, resume
 from weft.runs.ladder_page import page_of, value_of
 from weft.runs.ladder_recipe import LadderRecipe, recipe_of, rung_of
 from weft.runs.pretrain import pretrain
 from weft.runs.recipes import Recipe, recipe_values
-from weft.runs.resume import resume
 from weft.tasks.complete import complete
-from weft.tasks.contexts import by_context
 from weft.tasks.model import load, new
-from weft.tasks.perplexity import perplexity
+from weft.tasks.perplexity import by_context, perplexity
 from weft.text.tokenizers.training import learn
 from weft.training.run import Run
 from weft.training.signals import Control, Interrupted, Stop, listening
@@ -143,9 +141,6 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return flat
 
 
-# ------------------------------------------------------------------------------------------------------- preparation
-
-
 def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> None:
     """The text in two parts and one vocabulary: what all rungs share; made once."""
     if place.about.exists():
@@ -233,9 +228,6 @@ def packed(train: str, held_out: str) -> float:
         len(lzma.compress(text.encode(), lzma.FORMAT_RAW, filters=filters)) for text in (train, f"{train}{held_out}")
     ]
     return 8 * (sizes[1] - sizes[0]) / len(held_out.encode())
-
-
-# ---------------------------------------------------------------------------------------------------------- climbing
 
 
 def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[str, Any]:

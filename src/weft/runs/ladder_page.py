@@ -70,11 +70,11 @@ def verdict(results: dict[str, Any]) -> str:
     counted = [rung for rung in rungs if rung["counted"] and "gram" in rung["name"]]
     learned = [rung for rung in rungs if not rung["counted"]]
     if counted and learned:
-        sentences += _against(counted[0], learned[0], results)
+        sentences += _against(counted[0], learned[0])
     return " ".join(sentences)
 
 
-def _against(counted: Rung, learned: Rung, results: dict[str, Any]) -> list[str]:
+def _against(counted: Rung, learned: Rung) -> list[str]:
     """Why counting or learning won."""
     gap = value_of(learned) - value_of(counted)
     epochs = f"{learned['epochs']:.1f} passes over the text ({learned['tokens']:,} tokens)"

@@ -29,6 +29,14 @@ class Rung:
     characters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what differs there, by size
 
 
+def _size(model: Mapping[str, Any], length: int, learning_rate: float, **training: Any) -> dict[str, Any]:
+    return {"model": model, "objective": {"length": length}, "training": {"learning_rate": learning_rate, **training}}
+
+
+def _large(model: Mapping[str, Any], length: int, learning_rate: float, **training: Any) -> dict[str, Any]:
+    return _size(model, length, learning_rate, batch=64, epochs=PASSES, **training)
+
+
 def _counting(order: int) -> Rung:
     return Rung(
         title=f"{order}-gram",
@@ -40,28 +48,15 @@ def _counting(order: int) -> Rung:
 
 
 def _recurrent(family: str, layers: int, title: str, about: str, rates: tuple[float, float]) -> Rung:
-    quiet = {"family": family, "layers": layers}
     return Rung(
         title=title,
         about=about,
         sees="everything before, as far as its state has kept it",
-        model=quiet,
+        model={"family": family, "layers": layers},
         sizes={
-            "tiny": {
-                "model": {"width": 16, "dropout": 0.0},
-                "objective": {"length": 16},
-                "training": {"learning_rate": 1e-2},
-            },
-            "small": {
-                "model": {"width": 256, "dropout": 0.0},
-                "objective": {"length": 64},
-                "training": {"batch": 16, "learning_rate": rates[0]},
-            },
-            "large": {
-                "model": {"width": 512, "dropout": 0.3 if layers == 1 else 0.4},
-                "objective": {"length": 128},
-                "training": {"batch": 64, "learning_rate": rates[1], "weight_decay": 0.01, "epochs": PASSES},
-            },
+            "tiny": _size({"width": 16, "dropout": 0.0}, 16, 1e-2),
+            "small": _size({"width": 256, "dropout": 0.0}, 64, rates[0], batch=16),
+            "large": _large({"width": 512, "dropout": 0.3 if layers == 1 else 0.4}, 128, rates[1], weight_decay=0.01),
         },
     )
 
@@ -89,22 +84,10 @@ RUNGS: dict[str, Rung] = {
         sees="the last few tokens, a fixed number of them",
         model={"family": "mlp"},
         sizes={
-            "tiny": {
-                "model": {"window": 4, "width": 8, "inner": 16},
-                "objective": {"length": 16},
-                "training": {"learning_rate": 1e-2},
-            },
-            "small": {
-                "model": {"window": 10, "width": 32, "inner": 512, "dropout": 0.0},
-                "objective": {"length": 64},
-                "training": {"batch": 16, "learning_rate": 4e-3},
-            },
-            "large": {
-                # A tied table begins small: vectors of rare tokens, which are hardly ever moved, then say little.
-                "model": {"window": 8, "width": 256, "inner": 1024, "dropout": 0.4, "tied": True},
-                "objective": {"length": 128},
-                "training": {"batch": 64, "learning_rate": 1e-3, "epochs": PASSES},
-            },
+            "tiny": _size({"window": 4, "width": 8, "inner": 16}, 16, 1e-2),
+            "small": _size({"window": 10, "width": 32, "inner": 512, "dropout": 0.0}, 64, 4e-3, batch=16),
+            # A tied table begins small: vectors of rare tokens, which are hardly ever moved, then say little.
+            "large": _large({"window": 8, "width": 256, "inner": 1024, "dropout": 0.4, "tied": True}, 128, 1e-3),
         },
         characters={"large": {"model": {"window": 16, "width": 96, "inner": 2048, "dropout": 0.2, "tied": False}}},
     ),
@@ -140,21 +123,13 @@ RUNGS: dict[str, Rung] = {
         sees="all tokens of its context",
         model={"family": "gpt2"},
         sizes={
-            "tiny": {
-                "model": {"size": "1x64", "heads": 2},
-                "objective": {"length": 16},
-                "training": {"learning_rate": 1e-2},
-            },
-            "small": {
-                "model": {"size": "4x128", "heads": 4, "positions": "rotary", **dict.fromkeys(DROPOUTS, 0.0)},
-                "objective": {"length": 128},
-                "training": {"batch": 8, "learning_rate": 4e-3},
-            },
-            "large": {
-                "model": {"size": "6x384", "positions": "rotary", **dict.fromkeys(DROPOUTS, 0.3)},
-                "objective": {"length": 256},
-                "training": {"batch": 64, "learning_rate": 1e-3, "compile": True, "epochs": PASSES},
-            },
+            "tiny": _size({"size": "1x64", "heads": 2}, 16, 1e-2),
+            "small": _size(
+                {"size": "4x128", "heads": 4, "positions": "rotary", **dict.fromkeys(DROPOUTS, 0.0)}, 128, 4e-3, batch=8
+            ),
+            "large": _large(
+                {"size": "6x384", "positions": "rotary", **dict.fromkeys(DROPOUTS, 0.3)}, 256, 1e-3, compile=True
+            ),
         },
         characters={"large": {"model": dict.fromkeys(DROPOUTS, 0.2)}},
     ),

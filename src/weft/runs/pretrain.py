@@ -41,10 +41,9 @@ from weft.tasks.model import Model, load, new
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.plan import Training
-from weft.training.run import Run
-from weft.training.setup import Setup
+from weft.training.run import Run, State
 from weft.training.signals import Control
-from weft.training.state import State
+from weft.training.step import Setup
 
 RECIPE = Recipe  # what `weft.resume` reads
 
@@ -197,7 +196,7 @@ def _tokenizer(
     skipped = Skipped()
     with named_files(recipe.text.files):
         texts = text_of(recipe).read(skipped)
-        tokenizer = vocabulary_for(run, recipe.tokenizer, family, name == "next", texts, control, like=like)
+        tokenizer = vocabulary_for(run.folder, recipe.tokenizer, family, name == "next", texts, control, like)
     log_notes(skipped.lines(), control.log)
     return tokenizer
 
@@ -221,7 +220,9 @@ def text_job(
     aim, name = recipe.objective, recipe.objective.name
     assert name is not None
     device = device_for(recipe.device, recipe.training.threads)
-    length = _length(recipe, model)
+    length, context = aim.length or model.family.row or model.config.context, model.config.context
+    if length > context:
+        raise UserError(f"rows of {length} tokens are longer than the model's context of {context}")
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
     filled = recipe.training.compile or (capture and device.type == "cuda")
     dataset = gather(recipe, name, tokenizer_of(model), length, model.config.begin, control, filled)
@@ -257,14 +258,6 @@ def text_job(
         same=texts_of(dataset),
         announce=lambda state: _announce(run, recipe, model, dataset, setup, state, control.log),
     )
-
-
-def _length(recipe: Recipe, model: LoadedModel) -> int:
-    """Tokens of a row."""
-    length, context = recipe.objective.length or model.family.row or model.config.context, model.config.context
-    if length > context:
-        raise UserError(f"rows of {length} tokens are longer than the model's context of {context}")
-    return int(length)
 
 
 def _feed(recipe: Recipe, dataset: TextDataset) -> Feed:

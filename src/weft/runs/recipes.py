@@ -214,8 +214,6 @@ class Recipe(TrainingRecipe):
     training: Training = Training()
 
 
-# ------------------------------------------------------------------------------------------------------ fine-tuning
-
 # The family that serves a task best from nothing; what is not here needs weights to begin with.
 FROM_SCRATCH = {
     **dict.fromkeys(("classify", "multilabel", "regress"), "cnn"),

@@ -31,9 +31,8 @@ from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learned_words
 from weft.training.log import RunLog, time_left
-from weft.training.run import Run
+from weft.training.run import Begun, Run, State
 from weft.training.signals import Control, Stop
-from weft.training.state import Begun, State
 from weft.vectors.cbow import Cbow
 from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.plan import Learning

@@ -18,15 +18,14 @@ from weft.data.columns import text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, shown
-from weft.metrics.agreement import Ratios
+from weft.metrics.bootstrap import Ratios
 from weft.metrics.classification import best_no_answer
 from weft.metrics.generation import AnswerMetrics, answer_scores
 from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import TAUGHT, Ends
 from weft.tasks.answers import Answer, Choice, Reply
-from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.forward import InputWindows, framing_for, head_outputs, tokenizer_of
-from weft.tasks.teacher_arrays import TeacherArrays
+from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows
+from weft.tasks.forward import InputWindows, framing_for, head_outputs, stripped, tokenizer_of
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces, special_tokens
@@ -73,8 +72,6 @@ class AnswerTask(Task):
     pair_order = "a question, then its context"
     expected = "a tuple of a question and its context, a list of them, or a table with columns question and context"
 
-    # ---------------------------------------------------------------------------------------------------------- data
-
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> AnswerTask:
         cls.check_recipe(work)
@@ -106,9 +103,6 @@ class AnswerTask(Task):
         if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
             return tuple(value)
         raise UserError(f"input {number}: a question and its context is expected")
-
-    def size(self, input: tuple[str, ...]) -> int:
-        return sum(map(len, input))
 
     def to_record(self, example: Example) -> dict[str, Any]:
         answers = [{"text": text, "start": start} for start, text in example.target]
@@ -172,11 +166,7 @@ class AnswerTask(Task):
         return [example.texts[1] for example in examples]
 
     def dataset(
-        self,
-        examples: Sequence[Example],
-        model: LoadedModel,
-        windows: Framing,
-        teacher_outputs: Sequence[TeacherArrays] | None = None,
+        self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
         """Each window is an example of its own, whose answer is its first token where it holds no whole answer."""
         builder, probabilities = ExamplesBuilder(), list[NDArray[np.float32]]()
@@ -206,16 +196,12 @@ class AnswerTask(Task):
             by_row={TAUGHT: np.ones(len(probabilities), dtype=np.float32)},
         )
 
-    # ------------------------------------------------------------------------------------------------------- learning
-
     def objective(self) -> Ends:
         return Ends(self.soft)
 
     def window(self, model: LoadedModel, length: int | None, stride: int | None, long: str) -> Window:
         length = length or min(384, model.config.context)
         return super().window(model, length, stride or max(1, length // 3), long)
-
-    # ------------------------------------------------------------------------------------------------------ answering
 
     def encode(
         self, inputs: Sequence[tuple[str, ...]], tokenizer: Tokenizer, windows: Framing, where: Sequence[str] = ()
@@ -283,8 +269,6 @@ class AnswerTask(Task):
             **prediction.reading,
         )
 
-    # ------------------------------------------------------------------------------------------------------ comparing
-
     averages = True
 
     def is_finite(self, prediction: Prediction) -> bool:
@@ -324,7 +308,7 @@ class AnswerTask(Task):
         """What no answer to anything reaches."""
         return counts[False] / max(1, rows)
 
-    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Any]) -> Prediction:
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Any] = ()) -> Prediction:
         """The answers that any of them gives, by the mean of their probabilities, in logits of this task."""
         places: dict[tuple[int, int], float] = {}
         nothing = 0.0
@@ -347,8 +331,6 @@ class AnswerTask(Task):
         outputs = [each.output for each in self.predict(model, framing_for(model), checked)]
         return [np.array([each.nothing, *(score for score, _, _ in each.spans[:1])]) for each in outputs]
 
-    # -------------------------------------------------------------------------------------------------------- judging
-
     def metrics(self) -> Any:
         return AnswerMetrics()
 
@@ -357,8 +339,7 @@ class AnswerTask(Task):
             metrics.add(self.text(prediction, example.texts[1]), [text for _, text in example.target])
 
     def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> AnswerTask:
-        """Held-out rows decide the threshold of no answer, where some have none, and the temperature with which a
-        probability of 0.8 is right in eight of ten."""
+        """Held-out rows decide the threshold of no answer, where some have none, and the temperature."""
         always = replace(self, threshold=None)
         best = [
             answer_scores(always.text(each, example.texts[1]), [text for _, text in example.target])
@@ -501,10 +482,7 @@ def side_probabilities(outputs: TeacherArrays, side: int, temperature: float) ->
 
 
 def in_window(by_token: NDArray[np.float64], piece: TextWindow) -> NDArray[np.float32]:
-    """What a window has of the probabilities; the rest stands for no answer, so that each side adds up to 1.
-
-    A window that shows only one end of a likely answer holds none of it, as with right answers.
-    """
+    """What a window has of the probabilities; the rest, also of an answer shown in part, stands for no answer."""
     probabilities = np.zeros((len(piece.tokens), 2))
     inside = by_token[piece.cut.start : piece.cut.end]
     total = by_token.sum(0)
@@ -582,12 +560,3 @@ def _spans(ends: NDArray[np.float64], piece: TextWindow) -> list[tuple[float, in
         for number in best.tolist()
         if np.isfinite(scores.flat[number])
     ]
-
-
-def stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """Without the space that some vocabularies count to a word."""
-    while start < end and text[start].isspace():
-        start += 1
-    while end > start and text[end - 1].isspace():
-        end -= 1
-    return start, end

@@ -20,7 +20,8 @@ class Answer:
     @property
     def decision(self) -> Hashable:
         """What two models must agree on: a label, tags, a text; None where there are numbers only."""
-        return None
+        text: str | None = vars(self).get("text")
+        return text
 
     @property
     def numbers(self) -> list[float]:
@@ -29,7 +30,7 @@ class Answer:
 
     def columns(self) -> dict[str, Any]:
         """What it adds to a row of a table, as plain values."""
-        raise NotImplementedError
+        return {"prediction": self.decision}
 
 
 def rounded(probability: float) -> float:
@@ -47,14 +48,20 @@ class Piece:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Written:
+class Wording:
     """A text that a model wrote, and why it ended; `score` is its log-probability by length, as the search has it."""
 
     text: str
-    tokens: tuple[int, ...]
-    finish_reason: Reason
     score: float
     logprob: float
+    finish_reason: Reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Wording):
+    """The same with its tokens."""
+
+    tokens: tuple[int, ...]
     pieces: tuple[Piece, ...] | None = None  # on request
     alignment: tuple[tuple[float, ...], ...] | None = None  # on request: for each token, the part of each source token
 
@@ -65,46 +72,15 @@ class Text(Answer, Written):
 
     best: tuple[Written, ...] = ()
 
-    @property
-    def decision(self) -> str:
-        return self.text
-
-    def columns(self) -> dict[str, Any]:
-        return {"prediction": self.text}
-
 
 @dataclass(frozen=True, kw_only=True)
-class Wording:
-    """One way to write it: `logprob` of the whole, and the `score` that ways are compared by."""
+class Translation(Answer, Wording):
+    """A text written from another."""
 
-    text: str
-    score: float
-    logprob: float
-    finish_reason: Reason
-
-
-@dataclass(frozen=True, kw_only=True)
-class Translation(Answer):
-    """A text written from another, and why it ended.
-
-    `alignments`, where asked for: of each token written, how much of it came from each token read.
-    """
-
-    text: str
-    score: float
-    logprob: float
-    finish_reason: Reason
     best: tuple[Wording, ...]  # this one first
     source_tokens: tuple[str, ...]
     target_tokens: tuple[str, ...]
-    alignments: tuple[tuple[float, ...], ...] | None = None
-
-    @property
-    def decision(self) -> str:
-        return self.text
-
-    def columns(self) -> dict[str, Any]:
-        return {"prediction": self.text}
+    alignments: tuple[tuple[float, ...], ...] | None = None  # on request: of each token written, by token read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,10 +97,6 @@ class Words(Answer):
 
     text: str
     gaps: tuple[tuple[Candidate, ...], ...]
-
-    @property
-    def decision(self) -> str:
-        return self.text
 
     @property
     def numbers(self) -> list[float]:
@@ -241,10 +213,6 @@ class Reply(Answer):
     score: float
     no_answer: float
     best: tuple[Choice, ...]
-
-    @property
-    def decision(self) -> str:
-        return self.text
 
     @property
     def numbers(self) -> list[float]:

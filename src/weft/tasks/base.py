@@ -15,15 +15,20 @@ from numpy.typing import NDArray
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
-from weft.data.columns import find_columns, loose_text
+from weft.data.columns import find_columns, loose_text, text_in
 from weft.errors import UserError, listed, shown
-from weft.metrics.agreement import Ratios
+from weft.metrics.bootstrap import Ratios
 from weft.progress import Log
 from weft.tasks.forward import InputWindows, chunked, framing_for, head_outputs, tokenizer_of, window_for
-from weft.tasks.teacher_arrays import TeacherArrays
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, words_in
+
+Columns = dict[str, str]  # what a file calls the columns of a task
+# The outputs of a teacher for one example, as the cache keeps them: arrays of at least one dimension each; a name that
+# an example lacks comes back as an empty array where others of its shard have it.
+TeacherArrays = Mapping[str, NDArray[Any]]
+TeacherRows = Sequence[TeacherArrays] | None  # for each example, where there is a teacher
 
 
 @dataclass(frozen=True)
@@ -219,7 +224,7 @@ class Task(ABC):
 
     def size(self, input: Any) -> int:
         """Characters of an input, by which inputs are parted into chunks."""
-        return len(input)
+        return len(input) if isinstance(input, str) else sum(map(len, input))
 
     def word_spans(self, example: Example) -> list[Sequence[tuple[int, int]]]:
         """The words of each text, by characters."""
@@ -232,16 +237,12 @@ class Task(ABC):
     def without_target(self, example: Example) -> Example:
         return replace(example, target=None)
 
-    def find_inputs(
-        self, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
-    ) -> dict[str, str]:
+    def find_inputs(self, record: Record, given: Mapping[str, str], note: Log = lambda text: None) -> Columns:
         """What a file calls the columns that a model reads, by its first row."""
         names = self.input_columns(record, given)
         return find_columns(names, {name: given[name] for name in names if name in given}, record, note)
 
-    def partial_columns(
-        self, record: Record, given: Mapping[str, str], note: Callable[[str], None]
-    ) -> tuple[Task, dict[str, str], dict[str, str]]:
+    def partial_columns(self, record: Record, given: Mapping[str, str], note: Log) -> tuple[Task, Columns, Columns]:
         """The columns of inputs, and the same with those of targets: none where a file has no targets."""
         inputs = self.find_inputs(record, given, note)
         task, names = self.columns(record, given)
@@ -313,11 +314,7 @@ class Task(ABC):
         return examples
 
     def dataset(
-        self,
-        examples: Sequence[Example],
-        model: LoadedModel,
-        windows: Framing,
-        teacher_outputs: Sequence[TeacherArrays] | None = None,
+        self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Any:
         """The examples as a source of batches, by the tokens of this model; with soft targets of a teacher."""
         raise NotImplementedError
@@ -381,13 +378,17 @@ class Task(ABC):
     ) -> list[Any]:
         """An answer to each input; `others`: models of the same labels, whose predictions are combined with it."""
         checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
+        if others and not self.combines:
+            raise UserError(
+                f"models for {self.name} do not answer together; those that classify, and those that write, do"
+            )
         parts: list[tuple[Task, LoadedModel]] = [(self, model)]
         parts += [(self._same(other, number), other) for number, other in enumerate(others, 2)]
         answers = []
         for some in chunked(checked, self.size):
             predictions = [task.predict(each, framing_for(each), some) for task, each in parts]
             for input, *same in zip(some, *predictions, strict=True):
-                answers.append(self.answer(self.combine(same) if others else same[0], input, **options))
+                answers.append(self.answer(self.mean_prediction(same) if others else same[0], input, **options))
         return answers
 
     def _same(self, other: LoadedModel, number: int) -> Task:
@@ -406,10 +407,6 @@ class Task(ABC):
     def stream(self, model: LoadedModel, input: Any, **options: Any) -> Any:
         """The answer to one input, piece by piece."""
         raise UserError(f"a model for {self.name} writes nothing that could be streamed")
-
-    def combine(self, predictions: Sequence[Prediction]) -> Prediction:
-        """What several models of this task predict together for one example."""
-        raise UserError(f"models for {self.name} do not answer together; those that classify, and those that write, do")
 
     # ------------------------------------------------------------------------------------------------------ comparing
 
@@ -467,10 +464,11 @@ class Task(ABC):
         """What guessing reaches on rows with these targets."""
         return 0.0
 
-    averages: ClassVar[bool] = False  # `mean_prediction`: the predictions of several models have a mean
+    averages: ClassVar[bool] = False  # `mean_prediction`: the predictions of several models have a mean ...
+    combines: ClassVar[bool] = False  # ... of which one answer can be made
 
-    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task]) -> Prediction:
-        """What several models predict together for one example: the mean of their probabilities."""
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task] = ()) -> Prediction:
+        """What several models, of these tasks, predict together for one example: the mean of their probabilities."""
         raise NotImplementedError
 
     def with_others(self, models: Sequence[LoadedModel]) -> Task | None:
@@ -483,6 +481,8 @@ class Task(ABC):
 
     def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
         """The output of the network for each input, by which an exported model is compared with its source."""
+        if self.writes:
+            return [np.zeros(0) for _ in inputs]  # what it generates is compared instead
         checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
         return [np.asarray(each.output) for each in self.predict(model, framing_for(model), checked)]
 
@@ -550,7 +550,7 @@ class Task(ABC):
 
     def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
         """The outputs of several teachers for one example together."""
-        together = self.combine([teacher_prediction(arrays) for arrays in outputs])
+        together = self.mean_prediction([teacher_prediction(arrays) for arrays in outputs])
         return {"output": np.asarray(together.output, dtype=np.float32)}
 
     def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
@@ -568,6 +568,15 @@ class Task(ABC):
         return (text for example in examples for text in example.texts)
 
 
+def stacked(outputs: Sequence[TeacherArrays], name: str) -> NDArray[Any]:
+    """E ...: the outputs for every example under one name, where all have the same shape."""
+    first = np.asarray(outputs[0][name])
+    array = np.empty((len(outputs), *first.shape), dtype=first.dtype)
+    for number in range(len(outputs)):
+        array[number] = outputs[number][name]
+    return array
+
+
 def teacher_prediction(outputs: TeacherArrays) -> Prediction:
     """The output of a teacher as a prediction again."""
     return Prediction(outputs["output"].astype(np.float64), 0, 0, False)
@@ -582,6 +591,18 @@ class UnsupervisedTask(Task):
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> Task:
         return cls()
+
+    def inputs(self, example: Example) -> str:
+        return example.texts[0]
+
+    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[Task, tuple[str, ...]]:
+        return self, ("text",)
+
+    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
+        return self.read_input(record, columns)
+
+    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
+        return Example((text_in(record, columns["text"]),), None, record.where)
 
 
 def reordered(prediction: Prediction, labels: Sequence[str], order: Sequence[str]) -> Prediction:

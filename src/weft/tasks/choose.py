@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
-from weft.budget import BUDGET, by_budget
+from weft.budget import BUDGET
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of, shown
 from weft.metrics.bootstrap import Bootstrap, Score, share
 from weft.tasks.answers import Chosen, Continuation
 from weft.tasks.base import UnsupervisedTask
-from weft.tasks.scoring import Reading, beginning, surprises, tokenizer_of
+from weft.tasks.perplexity import Reading, beginning, surprises, tokenizer_of
 from weft.text.paths import Patterns
 from weft.text.records import Record, read_records
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -59,13 +59,13 @@ def choose(
     lines = list[_Line]()
     for number, (prompt, some) in enumerate(asked, 1):
         lines += _lines(tokenizer, prompt, some, between, opened.config.context, slide, f"prompt {number}")
-    logprobs = _logprobs(opened, [line.reading for line in lines], budget)
+    logprobs = [-float(each.nats.sum()) for each in surprises(opened, (line.reading for line in lines), budget)]
     after_prior = dict[str, float]()
     if normalize == "prior":
         every = list(dict.fromkeys(choice for _, some in asked for choice in some))
         plain = _lines(tokenizer, prior, every, between, opened.config.context, False, "the prior")
-        prior_logprobs = _logprobs(opened, [line.reading for line in plain], budget)
-        after_prior = dict(zip(every, prior_logprobs, strict=True))
+        priors = surprises(opened, (line.reading for line in plain), budget)
+        after_prior = {choice: -float(each.nats.sum()) for choice, each in zip(every, priors, strict=True)}
     answers, scored = list[Chosen](), iter(zip(lines, logprobs, strict=True))
     for number, (_, some) in enumerate(asked, 1):
         here = list(islice(scored, len(some)))
@@ -131,7 +131,9 @@ def _lines(
 ) -> Iterator[_Line]:
     """A prompt with each of its choices; the tokens of the choice are those that end after the border."""
     before, _ = frame(tokenizer)
-    texts = [f"{prompt}{_space(prompt, choice, between)}{choice}" for choice in choices]
+    spaced = between is None and prompt and not prompt[-1].isspace()
+    spaces = [between or " " * bool(spaced and not choice[0].isspace()) for choice in choices]
+    texts = [f"{prompt}{space}{choice}" for space, choice in zip(spaces, choices, strict=True)]
     for choice, encoded in zip(choices, tokenizer.encode_batch(texts, specials=False), strict=True):
         ids, offsets = encoded.ids, encoded.offsets
         border = next((place for place, (_, end) in enumerate(offsets) if end > len(prompt)), len(ids))
@@ -151,20 +153,6 @@ def _lines(
             )
         tokens = [*head[-room:], *targets[:-1]]
         yield _Line(Reading(tokens, targets), len(head), len(head) > room, crossing)
-
-
-def _space(prompt: str, choice: str, between: str | None) -> str:
-    if between is not None:
-        return between
-    return "" if not prompt or prompt[-1].isspace() or choice[0].isspace() else " "
-
-
-def _logprobs(opened: LoadedModel, readings: Sequence[Reading], budget: int) -> list[float]:
-    """The log of each continuation's chance."""
-    logprobs = list[float]()
-    for batch in by_budget(readings, lambda reading: len(reading.tokens), budget):
-        logprobs += [-float(nats.sum()) for nats in surprises(opened, batch)]
-    return logprobs
 
 
 # ------------------------------------------------------------------------------------------------ questions in files

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,20 +20,74 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of, is_one, number_in, text_in, word_in, words_in_list
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
-from weft.errors import UserError, listed
+from weft.data.tables import FEW
+from weft.errors import UserError, did_you_mean, listed, shown
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
 from weft.metrics.regression import RegressionMetrics
 from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import LOGITS, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
-from weft.tasks.base import Example, Prediction, Task, reordered, teacher_prediction
+from weft.tasks.base import (
+    Example,
+    Prediction,
+    Task,
+    TeacherArrays,
+    TeacherRows,
+    reordered,
+    stacked,
+    teacher_prediction,
+)
 from weft.tasks.forward import InputWindows, pieces_in, tokenizer_of
-from weft.tasks.labels import alike_note, check_labels, in_order, number_of
-from weft.tasks.teacher_arrays import TeacherArrays, stacked
 from weft.text.delimited import folded
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
+
+
+def in_order(labels: Sequence[str]) -> tuple[str, ...]:
+    """Labels in an order that does not hang on the file: numbers by size, words by letters."""
+    if all(re.fullmatch(r"-?\d{1,9}", label) for label in labels):
+        return tuple(sorted(labels, key=lambda label: (int(label), label)))
+    return tuple(sorted(labels))
+
+
+def alike_note(labels: Sequence[str]) -> str | None:
+    """A line about labels that are most likely one label, written in several ways; None where there are none."""
+    ways: dict[str, list[str]] = {}
+    for label in labels:
+        ways.setdefault(" ".join(label.casefold().split()), []).append(label)
+    several = [repr(shown(label)) for same in ways.values() if len(same) > 1 for label in same]
+    if not several:
+        return None
+    return f"labels that differ only in case or spaces are learned as different ones: {listed(several, 6)}"
+
+
+def number_of(label: str, labels: Mapping[str, int], where: str) -> int:
+    """The number of a label; one that is not there is named with the nearest that is."""
+    if label not in labels:
+        raise UserError(
+            f"{where}: label {shown(label)!r} is not one of {listed(labels, 12)}{did_you_mean(label, labels)}"
+        )
+    return labels[label]
+
+
+def check_labels(counts: Counter[str], labels: Sequence[str], where: str) -> None:
+    """Refuse what nothing can be learned from: one label only, or a label that no row has."""
+    empty = [label for label in labels if not counts[label]]
+    if empty:
+        raise UserError(f"{where}: no row has the label {shown(empty[0])!r}, so nothing can be learned about it")
+    if len(counts) == counts.total() >= FEW:
+        raise UserError(f"{where}: each of the {len(counts)} rows has a label of its own; for numbers: --task regress")
+    if counts.total() >= 20 and len(counts) > 0.8 * counts.total():
+        raise UserError(
+            f"{where}: {len(counts):,} different labels for {counts.total():,} rows, such as "
+            f"{shown(next(iter(counts)))!r}: they look like ids; name the column of labels: "
+            "--column label=NAME; for numbers: --task regress"
+        )
+    if len(labels) < 2 and len(counts) < 2:
+        only = f"every row has the label {shown(labels[0])!r}" if labels else "no row has a label"
+        raise UserError(f"{where}: {only}: there is nothing to tell apart")
+
 
 TargetKind = Literal["label", "labels", "value"]
 KINDS: dict[str, TargetKind] = {"multilabel": "labels", "regress": "value"}  # the others have one label
@@ -59,8 +114,6 @@ class TextTask(Task):
     head = "classify"
     linear_baseline = True
     overlap = 0.125
-
-    # ---------------------------------------------------------------------------------------------------------- data
 
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> TextTask:
@@ -143,9 +196,6 @@ class TextTask(Task):
             return tuple(value)  # also for a model of single texts: a published folder does not say which it is
         raise UserError(f"input {number}: {'a pair of texts' if self.pair else 'a text'} is expected")
 
-    def size(self, input: tuple[str, ...]) -> int:
-        return sum(map(len, input))
-
     def to_record(self, example: Example) -> dict[str, Any]:
         return {**dict(zip(("text", "pair"), example.texts, strict=False)), self.kind: example.target}
 
@@ -199,11 +249,7 @@ class TextTask(Task):
         return targets
 
     def dataset(
-        self,
-        examples: Sequence[Example],
-        model: LoadedModel,
-        windows: Framing,
-        teacher_outputs: Sequence[TeacherArrays] | None = None,
+        self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
         targets = self._hard_targets(examples) if teacher_outputs is None else self._soft(examples, teacher_outputs)
         builder = ExamplesBuilder()
@@ -232,8 +278,6 @@ class TextTask(Task):
         targets = np.full((len(examples), *known.shape[1:]), nothing, dtype=known.dtype)
         targets[labeled] = known
         return arrays | {"labeled": labeled.astype(np.float32), "target": targets}
-
-    # ------------------------------------------------------------------------------------------------------- learning
 
     def objective(self) -> Texts:
         return Texts(self.kind, self.outputs, self.words, self.soft)
@@ -264,8 +308,6 @@ class TextTask(Task):
             with torch.no_grad():
                 for parameter, value in zip(moved, before, strict=True):
                     parameter.copy_(value)
-
-    # ------------------------------------------------------------------------------------------------------ answering
 
     def encode(self, inputs: Sequence[tuple[str, ...]], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
         encoded = list(pieces_in(windows, tokenizer, inputs))
@@ -300,7 +342,7 @@ class TextTask(Task):
         powers = np.exp(logits - logits.max())
         return powers / powers.sum()
 
-    def combine(self, predictions: Sequence[Prediction]) -> Prediction:
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task] = ()) -> Prediction:
         """The mean of the values, or of the probabilities, as logits again."""
         if self.kind == "value":
             return replace(predictions[0], output=np.mean([each.output for each in predictions], axis=0))
@@ -308,9 +350,7 @@ class TextTask(Task):
         logits = np.log(mean) - (np.log1p(-mean) if self.kind == "labels" else 0.0)
         return replace(predictions[0], output=logits)
 
-    # ------------------------------------------------------------------------------------------------------ comparing
-
-    averages = True
+    averages = combines = True
 
     def align(self, labels: Sequence[str]) -> TextTask:
         return replace(self, labels=tuple(labels))
@@ -364,14 +404,9 @@ class TextTask(Task):
             best = max(best, 2 * taken / (rows * size + total))
         return best
 
-    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task]) -> Prediction:
-        return self.combine(predictions)
-
     @property
     def unbounded(self) -> bool:  # type: ignore[override]
         return self.kind == "value"
-
-    # -------------------------------------------------------------------------------------------------------- judging
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -439,8 +474,6 @@ class TextTask(Task):
         error = float(np.abs(probabilities - gold).sum())
         return error, {"target": ", ".join(example.target), "prediction": ", ".join(answer.labels), **shown}
 
-    # ------------------------------------------------------------------------------------------------------- teaching
-
     def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> TextTask:
         return replace(self, soft=SoftTargets(settings.temperature, settings.hard))
 
@@ -464,10 +497,7 @@ class TextTask(Task):
 
 
 def rescale(network: Any, scale: float, shift: float) -> None:
-    """Make the head of values give `scale` times its output plus `shift`.
-
-    GPT's head has no bias: there the last norm below it moves by what makes the head give that much more.
-    """
+    """Make the head of values give `scale` times its output plus `shift`; without a bias, by the last norm below it."""
     output = last_linear(network.heads["classify"])
     with torch.no_grad():
         output.weight.mul_(scale)

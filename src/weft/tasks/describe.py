@@ -14,19 +14,16 @@ from weft.checkpoint.card import Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import text_in
-from weft.data.examples import Sequences, TextSide, VectorSide
+from weft.data.examples import Sequences, VectorSide
 from weft.errors import UserError
-from weft.generation.decoding import Ensemble
 from weft.generation.options import SAMPLING, options_of
 from weft.progress import Log
 from weft.tasks.answers import Text
 from weft.tasks.base import Example, Prediction
-from weft.tasks.complete import generator_of
+from weft.tasks.complete import VectorInputs, asked_of, check_length, generator_of, vector_in
 from weft.tasks.generation import TextGenerator, check_beam_size
-from weft.tasks.seq2seq import CHUNK, SequenceTask, chrf_near, end_of, too_long
-from weft.tasks.teacher_arrays import TeacherArrays
-from weft.tasks.translate import together, writer_of
-from weft.tasks.vector_inputs import VectorInputs, check_length, limit_for, vector_in, vectors_of
+from weft.tasks.seq2seq import SequenceTask, chrf_near
+from weft.tasks.translate import decoder_of, together
 from weft.text.records import Record
 from weft.text.windows import Framing
 
@@ -46,19 +43,13 @@ def describe(
     Default: a beam of 3, unless a sampling option is given; twice as many tokens as the longest training text had.
     """
     generator, chosen = describer_of(opened, others), options_of(options)
-    features = vectors_of(opened, vectors)
+    begins, limits, sources = asked_of(opened, vectors)
     if chosen.beam_size is None and not chosen.given(SAMPLING):
         chosen = replace(chosen, beam_size=min(max(BEAM, chosen.n), opened.config.vocabulary))
     check_beam_size(chosen.beam_size or 1, opened.config.vocabulary)
     if chosen.max_tokens is not None and chosen.max_tokens < 1:
         raise UserError(f"max_tokens must be at least 1, not {chosen.max_tokens}")
-    return generator.write(
-        [[opened.config.begin]] * len(features),
-        chosen,
-        max_tokens=limit_for(opened),
-        sources=[[vector] for vector in features],
-        on_progress=on_progress,
-    )
+    return generator.write(begins, chosen, max_tokens=limits, sources=sources, on_progress=on_progress)
 
 
 def describer_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> TextGenerator:
@@ -69,11 +60,8 @@ def describer_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> Tex
         if not other.family.numbers or other.config.features != opened.config.features:
             raise UserError(f"model {number} does not read the vectors of the first: they cannot write together")
     together(opened, others)
-    networks: list[Any] = [opened.network, *(other.network for other in others)]
-    decoder: Any = networks[0] if len(networks) == 1 else Ensemble(networks)
-    return replace(
-        generator_of(opened), decoder=decoder, context=min(each.config.context for each in (opened, *others))
-    )
+    context = min(each.config.context for each in (opened, *others))
+    return replace(generator_of(opened), decoder=decoder_of(opened, others), context=context)
 
 
 @dataclass(frozen=True)
@@ -87,8 +75,6 @@ class DescribeTask(VectorInputs, SequenceTask):
     whole_groups = True
     independent = False  # row n draws from seed + n
     default_metric = "bleu"
-
-    # ---------------------------------------------------------------------------------------------------------- data
 
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> DescribeTask:
@@ -144,41 +130,18 @@ class DescribeTask(VectorInputs, SequenceTask):
     def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> SequenceTask:
         raise UserError("a model that writes from vectors does not teach")
 
-    def dataset(
-        self,
-        examples: Sequence[Example],
-        model: LoadedModel,
-        windows: Framing,
-        teacher_outputs: Sequence[TeacherArrays] | None = None,
-    ) -> Sequences:
-        """Texts that are longer than the model can write are left out, with a note."""
+    def sources(self, examples: Sequence[Example], model: LoadedModel) -> list[Any]:
         self._check_features(model)
-        writer, long = writer_of(model), list[tuple[int, Example]]()
-        end = end_of(writer)
-        vectors, written = list[Any](), list[list[int]]()
-        for first in range(0, len(examples), CHUNK):
-            some = examples[first : first + CHUNK]
-            texts = writer.ids([example.target for example in some], specials=False)
-            for example, text in zip(some, texts, strict=True):
-                if len(text) + 1 > windows.length:
-                    long.append((len(text) + 1, example))
-                    continue
-                vectors.append(self.inputs(example))
-                written.append([*text, end])
-        if not written:
-            raise UserError(f"all {len(examples):,} texts are longer than the {windows.length} tokens of the context")
-        notes = (too_long(long, windows.length),) if long else ()
-        return Sequences(
-            VectorSide(np.stack(vectors)), TextSide.of(written), model.config.begin, windows.length, notes=notes
-        )
+        return [[self.inputs(example)] for example in examples]
+
+    def read_side(self, sources: list[Any]) -> VectorSide:
+        return VectorSide(np.stack([vector for (vector,) in sources]))
 
     def _check_features(self, model: LoadedModel) -> None:
         """Refuse a model for other vectors than the rows have."""
         rows, features = self.features, model.config.features
         if rows != features:
             raise UserError(f"the rows have vectors of {rows} numbers, the model takes {features}")
-
-    # ------------------------------------------------------------------------------------------------------- learning
 
     def network_settings(self) -> dict[str, Any]:
         return {"features": self.features}
@@ -200,16 +163,12 @@ class DescribeTask(VectorInputs, SequenceTask):
 
     comparable = False
 
-    # ------------------------------------------------------------------------------------------------------ answering
-
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return describe(model, inputs, **options)
 
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
         texts = describe(model, inputs, beam_size=self.beam_size, others=self.others)
         return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
-
-    # -------------------------------------------------------------------------------------------------------- judging
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         metrics.written.add([each.output.text for each in predictions], [example.target for example in examples])

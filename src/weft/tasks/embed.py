@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -16,19 +16,14 @@ from torch import Tensor
 from weft.budget import by_budget
 from weft.checkpoint.card import POOLINGS, Card, Window
 from weft.checkpoint.folder import LoadedModel
-from weft.data.columns import text_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, did_you_mean, one_of, shown
-from weft.metrics.agreement import VectorAgreement, cosine
-from weft.metrics.vectors import SimilarityMetrics
+from weft.metrics.vectors import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Vector
-from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
-from weft.tasks.forward import tokenizer_of
-from weft.tasks.output_checks import check_finite
-from weft.tasks.teacher_arrays import TeacherArrays, stacked
-from weft.text.records import Record
+from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
+from weft.tasks.forward import check_finite, evaluating, tokenizer_of
 from weft.text.windows import Framing, TextWindow, frame, pieces
 
 Pooling = Literal["mean", "first", "max"]
@@ -152,12 +147,8 @@ class Embedder:
             if not tokens and not extra:
                 raise UserError(f"text {number} is empty, and this model puts no tokens around a text")
         windows = [pieces(self.framing, tokens) for tokens in ids]
-        training = self.network.training
-        self.network.eval()  # whoever asks in the middle of training wants no dropout
-        try:
+        with evaluating(self.network):
             vectors = self._pooled(windows)
-        finally:
-            self.network.train(training)
         if self.normalize:
             vectors = torch.nn.functional.normalize(vectors)
         vectors = check_finite(self.opened, vectors.float())
@@ -243,18 +234,6 @@ class EmbedTask(VectorTask):
     def objective(self) -> TextVectors:
         return TextVectors(self.pooling)
 
-    def inputs(self, example: Example) -> str:
-        return example.texts[0]
-
-    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[EmbedTask, tuple[str, ...]]:
-        return self, ("text",)
-
-    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return self.read_input(record, columns)
-
-    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return Example((text_in(record, columns["text"]),), None, record.where)
-
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
         """The vector of each text, as `weft embed` makes it."""
         embedded = Embedder(model, pooling=self.pooling, normalize=self.normalize).vectors(inputs)
@@ -267,14 +246,9 @@ class EmbedTask(VectorTask):
     def to_card(self, card: Card) -> Card:
         return replace(card, pooling=self.pooling, normalize=self.normalize)
 
-    # ------------------------------------------------------------------------------------------------------ comparing
-
     comparable = True
     averages = True
-
-    @property
-    def chance_metric(self) -> None:
-        return None
+    chance_metric = None
 
     def key(self, prediction: Prediction) -> Hashable:
         return tuple(np.round(prediction.output.astype(np.float64), 6).tolist())
@@ -293,13 +267,11 @@ class EmbedTask(VectorTask):
         one, two = prediction.output, other.output
         return f"cosine {cosine(one, two):.4f}" if len(one) == len(two) else "cosine -"
 
-    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task]) -> Prediction:
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task] = ()) -> Prediction:
         """Vectors side by side, each of length 1: their cosine is the mean of the cosines."""
         parts = [each.output.astype(np.float64) for each in predictions]
         units = [part / max(float(np.linalg.norm(part)), 1e-12) for part in parts]
         return replace(predictions[0], output=np.concatenate(units) / math.sqrt(len(units)))
-
-    # -------------------------------------------------------------------------------------------------------- judging
 
     def metrics(self) -> SimilarityMetrics:
         return SimilarityMetrics()
@@ -308,15 +280,8 @@ class EmbedTask(VectorTask):
         for prediction, example in zip(predictions, examples, strict=True):
             metrics.add(prediction.output, example.target)
 
-    # ------------------------------------------------------------------------------------------------------- teaching
-
     def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> EmbedTask:
         return self
-
-    def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
-        """Side by side, each of length 1: their cosine is then the mean of the teachers' cosines."""
-        parts = [each["output"] / max(float(np.linalg.norm(each["output"])), 1e-12) for each in outputs]
-        return {"output": (np.concatenate(parts) / np.sqrt(len(parts))).astype(np.float32)}
 
     def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
         return replace(example, target=outputs["output"])
@@ -325,11 +290,7 @@ class EmbedTask(VectorTask):
         return replace(self, directions=Directions.of(outputs))
 
     def dataset(
-        self,
-        examples: Sequence[Example],
-        model: LoadedModel,
-        windows: Framing,
-        teacher_outputs: Sequence[TeacherArrays] | None = None,
+        self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
         assert teacher_outputs is not None, "vectors are learned from a teacher alone"
         directions = self.directions or Directions.of(teacher_outputs)
@@ -367,8 +328,7 @@ class Directions:
     """The principal directions of the teacher's vectors of all texts, and how much lies in each.
 
     A student with shorter vectors learns the teacher's rotated and truncated so that as much as possible of all
-    products between texts is left (Eckart and Young, 1936). So nothing has to be learned beside the student, and the
-    target of a text does not depend on the others in its batch.
+    products between texts is left (Eckart and Young, 1936).
     """
 
     basis: NDArray[np.float64]  # width width: a direction in each column, those first in which most lies

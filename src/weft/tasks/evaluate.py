@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build
-from weft.data.tables import Table, examples_of, long_note
+from weft.data.tables import examples_of, long_note
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.metrics.bootstrap import Score, WorstRows
@@ -31,12 +31,8 @@ MAX_EVALUATION = 256 * MEGABYTE  # bytes of evaluation.json
 LOOKED_AT = 300  # rows, to see whether the two sides of pairs are swapped
 MATRIX = 40  # labels; of more, the most frequent confusions are listed instead of drawn
 LISTED = 20  # confusions in that list
-SHOWN = {
-    "target": "true",
-    "prediction": "predicted",
-    "near": "similarity",
-    "where": "row",
-}  # names of what mistakes hold
+SHOWN = {"target": "true", "prediction": "predicted", "near": "similarity", "where": "row"}  # what mistakes hold
+SCORES_HEADER = ["score", "value", "95 % from", "to"]
 LONGEST = 100_000  # characters of one text on a page; what is longer is truncated, and the page says so
 
 
@@ -89,21 +85,11 @@ class Evaluation:
 
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         """Title, header and rows of every table."""
-        tables = [
-            (
-                "Scores",
-                ["score", "value", "95 % from", "to"],
-                [[n, f"{s.value:.4f}", f"{s.low:.4f}", f"{s.high:.4f}"] for n, s in self.scores.items()],
-            )
-        ]
-        if self.by_label:
-            header = list(self.by_label[0])
-            rows = [[cell(row[name]) for name in header] for row in self.by_label]
-            tables.append(("By label", header, rows))
-        if self.by_length:
-            header = list(self.by_length[0])
-            rows = [[cell(row[name]) for name in header] for row in self.by_length]
-            tables.append(("By words of the source", header, rows))
+        rows = [[name, *(f"{value:.4f}" for value in (s.value, s.low, s.high))] for name, s in self.scores.items()]
+        tables = [("Scores", SCORES_HEADER, rows)]
+        for title, part in (("By label", self.by_label), ("By words of the source", self.by_length)):
+            if part:
+                tables.append((title, *cells(part)))
         if 2 <= len(self.labels) <= MATRIX and self.confusion:
             rows = [[name, *(f"{n:,}" for n in line)] for name, line in zip(self.labels, self.confusion, strict=True)]
             tables.append(("Right label by row, taken for by column", ["", *self.labels], rows))
@@ -257,14 +243,7 @@ def evaluate(
     looked = islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT)
     if opened.card.profiles and (note := task.swap_note(list(looked), where)):
         warnings.warn(note, stacklevel=2)
-    return _evaluated(task, opened, files, needed, log, progress)
-
-
-def _evaluated(
-    task: Task, opened: LoadedModel, files: Table, needed: Sequence[str], log: Log, progress: ProgressChoice
-) -> Evaluation:
-    """The rows of files, read one by one and evaluated."""
-    where, skipped, framing, normalization = files.name, Skipped(), framing_for(opened), task.normalization()
+    skipped, framing, normalization = Skipped(), framing_for(opened), task.normalization()
 
     def read(record: Record, columns: Mapping[str, str]) -> Example:
         example = task.read(record, columns)
@@ -308,38 +287,31 @@ def evaluation_of(
 
 def evaluation_parts(evaluation: Evaluation) -> list[str]:
     """What a page shows of an evaluation, each part a section."""
-    intro = paragraph(f"{evaluation.data}: {evaluation.reading}") + (
-        paragraph(evaluation.signature) if evaluation.signature else ""
-    )
-    parts = [heading("Scores") + intro + scores_table(evaluation)]
+    intro = paragraph(f"{evaluation.data}: {evaluation.reading}")
+    intro += paragraph(evaluation.signature) if evaluation.signature else ""
+    scores = [[name, *map(figure, (s.value, s.low, s.high))] for name, s in evaluation.scores.items()]
+    parts = [heading("Scores") + intro + table_of(SCORES_HEADER, scores)]
     if evaluation.points:
         parts.append(heading("Predicted against true") + scatter(evaluation.points))
     if len(evaluation.labels) >= 2 and evaluation.confusion:
         parts.append(heading("Confusion") + confusion(evaluation.labels, evaluation.confusion))
     if evaluation.by_label:
-        parts.append(heading("By type" if evaluation.task == "tag" else "By label") + rows_table(evaluation.by_label))
+        title = "By type" if evaluation.task == "tag" else "By label"
+        parts.append(heading(title) + table_of(*cells(evaluation.by_label)))
     if evaluation.by_length:
-        parts.append(heading("By words of the source") + rows_table(evaluation.by_length))
+        parts.append(heading("By words of the source") + table_of(*cells(evaluation.by_length)))
     if evaluation.worst:
         parts.append(heading("Worst mistakes") + "".join(map(mistake, evaluation.worst)))
     return parts
 
 
-def scores_table(evaluation: Evaluation) -> str:
-    """Every score with the 95 % confidence interval."""
-    rows = [[name, figure(s.value), figure(s.low), figure(s.high)] for name, s in evaluation.scores.items()]
-    return table_of(["score", "value", "95 % from", "to"], rows)
+def cells(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Header and cells of rows that are dictionaries of the same keys."""
 
+    def cell(value: Any) -> str:
+        return figure(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
 
-def rows_table(rows: Sequence[dict[str, Any]]) -> str:
-    """Rows that are dictionaries of the same keys."""
-    header = list(rows[0])
-    return table_of(header, [[cell(row[name]) for name in header] for row in rows])
-
-
-def cell(value: Any) -> str:
-    """A number or a text as tables show it."""
-    return figure(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    return list(rows[0]), [[cell(row[name]) for name in rows[0]] for row in rows]
 
 
 def figure(value: float) -> str:

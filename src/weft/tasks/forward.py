@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -13,11 +15,46 @@ from torch import Tensor
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
-from weft.errors import UserError
+from weft.errors import NotFinite, UserError, shown
+from weft.models.ngram import UNSEEN, UnseenContext
 from weft.nn.rows import Batch, Rows
-from weft.tasks.output_checks import check_finite
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, framing_of, left_out, pieces, special_tokens
+
+
+def check_finite(opened: LoadedModel, values: Tensor) -> Tensor:
+    """The logits, vectors or log-probabilities themselves, if none of them is NaN or infinite."""
+    if not bool(values.isfinite().all()):
+        raise NotFinite(opened.folder)
+    return values
+
+
+def check_numbers(opened: LoadedModel, values: Tensor) -> Tensor:
+    """As `check_finite`, for a model that may rule a token out: infinity is then an answer, and NaN is none."""
+    if bool(values.isnan().any()):
+        raise NotFinite(opened.folder)
+    return values
+
+
+@contextmanager
+def naming(folder: Path | None) -> Iterator[None]:
+    """Name the folder of the model whose search has met what is not a number."""
+    try:
+        yield
+    except NotFinite:
+        raise NotFinite(folder) from None
+
+
+@contextmanager
+def unseen_in_words(opened: LoadedModel) -> Iterator[None]:
+    """An error about tokens becomes one about words."""
+    try:
+        yield
+    except UnseenContext as error:
+        tokenizer = opened.tokenizer
+        words = None if tokenizer is None else " ".join(tokenizer.token(token) or "?" for token in error.tokens)
+        raise UserError(str(error) if words is None else f"the context {shown(words, 200)!r} {UNSEEN}") from None
+
 
 T = TypeVar("T")
 CHUNK = 256  # examples that are held at a time
@@ -29,6 +66,17 @@ ON_GPU = 8 * BUDGET  # tokens in one pass there: launching kernels takes longer 
 def chunked(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     """The items in order, so many at a time as can be held in any memory."""
     return by_budget(items, lambda item: max(size(item), CHARACTERS // CHUNK), CHARACTERS)
+
+
+@contextmanager
+def evaluating(network: Any) -> Iterator[None]:
+    """Without dropout, also in the middle of training."""
+    training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(training)
 
 
 def tokenizer_of(opened: LoadedModel) -> Tokenizer:
@@ -129,3 +177,12 @@ def head_outputs(model: LoadedModel, windows: InputWindows, head: str, by_token:
     flat = [piece for pieces in windows.pieces for piece in pieces]
     logits = iter(through(model, windows.framing, flat, lambda h, b: network.logits(head, h, b.rows), by_token))
     return [[next(logits).numpy() for _ in pieces] for pieces in windows.pieces]
+
+
+def stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    """A span without the space around it."""
+    while start < end and text[start].isspace():
+        start += 1
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    return start, end

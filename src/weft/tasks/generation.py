@@ -17,7 +17,7 @@ from weft.generation.sampling import Rules, Sampling
 from weft.generation.search import Beam, generate, generate_steps
 from weft.nn.rows import Source
 from weft.tasks.answers import Piece, Text, Written
-from weft.tasks.output_checks import naming
+from weft.tasks.forward import naming
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 ROWS = 128  # completions that are generated side by side
@@ -72,15 +72,12 @@ class TextGenerator:
         prompts: Sequence[Sequence[int]],
         options: GenerationOptions,
         *,
-        max_tokens: int | Sequence[int] | None = None,
+        max_tokens: int | Sequence[int | None] | None = None,
         sources: Sequence[Source] | None = None,
         on_progress: Callable[[int], None] | None = None,
         rows: int | None = None,
     ) -> list[Text]:
-        """A text for each prompt; `sources` are what an encoder-decoder reads, `rows` how many go side by side.
-
-        `max_tokens` (one number, or one per prompt) is used where the options have none.
-        """
+        """A text for each prompt; `sources`: what an encoder-decoder reads; `max_tokens`: if the options have none."""
         search, seeds, answers = search_of(options), options.seeds(len(prompts)), list[Text]()
         rows = rows or max(1, ROWS // (options.beam_size or options.n))
         limit = max_tokens if options.max_tokens is None else options.max_tokens
@@ -101,12 +98,7 @@ class TextGenerator:
         return answers
 
     def stream(
-        self,
-        prompt: Sequence[int],
-        options: GenerationOptions,
-        *,
-        max_tokens: int | None = None,
-        source: Source | None = None,
+        self, prompt: Sequence[int], options: GenerationOptions, max_tokens: int | None, source: Source | None = None
     ) -> Stream:
         """A text piece by piece, in whole characters."""
         search = search_of(options)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
@@ -23,6 +25,8 @@ from weft.checkpoint.locate import find_folder
 from weft.checkpoint.outline import measure
 from weft.checkpoint.save import save_folder
 from weft.config import changed
+from weft.data.table_writer import PartialTable
+from weft.data.tables import Table
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here
 from weft.nn.rows import Batch
@@ -31,15 +35,17 @@ from weft.tasks.answers import Answer
 from weft.tasks.base import Prediction, Task
 from weft.tasks.classify import TextTask
 from weft.tasks.evaluate import Evaluation, evaluate
-from weft.tasks.forward import batches, framing_for, tokenizer_of
+from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.generation import Stream
-from weft.tasks.inputs import inputs_in_call
 from weft.tasks.registry import task_class, task_for
+from weft.tasks.rows import Row, inputs_in_call, rows_of
+from weft.text.paths import digest_of
+from weft.text.row_problems import Skipped
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
 
-CHUNK = 256  # inputs between two states of a progress bar
+CHUNK = 256  # inputs that are answered, and rows that are read, at a time
 
 
 class Model:
@@ -90,16 +96,6 @@ class Model:
         """The task with the labels and settings of this model."""
         return task_for(self.opened, self.task)
 
-    @contextmanager
-    def evaluating(self) -> Iterator[None]:
-        """Without dropout, also in the middle of training."""
-        training = self.network.training
-        self.network.eval()
-        try:
-            yield
-        finally:
-            self.network.train(training)
-
     @overload
     def __call__(self, texts: str | tuple[str, str], /, **options: Any) -> Answer: ...
     @overload
@@ -124,7 +120,7 @@ class Model:
         inputs, one = inputs_in_call(self, texts, columns)
         if not inputs:
             return []
-        with self.evaluating():
+        with evaluating(self.network):
             answers = self._answers(inputs, progress_of(progress), _with_others(options))
         return answers[0] if one else answers
 
@@ -149,7 +145,7 @@ class Model:
         task = self.task_object
         inputs, _ = inputs_in_call(self, texts, columns)
         checked = [task.check_input(number, value) for number, value in enumerate(inputs, 1)]
-        with self.evaluating():
+        with evaluating(self.network):
             return task.predict(self.opened, framing_for(self.opened), checked) if checked else []
 
     def logits(self, texts: str | Sequence[Any], /) -> list[Tensor]:
@@ -198,7 +194,7 @@ class Model:
         for number, pieces in enumerate(windows.pieces, 1):
             if len(pieces) > 1:
                 raise UserError(f"text {number} is longer than a window of {framing.length} tokens")
-        with self.evaluating(), torch.inference_mode():
+        with evaluating(self.network), torch.inference_mode():
             for pieces in windows.pieces:
                 for _, batch in batches(pieces, self.opened.device, framing.segments and task.pair):
                     layers: list[Tensor] | None = [] if states else None
@@ -217,7 +213,7 @@ class Model:
         """
         if not task_class(self.task).supervised:
             raise UserError(f"a model for {self.task} is not judged by rows; finetune it for a task first")
-        with self.evaluating():
+        with evaluating(self.network):
             return evaluate(self.opened, self.task, data, **_with_others(options))
 
     def fit(self, data: Any = None, **recipe: Any) -> Model:
@@ -402,3 +398,41 @@ def vocabularies_of(
         if config.tied == "all":
             fields["tied"] = "decoder"
     return fields
+
+
+def answered(model: Model, rows: Iterable[Row], others: Sequence[Model] = ()) -> list[tuple[Row, Any]]:
+    """Some rows with their answers; None for a row that has none."""
+    rows = list(rows)
+    inputs = [row.input for row in rows if row.problem is None]
+    options = {"others": others} if others else {}
+    answers = iter(model(inputs, **options) if inputs else [])
+    return [(row, next(answers) if row.problem is None else None) for row in rows]
+
+
+def source_of(folders: Sequence[str], data: Table, online: bool = False) -> dict[str, str]:
+    """What predictions depend on, for a partial table to be continued: models, data and version."""
+    models = hashlib.sha256()
+    for name in folders:
+        folder = find_folder(name, online)
+        paths = [path for path in folder.rglob("*") if "run" not in path.relative_to(folder).parts and path.is_file()]
+        for path in sorted(paths):
+            models.update(json.dumps(str(path.relative_to(folder))).encode() + digest_of(path))
+    return {"model": models.hexdigest(), "data": data.hash(), "version": VERSION}
+
+
+def predict_table(
+    model: Model,
+    data: Table,
+    table: PartialTable,
+    skipped: Skipped,
+    others: Sequence[Model] = (),
+    on_chunk: Callable[[Sequence[tuple[Row, Any]]], None] = lambda chunk: None,
+) -> dict[str, str]:
+    """Write all rows with their predictions, after those that the partial table has; names of the added columns."""
+    empty = dict.fromkeys(model.task_object.prediction_columns)
+    rows: Iterator[Row] = islice(rows_of(model, data, skipped), table.count, None)
+    while some := list(islice(rows, CHUNK)):
+        chunk = answered(model, some, others)
+        table.add((row.values, empty if answer is None else answer.columns()) for row, answer in chunk)
+        on_chunk(chunk)
+    return table.finish()

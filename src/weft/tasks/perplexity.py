@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import math
 import re
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
+from weft.data.batching import every_example
+from weft.data.masking import shift
+from weft.data.rows import Frame, Framed, held_out
+from weft.data.shards import Corpus, Places
 from weft.errors import UserError, one_of
-from weft.metrics.bootstrap import Bootstrap, Floats, Score, interval
-from weft.tasks.scoring import Reading, beginning, carried_surprises, surprises, tokenizer_of
+from weft.metrics.bootstrap import Bootstrap, Floats, Ratios, Score, interval
+from weft.nn.heads import in_full
+from weft.nn.rows import Ragged
+from weft.objectives.language import StreamStates
+from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
+from weft.tasks.forward import check_finite, check_numbers
 from weft.text.detokenizers import DETOKENIZERS
 from weft.text.paths import Patterns, find_files
 from weft.text.plain_text import DOCUMENTS
@@ -25,6 +36,111 @@ from weft.text.records import read_texts
 from weft.text.rows import SUFFIXES
 from weft.text.sources import TextSource, open_sources, read_lines
 from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.windows import Framing, frame
+
+SCORES = 1 << 24  # scores of words that are held at once: the table of all words is wide
+NO_TOKENS = torch.zeros(0, dtype=torch.int64)
+
+
+class Reading(NamedTuple):
+    """Tokens to read, and those to foresee: after each of the last of them, or at places where they were hidden."""
+
+    tokens: list[int]
+    targets: list[int]
+    document: int = 0
+    places: list[int] | None = None
+
+
+class Surprise(NamedTuple):
+    """How little a model expected the targets of a reading."""
+
+    reading: Reading
+    nats: Tensor  # -log of the chance of each target (float64, on the CPU)
+    best: Tensor  # the likeliest token at each place; empty where a model scores single tokens only
+
+
+def tokenizer_of(opened: LoadedModel) -> Tokenizer:
+    """The tokenizer of a model that writes on from what it has read; an error for any other model."""
+    if opened.family.reads:
+        raise UserError(
+            f"this {opened.family.name} model reads one text and writes another; "
+            "a model that writes on, such as gpt2, is needed"
+        )
+    if not opened.family.speaks or "words" not in opened.heads:
+        raise UserError(f"this {opened.family.name} model does not generate text: it has no language model head")
+    if opened.tokenizer is None:
+        raise UserError("this model folder has no tokenizer, so it reads and writes no text")
+    return opened.tokenizer
+
+
+def beginning(tokenizer: Tokenizer) -> list[int]:
+    """What stands before the first token of a text: what the tokenizer puts there, else the token that parts texts."""
+    before, _ = frame(tokenizer)
+    begin = tokenizer.id_of("start")
+    begin = tokenizer.id_of("end") if begin is None else begin
+    return before or ([] if begin is None else [begin])
+
+
+def surprises(opened: LoadedModel, readings: Iterable[Reading], budget: int = BUDGET) -> Iterator[Surprise]:
+    """How little a model expected the targets of each reading, in passes of bounded size."""
+    for batch in by_budget(readings, lambda reading: len(reading.tokens), budget):
+        yield from _surprises(opened, batch)
+
+
+@torch.inference_mode()
+def _surprises(opened: LoadedModel, readings: Sequence[Reading]) -> list[Surprise]:
+    if opened.network.SCORES_TEXTS:  # an engine that hands out no states, but scores whole texts by itself
+        logprobs = opened.network.text_logprobs([[*each.tokens, *each.targets[-1:]] for each in readings])
+        parts = [chances[len(chances) - len(each.targets) :] for chances, each in zip(logprobs, readings, strict=True)]
+        nats = [check_finite(opened, -torch.tensor(part, dtype=torch.float64)) for part in parts]
+        return [Surprise(*pair, NO_TOKENS) for pair in zip(readings, nats, strict=True)]
+    device = opened.device
+    ragged = Ragged.of([reading.tokens for reading in readings], device)
+    hidden = opened.network(ragged.tokens, ragged.rows)
+    places = list[int]()  # words are scored only where something is asked for
+    for start, (tokens, targets, _, own) in zip(ragged.rows.firsts().tolist(), readings, strict=True):
+        own = list(range(len(tokens) - len(targets), len(tokens))) if own is None else own
+        places += [start + place for place in own]
+    targets = [target for reading in readings for target in reading.targets]
+    asked = (torch.tensor(numbers, dtype=torch.int64, device=device) for numbers in (places, targets))
+    losses, best = _nats(opened, hidden, *asked)
+    sizes = [len(reading.targets) for reading in readings]
+    bests = torch.split(best, sizes) if len(best) else [NO_TOKENS] * len(sizes)
+    return list(map(Surprise, readings, torch.split(losses, sizes), bests))
+
+
+def _nats(opened: LoadedModel, hidden: Tensor, places: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """-log of the chance of a target at each of these places, in nats, and the likeliest token there."""
+    network: Any = opened.network
+    if network.SCORES_TARGETS:  # it knows the chance of one word without those of all others
+        return check_numbers(opened, -network.target_logprobs(hidden[places], targets).double().cpu()), NO_TOKENS
+    most, losses, best = max(1, SCORES // opened.heads["words"]), list[Tensor](), list[Tensor]()
+    for some, wanted in zip(torch.split(places, most), torch.split(targets, most), strict=True):
+        scores = in_full(network.words(hidden[some]))
+        losses.append((scores.logsumexp(-1) - scores.gather(1, wanted[:, None]).squeeze(1)).double().cpu())
+        best.append(scores.argmax(-1).cpu())
+    return check_finite(opened, torch.cat(losses)), torch.cat(best)
+
+
+@torch.inference_mode()
+def carried_surprises(opened: LoadedModel, ids: Places, budget: int) -> tuple[int, Tensor]:
+    """The streams that a recurrent network reads, as in training, and the nats of each token but the first."""
+    network: Any = opened.network
+    places = Corpus([np.arange(len(ids), dtype=np.uint32)], np.array([0, len(ids)]), None, "")
+    source = held_out(Framed(places, Frame()))  # whose tokens are the places of the true ones
+    memory = StreamStates(source.streams).lay_out(network)
+    memory.after = memory.before  # each pass goes on from the one before
+    tokens, nats = torch.from_numpy(ids).to(opened.device), torch.zeros(len(ids) - 1, dtype=torch.float64)
+    for batch in every_example(source, shift, budget):
+        on_device = batch.to(opened.device)
+        streams, wanted = on_device.targets["streams"], on_device.targets["words"]
+        carried = memory.take(streams)
+        hidden = network(tokens[on_device.tokens], on_device.rows, carried=carried)
+        memory.put(streams, carried)
+        here = torch.arange(len(wanted), device=opened.device)
+        nats[batch.targets["words"] - 1], _ = _nats(opened, hidden, here, tokens[wanted])
+    return source.streams, nats
+
 
 LONG = 2048  # tokens of a window, unless said, of a model that reads texts of any length
 BLOCK = 64  # neighboring tokens that count as one example of the interval: what is near hangs together
@@ -172,11 +288,9 @@ def perplexity(
             windows, nats = carried_surprises(opened, np.array(ids, dtype=np.int64), budget)
             add(0, nats)
     else:
-        readings = tokens.readings(documents, length, stride)
-        for batch in by_budget(readings, lambda reading: len(reading.tokens), budget):
-            windows += len(batch)
-            for reading, nats in zip(batch, surprises(opened, batch), strict=True):
-                add(reading.document, nats)
+        for reading, nats, _ in surprises(opened, tokens.readings(documents, length, stride), budget):
+            windows += 1
+            add(reading.document, nats)
     block.close(sums)
     if not sums.examples:
         raise UserError(f"no token to foresee: the text is {'too short' if tokens.read.bytes else 'empty'}")
@@ -354,3 +468,123 @@ def _lines_of(source: TextSource) -> Iterator[str]:
         if fault:
             raise fault
         yield f"{text}\n"
+
+
+CONTEXTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+WORK = 1 << 19  # tokens that are read for all of them together; on a GPU four times as many
+MOST, LEAST = 1024, 32  # places that are foreseen
+APART = 8  # tokens at least from one place to the next: neighbors tell little more than one of them
+
+
+@dataclass(frozen=True)
+class ByContext:
+    """Mean loss by the number of tokens before, in nats, and the longest context that was of use."""
+
+    contexts: tuple[int, ...]
+    nats: tuple[float, ...]
+    errors: tuple[float, ...]  # standard error of each mean
+    useful: int  # beyond this, no longer context is better by more than the noise
+    places: int  # tokens that were foreseen with each context
+
+
+def places_of(size: int, longest: int, work: int = WORK) -> list[int]:
+    """Places of a text, evenly apart, each with at least `longest` tokens before it."""
+    cost = sum(context for context in CONTEXTS if context <= longest)
+    count = max(1, min(MOST, work // max(1, cost), (size - longest) // APART))
+    return [longest + place * (size - longest) // count for place in range(count)]
+
+
+@torch.inference_mode()
+def by_context(opened: LoadedModel, tokens: Sequence[int]) -> ByContext:
+    """The loss at the same places of a text, after each of `CONTEXTS` tokens, each read as if the text began there."""
+    work = WORK if opened.device.type == "cpu" else 4 * WORK
+    longest = max((context for context in CONTEXTS if context <= len(tokens) // 2), default=0)
+    places = places_of(len(tokens), longest, work) if longest else []
+    if len(places) < LEAST:
+        raise UserError(f"{len(tokens)} tokens of held-out text are too few to see what context is worth")
+    reach = min(longest if opened.config.reach is None else opened.config.reach, opened.config.context)
+    farthest = min(longest, max(1, reach))
+    contexts = sorted({farthest, *(context for context in CONTEXTS if context <= farthest)})
+    losses = np.empty((len(contexts), len(places)))
+    for row, context in enumerate(contexts):
+        readings = [Reading(list(tokens[place - context : place]), [tokens[place]]) for place in places]
+        losses[row] = [float(each.nats[0]) for each in surprises(opened, readings)]
+    errors = losses.std(axis=1, ddof=1) / math.sqrt(len(places))
+    nats = tuple(losses.mean(axis=1).tolist())
+    best = contexts[useful(losses)] if reach else 0
+    return ByContext(tuple(contexts), nats, tuple(errors.tolist()), best, len(places))
+
+
+def useful(losses: Floats) -> int:
+    """The first row that no later one beats by more than twice the noise of their difference and 0.01 nats."""
+    for row in range(len(losses) - 1):
+        gains = losses[row] - losses[row + 1 :]
+        noise = gains.std(axis=1, ddof=1) / math.sqrt(gains.shape[1])
+        if not (gains.mean(axis=1) > np.maximum(2 * noise, 0.01)).any():
+            return row
+    return len(losses) - 1
+
+
+class Likelihood(NamedTuple):
+    """What a model expects of one text."""
+
+    nats: float  # of the tokens that it was asked about
+    tokens: NDArray[np.int64]  # those tokens
+    best: NDArray[np.int64]  # the likeliest at each place; empty where a model scores single tokens only
+    bytes: int = 0
+
+    @property
+    def hits(self) -> float:
+        """At how many places the likeliest token is the one that stands there."""
+        return float((self.best == self.tokens).sum())
+
+
+class LikelihoodTask(UnsupervisedTask):
+    """A task of a word head, whose models are compared by how likely texts are: a text is its own target."""
+
+    head = "words"
+    comparable = True
+    chance_metric: str | None = None
+
+    @abstractmethod
+    def readings(self, model: LoadedModel, texts: Sequence[str]) -> Iterable[Reading]:
+        """Windows over the texts, each with the number of its text; those of one text in order."""
+
+    def has_target(self, example: Example) -> bool:
+        return True
+
+    def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[str]) -> list[Prediction]:
+        parts: list[list[Surprise]] = [[] for _ in inputs]
+        for surprise in surprises(model, self.readings(model, inputs)):
+            parts[surprise.reading.document].append(surprise)
+        predictions = []
+        for text, some in zip(inputs, parts, strict=True):
+            tokens = np.array([token for window in some for token in window.reading.targets], dtype=np.int64)
+            best = torch.cat([NO_TOKENS, *(window.best for window in some)]).numpy()
+            size = len(text.encode("utf-8", "surrogatepass"))
+            whole = Likelihood(sum(float(window.nats.sum()) for window in some), tokens, best, size)
+            predictions.append(Prediction(whole, len(tokens), max(1, len(some)), False))
+        return predictions
+
+    def is_finite(self, prediction: Prediction) -> bool:
+        return not math.isnan(prediction.output.nats)  # a model that rules out a token expects it infinitely little
+
+    def key(self, prediction: Prediction) -> Hashable:
+        return prediction.output.nats
+
+    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+        return abs(prediction.output.nats - reference.output.nats) / max(1, prediction.output.bytes)
+
+    def describe_target(self, example: Example) -> str:
+        return ""
+
+    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
+        one, two = prediction.output, reference.output
+        alike = len(one.best) == len(two.best) == len(one.tokens) and np.array_equal(one.tokens, two.tokens)
+        if not alike or not len(one.best):  # models of another vocabulary
+            counts.add({})
+        else:
+            counts.add({"same": (float((one.best == two.best).sum()), float(len(one.best)))})
+
+    def metrics(self) -> Ratios:
+        return Ratios(self.metric_names, shares=False)

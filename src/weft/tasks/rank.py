@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import tee
 from typing import Any, NamedTuple
 
@@ -12,8 +13,10 @@ from torch import Tensor
 from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of
-from weft.tasks.answers import Hit, Ranked, Value
+from weft.tasks.answers import Central, Hit, Ranked, Sentence, Value
 from weft.tasks.embed import Embedder, VectorTask
+from weft.tasks.forward import stripped
+from weft.text.sentences import sentence_spans
 
 SCORES = 1 << 24  # scores that are held at a time
 TOGETHER = 256  # queries at most
@@ -65,11 +68,8 @@ class Index:
     def hits(self, scored: Scored, count: int) -> list[Hit]:
         """The best texts by their vectors alone."""
         numbers = best(scored.scores, count)
-        values = scored.scores[numbers].tolist()
-        return [
-            Hit(text=self.texts[number], number=number, score=value, stage="embedding")
-            for number, value in zip(numbers, values, strict=True)
-        ]
+        pairs = zip(numbers, scored.scores[numbers].tolist(), strict=True)
+        return [Hit(text=self.texts[number], number=number, score=score, stage="embedding") for number, score in pairs]
 
     def scored(self, queries: Iterable[str]) -> Iterator[Scored]:
         """Each query with the scores of all texts, worked out for as many at a time as memory stays bounded for."""
@@ -125,30 +125,22 @@ def reranked(query: str, hits: Sequence[Hit], rerank: Rerank) -> list[Hit]:
     """The hits in the order of a second opinion; where that sees no difference, in the order they came."""
     scores = rerank([(query, hit.text) for hit in hits]) if hits else []
     assert len(scores) == len(hits), f"{len(scores)} scores for {len(hits)} pairs"
-    again = [
-        Hit(text=hit.text, number=hit.number, score=float(score), stage="pair")
-        for hit, score in zip(hits, scores, strict=True)
-    ]
+    again = [replace(hit, score=float(score), stage="pair") for hit, score in zip(hits, scores, strict=True)]
     return sorted(again, key=lambda hit: -hit.score)  # a stable order
 
 
 def pair_scores(model: Any, positive: str | None = None) -> Rerank:
     """A model for pairs as a re-ranker: its value, or the probability of `positive` (the last label unless said)."""
 
-    def scores(pairs: list[tuple[str, str]]) -> list[float]:
-        return [_score(answer, positive) for answer in model(pairs)]
+    def score(answer: Any) -> float:
+        if isinstance(answer, Value):
+            if positive is not None:
+                raise UserError(f"the model for pairs gives values, not labels, so there is no label {positive!r}")
+            return float(answer.value)
+        probabilities: dict[str, float] = answer.scores
+        return probabilities[list(probabilities)[-1] if positive is None else one_of(positive, probabilities, "label")]
 
-    return scores
-
-
-def _score(answer: Any, positive: str | None) -> float:
-    if isinstance(answer, Value):
-        if positive is not None:
-            raise UserError(f"the model for pairs gives values, not labels, so there is no label {positive!r}")
-        return float(answer.value)
-    probabilities: dict[str, float] = answer.scores
-    label = list(probabilities)[-1] if positive is None else one_of(positive, probabilities, "label")
-    return probabilities[label]
+    return lambda pairs: [score(answer) for answer in model(pairs)]
 
 
 class Places(NamedTuple):
@@ -161,10 +153,7 @@ class Places(NamedTuple):
 def places(
     index: Index, pairs: Iterable[tuple[str, int]], *, rerank: Rerank | None = None, candidates: int = 50
 ) -> Iterator[Places]:
-    """Where the right text of each query comes; each pair is a query and the number of that text.
-
-    A text that is no candidate for re-ranking keeps its place: the candidates stay before it.
-    """
+    """Where the right text (its number) of a query comes; one that is no candidate for re-ranking keeps its place."""
     queries, rights = tee(pairs)
     for scored, (_, right) in zip(index.scored(query for query, _ in queries), rights, strict=True):
         scores, score = scored.scores, scored.scores[right]
@@ -182,3 +171,50 @@ class RankTask(VectorTask):
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return rank(model, inputs, **options)
+
+
+def central(
+    opened: LoadedModel, texts: Sequence[str], *, top: int = 3, pooling: str | None = None, layers: str | int = "last"
+) -> list[Central]:
+    """The `top` most central sentences of each text, in text order: those most like all the others."""
+    if top < 1:
+        raise UserError(f"top must be 1 or more, not {top}")
+    embedder = Embedder(opened, pooling=pooling, normalize=True, layers=layers)
+    return [_central(embedder, text, top) for text in texts]
+
+
+def _central(embedder: Embedder, text: str, top: int) -> Central:
+    spans = [span for place in sentence_spans(text) if (span := stripped(text, *place))[0] < span[1]]
+    embedded = list(embedder.chunks(text[begin:end] for begin, end in spans))
+    scores = centrality(torch.cat([torch.zeros(0, embedder.width), *(some.vectors for some in embedded)])).tolist()
+    best = sorted(range(len(spans)), key=lambda number: -scores[number])[:top]  # the earlier one where two are equal
+    return Central(
+        sentences=tuple(
+            Sentence(text=text[begin:end], start=begin, end=end, score=scores[number])
+            for number, (begin, end) in enumerate(spans)
+            if number in set(best)
+        ),
+        n_tokens=sum(count for some in embedded for count in some.n_tokens),
+        n_windows=sum(count for some in embedded for count in some.n_windows),
+    )
+
+
+def centrality(vectors: Tensor) -> Tensor:
+    """n width, of length 1 each -> n: the mean cosine of each with all the others.
+
+    Unlike LexRank (Erkan and Radev, 2004) it has no threshold and no damping, and it needs no table of all pairs.
+    """
+    if len(vectors) < 2:
+        return torch.ones(len(vectors))
+    exact = vectors.double()
+    itself = (exact * exact).sum(1)
+    return (((exact @ exact.sum(0)) - itself) / (len(vectors) - 1)).float()
+
+
+class CentralTask(VectorTask):
+    """The most central sentences of a text."""
+
+    name = "central"
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return central(model, inputs, **options)

@@ -22,8 +22,8 @@ CLASSES = {
     "fill": "fill:FillTask",
     "embed": "embed:EmbedTask",
     "rank": "rank:RankTask",
-    "central": "central:CentralTask",
-    "next": "next:NextTask",
+    "central": "rank:CentralTask",
+    "next": "fill:NextTask",
     "choose": "choose:ChooseTask",
 }
 # What recipes and the command line have to know before torch is imported.

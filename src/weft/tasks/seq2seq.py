@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
@@ -20,13 +19,21 @@ from weft.metrics.bootstrap import Metrics, Replicates
 from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, letter_grams, rouge_of
 from weft.objectives.language import Writing
 from weft.progress import Log
-from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.base import Columns, Example, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.complete import stream
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.generation import Stream
-from weft.tasks.parallel import profile_of, swapped, swapped_line
-from weft.tasks.teacher_arrays import TeacherArrays
-from weft.tasks.translate import WIDTH, around, check_writer, together, translate, writer_of
+from weft.tasks.translate import (
+    WIDTH,
+    around,
+    check_writer,
+    profile_of,
+    swapped,
+    swapped_line,
+    together,
+    translate,
+    writer_of,
+)
 from weft.text.records import Record
 from weft.text.sentences import lead
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -39,11 +46,7 @@ CHUNK = 1024  # pairs that are tokenized at a time
 
 @dataclass(frozen=True)
 class TeacherTexts:
-    """How a student learns from the texts that a teacher's beam search writes (Kim and Rush, 2016).
-
-    The best texts hand on what the teacher would write, not all that it might have written, so that the student hardly
-    needs a beam search any more. Of several texts each is read as often as its probability among them says.
-    """
+    """How a student learns from the texts that a teacher's beam search writes (Kim and Rush, 2016)."""
 
     beam_size: int = 5
     n: int = 1  # texts that are learned for each source ...
@@ -79,8 +82,6 @@ class SequenceTask(Task):
     joint_teachers = True
     parallel = True
 
-    # ---------------------------------------------------------------------------------------------------------- data
-
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> SequenceTask:
         cls.check_recipe(work, "prefix")
@@ -107,9 +108,7 @@ class SequenceTask(Task):
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[SequenceTask, tuple[str, ...]]:
         return self, ("source", "target")
 
-    def find_inputs(
-        self, record: Record, given: Mapping[str, str], note: Callable[[str], None] = lambda text: None
-    ) -> dict[str, str]:
+    def find_inputs(self, record: Record, given: Mapping[str, str], note: Log = lambda text: None) -> Columns:
         """Sources beside targets, else texts."""
         if "text" not in given:
             both = paired_columns(list(record.values))
@@ -117,9 +116,7 @@ class SequenceTask(Task):
         source = "text" not in given and ("source" in given or "source" in record.values)
         return find_columns(("source" if source else "text",), given, record, note)
 
-    def partial_columns(
-        self, record: Record, given: Mapping[str, str], note: Callable[[str], None]
-    ) -> tuple[Task, dict[str, str], dict[str, str]]:
+    def partial_columns(self, record: Record, given: Mapping[str, str], note: Log) -> tuple[Task, Columns, Columns]:
         """By a usual pair of names, of which the second may be missing."""
         try:
             both = find_columns(("source", "target"), given, record)
@@ -163,16 +160,9 @@ class SequenceTask(Task):
         return swapped_line(where) if swapped(*sides, profiles) else ""
 
     def dataset(
-        self,
-        examples: Sequence[Example],
-        model: LoadedModel,
-        windows: Framing,
-        teacher_outputs: Sequence[TeacherArrays] | None = None,
+        self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Sequences:
-        """Pairs that are longer than the model can read are left out, with a note.
-
-        With a teacher the targets are its texts; an example is left out where it wrote none.
-        """
+        """Pairs that are too long for the model, or from which a teacher wrote nothing, are left out with a note."""
         if teacher_outputs is None:
             return self.laid_out(examples, [{example.target: 1.0} for example in examples], model, windows)
         pairs = zip(examples, teacher_outputs, strict=True)
@@ -189,18 +179,15 @@ class SequenceTask(Task):
         self, examples: Sequence[Example], ways: Sequence[Mapping[str, float]], opened: LoadedModel, framing: Framing
     ) -> Sequences:
         """The same with several texts in place of each target, each with its share of the epochs."""
-        reader, writer = tokenizer_of(opened), writer_of(opened)
-        before, after = around(opened)
+        writer = writer_of(opened)
         end = end_of(writer)
-        read, written, shares = list[list[int]](), list[list[int]](), list[list[float]]()
+        read, written, shares = list[Any](), list[list[int]](), list[list[float]]()
         long: list[tuple[int, Example]] = []
         for first in range(0, len(examples), CHUNK):
             some = examples[first : first + CHUNK]
             wanted = ways[first : first + CHUNK]
-            sources = reader.ids([(self.prefix or "") + example.texts[0] for example in some], specials=False)
             targets = iter(writer.ids([text for each in wanted for text in each], specials=False))
-            for example, source, each in zip(some, sources, wanted, strict=True):
-                one = [*before, *source, *after]
+            for example, one, each in zip(some, self.sources(some, opened), wanted, strict=True):
                 texts = [([*next(targets), end], share) for share in each.values()]
                 fitting = [(text, share) for text, share in texts if max(len(one), len(text)) <= framing.length]
                 if not fitting:
@@ -215,11 +202,17 @@ class SequenceTask(Task):
             )
         notes = (too_long(long, framing.length),) if long else ()
         several = TargetSampler.of(shares) if len(written) > len(read) else None
-        return Sequences(
-            TextSide.of(read), TextSide.of(written), opened.config.begin, framing.length, notes=notes, ways=several
-        )
+        sides = self.read_side(read), TextSide.of(written)
+        return Sequences(*sides, opened.config.begin, framing.length, notes=notes, ways=several)
 
-    # ------------------------------------------------------------------------------------------------------- learning
+    def sources(self, examples: Sequence[Example], model: LoadedModel) -> list[Any]:
+        """What the network reads of each example."""
+        before, after = around(model)
+        texts = [(self.prefix or "") + example.texts[0] for example in examples]
+        return [[*before, *ids, *after] for ids in tokenizer_of(model).ids(texts, specials=False)]
+
+    def read_side(self, sources: list[Any]) -> Any:
+        return TextSide.of(sources)
 
     def objective(self) -> Writing:
         return Writing(self.smoothing)
@@ -242,8 +235,6 @@ class SequenceTask(Task):
     def metric_package(self, metric: str) -> str | None:
         return "sacrebleu" if metric in ("bleu", "chrf", "exact") else None
 
-    # ------------------------------------------------------------------------------------------------------ answering
-
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return translate(model, inputs, **options)
 
@@ -254,11 +245,7 @@ class SequenceTask(Task):
         texts = translate(model, inputs, beam_size=self.beam_size, prefix=self.prefix, others=self.others, watch=False)
         return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
 
-    # ------------------------------------------------------------------------------------------------------ comparing
-
-    @property
-    def chance_metric(self) -> None:
-        return None
+    chance_metric = None
 
     def is_finite(self, prediction: Prediction) -> bool:
         return math.isfinite(prediction.output.logprob) and math.isfinite(prediction.output.score)
@@ -278,11 +265,6 @@ class SequenceTask(Task):
 
     def with_others(self, models: Sequence[LoadedModel]) -> SequenceTask:
         return replace(self, others=tuple(models))
-
-    def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
-        return [np.zeros(0) for _ in inputs]  # what it generates is compared instead
-
-    # -------------------------------------------------------------------------------------------------------- judging
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -321,16 +303,12 @@ class SequenceTask(Task):
         row = {"near": f"{near:.3f}", "target": example.target, "prediction": text}
         return 1 - near, {**row, "where": example.where, "text": example.texts[0]}
 
-    # ------------------------------------------------------------------------------------------------------- teaching
-
     def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> SequenceTask:
         first, *others = teachers
         check_writer(first)
         together(first, others)
         soft = TeacherTexts(settings.beam_size, settings.n, settings.closest, settings.hard, tuple(others))
-        return replace(
-            self, beam_size=1, baseline=False, soft=soft
-        )  # while it learns, it is evaluated as in fine-tuning
+        return replace(self, beam_size=1, baseline=False, soft=soft)  # evaluated as in fine-tuning
 
     def same_outputs(self, other: Task) -> bool:
         return True  # whether they can write together is checked above
@@ -340,10 +318,7 @@ class SequenceTask(Task):
         return {"beam": self.soft.beam_size, "number": self.soft.count, "prefix": self.prefix}
 
     def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
-        """The best texts for each source, best first, with their log-probabilities.
-
-        One that came to no end is left out: it was truncated somewhere, mostly in a circle.
-        """
+        """The best texts for each source that came to an end, best first, with their log-probabilities."""
         translations = translate(
             model,
             [example.texts[0] for example in examples],
@@ -353,7 +328,7 @@ class SequenceTask(Task):
             others=self.soft.others,
             watch=False,
         )
-        return [
+        return [  # a text that came to no end was truncated somewhere, mostly in a circle
             pack_texts([(text.text, text.logprob) for text in each.best if text.finish_reason == "end"])
             for each in translations
         ]
@@ -393,10 +368,7 @@ class SequenceTask(Task):
 
 
 def sifted(examples: Iterable[Example], ratio: float, copies: bool, log: Callable[[str], None]) -> list[Example]:
-    """The pairs to learn from; those that can hardly belong together, and copies unless they are wanted, are left out.
-
-    `ratio`: how many times as long as the other a side may be, in characters; 0: any.
-    """
+    """The pairs whose sides fit each other's length (`ratio` 0: any), without copies unless they are wanted."""
     kept, uneven, copied = [], list[str](), list[str]()
     for example in examples:
         source, target = example.texts[0], str(example.target)
@@ -412,12 +384,8 @@ def sifted(examples: Iterable[Example], ratio: float, copies: bool, log: Callabl
         (copied, "the same text on both sides (data.copies)"),
     ):
         if places:
-            log(f"left out {_counted(len(places))} with {what}; the first: {places[0]}")
+            log(f"left out {len(places):,} pair{'s' * (len(places) != 1)} with {what}; the first: {places[0]}")
     return kept
-
-
-def _counted(pairs: int) -> str:
-    return f"{pairs:,} pair{'s' * (pairs != 1)}"
 
 
 def chrf_near(text: str, right: str) -> float:

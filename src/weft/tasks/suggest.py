@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Ragged
+from weft.tasks.forward import check_numbers, evaluating, unseen_in_words
 from weft.tasks.model import Model
-from weft.tasks.output_checks import check_numbers, unseen_in_words
-from weft.tasks.scoring import beginning, tokenizer_of
+from weft.tasks.perplexity import beginning, tokenizer_of
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 
@@ -76,22 +76,14 @@ def suggest(
         raise UserError("the text is empty, and this vocabulary has no token that begins one")
     room = opened.config.context - (1 if tokens else min(LONGEST, opened.config.context // 2))
     kept = prompt[-room:]
-    training = opened.network.training
-    opened.network.eval()
-    try:
-        with unseen_in_words(opened):
-            if tokens:
-                return _tokens(opened, tokenizer, kept, top, len(prompt))
-            search = _Search(opened, kept, plain, closed and bool(plain), endings, top, width)
-        return Suggestions(
-            words=search.words(),
-            n_tokens=len(prompt),
-            truncated=len(prompt) > room,
-            exact=search.exact,
-            aside=search.aside,
-        )
-    finally:
-        opened.network.train(training)
+    with evaluating(opened.network), unseen_in_words(opened):
+        if tokens:
+            return _tokens(opened, tokenizer, kept, top, len(prompt))
+        search = _Search(opened, kept, plain, closed and bool(plain), endings, top, width)
+    cut = len(prompt) > room
+    return Suggestions(
+        words=search.words(), n_tokens=len(prompt), truncated=cut, exact=search.exact, aside=search.aside
+    )
 
 
 def _tokens(opened: LoadedModel, tokenizer: Tokenizer, prompt: list[int], top: int, size: int) -> Suggestions:
@@ -99,10 +91,11 @@ def _tokens(opened: LoadedModel, tokenizer: Tokenizer, prompt: list[int], top: i
     chances = _chances(check_numbers(opened, scores))[0]
     best = np.argsort(-chances, kind="stable")[:top].tolist()
     texts = _Spelling.of(tokenizer).texts
-    names = [texts[token] or (tokenizer.token(token) or "") for token in best]
     words = tuple(
-        Suggestion(text=name, probability=float(chances[token]), tokens=(token,))
-        for name, token in zip(names, best, strict=True)
+        Suggestion(
+            text=texts[token] or tokenizer.token(token) or "", probability=float(chances[token]), tokens=(token,)
+        )
+        for token, chance in zip(best, chances[best].tolist(), strict=True)
     )
     return Suggestions(words=words, n_tokens=size, truncated=size > len(prompt), exact=True, aside=0.0)
 
@@ -236,7 +229,10 @@ class _Search:
                         self._note("", False, over, (*begun.tokens, token))
                     grown[row, spelling.ends] = 0.0
             for row, token in zip(*np.nonzero(grown * spelling.whole > 1e-3 * self._worst()), strict=True):
-                self._note(*self._grown(open_ones[row], int(token), float(grown[row, token])))
+                begun = open_ones[row]
+                word, _ = first_word((begun.text + spelling.texts[token]).lstrip())  # it ends inside the token
+                tokens = (*begun.tokens, int(token))
+                self._note(word, self._joins(begun, int(token)), float(grown[row, token]), tokens)
             few = grown * spelling.whole
             self._leave(few[few <= 1e-3 * self._worst()])
             grown[:, spelling.whole] = 0.0
@@ -245,8 +241,8 @@ class _Search:
                 self._leave(grown)
                 return
             state.pick(torch.tensor([row for row, _ in kept], device=self.device))  # type: ignore[attr-defined]
-            tokens = torch.tensor([begun.tokens[-1] for _, begun in kept], device=self.device)
-            chances = _chances(self.network.step(tokens, state))
+            last = torch.tensor([begun.tokens[-1] for _, begun in kept], device=self.device)
+            chances = _chances(self.network.step(last, state))
             open_ones = [begun for _, begun in kept]
 
     def _kept(self, open_ones: list[_Begun], grown: Floats) -> list[tuple[int, _Begun]]:
@@ -270,11 +266,6 @@ class _Search:
 
     def _joins(self, begun: _Begun, token: int) -> bool:
         return begun.joined or (not begun.tokens and self.after_word and bool(self.spelling.goes_on[token]))
-
-    def _grown(self, begun: _Begun, token: int, chance: float) -> tuple[str, bool, float, tuple[int, ...]]:
-        """The word that ends inside a token."""
-        word, _ = first_word((begun.text + self.spelling.texts[token]).lstrip())
-        return word, self._joins(begun, token), chance, (*begun.tokens, token)
 
     def _spelled(self, begun: _Begun, word: str) -> str:
         """A word in letters: those of several tokens together, where one of them is only a part of a letter."""

@@ -23,10 +23,9 @@ from weft.metrics.classification import EntityMetrics, TagMetrics
 from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import LOGITS, TAUGHT, Tags
 from weft.tasks.answers import Answer, Span, Spans
-from weft.tasks.base import Example, Normalization, Prediction, Task, reordered
+from weft.tasks.base import Example, Normalization, Prediction, Task, TeacherArrays, TeacherRows, reordered
+from weft.tasks.classify import check_labels, number_of
 from weft.tasks.forward import InputWindows, head_outputs, tokenizer_of
-from weft.tasks.labels import check_labels, number_of
-from weft.tasks.teacher_arrays import TeacherArrays
 from weft.text.records import Record
 from weft.text.tags import Scheme, TagDecoder, TagNormalizer, scheme_of, spans_of, tags_of
 from weft.text.tags import TagSpan as Stretch
@@ -45,14 +44,6 @@ class Tagged:
     text: str
     words: tuple[tuple[int, int], ...]
     tags: tuple[str, ...] | None = None
-
-
-@dataclass(frozen=True)
-class WordLogits:
-    """The logits of the words of one text."""
-
-    logits: NDArray[np.float32]  # n C
-    known: NDArray[np.bool_]  # n: False for a word that was cut off, or of which the vocabulary reads nothing
 
 
 class TagNormalization(Normalization):
@@ -109,8 +100,6 @@ class TagTask(Task):
     @cached_property
     def scheme(self) -> Scheme:
         return scheme_of(self.labels)
-
-    # ---------------------------------------------------------------------------------------------------------- data
 
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> TagTask:
@@ -196,8 +185,7 @@ class TagTask(Task):
 
     def to_record(self, example: Example) -> dict[str, Any]:
         tagged: Tagged = example.target
-        words = [tagged.text[start:end] for start, end in tagged.words]
-        return {"words": words, "tags": None if tagged.tags is None else list(tagged.tags)}
+        return {"words": _words_of(tagged), "tags": None if tagged.tags is None else list(tagged.tags)}
 
     def normalization(self, examples: Sequence[Example] = (), labels: Sequence[str] = ()) -> Normalization:
         """A model whose labels have no B- takes I- for all of an entity, and its rows stay as they are."""
@@ -228,11 +216,7 @@ class TagTask(Task):
             raise UserError(f"{example.where}: tag {shown(odd[0])!r} is neither O nor of a form like B-PER or I-PER")
 
     def dataset(
-        self,
-        examples: Sequence[Example],
-        model: LoadedModel,
-        windows: Framing,
-        teacher_outputs: Sequence[TeacherArrays] | None = None,
+        self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
         """Each window is an example of its own."""
         numbers = {label: number for number, label in enumerate(self.labels)}
@@ -248,13 +232,9 @@ class TagTask(Task):
                     tags = [number_of(tag, numbers, example.where) for tag in example.target.tags]
                 last = {token: word for word, token in enumerate(firsts)}
                 # Of two words that share a token the last is learned; soft targets of both are.
-                first = np.array(
-                    [
-                        -1 if token is None or (teacher_outputs is None and last[token] != word) else token
-                        for word, token in enumerate(firsts)
-                    ],
-                    dtype=np.int64,
-                )
+                both = teacher_outputs is not None
+                learned = [token is not None and (both or last[token] == word) for word, token in enumerate(firsts)]
+                first = np.where(learned, np.array([token or 0 for token in firsts], dtype=np.int64), -1)
                 for piece in pieces_of:
                     own = np.flatnonzero((first >= piece.cut.first) & (first < piece.cut.last))
                     places = (piece.lead + first[own] - piece.cut.start).tolist()
@@ -270,8 +250,6 @@ class TagTask(Task):
     def objective(self) -> Tags:
         return Tags(len(self.labels), self.soft)
 
-    # ------------------------------------------------------------------------------------------------------ answering
-
     def encode(self, inputs: Sequence[Tagged], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
         encoded = tokenizer.encode_batch([tagged.text for tagged in inputs], specials=False)
         return InputWindows(
@@ -284,12 +262,12 @@ class TagTask(Task):
     def decode(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> list[Prediction]:
         """Logits of every tag for every word (n C); a word that was not read is outside of everything."""
         return [
-            Prediction(np.where(words.known[:, None], words.logits, self.unread), *windows.read(number))
+            Prediction(np.where(words["known"][:, None], words["logits"], self.unread), *windows.read(number))
             for number, words in enumerate(self.word_logits(logits, windows))
         ]
 
-    def word_logits(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> Iterator[WordLogits]:
-        """A word has the logits of its first token, in the window that shows most around it."""
+    def word_logits(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> Iterator[TeacherArrays]:
+        """The logits of each word's first token (n C), and whether that was read (n)."""
         for parts, pieces_of, firsts, (count,) in zip(
             logits, windows.pieces, windows.places, windows.lengths, strict=True
         ):
@@ -302,7 +280,7 @@ class TagTask(Task):
             known = places < read
             by_word = np.zeros((len(firsts), len(self.labels)), dtype=np.float32)
             by_word[known] = by_token[places[known]]
-            yield WordLogits(by_word, known)
+            yield {"logits": by_word, "known": known}
 
     @property
     def unread(self) -> NDArray[np.float32]:
@@ -331,8 +309,6 @@ class TagTask(Task):
             score = float(np.mean(scores[stretch.first : stretch.last]))
             spans.append(Span(start=start, end=end, text=input.text[start:end], label=stretch.label, score=score))
         return Spans(spans=tuple(spans), words=words, **prediction.reading)
-
-    # ------------------------------------------------------------------------------------------------------ comparing
 
     averages = True
 
@@ -375,15 +351,13 @@ class TagTask(Task):
         """The share of the most frequent tag."""
         return max(counts.values(), default=0) / max(1, counts.total())
 
-    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task]) -> Prediction:
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task] = ()) -> Prediction:
         mean = np.mean([_softmax(each.output) for each in predictions], axis=0)
         return replace(predictions[0], output=np.log(np.maximum(mean, 1e-300)))
 
     def numbers_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
         """The probability of every tag of every word: an answer has only those that it chose."""
         return [_softmax(logits) for logits in self.logits_of(model, inputs)]
-
-    # -------------------------------------------------------------------------------------------------------- judging
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -407,12 +381,10 @@ class TagTask(Task):
         wrong = [number for number, pair in enumerate(zip(tags, gold, strict=True)) if pair[0] != pair[1]]
         if not wrong:
             return None
-        words = [example.target.text[start:end] for start, end in example.target.words]
+        words = _words_of(example.target)
         target, prediction_ = (" ".join(f"{words[n]}/{which[n]}" for n in wrong) for which in (gold, tags))
         row = {"target": target, "prediction": prediction_, "where": example.where, "text": example.target.text}
         return float(len(wrong)), row
-
-    # ------------------------------------------------------------------------------------------------------- teaching
 
     def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> TagTask:
         return replace(self, soft=SoftTargets(settings.temperature, settings.hard))
@@ -433,7 +405,7 @@ class TagTask(Task):
         order = [task.labels.index(label) for label in self.labels]
         encoded = self.encode([self.inputs(example) for example in examples], tokenizer_of(model), windows)
         logits = task.word_logits(head_outputs(model, encoded, self.head, self.by_token), encoded)
-        return [{"logits": words.logits[:, order], "known": words.known} for words in logits]
+        return [{"logits": words["logits"][:, order], "known": words["known"]} for words in logits]
 
     def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
         """The mean of the probabilities, over those teachers that have read the word."""

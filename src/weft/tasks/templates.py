@@ -12,27 +12,11 @@ from weft.text.sentences import lead
 
 PLACEHOLDERS = ("text", "question", "context")
 PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
-QUOTE = re.compile(r"[\"“”„«»]")
-
-
-def first_sentences(text: str, count: int = 1) -> str:
-    """The first sentences of what a model wrote."""
-    return lead(text, count)
 
 
 def first_line(text: str) -> str:
     """The first line of what a model wrote that is not blank."""
     return next((line.strip() for line in text.split("\n") if line.strip()), "")
-
-
-def until_quote(text: str) -> str:
-    """What a model wrote up to the first quotation mark."""
-    return QUOTE.split(text, maxsplit=1)[0].strip()
-
-
-def first_three(text: str) -> str:
-    """GPT-2's summary: the first three of the sentences that it wrote."""
-    return lead(text, 3)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +35,10 @@ class Template:
 
 
 TEMPLATES = {
-    "translate": Template(turn="{text} =", decoding={"stop": ("\n",), "max_tokens": 100}, finish=first_sentences),
-    "summarize": Template(turn="{text}\nTL;DR:", decoding={"top_k": 2, "max_tokens": 100}, finish=first_three),
+    "translate": Template(
+        turn="{text} =", decoding={"stop": ("\n",), "max_tokens": 100}, finish=lambda text: lead(text, 1)
+    ),
+    "summarize": Template(turn="{text}\nTL;DR:", decoding={"top_k": 2, "max_tokens": 100}, finish=lead),
     "answer": Template(
         head="{context}\n", turn="Q: {question}\nA:", decoding={"stop": ("\n",), "max_tokens": 50}, finish=first_line
     ),

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import torch
@@ -18,13 +20,61 @@ from weft.generation.sampling import Rules
 from weft.generation.search import Beam, generate
 from weft.nn.rows import Source
 from weft.tasks.answers import Translation, Wording
-from weft.tasks.forward import ON_GPU, tokenizer_of
+from weft.tasks.forward import ON_GPU, naming, tokenizer_of
 from weft.tasks.generation import check_beam_size
-from weft.tasks.output_checks import naming
-from weft.tasks.parallel import nearer_to_other, swapped_line
 from weft.text.sentences import sentence_spans
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
+
+SIDES = ("source", "target")
+GRAMS = 60  # of a profile
+SAMPLE = 2000  # texts that a profile is counted from
+ENOUGH = 40  # pairs of letters, with fewer of which a text does not tell its language
+CLEARLY = 1.3  # how much nearer a text must be to the other side
+
+
+# ---------------------------------------------------------------------------------------------- sides that are swapped
+
+
+def profile_of(texts: Iterable[str]) -> tuple[str, ...]:
+    """The most frequent pairs of letters in some texts, which tell languages apart."""
+    counts: Counter[str] = Counter()
+    for text in islice(texts, SAMPLE):
+        counts.update(_grams(text))
+    return tuple(sorted(gram for gram, _ in sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:GRAMS]))
+
+
+def _grams(text: str) -> Iterator[str]:
+    folded = " ".join(text[:2000].casefold().split())
+    return (a + b for a, b in zip(folded, folded[1:], strict=False))
+
+
+def nearer_to_other(texts: Sequence[str], own: Sequence[str], other: Sequence[str]) -> bool:
+    """Whether texts look like the other side of what a model has learned, clearly, rather than like their own."""
+    ours, theirs = set(own) - set(other), set(other) - set(own)
+    counts: Counter[str] = Counter()
+    for text in texts[:SAMPLE]:
+        counts.update(_grams(text))
+    for_own, for_other = (sum(counts[gram] for gram in grams) for grams in (ours, theirs))
+    if counts.total() < ENOUGH or len(ours) < GRAMS // 6 or for_other < ENOUGH // 8:
+        return False  # too little to tell, or two sides in one language
+    return for_other > CLEARLY * for_own + 2
+
+
+def swapped(source: Sequence[str], target: Sequence[str], profiles: Mapping[str, Sequence[str]]) -> bool:
+    """Whether source and target look as if they stood in each other's place."""
+    if not all(side in profiles for side in SIDES):
+        return False
+    read, written = profiles["source"], profiles["target"]
+    return nearer_to_other(source, read, written) and (not target or nearer_to_other(target, written, read))
+
+
+def swapped_line(where: str, target: bool = True) -> str:
+    """The note about it."""
+    what = "source and target look" if target else "what is to be read looks"
+    like = "as if they were swapped" if target else "like what the model has learned to write"
+    return f"{where}: {what} {like}, by their letters; is it the right way round?"
+
 
 WIDTH = 5  # default beam size
 ROWS = 512  # texts that are generated side by side
@@ -87,8 +137,9 @@ def translate(
     check_beam_size(beam_size, opened.config.vocabulary)
     if max_tokens is not None and max_tokens < 1:
         raise UserError(f"max_tokens must be at least 1, not {max_tokens}")
-    if watch:
-        warn_swapped(opened, texts)
+    profiles = opened.card.profiles if watch else {}
+    if set(SIDES) <= set(profiles) and nearer_to_other(texts, profiles["source"], profiles["target"]):
+        warnings.warn(swapped_line("input", target=False), stacklevel=2)
     context = min(each.config.context for each in (opened, *others))
     parts = parts_of(opened, texts, opened.card.prefix or "" if prefix is None else prefix, context)
     limits = [max_tokens or limit_of(part.tokens) for part in parts]
@@ -113,8 +164,7 @@ def _hypotheses(
     on_progress: Callable[[int], None] | None,
 ) -> list[list[Completion]]:
     """The best completions for each part; parts of similar length are searched together."""
-    networks: list[Any] = [opened.network, *(other.network for other in others)]
-    decoder = networks[0] if len(networks) == 1 else Ensemble(networks)
+    decoder = decoder_of(opened, others)
     hypotheses: list[list[Completion]] = [[]] * len(parts)
     order = sorted(range(len(parts)), key=lambda number: len(parts[number].tokens))
     end = writer_of(opened).id_of("end")
@@ -138,6 +188,12 @@ def _hypotheses(
     return hypotheses
 
 
+def decoder_of(opened: LoadedModel, others: Sequence[LoadedModel]) -> Any:
+    """The network that writes, or several together."""
+    networks: list[Any] = [opened.network, *(other.network for other in others)]
+    return Ensemble(networks) if others else opened.network
+
+
 def check_writer(opened: LoadedModel) -> None:
     if not opened.family.reads or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not read one text and write another")
@@ -159,13 +215,6 @@ def together(opened: LoadedModel, others: Sequence[LoadedModel]) -> None:
                 )
         if opened.config.begin != other.config.begin or (opened.card.prefix or "") != (other.card.prefix or ""):
             raise UserError(f"model {number} begins otherwise than the first: they cannot write together")
-
-
-def warn_swapped(opened: LoadedModel, texts: Sequence[str]) -> None:
-    """A note where texts look like what the model writes, not like what it reads."""
-    profiles = opened.card.profiles
-    if {"source", "target"} <= set(profiles) and nearer_to_other(texts, profiles["source"], profiles["target"]):
-        warnings.warn(swapped_line("input", target=False), stacklevel=3)
 
 
 # ---------------------------------------------------------------------------------------------------- what is read
@@ -197,10 +246,7 @@ def parts_of(opened: LoadedModel, texts: Sequence[str], prefix: str, context: in
 def _cut(
     tokenizer: Tokenizer, prefix: str, text: str, ids: list[int], ahead: int, usual: int, room: int
 ) -> list[tuple[list[int], str]]:
-    """A long text in pieces of whole sentences, as many together as are usual; what parts each from the next.
-
-    A single sentence may take all the room there is; one that is longer still is cut between two tokens.
-    """
+    """A long text in pieces of whole sentences, as many as are usual, and what parts each from the next."""
     spans = list(sentence_spans(text))
     sizes = [len(each) for each in tokenizer.ids([text[a:b] for a, b in spans], specials=False)]
     groups: list[tuple[int, int]] = []  # begin and end, in characters
@@ -222,7 +268,7 @@ def _cut(
         if len(inner) <= room:
             parts.append((inner, between))
             continue
-        step = room - ahead
+        step = room - ahead  # a sentence that is longer than all the room there is, is cut between two tokens
         runs = [inner[ahead + place : ahead + place + step] for place in range(0, len(inner) - ahead, step)]
         parts += [([*inner[:ahead], *run], " ") for run in runs[:-1]]
         parts.append(([*inner[:ahead], *runs[-1]], between))
@@ -236,10 +282,8 @@ def _answer(opened: LoadedModel, parts: list[Part], completions: list[list[Compl
     """The answers to the pieces of a text, put together."""
     if not parts:
         nothing = Wording(text="", score=0.0, logprob=0.0, finish_reason="end")
-        return Translation(
-            text="", score=0.0, logprob=0.0, finish_reason="end", best=(nothing,), n_tokens=0, n_windows=0,
-            source_tokens=(), target_tokens=(),
-        )  # fmt: skip
+        empty: dict[str, Any] = {"n_tokens": 0, "n_windows": 0, "source_tokens": (), "target_tokens": ()}
+        return Translation(**vars(nothing), best=(nothing,), **empty)
     writer, reader = writer_of(opened), tokenizer_of(opened)
     ways = max(map(len, completions))
     best = tuple(
@@ -250,10 +294,7 @@ def _answer(opened: LoadedModel, parts: list[Part], completions: list[list[Compl
     if all(each.attention is not None for each in best_of):
         matrix = _joined([each.attention[:, : len(part.tokens)] for each, part in zip(best_of, parts, strict=True)])  # type: ignore[index]
     return Translation(
-        text=best[0].text,
-        score=best[0].score,
-        logprob=best[0].logprob,
-        finish_reason=best[0].finish_reason,
+        **vars(best[0]),
         best=best,
         n_tokens=sum(len(part.tokens) for part in parts),
         n_windows=len(parts),

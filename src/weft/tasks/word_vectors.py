@@ -53,10 +53,10 @@ def open_words(path: Path_) -> WordSpace:
 
 def judge_words(space: WordSpace, files: Sequence[Path_], multiply: bool = False) -> list[Judged]:
     """What each file of word pairs, or of analogies, says of the vectors."""
-    return [one for file in files for one in judge(space, read_questions(_data_path(file)), multiply)]
+    return [one for file in files for one in judge(space, read_questions(_data_file(file)), multiply)]
 
 
-def _data_path(file: Path_) -> Path:
+def _data_file(file: Path_) -> Path:
     """A file here, or where $WEFT_DATA says that data lies."""
     path = Path(file)
     elsewhere = os.environ.get("WEFT_DATA")
@@ -66,10 +66,7 @@ def _data_path(file: Path_) -> Path:
 
 
 def convert(source: Path_, target: Path_, format: str | None = None, log: Log = to_logger) -> tuple[int, int]:
-    """Write the vectors of a folder or a file in another format; how many words, how wide.
-
-    Without a format: `.bin` is word2vec's binary, and anything else word2vec's text. The word for unknown ones stays.
-    """
+    """Write vectors in another format (`.bin`: word2vec's binary, else its text); how many words, how wide."""
     path = Path(target)
     if path.exists() and path.is_dir():
         raise UserError(f"{path}: is a folder; name a file")
@@ -118,7 +115,7 @@ def read_pairs(files: Sequence[Path_], columns: tuple[str, str] | None = None) -
     pairs = []
     names = columns or ("source", "target")
     for file in files:
-        for record in read_records([_data_path(file)], columns=names, header=columns is not None):
+        for record in read_records([_data_file(file)], columns=names, header=columns is not None):
             pair = tuple(str(record.values[name] or "").strip() for name in names)
             if all(pair):
                 pairs.append((pair[0], pair[1]))

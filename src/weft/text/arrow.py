@@ -8,6 +8,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import IO, Any
 
 from weft.errors import UserError, shown
@@ -64,7 +65,13 @@ def _pages(stream: IO[bytes], begin: int, length: int) -> tuple[int, int]:
     """The largest page of a column when it is unpacked, and how many values all of its pages have."""
     end, largest, values = begin + length, 0, 0
     while begin < end:
-        header, used = _page_header(stream, begin, end)
+        for room in (1 << 10, MAX_HEADER):  # the statistics in a header may be long
+            stream.seek(begin)
+            with suppress(IndexError):
+                header, used = _struct(stream.read(min(room, end - begin)), 0, 0)
+                break
+        else:
+            raise ValueError("a page whose header is cut short")
         unpacked, packed = header.get(2), header.get(3)
         if not isinstance(unpacked, int) or not isinstance(packed, int) or unpacked < 0 or packed < 0:
             raise ValueError("a page without a size")
@@ -74,17 +81,6 @@ def _pages(stream: IO[bytes], begin: int, length: int) -> tuple[int, int]:
         values += count if isinstance(count, int) else 0
         begin += used + packed
     return largest, values
-
-
-def _page_header(stream: IO[bytes], begin: int, end: int) -> tuple[dict[int, Any], int]:
-    for room in (1 << 10, MAX_HEADER):  # the statistics in it may be long
-        stream.seek(begin)
-        data = stream.read(min(room, end - begin))
-        try:
-            return _struct(data, 0, 0)
-        except IndexError:
-            continue
-    raise ValueError("a page whose header is cut short")
 
 
 def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
@@ -234,18 +230,6 @@ BATCH = 256  # rows that are held at a time
 DAMAGED = (OSError, ValueError, OverflowError, MemoryError, struct.error, LookupError, TypeError)
 
 
-def read_parquet(source: TextSource, options: Options) -> Rows:
-    """Rows of a parquet file, some hundred at a time."""
-    parquet = need_module(source, "pyarrow.parquet", "data", "parquet")
-    return _rows(source, options, "parquet", lambda: _parquet(parquet, source))
-
-
-def read_arrow(source: TextSource, options: Options) -> Rows:
-    """Rows of an Arrow file or stream (Feather is such a file), some hundred at a time."""
-    ipc = need_module(source, "pyarrow.ipc", "data", "Arrow")
-    return _rows(source, options, "Arrow", lambda: _arrow(ipc, source))
-
-
 def _parquet(parquet: Any, source: TextSource) -> tuple[Any, Iterator[Any]]:
     file = parquet.ParquetFile(source.stream)
     size = os.fstat(source.stream.fileno()).st_size
@@ -287,12 +271,14 @@ def _valid(batch: Any) -> Any:
     return batch
 
 
-def _rows(source: TextSource, options: Options, kind: str, opened: Any) -> Rows:
+def read_arrow(source: TextSource, options: Options, kind: str = "Arrow") -> Rows:
+    """Rows of a parquet file, or of an Arrow file or stream (Feather is such a file), some hundred at a time."""
+    library = need_module(source, "pyarrow.parquet" if kind == "parquet" else "pyarrow.ipc", "data", kind)
     pyarrow = importlib.import_module("pyarrow")
     number = unfolded = 0
     size = os.fstat(source.stream.fileno()).st_size
     try:
-        schema, batches = opened()
+        schema, batches = (_parquet if kind == "parquet" else _arrow)(library, source)
         check_names(source.name, schema.names)
         need_columns(schema.names, options, source.name)
         labels = class_names(schema) or _beside(source)
@@ -360,10 +346,7 @@ def _weight(array: Any) -> tuple[int, int]:
 
 
 def _text_sizes(array: Any, places: Any = None) -> int | None:
-    """Bytes of the entries of an array of texts, or of some, each as often as it is named; None: no texts.
-
-    They are read where the array has them: to look through a whole dictionary for every few rows would take long.
-    """
+    """Bytes of an array of texts, or of its entries at these places, read where the array has them; None: no texts."""
     np = importlib.import_module("numpy")  # here: `weft --help` has no use for it
     types = importlib.import_module("pyarrow").types
     kind, places = array.type, np.arange(len(array)) if places is None else places

@@ -149,7 +149,8 @@ def lacks_header(rows: Sequence[Sequence[str]]) -> bool:
     named = [known_name(name) and all(row[place] != name for row in rest) for place, name in enumerate(first)]
     if any(named) or all(not cell.strip() for cell in first[1:]):
         return False
-    if [cell.strip() for cell in first if cell.strip()] in (numbers(len(first)), numbers(len(first) - 1)):
+    cells = [cell.strip() for cell in first if cell.strip()]
+    if len(cells) >= len(first) - 1 and cells == [str(number) for number in range(len(cells))]:
         return False  # pandas numbers columns that have no name
     if any(len(cell) > 80 and len(cell.split()) > 9 for cell in first):
         return True
@@ -162,10 +163,6 @@ def lacks_header(rows: Sequence[Sequence[str]]) -> bool:
         if cell in column and len(set(column)) <= max(2, len(column) // 2):
             return True
     return False
-
-
-def numbers(count: int) -> list[str]:
-    return [str(number) for number in range(count)]
 
 
 def names_for(rows: Sequence[Sequence[str]]) -> list[str] | None:
@@ -231,10 +228,7 @@ Cells = Sequence[tuple[int, Sequence[str]]]  # rows with their numbers
 
 
 def title_rows(rows: Sequence[Sequence[str]]) -> int:
-    """How many rows stand above the header: blank ones, and those with one cell only, such as the title of an export.
-
-    0 where the table has one column, or where the row below is as empty.
-    """
+    """How many rows stand above the header: blank ones and titles of one cell; 0 where the table has one column."""
     for place, row in enumerate(rows[: TITLES + 1]):
         cells = [cell.strip() for cell in row if cell.strip()]
         if len(cells) > 1:
@@ -350,11 +344,8 @@ def read_delimited(source: TextSource, options: Options, usual: str) -> Rows:
 
 
 def _has_quotes(source: TextSource, delimiter: str) -> bool:
-    """Whether quotes stand around the fields of a whole file, as pandas writes them, rather than being letters.
-
-    They do where every field is then whole and every row as wide as the first, and where they are needed: for a line
-    break or a delimiter inside, or for a quote that is doubled; or where all names of columns are quoted.
-    """
+    """Whether quotes stand around the fields of a whole file, as pandas writes them, rather than being letters."""
+    # They do where every row is then as wide as the first, and where a field needs them or all names have them.
     width, even, count, some, named = 0, True, 0, False, False
     for number, text, fault in read_lines(source):
         if not text and not fault:

@@ -1,8 +1,4 @@
-"""Tokenized corpora back into text as people write it, so that a model of plain text can be judged on them.
-
-What the corpus makers threw away (words behind <unk>, numbers behind N) stays thrown away. Every rule takes characters
-out, and the rules are applied until none applies: a text that is clean already, or was cleaned before, stays as it is.
-"""
+"""Tokenized corpora back into text as people write it, so that a model of plain text can be judged on them."""
 
 from __future__ import annotations
 

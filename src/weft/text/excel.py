@@ -132,8 +132,8 @@ def _rows(source: TextSource, options: Options, sheet: Any, empty: _Empty) -> Ro
     for number, row in rows:
         cells = [_value(cell) for cell in row[: len(names)]]
         where = f"{source.name} row {number}"
-        if any(cell is not None and str(cell).strip() for cell in row[len(names) :]):
-            extra = next(cell for cell in row[len(names) :] if cell is not None and str(cell).strip())
+        extra = next((cell for cell in row[len(names) :] if cell is not None and str(cell).strip()), None)
+        if extra is not None:
             yield UserError(f"{where}: {shown(str(extra))!r} stands in a column without a name")
         else:
             yield Record(dict(zip(names, [*cells, *[None] * (len(names) - len(cells))], strict=True)), where)

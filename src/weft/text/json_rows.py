@@ -225,8 +225,13 @@ def read_json(source: TextSource, options: Options) -> Rows:
     """Rows of a JSON file, one at a time; its content shows how they are kept."""
     kind = json_kind(source)
     if kind in ("squad", "lines"):
-        return (read_squad if kind == "squad" else read_jsonl)(source, options)
-    return _checked(source, options, _columns(source) if kind == "columns" else _objects(source, kind))
+        yield from (read_squad if kind == "squad" else read_jsonl)(source, options)
+        return
+    for number, values in _columns(source) if kind == "columns" else _objects(source, kind):
+        try:
+            yield _record(values, f"{source.name} row {number}", options)
+        except UserError as error:
+            yield error
 
 
 def json_kind(source: TextSource) -> str:
@@ -290,17 +295,6 @@ def _columns(source: TextSource) -> Iterator[tuple[int, Any]]:
         raise UserError(f"{source.name}: its columns are of different lengths: {sizes}")
     for number, cells in enumerate(zip(*columns.values(), strict=True), start=1):
         yield number, dict(zip(columns, cells, strict=True))
-
-
-def _checked(source: TextSource, options: Options, entries: Iterator[tuple[int, Any]]) -> Rows:
-    for number, values in entries:
-        where = f"{source.name} row {number}"
-        try:
-            record = _record(values, where, options)
-        except UserError as error:
-            yield error
-        else:
-            yield record
 
 
 def _record(values: Any, where: str, options: Options, escapes: bool = True) -> Record:
@@ -370,11 +364,9 @@ def read_jsonl(source: TextSource, options: Options) -> Rows:
             continue
         try:
             check_json_values(text, where, JSON_VALUES)
-            record = _record(json.loads(text), where, options, "\\u" in text)
+            yield _record(json.loads(text), where, options, "\\u" in text)
         except UserError as error:
             yield error
         except (ValueError, RecursionError) as error:
             column = f" (column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
             yield UserError(f"{where}: {json_words(error)}{column}")
-        else:
-            yield record

@@ -19,10 +19,7 @@ Patterns = str | Path | Iterable[str | Path]
 
 
 def find_files(patterns: Patterns) -> list[Path]:
-    """The files that names, globs and folders stand for, in order, each once; '-' is standard input.
-
-    A folder stands for all files of a known format in it; 'corpus.zip/*.txt' for members of a zip.
-    """
+    """The files that names, globs, folders and 'corpus.zip/*.txt' stand for, each once; '-' is standard input."""
     each = [patterns] if isinstance(patterns, str | Path) else patterns
     return list(dict.fromkeys(path for pattern in each for path in _matches(str(pattern))))
 

@@ -13,15 +13,14 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from weft.errors import UserError, listed, one_of, shown
-from weft.text.arrow import read_arrow, read_parquet
+from weft.text.arrow import read_arrow
 from weft.text.delimited import DELIMITERS, delimiter_of, known_name, read_delimited, split_rows
 from weft.text.excel import read_xlsx
 from weft.text.json_rows import json_kind, read_contexts, read_json, read_jsonl, read_squad
-from weft.text.long_texts import check_length
 from weft.text.paths import Patterns, find_files
 from weft.text.plain_text import DOCUMENTS, detect_documents, read_conll, read_txt
 from weft.text.row_problems import Problems, Skipped
-from weft.text.rows import SUFFIXES, UNREAD, Options, Record, Rows
+from weft.text.rows import SUFFIXES, UNREAD, Options, Record, Rows, check_length
 from weft.text.sources import (
     STANDARD_INPUT,
     BadBytes,
@@ -42,10 +41,7 @@ TAG = re.compile(r"O|[BIESLUM]-\S+")
 
 
 def format_of(source: TextSource, loose: bool) -> str | None:
-    """The format that the content shows beyond doubt; `loose`: the name shows none, so that any table counts.
-
-    A file named .txt is most likely text, so that only what is hardly text is taken for something else.
-    """
+    """The format that the content shows beyond doubt; `loose`: the name is not .txt, so that any table counts."""
     if not rewind(source):
         return None
     magic = first_bytes(source)
@@ -59,17 +55,19 @@ def format_of(source: TextSource, loose: bool) -> str | None:
         if size > CHARACTERS:
             break
     rewind(source)
-    return _by_lines(lines, loose)
-
-
-def _by_lines(lines: list[str], loose: bool) -> str | None:
     full = [line for line in lines if line.strip()]
     if not full:
         return None
     if re.match(r"\s*\[\s*(\{|$)", full[0]) and re.match(r"[\s\[]*\{", "".join(full[:3])):
         return "json"
     if full[0].lstrip().startswith("{"):
-        return _json_lines(full)
+        try:
+            json.loads(full[0])
+        except RecursionError:
+            return None
+        except ValueError:
+            return "json" if re.match(r'\s*\{\s*("|$)', full[0]) else None
+        return "jsonl"
     if is_conll(lines):
         return "conll"
     if "\t" in full[0] and len(full) > 1 and len({line.count("\t") for line in full}) == 1:
@@ -86,16 +84,6 @@ def _by_lines(lines: list[str], loose: bool) -> str | None:
     ):
         return "tsv" if delimiter == "\t" else "csv"
     return None
-
-
-def _json_lines(lines: list[str]) -> str | None:
-    try:
-        json.loads(lines[0])
-    except RecursionError:
-        return None
-    except ValueError:
-        return "json" if re.match(r'\s*\{\s*("|$)', lines[0]) else None
-    return "jsonl"
 
 
 def is_conll(lines: list[str]) -> bool:
@@ -132,7 +120,7 @@ READERS: dict[str, Callable[[TextSource, Options], Rows]] = {
     "csv": partial(read_delimited, usual=","),
     "tsv": partial(read_delimited, usual="\t"),
     "jsonl": read_jsonl,
-    "parquet": read_parquet,
+    "parquet": partial(read_arrow, kind="parquet"),
     "arrow": read_arrow,
     "conll": read_conll,
     "squad": read_squad,
@@ -227,10 +215,7 @@ def read_records(
 
 
 def read_texts(patterns: Patterns, *, column: str = "text", **options: Any) -> Iterator[Document]:
-    """Every text of the files: documents, the named column of a table, sentences of CoNLL, contexts of SQuAD.
-
-    A file whose name shows no format is read as txt; blank texts are skipped. `options`: those of `read_records`.
-    """
+    """Every text that is not blank: documents, a column of a table, sentences of CoNLL, contexts of SQuAD."""
     records = read_records(patterns, text_column=column, **options)
     return (Document(record.values["text"], record.where) for record in records)
 

@@ -1,7 +1,4 @@
-"""The formats that people keep text in, each as a function from an open source to its records.
-
-A reader yields records, and a UserError where one row is bad; what spoils the whole file it raises.
-"""
+"""What readers yield: records, and a UserError for a bad row; how long a text and how wide a table may be."""
 
 from __future__ import annotations
 
@@ -83,3 +80,34 @@ def check_names(where: str, names: Sequence[str]) -> None:
         if name in seen:
             raise UserError(f"{where}: two columns are named {shown(name)!r}")
         seen.add(name)
+
+
+MAX_LENGTH = 1 << 23  # characters of one text; where places in it are asked for, half as many
+PART = 1 << 16  # characters that go through a tokenizer at a time: it takes some hundred bytes for each
+TOGETHER = 1 << 20  # characters of several texts that do
+
+
+def length_problem(text: str | Sequence[str], max_length: int | None = None) -> str | None:
+    """What is wrong with a text that is longer than any model reads; None where nothing is."""
+    size = len(text) if isinstance(text, str) else sum(len(word) for word in text if isinstance(word, str))
+    limit = max_length or MAX_LENGTH
+    return None if size <= limit else f"a text of {size:,} characters; at most {limit:,} are read at a time: split it"
+
+
+def check_length(text: str | Sequence[str], where: str) -> None:
+    """Refuse a text that would take all memory when it is cut into tokens."""
+    if wrong := length_problem(text):
+        raise UserError(f"{where}: {wrong}")
+
+
+def parts_of(text: str, size: int) -> Iterator[str]:
+    """A long text in parts that the tokenizer cuts as it would the whole: a part begins at the space before a word."""
+    begin = 0
+    while len(text) - begin > size:
+        end = text.rfind(" ", begin + 1, begin + size)
+        while end > 0 and text[end + 1].isspace():
+            end = text.rfind(" ", begin + 1, end)
+        end = end if end > 0 else begin + size
+        yield text[begin:end]
+        begin = end
+    yield text[begin:]

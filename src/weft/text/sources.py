@@ -435,10 +435,8 @@ def _encoding(source: TextSource) -> Encoding:
 
 
 def _text_chunks(source: TextSource) -> Iterator[tuple[int, bytes]]:
-    """The bytes of a source as UTF-8 without its byte-order mark, each chunk with the number of the line it begins in.
-
-    Only what is not UTF-8 is decoded here, so that a bad byte of UTF-8 spoils nothing but its own line.
-    """
+    """The bytes as UTF-8 without a byte-order mark, each chunk with the number of the line it begins in."""
+    # Only what is not UTF-8 is decoded here, so that a bad byte of UTF-8 spoils nothing but its own line.
     encoding = _encoding(source)
     decoder = None if encoding.name == "utf-8" else codecs.getincrementaldecoder(encoding.name)()
     line = 1

@@ -92,12 +92,9 @@ def tags_of(spans: Iterable[TagSpan], length: int, scheme: Scheme) -> list[str]:
 
 @dataclass
 class TagNormalizer:
-    """Writes the tags of sentences as one scheme has them, and counts what was written otherwise.
+    """Writes the tags of sentences as one scheme has them, and counts what was written otherwise."""
 
-    In IOB1 (CoNLL-2003 as published) an entity begins with I- unless another of its type stands right before it; where
-    the labels hold B- too, nothing but the order of the tags tells that from BIO.
-    """
-
+    # In IOB1 (CoNLL-2003) an entity begins with I-, but with B- right after another of its type.
     scheme: Scheme  # bio or bioes
     bilou: bool = False  # L- and U- in place of E- and S-
     changed: int = 0  # tags that were written otherwise

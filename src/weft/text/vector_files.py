@@ -1,7 +1,4 @@
-"""Files of word vectors in and out: word2vec's text and binary formats and GloVe's text, whichever a file holds.
-
-n: words; d: numbers of each.
-"""
+"""Files of word vectors in and out: word2vec's text and binary formats and GloVe's text, whichever a file holds."""
 
 from __future__ import annotations
 
@@ -40,7 +37,7 @@ class WordVectors:
     """Words and their vectors, in the order of the file."""
 
     words: list[str]
-    matrix: Floats  # n d
+    matrix: Floats  # words numbers
     repeated: int = 0  # lines left out, since their word stood there before
 
 

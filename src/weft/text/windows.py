@@ -24,8 +24,7 @@ class Cut:
 
 
 def cut(length: int, size: int, stride: int) -> list[Cut]:
-    """Windows of `size` tokens, `stride` apart, over `length` tokens; in an overlap each token goes to the window that
-    shows more of its surroundings."""
+    """Windows of `size` tokens, `stride` apart; in an overlap a token goes to the window that shows more around it."""
     assert 1 <= stride <= size
     starts = [0]
     while starts[-1] + size < length:
@@ -112,10 +111,7 @@ class TextWindow:
 
 
 def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None = None) -> list[TextWindow]:
-    """The windows of a text or of a pair; of a pair, the longer text is cut and the shorter stands in every window.
-
-    Where both are too long they are cut side by side, so that each token of both is read.
-    """
+    """The windows of a text or a pair; the shorter of a pair stands in every window, or both are cut side by side."""
     if second is None:
         first = first or framing.nothing
         before, after = framing.before, framing.after

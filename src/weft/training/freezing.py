@@ -1,4 +1,4 @@
-"""Leaving a part of a network as it is."""
+"""How far below its heads a weight of a network stands, and leaving a part of a network as it is."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BESIDE = "beside"  # weights of an objective
 
 def depth_of(network: Network, name: str) -> int:
     """How many layers below the heads a weight or module stands: 0 for the heads, more than the layers for tables."""
-    layers = network.layer_names()
+    layers = network.layer_names()  # of an encoder-decoder those of the decoder are nearer to the heads
     stacks = [(*network.TOP, BESIDE), *reversed(layers)]
     for depth, names in enumerate(stacks):
         if any(f"{name}.".startswith(f"{part}.") for part in names):

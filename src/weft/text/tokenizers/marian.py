@@ -1,8 +1,6 @@
 """Marian's vocabularies: `source.spm` and `target.spm` cut the text, `vocab.json` numbers the pieces of both.
 
-A piece that vocab.json does not have is unknown; and a run of characters that one model does not know keeps its number
-where the other's pieces have one, as in transformers. `target_vocab.json` numbers what is written where the two
-languages have a vocabulary each.
+`target_vocab.json` numbers what is written where the two languages have a vocabulary each.
 """
 
 from __future__ import annotations
@@ -18,60 +16,22 @@ from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_bytes, read_json, write_bytes, write_json
 from weft.text.tokenizers import sentencepiece
 from weft.text.tokenizers.limits import check_tokens
-from weft.text.tokenizers.special_tokens import Roles, settings_in, surround, token_name
-from weft.text.tokenizers.tokenizer import Encoded, Text, Tokenizer, check, guarded
+from weft.text.tokenizers.tokenizer import (
+    Encoded,
+    Roles,
+    Text,
+    Tokenizer,
+    check,
+    check_ids,
+    guarded,
+    settings_in,
+    surround,
+    token_name,
+)
 
 SOURCE, TARGET, NUMBERS = "source.spm", "target.spm", "vocab.json"
 TARGET_NUMBERS = "target_vocab.json"
 HIDDEN = "\x00"  # before the name of a piece that stands for no text: no text has it there
-
-
-class NumberedEncoding(Encoded):
-    """The tokens of a text under the numbers of another vocabulary, and the language code that stood before it."""
-
-    __slots__ = ("_code", "_tokenizer")
-
-    def __init__(self, encoding: Encoding, tokenizer: MarianTokenizer, code: str) -> None:
-        super().__init__(encoding)
-        self._tokenizer = tokenizer
-        self._code = code
-
-    def __len__(self) -> int:
-        return len(self._encoding) + bool(self._code)
-
-    @property
-    def ids(self) -> list[int]:
-        return self._tokenizer.renumbered(self._encoding, self._code)
-
-    @property
-    def tokens(self) -> list[str]:
-        return [self._code, *self._encoding.tokens] if self._code else self._encoding.tokens
-
-    @property
-    def offsets(self) -> list[tuple[int, int]]:
-        if not self._code:
-            return self._encoding.offsets
-        before = len(self._code)
-        places = zip(self._encoding.offsets, self._encoding.special_tokens_mask, strict=True)
-        return [(0, before), *((0, 0) if put else (a + before, b + before) for (a, b), put in places)]
-
-    @property
-    def segments(self) -> list[int]:
-        return [0] * len(self)
-
-    @property
-    def sequences(self) -> list[int | None]:
-        return [0, *self._encoding.sequence_ids] if self._code else self._encoding.sequence_ids
-
-    @property
-    def specials(self) -> list[int]:
-        return [0, *self._encoding.special_tokens_mask] if self._code else self._encoding.special_tokens_mask
-
-    @property
-    def words(self) -> list[int | None]:
-        if not self._code:
-            return self._encoding.word_ids
-        return [0, *(None if word is None else word + 1 for word in self._encoding.word_ids)]
 
 
 class MarianTokenizer(Tokenizer):
@@ -148,7 +108,7 @@ class MarianTokenizer(Tokenizer):
 
     def encode(self, text: Text, pair: Text | None = None, specials: bool = True) -> Encoded:
         code, rest = _code(text)
-        return NumberedEncoding(super().encode(rest, pair, specials).library_encoding, self, code)
+        return Encoded(super().encode(rest, pair, specials).encoding, self.renumbered, code)
 
     def encode_batch(
         self, texts: Sequence[Text], pairs: Sequence[Text] | None = None, specials: bool = True
@@ -156,7 +116,7 @@ class MarianTokenizer(Tokenizer):
         cut = [_code(text) for text in texts]
         batch = super().encode_batch([rest for _, rest in cut], pairs, specials)
         codes = (code for code, _ in cut)
-        return [NumberedEncoding(a.library_encoding, self, code) for a, code in zip(batch, codes, strict=True)]
+        return [Encoded(a.encoding, self.renumbered, code) for a, code in zip(batch, codes, strict=True)]
 
     def ids(self, texts: Sequence[Text], specials: bool = True) -> list[list[int]]:
         return [encoded.ids for encoded in self.encode_batch(texts, specials=specials)]
@@ -215,23 +175,14 @@ def read_sides(folder: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
     for cutter, numbering in ((SOURCE, NUMBERS), (TARGET, TARGET_NUMBERS if apart else NUMBERS)):
         with guarded(folder / cutter):
             pieces = sentencepiece.parse(files[cutter], str(folder / cutter))
-            side = MarianTokenizer(pieces, _read_numbers(folder / numbering), settings, files, folder / numbering)
+            file = folder / numbering
+            numbers: dict[str, int] = read_json(file)
+            check_tokens(numbers, str(file))
+            for token, number in numbers.items():
+                if type(number) is not int or number < 0:
+                    raise UserError(f"{file}: the id of {shown(token)!r} is {shown(str(number))}, not a number from 0")
+            check_ids(numbers, file)
+            side = MarianTokenizer(pieces, numbers, settings, files, file)
             check(side.library, folder / cutter)
         sides.append(side)
     return sides[0], sides[1]
-
-
-def _read_numbers(file: Path) -> dict[str, int]:
-    numbers: dict[str, int] = read_json(file)
-    check_tokens(numbers, str(file))
-    named: dict[int, str] = {}
-    for token, number in numbers.items():
-        if type(number) is not int or number < 0:
-            raise UserError(f"{file}: the id of {shown(token)!r} is {shown(str(number))}, not a number from 0")
-        if number in named:
-            raise UserError(f"{file}: id {number} is both {shown(named[number])!r} and {shown(token)!r}")
-        named[number] = token
-    if not named or max(named) >= len(named):
-        missing = [str(number) for number in range(len(named) + 1) if number not in named]
-        raise UserError(f"{file}: the ids of its {len(named)} tokens have gaps; the first missing: {listed(missing)}")
-    return numbers

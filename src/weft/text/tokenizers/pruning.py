@@ -1,8 +1,4 @@
-"""A tokenizer with some of its tokens alone: whatever texts used only those becomes the same tokens as before.
-
-Texts that used others are spelled with smaller pieces. So that there is always something to spell with, special and
-added tokens, single characters and bytes stay whoever asks for what; and of BPE all that a token is merged from.
-"""
+"""A tokenizer with some of its tokens alone: other texts are spelled with characters, bytes and parts, which stay."""
 
 from __future__ import annotations
 
@@ -74,7 +70,8 @@ def anatomy_of(tokenizer: Tokenizer, characters: bool = True) -> Anatomy:
         if merged is not None:
             some = (numbers[part] for part in (left, right) if part in numbers)
             parts[merged] = (*parts.get(merged, ()), *some)
-    always = {numbers[name] for name in named if name in numbers} | set(_around(pipeline["post_processor"]))
+    always = {numbers[name] for name in named if name in numbers}
+    always |= {ids[place] for ids, place in _ids_around(pipeline["post_processor"])}
     return Anatomy(tokenizer.vocabulary, frozenset(always), parts, spelling)
 
 
@@ -111,7 +108,8 @@ def _renumbered(tokenizer: Tokenizer, kept: tuple[int, ...]) -> Tokenizer:
     pipeline["added_tokens"] = [
         {**token, "id": new[token["id"]]} for token in pipeline["added_tokens"] if token["id"] in new
     ]
-    _renumber_around(pipeline["post_processor"], new)
+    for ids, place in _ids_around(pipeline["post_processor"]):
+        ids[place] = new[ids[place]]
     library = Library.from_str(json.dumps(pipeline))
     check(library, "the smaller vocabulary")
     if library.get_vocab() != {name: new[number] for name, number in tokenizer.tokens.items() if number in new}:
@@ -126,10 +124,7 @@ def pruned_sides(
     written: Collection[int] | None = None,
     characters: bool = True,
 ) -> tuple[MarianTokenizer, MarianTokenizer, tuple[int, ...], tuple[int, ...]]:
-    """Both vocabularies of a Marian folder with some of their tokens; with them, the old ids of each.
-
-    `written`: those of what is written, where it has numbers of its own.
-    """
+    """Both vocabularies with the tokens to `keep`, and of the `written` ones; with them, the old ids of each."""
     apart = TARGET_NUMBERS in source.files
     anatomies = [anatomy_of(side, characters) for side in (source, target)]
     if apart:
@@ -169,33 +164,16 @@ def _merged(model: Mapping[str, Any], left: str, right: str) -> str:
     return left + right.removeprefix(model.get("continuing_subword_prefix") or "")
 
 
-def _processors(part: Any) -> Iterator[dict[str, Any]]:
-    """The processors that put tokens around a text, those inside a Sequence one by one."""
-    if isinstance(part, dict):
-        yield part
-        for inner in part.get("processors") or ():
-            yield from _processors(inner)
-
-
-def _around(part: Any) -> Iterator[int]:
-    """The ids of the tokens that are put around a text."""
-    for step in _processors(part):
-        yield from (step[end][1] for end in ("sep", "cls") if isinstance(step.get(end), list))
-        yield from (number for token in _template_tokens(step) for number in token["ids"])
-
-
-def _renumber_around(part: Any, new: Mapping[int, int]) -> None:
-    for step in _processors(part):
-        for end in ("sep", "cls"):
-            if isinstance(step.get(end), list):
-                step[end] = [step[end][0], new[step[end][1]]]
-        for token in _template_tokens(step):
-            token["ids"] = [new[number] for number in token["ids"]]
-
-
-def _template_tokens(step: Mapping[str, Any]) -> list[dict[str, Any]]:
-    special = step.get("special_tokens")
-    return list(special.values()) if isinstance(special, dict) else []
+def _ids_around(part: Any) -> Iterator[tuple[list[Any], int]]:
+    """Where the id of each token stands that a processor puts around a text: a list, and a place in it."""
+    if not isinstance(part, dict):
+        return
+    yield from ((part[end], 1) for end in ("sep", "cls") if isinstance(part.get(end), list))
+    special = part.get("special_tokens")
+    for token in special.values() if isinstance(special, dict) else ():
+        yield from ((token["ids"], place) for place in range(len(token["ids"])))
+    for inner in part.get("processors") or ():
+        yield from _ids_around(inner)
 
 
 def _renumbered_settings(settings: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, Any]:

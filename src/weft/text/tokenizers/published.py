@@ -17,17 +17,19 @@ from weft.text.tokenizers.limits import MAX_ADDED_TOKENS, MAX_MERGES, MAX_TOKENS
 from weft.text.tokenizers.marian import SOURCE, TARGET, is_marian, read_sides
 from weft.text.tokenizers.schema import check_pipeline
 from weft.text.tokenizers.sentencepiece import linear_spaces
-from weft.text.tokenizers.special_tokens import (
+from weft.text.tokenizers.tokenizer import (
     AROUND,
     Roles,
+    Tokenizer,
+    check,
     check_added_tokens,
     find_roles,
+    guarded,
     numbered,
     settings_in,
     surround,
     token_name,
 )
-from weft.text.tokenizers.tokenizer import Tokenizer, check, guarded
 
 # Families whose files have these names but another way to cut words or to number pieces: refused, not read wrongly.
 OTHER_BPE = ("xlm", "clip", "ctrl", "flaubert", "biogpt", "fsmt", "phobert", "bertweet", "herbert")

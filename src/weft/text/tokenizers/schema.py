@@ -379,7 +379,20 @@ def check_model(model: Any, where: str) -> None:
     check_fields(model, {"type": anything, **MODELS[kind]}, where, MODEL_OPTIONAL.get(kind, ()))
     vocabulary = model["vocab"]
     if kind == "Unigram":
-        _check_unigram(vocabulary, model.get("unk_id"), bool(model.get("byte_fallback")), where)
+        few(vocabulary, f"{where}.vocab", MAX_TOKENS)
+        score = number(-MAX_SCORE, MAX_SCORE)
+        for place, piece in enumerate(vocabulary):
+            if not isinstance(piece, list) or len(piece) != 2 or not isinstance(piece[0], str):
+                raise UserError(f"{where}.vocab.{place} is not a piece with its score")
+            score(piece[1], f"{where}.vocab.{place}")
+        names = [piece for piece, _ in vocabulary]
+        check_tokens(names, f"{where}.vocab", what="pieces")
+        check_pieces(names, f"{where}.vocab")
+        unknown = model.get("unk_id")
+        if unknown is None and not model.get("byte_fallback"):
+            raise UserError(f"{where} has no unknown token (unk_id), so it cannot encode a character it does not know")
+        if unknown is not None and unknown >= len(names):
+            raise UserError(f"{where}.unk_id is {unknown}, but there are only {len(names)} pieces")
         return
     an_object(vocabulary, f"{where}.vocab")
     check_tokens(vocabulary, f"{where}.vocab")
@@ -396,22 +409,6 @@ def _type_of(model: Mapping[str, Any]) -> str:
     if isinstance(model.get("vocab"), list):
         return "Unigram"
     return "WordPiece" if "max_input_chars_per_word" in model else "WordLevel"
-
-
-def _check_unigram(vocabulary: Any, unknown: int | None, byte_fallback: bool, where: str) -> None:
-    few(vocabulary, f"{where}.vocab", MAX_TOKENS)
-    score = number(-MAX_SCORE, MAX_SCORE)
-    for place, piece in enumerate(vocabulary):
-        if not isinstance(piece, list) or len(piece) != 2 or not isinstance(piece[0], str):
-            raise UserError(f"{where}.vocab.{place} is not a piece with its score")
-        score(piece[1], f"{where}.vocab.{place}")
-    names = [piece for piece, _ in vocabulary]
-    check_tokens(names, f"{where}.vocab", what="pieces")
-    check_pieces(names, f"{where}.vocab")
-    if unknown is None and not byte_fallback:
-        raise UserError(f"{where} has no unknown token (unk_id), so it cannot encode a character it does not know")
-    if unknown is not None and unknown >= len(names):
-        raise UserError(f"{where}.unk_id is {unknown}, but there are only {len(names)} pieces")
 
 
 def _check_merges(merges: Any, prefix: str, where: str) -> None:

@@ -74,7 +74,10 @@ def parse(data: bytes, where: str) -> SentencePieceModel:
         if number == 1:
             piece = dict(_fields(_bytes(value, where), where))
             names.append(_text(piece.get(1, b""), where))
-            scores.append(_float(piece.get(2, b"\0\0\0\0"), where))
+            score = _bytes(piece.get(2, b"\0\0\0\0"), where)
+            if len(score) != 4:
+                raise _damaged(where, f"a score of {len(score)} bytes")
+            scores.append(float(struct.unpack("<f", score)[0]))
             types.append(_number(piece.get(3, NORMAL), where))
         elif number == 2:
             trainer.update(_fields(_bytes(value, where), where))
@@ -196,10 +199,8 @@ def linear_spaces(steps: list[Any]) -> list[Any]:
 
 
 def check_charsmap(charsmap: bytes, where: str) -> None:
-    """Refuse a character map whose trie points outside itself: the library would panic on some later text.
-
-    Layout: the trie's size in bytes, the trie as a Darts double array of 32-bit units, then texts that end in NUL.
-    """
+    """Refuse a character map whose trie points outside itself: the library would panic on some later text."""
+    # Layout: the trie's size in bytes, the trie as a Darts double array of 32-bit units, then texts that end in NUL.
     size = int.from_bytes(charsmap[:4], "little")
     texts = len(charsmap) - 4 - size
     if len(charsmap) < 4 or size % 1024 or size == 0 or texts <= 0 or charsmap[-1]:
@@ -329,13 +330,6 @@ def _number(value: int | bytes, where: str) -> int:
     if isinstance(value, int):
         return value - (1 << 64) if value >> 63 else value
     raise _damaged(where, "a text where a number is expected")
-
-
-def _float(value: int | bytes, where: str) -> float:
-    data = _bytes(value, where)
-    if len(data) != 4:
-        raise _damaged(where, f"a score of {len(data)} bytes")
-    return float(struct.unpack("<f", data)[0])
 
 
 def _text(value: int | bytes, where: str) -> str:

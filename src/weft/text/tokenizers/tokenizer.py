@@ -4,21 +4,140 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Encoding, models, pre_tokenizers
+from tokenizers import AddedToken, Encoding, Regex, decoders, models, pre_tokenizers, processors
 from tokenizers import Tokenizer as Library
 
 from weft.budget import by_budget
 from weft.errors import UserError, listed, shown
-from weft.files import write_json, write_text
-from weft.text.long_texts import MAX_LENGTH, PART, TOGETHER, parts_of, too_long
+from weft.files import read_json, write_json, write_text
+from weft.text.rows import MAX_LENGTH, PART, TOGETHER, length_problem, parts_of
 from weft.text.tokenizers.limits import LONG, check_growth
-from weft.text.tokenizers.special_tokens import ROLES, Roles
+
+# What each family puts around a text and around a pair, with roles in braces; the number is the segment.
+AROUND = {
+    "bert": ("{start}:0 $A:0 {separator}:0", "{start}:0 $A:0 {separator}:0 $B:1 {separator}:1"),
+    "t5": ("$A:0 {end}:0", "$A:0 {end}:0 $B:0 {end}:0"),
+    "xlmroberta": ("{start}:0 $A:0 {end}:0", "{start}:0 $A:0 {end}:0 {end}:0 $B:0 {end}:0"),
+    "xlnet": ("$A:0 {separator}:0 {start}:2", "$A:0 {separator}:0 $B:1 {separator}:1 {start}:2"),
+    "deberta": ("{start}:0 $A:0 {separator}:0", "{start}:0 $A:0 {separator}:0 {separator}:0 $B:0 {separator}:0"),
+}
+AROUND |= {"albert": AROUND["bert"], "debertav2": AROUND["bert"], "mt5": AROUND["t5"], "umt5": AROUND["t5"]}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roles:
+    """The special tokens by what they are for; None where a vocabulary has no such token."""
+
+    padding: str | None = None
+    unknown: str | None = None
+    start: str | None = None
+    separator: str | None = None
+    mask: str | None = None
+    end: str | None = None
+
+
+# Of each role the settings that name its token, best first, and its well-known names where none does.
+ROLES = {
+    "padding": (("pad_token",), ("[PAD]", "<pad>")),
+    "unknown": (("unk_token",), ("[UNK]", "<unk>")),
+    "start": (("cls_token", "bos_token"), ("[CLS]", "<cls>", "<s>", "<|endoftext|>")),
+    "separator": (("sep_token",), ("[SEP]", "<sep>")),
+    "mask": (("mask_token",), ("[MASK]", "<mask>")),
+    "end": (("eos_token",), ("</s>", "<|endoftext|>")),
+}
+
+
+def find_roles(settings: dict[str, Any], library: Library, where: Path | str) -> Roles:
+    """The special tokens that the settings name, else those with well-known names, where the vocabulary has them."""
+    roles: dict[str, str | None] = {}
+    for role, (keys, well_known) in ROLES.items():
+        named = [token_name(settings.get(key), key, where) for key in keys]
+        names = [name for name in (*named, *well_known) if name is not None]
+        roles[role] = next((name for name in names if library.token_to_id(name) is not None), None)
+    if roles["separator"] is None and roles["mask"] == "<mask>" and library.token_to_id("</s>") is not None:
+        roles["separator"] = "</s>"  # RoBERTa's
+    return Roles(**roles)
+
+
+def spaced(more: Sequence[decoders.Decoder] = ()) -> decoders.Decoder:
+    """Whole words back into text: a space between them, but none before a closing mark or after an opening one."""
+    return decoders.Sequence(
+        [
+            decoders.WordPiece(prefix=" ", cleanup=False),  # a space between words; no word begins with one
+            decoders.Fuse(),
+            decoders.Replace(Regex(r" (?=[.,!?;:)\]}%…])"), ""),
+            decoders.Replace(Regex(r"(?<=[(\[{]) "), ""),
+            *more,
+        ]
+    )
+
+
+def surround(library: Library, roles: Roles, family: str) -> None:
+    """Put the family's special tokens around each text, where the vocabulary has them."""
+    single, pair = (text.split() for text in AROUND[family])
+    used = [role for role in ("start", "separator", "end") if any(part.startswith("{" + role) for part in single)]
+    names = {role: vars(roles)[role] for role in used}
+    if None not in names.values():
+        library.post_processor = processors.TemplateProcessing(
+            single=[part.format(**names) for part in single],
+            pair=[part.format(**names) for part in pair],
+            special_tokens=[numbered(library, name) for name in names.values()],
+        )
+
+
+def check_added_tokens(tokens: Sequence[AddedToken], library: Library, where: str) -> None:
+    """Refuse added tokens that the library fails on, or finds in one text and not in the same text tomorrow."""
+    forms: dict[str, str] = {}
+    for token in tokens:
+        name = token.content
+        form = library.normalizer.normalize_str(name) if token.normalized and library.normalizer else name
+        if not form:
+            raise UserError(f"{where}: added token {shown(name)!r} is empty once it is normalized")
+        if (token.lstrip or token.rstrip) and form.isspace():
+            raise UserError(f"{where}: added token {shown(name)!r} is space, and takes the space around it too")
+        if token.normalized and forms.setdefault(form, name) != name:
+            raise UserError(
+                f"{where}: added tokens {shown(forms[form])!r} and {shown(name)!r} are the same when normalized"
+            )
+
+
+def numbered(library: Library, name: str) -> tuple[str, int]:
+    number = library.token_to_id(name)
+    assert number is not None, f"{name} was looked up before"
+    return name, number
+
+
+def token_name(value: Any, key: str, where: Path | str) -> str | None:
+    """A special token as settings name it: a string, or an object with its content."""
+    name = value.get("content") if isinstance(value, dict) else value
+    if name is None or isinstance(name, str):
+        return name
+    raise UserError(f"{where}: {key} in its settings is a {type(name).__name__} where a token is expected")
+
+
+# Keys of tokenizer_config.json that name code, or files on the machine of whoever saved it.
+NOT_KEPT = ["auto_map", "custom_pipelines", "trust_remote_code", "code_revision"]
+NOT_KEPT += ["tokenizer_file", "vocab_file", "merges_file", "special_tokens_map_file"]
+
+
+def settings_in(folder: Path) -> dict[str, Any]:
+    """What stands beside a vocabulary: its special tokens and switches, less what names code."""
+    settings: dict[str, Any] = {}
+    config = folder / "tokenizer_config.json"
+    for file in (config, folder / "special_tokens_map.json"):
+        if file.is_file():
+            settings = read_json(file) | settings
+    cutter = settings.get("word_tokenizer_type", "basic")
+    if cutter != "basic" or "BertJapanese" in str(settings.get("tokenizer_class")):
+        cutter = "an outside program" if cutter == "basic" else shown(str(cutter))
+        raise UserError(f"{config}: words are split by {cutter}, which Weft does not run; split the text first")
+    return {key: value for key, value in settings.items() if key not in NOT_KEPT}
 
 
 @contextmanager
@@ -32,9 +151,8 @@ def guarded(where: Path | str) -> Iterator[None]:
         raise UserError(f"{where}: not a usable tokenizer: {shown(str(error), 200)}") from None
 
 
-def check(library: Library, where: Path | str) -> None:
-    """Refuse a tokenizer that would fail on some text, or whose ids could not index an embedding table."""
-    vocabulary = library.get_vocab(with_added_tokens=True)
+def check_ids(vocabulary: Mapping[str, int], where: Path | str) -> None:
+    """Refuse ids that could not index an embedding table."""
     named: dict[int, str] = {}
     for token, number in vocabulary.items():
         if named.setdefault(number, token) is not token:
@@ -42,16 +160,23 @@ def check(library: Library, where: Path | str) -> None:
     if not named or max(named) >= len(named):
         missing = itertools.islice((str(i) for i in range(len(named) + 1) if i not in named), 3)
         raise UserError(f"{where}: the ids of its {len(named)} tokens have gaps; the first missing: {listed(missing)}")
+
+
+def check(library: Library, where: Path | str) -> None:
+    """Refuse a tokenizer that would fail on some text, or whose ids could not index an embedding table."""
+    vocabulary = library.get_vocab(with_added_tokens=True)
+    check_ids(vocabulary, where)
     model = library.model
     if isinstance(model, models.WordPiece | models.WordLevel | models.BPE):  # BPE may do without, byte by byte
         unknown = model.unk_token
         if (unknown is not None or not isinstance(model, models.BPE)) and model.token_to_id(unknown or "") is None:
             raise UserError(f"{where}: its unknown token {shown(str(unknown))!r} is not in its vocabulary")
     probe = [*library.encode("a").ids, *library.encode("a", "b").ids]
-    if max(probe, default=0) >= len(named):
-        raise UserError(f"{where}: adds id {max(probe)} to every text, but has only {len(named)} tokens")
+    if max(probe, default=0) >= len(vocabulary):
+        raise UserError(f"{where}: adds id {max(probe)} to every text, but has only {len(vocabulary)} tokens")
 
 
+Renumber = Callable[[Encoding, str], list[int]]
 Text = str | Sequence[str]  # a text, or a text already cut into words
 CHARACTERS = r"[\s\S]"  # the pattern that cuts a text into its characters
 KINDS = {models.WordPiece: "wordpiece", models.BPE: "bpe", models.Unigram: "unigram", models.WordLevel: "word"}
@@ -63,56 +188,56 @@ OTHER_CLASSES = ("OpenAIGPT", "T5", "Albert", "XLNet", "XLMRoberta", "DebertaV2"
 
 
 class Encoded:
-    """The tokens of one text or pair; each list is made when asked for."""
+    """The tokens of one text or pair, and of a code before it; each list is made when asked for."""
 
-    __slots__ = ("_encoding",)
+    __slots__ = ("code", "encoding", "renumbered")
 
-    def __init__(self, encoding: Encoding) -> None:
-        self._encoding = encoding
+    def __init__(self, encoding: Encoding, renumbered: Renumber | None = None, code: str = "") -> None:
+        self.encoding = encoding  # as the library gave it
+        self.renumbered = renumbered  # its ids in another vocabulary
+        self.code = code  # the token of a language that stood before the text
 
     def __len__(self) -> int:
-        return len(self._encoding)
-
-    @property
-    def library_encoding(self) -> Encoding:
-        """As the library gave it."""
-        return self._encoding
+        return len(self.encoding) + bool(self.code)
 
     @property
     def ids(self) -> list[int]:
-        return self._encoding.ids
+        return self.encoding.ids if self.renumbered is None else self.renumbered(self.encoding, self.code)
 
     @property
     def tokens(self) -> list[str]:
-        return self._encoding.tokens
+        return [self.code, *self.encoding.tokens] if self.code else self.encoding.tokens
 
     @property
     def offsets(self) -> list[tuple[int, int]]:
-        """Where each token stands, in characters of the text (of its word, where words were given).
-
-        Byte-level and SentencePiece tokens include the space before them; (0, 0) for special tokens.
-        """
-        return self._encoding.offsets
+        """Where each token stands, with the space before it, in characters of the text or word; (0, 0): special."""
+        if not self.code:
+            return self.encoding.offsets
+        before = len(self.code)
+        places = zip(self.encoding.offsets, self.encoding.special_tokens_mask, strict=True)
+        return [(0, before), *((0, 0) if put else (a + before, b + before) for (a, b), put in places)]
 
     @property
     def segments(self) -> list[int]:
         """The segment ids that the model was trained with: 0, and 1 for the second of a pair (RoBERTa: all 0)."""
-        return self._encoding.type_ids
+        return [0, *self.encoding.type_ids] if self.code else self.encoding.type_ids
 
     @property
     def sequences(self) -> list[int | None]:
         """0 for tokens of the text, 1 for those of its pair, None for special tokens."""
-        return self._encoding.sequence_ids
+        return [0, *self.encoding.sequence_ids] if self.code else self.encoding.sequence_ids
 
     @property
     def specials(self) -> list[int]:
         """1 where the tokenizer put a special token around the text, else 0."""
-        return self._encoding.special_tokens_mask
+        return [0, *self.encoding.special_tokens_mask] if self.code else self.encoding.special_tokens_mask
 
     @property
     def words(self) -> list[int | None]:
         """The number of the word each token belongs to, None for special tokens."""
-        return self._encoding.word_ids
+        if not self.code:
+            return self.encoding.word_ids
+        return [0, *(None if word is None else word + 1 for word in self.encoding.word_ids)]
 
 
 class Tokenizer:
@@ -199,7 +324,8 @@ class Tokenizer:
         words = _in_words(texts)
         _check_lengths(texts, MAX_LENGTH)
         if not words and not specials and any(isinstance(text, str) and len(text) > TOGETHER for text in texts):
-            return [self._long_ids(text) for text in texts]
+            parts = (list(parts_of(text, PART)) if isinstance(text, str) else [text] for text in texts)
+            return [[number for ids in self.ids(some, specials=False) for number in ids] for some in parts]
         ids = list[list[int]]()
         for some in by_budget(texts, _size, TOGETHER):
             inputs: Sequence[Any] = some
@@ -210,11 +336,6 @@ class Tokenizer:
                 raise _explained(error, texts, None, words) from None
             ids += [encoding.ids for encoding in encoded]
         return ids
-
-    def _long_ids(self, text: Text) -> list[int]:
-        """The ids of a long text, a part at a time: the library takes some hundred bytes for each character."""
-        parts = list(parts_of(text, PART)) if isinstance(text, str) else [text]
-        return [number for ids in self.ids(parts, specials=False) for number in ids]
 
     def _check_long(self, texts: Sequence[Text]) -> None:
         for text in texts:
@@ -268,7 +389,7 @@ def _size(text: Text) -> int:
 
 def _check_lengths(texts: Sequence[Text], max_length: int) -> None:
     for number, text in enumerate(texts, start=1):
-        if isinstance(text, str | list | tuple) and (wrong := too_long(text, max_length)):
+        if isinstance(text, str | list | tuple) and (wrong := length_problem(text, max_length)):
             raise UserError(f"text {number} of {len(texts)}: {wrong}")
 
 

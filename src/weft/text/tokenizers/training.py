@@ -21,8 +21,7 @@ from tokenizers import Tokenizer as Library
 from weft.errors import UserError, one_of, shown
 from weft.text.tokenizers import sentencepiece
 from weft.text.tokenizers.limits import MAX_TOKENS
-from weft.text.tokenizers.special_tokens import Roles, spaced, surround
-from weft.text.tokenizers.tokenizer import CHARACTERS, Tokenizer
+from weft.text.tokenizers.tokenizer import CHARACTERS, Roles, Tokenizer, spaced, surround
 
 MAX_VOCABULARY = MAX_TOKENS  # the trainers take memory for as many as they are asked for
 MAX_COUNT = 1 << 40  # times that a token can be asked to be seen
@@ -83,10 +82,8 @@ def learn(
 ) -> Tokenizer:
     """A tokenizer with `size` tokens learned from the texts, or fewer where the text has no more to give.
 
-    lowercase: wordpiece does by default, the others do not. minimum_count: how often a merge (wordpiece, bpe), a word
-    or a character must be seen, 2 by default and 1 for characters; unigram weighs its pieces by likelihood instead.
-    specials: the special tokens by role, the first ids; a mapping also says in which order. around: the family (of
-    `special_tokens.AROUND`) whose special tokens are put around each text. extra: more special tokens, the last ids.
+    minimum_count: how often a merge, a word or a character must be seen, 2 by default and 1 for characters; not for
+    unigram. specials: by role, the first ids, a mapping in its order; extra: the last ids. around: a family of AROUND.
     """
     one_of(kind, KINDS, "vocabulary kind")
     given = SPECIALS[kind] if specials is None else specials
@@ -254,13 +251,9 @@ def _word(texts: Iterator[str], request: _Request) -> Library:
 
 
 def _whitespace(texts: Iterator[str], request: _Request) -> Library:
-    """What stands between spaces, most frequent first, for text that was cut into words before: mr. and 's stay whole.
-
-    Special tokens may stand in the text: the <unk> of a corpus with a closed vocabulary is the unknown token.
-    """
-    special = set(request.names)
-    # They have their ids already; the trainer would take them for words and give them others.
-    plain = (" ".join(word for word in text.split() if word not in special) for text in texts)
+    """What stands between spaces, most frequent first, for text that was cut before: mr. and 's stay whole."""
+    # Special tokens in the text, such as <unk>, have ids already; the trainer would take them for words.
+    plain = (" ".join(word for word in text.split() if word not in request.names) for text in texts)
     lower = normalizers.Lowercase() if request.lowercase else None
     joined = decoders.Sequence([decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()])
     return _words(plain, request, lower, pre_tokenizers.WhitespaceSplit(), joined)
@@ -315,10 +308,6 @@ TRAINERS = {
 
 
 UNKNOWN = "<unk>"
-
-
-# ------------------------------------------------------------------------------------------------------- tokenizer
-
 # Cut as the Penn Treebank does, which GloVe's texts were: do n't, it 's.
 NOT = r"\w+(?=(?i:n't)\b)|(?i:n't)\b"
 ENDINGS = ("'s", "'m", "'d", "'re", "'ve", "'ll")
@@ -332,11 +321,7 @@ PARTED = r"\w+|[^\w\s]"
 
 
 def word_tokenizer(words: Sequence[str], lowercase: bool | None = None) -> Tokenizer:
-    """A tokenizer whose ids are the places of these words; `<unk>` must be one of them.
-
-    What the vocabulary shows of the way its own texts were cut decides how text is cut: small letters (unless given),
-    contractions, abbreviations and runs of marks.
-    """
+    """A tokenizer whose ids are the places of these words, `<unk>` among them; they show how their texts were cut."""
     vocabulary = {word: number for number, word in enumerate(words)}
     assert len(vocabulary) == len(words) and UNKNOWN in vocabulary
     library = _cutter(*_rules(vocabulary, lowercase), vocabulary)
@@ -350,12 +335,8 @@ def word_tokenizer(words: Sequence[str], lowercase: bool | None = None) -> Token
 def learned_words(
     texts: Callable[[], Iterable[str]], minimum_count: int, max_words: int | None = None, lowercase: bool = True
 ) -> Tokenizer:
-    """A tokenizer for the words of some texts, the most frequent first and `<unk>` last.
-
-    The texts are cut by the plain rules; where the words that come of it show others (n't alone: the text was cut
-    before), once more by those.
-    """
-    rules = _rules({"don't": 0}, lowercase)
+    """A tokenizer for the words of some texts, the most frequent first and `<unk>` last."""
+    rules = _rules({"don't": 0}, lowercase)  # where the words show others (n't alone: cut before), once more by those
     for _ in range(2):
         library = _cutter(*rules, {UNKNOWN: 0})
         trainer = trainers.WordLevelTrainer(
@@ -376,7 +357,20 @@ def _rules(vocabulary: dict[str, int], lowercase: bool | None) -> tuple[bool, bo
     """Whether apostrophes are made straight and letters small, and the pattern of a word, as a vocabulary shows it."""
     straight = "n't" in vocabulary or "don't" in vocabulary  # its own apostrophe is the straight one
     small = all(word == word.lower() for word in vocabulary) if lowercase is None else lowercase
-    return straight, small, _pattern(vocabulary, "n't" in vocabulary)
+    choices = [run.replace(".", r"\.") for run in RUNS if run in vocabulary]  # the first that fits is taken
+    titles = [title for title in TITLES if title in vocabulary or title.capitalize() in vocabulary]
+    if titles:
+        choices.append(rf"\b(?i:{'|'.join(titles)})".replace(".", r"\."))
+    if any(word in vocabulary for word in INITIALS):
+        choices.append(r"\b(?:\p{L}\.){2,}")
+    choices.append(NUMBERS)
+    if "n't" in vocabulary:
+        choices += [NAMES] if "o'clock" in vocabulary else []
+        endings = "|".join(ending[1:] for ending in ENDINGS if ending in vocabulary)
+        choices += [NOT, *([rf"'(?i:{endings})\b"] if endings else []), PARTED]
+    else:
+        choices.append(PLAIN)
+    return straight, small, "|".join(choices)
 
 
 def _cutter(straight: bool, small: bool, pattern: str, vocabulary: dict[str, int]) -> Library:
@@ -385,25 +379,3 @@ def _cutter(straight: bool, small: bool, pattern: str, vocabulary: dict[str, int
     library.normalizer = normalizers.Sequence([*steps, normalizers.Lowercase()] if small else steps)
     library.pre_tokenizer = pre_tokenizers.Split(Regex(pattern), "removed", invert=True)
     return library
-
-
-def _pattern(vocabulary: dict[str, int], contractions: bool) -> str:
-    """The pattern of one token; the first choice that fits is taken."""
-    choices = [_escaped(run) for run in RUNS if run in vocabulary]
-    titles = [title for title in TITLES if title in vocabulary or title.capitalize() in vocabulary]
-    if titles:
-        choices.append(rf"\b(?i:{'|'.join(_escaped(title) for title in titles)})")
-    if any(word in vocabulary for word in INITIALS):
-        choices.append(r"\b(?:\p{L}\.){2,}")
-    choices.append(NUMBERS)
-    if contractions:
-        choices += [NAMES] if "o'clock" in vocabulary else []
-        endings = "|".join(ending[1:] for ending in ENDINGS if ending in vocabulary)
-        choices += [NOT, *([rf"'(?i:{endings})\b"] if endings else []), PARTED]
-    else:
-        choices.append(PLAIN)
-    return "|".join(choices)
-
-
-def _escaped(mark: str) -> str:
-    return mark.replace(".", r"\.")
