@@ -26,8 +26,7 @@ from weft.backends.opening import opened as open_exported
 from weft.checkpoint.folder import LoadedModel
 from weft.exporters.ct2_export import write_ct2
 from weft.exporters.onnx_export import write_onnx
-from weft.generation.beam import Beam
-from weft.generation.search import generate
+from weft.generation.search import Beam, generate
 from weft.nn.rows import Ragged
 from weft.timing import medians
 

@@ -34,9 +34,8 @@ import weft
 from weft.checkpoint.families import FAMILIES
 from weft.data.batching import Ahead, Feed
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed
+from weft.data.rows import Frame, Framed, Streams
 from weft.data.shards import Corpus
-from weft.data.streams import Streams
 from weft.objectives.language import CarriedToken, StreamStates
 from weft.timing import medians
 from weft.training.loop import quick_arithmetic

@@ -517,7 +517,7 @@ def test_the_verb_rank_judges(
         given = ["--pairs", tmp_path / "p.csv", "--query-column", "q", "--text-column", "t"]
     monkeypatch.setattr(Seen, "told", [])
     monkeypatch.setitem(sys.modules, "weft.metrics.vectors", types.SimpleNamespace(RankingMetrics=Seen))
-    monkeypatch.setattr("weft.cli.search._reranker", lambda *_: shortest)
+    monkeypatch.setattr("weft.cli.words._reranker", lambda *_: shortest)
     said = weft_says("rank", folder, *given, "--rerank", "pairs", "--candidates", 2)
     pool = list(dict.fromkeys(text for _, text in rows))
     expected = list(

@@ -166,6 +166,13 @@ def listed(names: Iterable[str], most: int = 6) -> str:
     return f"{', '.join(names[:most])} and {len(names) - most} more"
 
 
+def refuse(*cases: tuple[bool, str]) -> None:
+    """Raise the message of the first case that is true."""
+    for wrong, message in cases:
+        if wrong:
+            raise UserError(message)
+
+
 def one_of(value: str, choices: Iterable[str], what: str) -> str:
     """The value itself when it is a choice; else an error that lists the choices."""
     choices = list(choices)

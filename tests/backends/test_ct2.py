@@ -15,10 +15,8 @@ import torch
 
 import weft
 from tests.backends.engines import carried, drawn, texts
-from weft.generation.beam import Beam
-from weft.generation.rules import Rules
-from weft.generation.sampling import Sampling
-from weft.generation.search import generate
+from weft.generation.sampling import Rules, Sampling
+from weft.generation.search import Beam, generate
 from weft.nn.rows import Ragged
 from weft.tasks.complete import begun, complete, read
 from weft.tasks.translate import translate

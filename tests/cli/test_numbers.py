@@ -10,7 +10,7 @@ import pytest
 import weft
 from tests.tasks.small import vocabulary
 from weft.cli.main import run
-from weft.generation.beam import Beam
+from weft.generation.search import Beam
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from tests.training.small import stories
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
 from weft.config import read_toml
-from weft.data.spans import sentinel
+from weft.data.masking import sentinel
 from weft.distillation.recipe import DistillRecipe
 from weft.errors import UserError
 from weft.runs.recipes import Recipe, TaskRecipe, find_recipe, read_recipe, shipped

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from weft.data.columns import find_columns, paired_columns
-from weft.data.reading import examples_of
-from weft.data.tables import Table
+from weft.data.tables import Table, examples_of
 from weft.errors import UserError
 from weft.tasks.classify import TextTask, alike_note
 from weft.tasks.tag import TagTask

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from weft.data.memory import MemoryRows
+from weft.data.parts import MemoryRows
 from weft.data.tables import Table
 from weft.errors import UserError
 

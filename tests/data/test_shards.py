@@ -17,8 +17,7 @@ from tests.children import FORKS
 from tests.damage import flip
 from tests.training.small import stories
 from weft.data import shards
-from weft.data.cache import cached, clear_cache
-from weft.data.shards import TextFiles, tokenized
+from weft.data.shards import TextFiles, cached, clear_cache, tokenized
 from weft.errors import UserError
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.published import load_tokenizer

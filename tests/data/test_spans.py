@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.training.small import drawn, stories
+from weft.data.masking import SpanCorruption, sentinels_of
 from weft.data.rows import Drawn
-from weft.data.spans import SpanCorruption, sentinels_of
 from weft.errors import UserError
 from weft.nn.rows import Batch
 from weft.text.tokenizers.training import learn

@@ -7,9 +7,8 @@ import pytest
 
 from weft.data.batching import Feed, every_example
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed
+from weft.data.rows import Frame, Framed, Streams, held_out
 from weft.data.shards import Corpus
-from weft.data.streams import Streams, held_out
 from weft.errors import UserError
 
 

@@ -14,8 +14,7 @@ import pytest
 
 from tests.data import messy
 from weft.data.columns import find_columns
-from weft.data.reading import examples_of
-from weft.data.tables import Table
+from weft.data.tables import Table, examples_of
 from weft.errors import UserError
 from weft.tasks.classify import TextTask
 from weft.text.records import Record, read_records

@@ -11,11 +11,9 @@ from hypothesis import strategies as some
 
 from tests.generation.toy import Toy, exhaustive
 from weft.errors import UserError
-from weft.generation.beam import Beam, Searcher
-from weft.generation.completion import best_tokens
-from weft.generation.decoding import Ensemble
+from weft.generation.decoding import Ensemble, best_tokens
 from weft.generation.sampling import Sampling
-from weft.generation.search import Completion, generate
+from weft.generation.search import Beam, Completion, Searcher, generate
 
 END = 1
 SEEDS = some.integers(0, 10_000)

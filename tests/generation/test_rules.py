@@ -13,11 +13,8 @@ from hypothesis import strategies as some
 
 from tests.generation.toy import Toy, exhaustive
 from weft.errors import UserError
-from weft.generation.beam import Beam
-from weft.generation.constraints import Tree
-from weft.generation.rules import LogitsProcessor, Rules
-from weft.generation.sampling import Sampling
-from weft.generation.search import Completion, generate
+from weft.generation.sampling import LogitsProcessor, Rules, Sampling, Tree
+from weft.generation.search import Beam, Completion, generate
 
 END, MOST = 1, 6
 SEEDS = some.integers(0, 10_000)

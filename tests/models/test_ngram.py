@@ -13,7 +13,7 @@ import torch
 
 from tests.data.test_counts import END, START, VOCABULARY, counted, some_documents
 from weft.checkpoint.ngram import from_tables
-from weft.data.smoothing import tables
+from weft.data.counts import tables
 from weft.errors import UserError
 from weft.models.ngram import Ngram, NgramConfig, UnseenContext
 from weft.nn.rows import Ragged

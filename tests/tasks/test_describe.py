@@ -16,8 +16,7 @@ import weft
 from tests.tasks.small import quiet, write_rows
 from tests.tasks.written import PLAN, learned
 from tests.training.test_resume import contents, same
-from weft.data.examples import batch_of
-from weft.data.pairs import Sequences, TextSide, VectorSide
+from weft.data.examples import Sequences, TextSide, VectorSide, batch_of
 from weft.errors import UserError
 from weft.tasks.complete import numbers_of
 from weft.tasks.describe import describe

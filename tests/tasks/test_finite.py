@@ -18,9 +18,8 @@ from tests.engines import need_engine
 from tests.tasks.small import model_for, vocabulary
 from weft.cli.main import run
 from weft.errors import NotFinite, UserError
-from weft.generation.beam import Beam
 from weft.generation.sampling import Sampling
-from weft.generation.search import generate
+from weft.generation.search import Beam, generate
 from weft.nn.rows import Ragged
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity

@@ -11,8 +11,8 @@ import torch
 
 import weft
 from tests.training.small import stories
+from weft.data.masking import SpanCorruption
 from weft.data.rows import Drawn
-from weft.data.spans import SpanCorruption
 from weft.errors import UserError
 from weft.objectives.language import Writing
 from weft.text.tokenizers.training import learn

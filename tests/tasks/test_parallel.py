@@ -14,9 +14,8 @@ import weft
 from tests.tasks.small import quiet
 from tests.tasks.written import SIZES, worded, write_sides, write_table
 from weft.data.columns import paired_columns
-from weft.data.examples import batch_of
+from weft.data.examples import Sequences, TextSide, batch_of, few
 from weft.data.masking import NOTHING
-from weft.data.pairs import Sequences, TextSide, few
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.objectives.language import Writing

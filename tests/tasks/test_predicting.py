@@ -17,7 +17,7 @@ import pytest
 import weft
 from tests.engines import need_engine
 from tests.tasks.small import model_for
-from weft.cli.batches import as_they_come
+from weft.cli.inputs import as_they_come
 from weft.cli.main import run
 from weft.data.table_writer import PartialTable
 from weft.errors import UserError

@@ -21,8 +21,8 @@ import pyarrow.parquet
 import pytest
 
 from weft import files
-from weft.cli import batches
-from weft.data.cells import text_in
+from weft.cli import inputs
+from weft.data.columns import text_in
 from weft.data.shards import TextFiles
 from weft.data.tables import Table
 from weft.errors import UserError
@@ -458,7 +458,7 @@ def test_a_long_text_in_parts_has_the_ids_of_the_whole(kind: str, monkeypatch: p
 
 
 def test_lines_are_read_ahead_by_their_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "CHARACTERS", 1000)
+    monkeypatch.setattr(inputs, "CHARACTERS", 1000)
     taken = list[int]()
 
     def lines() -> Iterator[str]:
@@ -466,9 +466,9 @@ def test_lines_are_read_ahead_by_their_size(monkeypatch: pytest.MonkeyPatch) -> 
             taken.append(number)
             yield "x" * 300
 
-    rows = batches.as_they_come(lines(), 256)
+    rows = inputs.as_they_come(lines(), 256)
     first = next(rows)
     time.sleep(0.2)
     assert len(taken) <= len(first) + 5  # 1,000 characters ahead, and the one at hand
     assert sum(map(len, rows)) + len(first) == 100
-    assert [len(some) for some in batches.chunked(["x" * 600] * 3 + ["x"] * 8, 4)] == [1, 1, 2, 4, 3]
+    assert [len(some) for some in inputs.chunked(["x" * 600] * 3 + ["x"] * 8, 4)] == [1, 1, 2, 4, 3]

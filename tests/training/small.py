@@ -10,9 +10,8 @@ import numpy as np
 import torch
 
 from weft.checkpoint.families import FAMILIES
-from weft.data.masking import Masking, shift
+from weft.data.masking import Masking, SpanCorruption, shift
 from weft.data.rows import Drawn
-from weft.data.spans import SpanCorruption
 from weft.nn.rows import Batch
 from weft.objectives.base import Objective
 from weft.objectives.language import MaskedWords, NextToken, Writing

@@ -20,9 +20,8 @@ from tests.training.test_resume import BROKEN, contents, same
 from weft.checkpoint.families import FAMILIES
 from weft.data.batching import Feed
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed
+from weft.data.rows import Frame, Framed, Streams
 from weft.data.shards import Corpus
-from weft.data.streams import Streams
 from weft.errors import UserError
 from weft.objectives.language import CarriedToken, NextToken, StreamStates
 from weft.runs.driver import resume

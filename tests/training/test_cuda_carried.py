@@ -15,7 +15,7 @@ from tests.training.small import stories
 from tests.training.test_carried import framed, network_of
 from weft.data.batching import Feed
 from weft.data.masking import shift
-from weft.data.streams import Streams
+from weft.data.rows import Streams
 from weft.objectives.language import CarriedToken, StreamStates
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain

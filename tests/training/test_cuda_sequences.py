@@ -16,11 +16,10 @@ from torch import Tensor
 from tests.graphs import CPU, CUDA, DEVICES, captured, needs_gpu
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.data.batching import Feed
+from weft.data.examples import Sequences, TextSide
 from weft.data.examples import batch_of as with_targets
-from weft.data.pairs import Sequences, TextSide
-from weft.generation.beam import Beam
 from weft.generation.sampling import Sampling
-from weft.generation.search import generate
+from weft.generation.search import Beam, generate
 from weft.nn.rows import Batch
 from weft.objectives.language import Writing
 from weft.runs.finetune import finetune

@@ -25,10 +25,9 @@ from weft.checkpoint.folder import LoadedModel, fill, own_tensors
 from weft.checkpoint.tensors import read_file
 from weft.errors import NotFinite, UserError, listed, shown
 from weft.files import MEGABYTE, read_json
-from weft.generation.beam import Beam
-from weft.generation.completion import Advance, Completion, Request, by_length
-from weft.generation.rules import Rules
-from weft.generation.sampling import Sampling
+from weft.generation.decoding import Advance, Completion, Request, by_length
+from weft.generation.sampling import Rules, Sampling
+from weft.generation.search import Beam
 from weft.models.base import Network
 from weft.nn.rows import Rows, check_context
 

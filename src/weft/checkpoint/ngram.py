@@ -18,7 +18,7 @@ from tokenizers import Tokenizer as Library
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel
-from weft.data.smoothing import Floats, NgramTable
+from weft.data.counts import Floats, NgramTable
 from weft.errors import UserError, shown
 from weft.files import whole_file
 from weft.models.ngram import HIGHEST, MOST, Ngram, NgramConfig

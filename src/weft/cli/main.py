@@ -4,90 +4,117 @@ from __future__ import annotations
 
 import io
 import os
+import platform
 import re
 import sys
+import tempfile
+import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from copy import copy
+from pathlib import Path
+from types import TracebackType
 from typing import Annotated, Any
 
 import typer
+from typer import Option
 
-from weft.cli import (
-    arpa,
-    compare,
-    look,
-    models,
-    predict,
-    search,
-    sequences,
-    shrink,
-    suggest,
-    tokenizer,
-    training,
-    vectors,
-    words,
-    zero,
-)
-from weft.cli.guard import debugging, out_of_memory
-from weft.cli.guard import describe as describe_fault
-from weft.cli.help import GroupHelp, VerbHelp
-from weft.cli.options import Verb
-from weft.errors import UserError, hint
+from weft.cli import compare, groups, models, predict, training, words, zero
+from weft.cli.options import GroupHelp, Verb, VerbHelp
+from weft.errors import UserError, hint, shown
 from weft.files import reason
 from weft.progress import on_terminal, to_stderr
 from weft.terminal import escaped_streams, open_streams
 from weft.training.signals import Interrupted
-from weft.version import VERSION
+from weft.version import VERSION, system_name
+
+# Names of local variables that hold the path of what is being read.
+NAMES = ("path", "file", "source", "data", "recipe", "where", "folder", "model", "run", "vectors", "name")
+MEMORY = re.compile(r"not enough memory|can't allocate memory|out of memory|bad alloc|cannot allocate", re.IGNORECASE)
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, by Python's word or by that of a native library."""
+    kinds = {kind.__name__ for kind in type(error).__mro__}
+    return bool(kinds & {"MemoryError", "OutOfMemoryError", "ArrowMemoryError"}) or (
+        isinstance(error, RuntimeError) and MEMORY.search(str(error)) is not None
+    )
+
+
+def describe(error: BaseException, arguments: Sequence[str]) -> str:
+    """One line about a fault; its traceback is written to a file that the line names."""
+    path = file_in(error.__traceback__)
+    reading = f" while reading {shown(str(path), 200)}" if path is not None else ""
+    if out_of_memory(error):
+        return f"out of memory{reading}; try a smaller input or batch, or a machine with more memory"
+    text = shown(" ".join(str(error).split()), 120)
+    what = f"internal error{reading}: {type(error).__name__}{f': {text}' if text else ''}"
+    report = write_report(error, arguments)
+    where = f"the traceback is in {report}" if report else "WEFT_DEBUG=1 shows the traceback"
+    return f"{what}; this is a fault of Weft, not yours: please report it, {where}"
+
+
+def file_in(calls: TracebackType | None) -> Path | None:
+    """The file, else the folder, that the innermost of our calls had at hand."""
+    folder = None
+    for value in _values(calls):
+        with suppress(OSError, ValueError):
+            path = Path(value)
+            if path.is_file():
+                return path
+            if folder is None and path.is_dir():
+                folder = path
+    return folder
+
+
+def _values(calls: TracebackType | None) -> Iterator[str | Path]:
+    """Paths among the local variables of our own calls, from the innermost outwards."""
+    ours = os.path.dirname(os.path.dirname(__file__)) + os.sep
+    frames = [frame for frame, _ in traceback.walk_tb(calls) if frame.f_code.co_filename.startswith(ours)]
+    for frame in reversed(frames):
+        for name, value in frame.f_locals.items():
+            given = getattr(value, "path", None) if not isinstance(value, str | Path) else value
+            if isinstance(given, Path) or (isinstance(given, str) and given and name in NAMES and len(given) < 4096):
+                yield given
+
+
+def write_report(error: BaseException, arguments: Sequence[str]) -> str | None:
+    """The traceback, versions and the call in a new file of the temporary folder, readable by its owner alone."""
+    lines = [f"weft {VERSION}, Python {platform.python_version()}, {system_name()}"]
+    for name in ("torch", "tokenizers", "onnxruntime", "ctranslate2", "pyarrow"):
+        if name in sys.modules:
+            lines.append(f"{name} {getattr(sys.modules[name], '__version__', '?')}")
+    lines += [f"call: weft {' '.join(map(repr, arguments))}", "", *traceback.format_exception(error)]
+    try:
+        number, name = tempfile.mkstemp(prefix="weft-error-", suffix=".txt")
+        with open(number, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.write("\n".join(lines))
+    except OSError:
+        return None
+    return name
+
 
 # typer carries its own copy of click, or uses the installed one, by version: this finds either.
 ClickError: Any = typer.BadParameter.__mro__[2]
 
+
+def _named(*verbs: Any) -> dict[str, Any]:
+    return {verb.__name__.rstrip("_"): verb for verb in verbs}
+
+
 # The verbs by panel, in the order of `weft --help`.
 VERBS: dict[str, dict[str, Any]] = {
-    "Train": {
-        "pretrain": training.pretrain,
-        "finetune": training.finetune,
-        "ladder": training.ladder,
-        "resume": training.resume,
-        "new": models.new,
-        "recipes": look.recipes,
-    },
-    "Use": {
-        "predict": predict.predict,
-        "answer": words.answer,
-        "generate": words.generate,
-        "translate": sequences.translate,
-        "summarize": sequences.translate,
-        "rewrite": sequences.translate,
-        "describe": sequences.describe,
-        "fill": words.fill,
-        "embed": words.embed,
-        "rank": search.rank,
-        "central": search.central,
-        "next": search.follows,
-        "choose": zero.choose,
-        "suggest": suggest.suggest,
-    },
-    "Shrink": {
-        "distill": training.distill,
-        "quantize": shrink.quantize,
-        "prune": shrink.prune,
-        "export": shrink.export,
-    },
-    "Look": {
-        "evaluate": compare.evaluate,
-        "compare": compare.compare,
-        "perplexity": zero.perplexity,
-        "curves": look.curves,
-        "models": models.models,
-        "info": models.info,
-    },
-    "Data": {"tokenizer": tokenizer.app, "vectors": vectors.app, "arpa": arpa.app, "cache": look.cache},
-}
-HELP = {
-    verb: sequences.as_translate(verb, what)
-    for verb, what in (("summarize", "Summarize texts"), ("rewrite", "Rewrite texts"))
+    "Train": _named(training.pretrain, training.finetune, training.ladder, training.resume, models.new, models.recipes),
+    "Use": _named(
+        *(predict.predict, words.answer, words.generate),
+        *(predict.translate, predict.summarize, predict.rewrite, predict.describe),
+        *(words.fill, words.embed, words.rank, words.central, words.next_),
+        *(zero.choose, zero.suggest),
+    ),
+    "Shrink": _named(training.distill, compare.quantize, compare.prune, compare.export),
+    "Look": _named(compare.evaluate, compare.compare, zero.perplexity, models.curves, models.models, models.info),
+    "Data": {"tokenizer": groups.tokenizer, "vectors": groups.vectors, "arpa": groups.arpa, "cache": models.cache},
 }
 
 app = typer.Typer(
@@ -105,14 +132,12 @@ for panel, verbs in VERBS.items():
             app.add_typer(verb, name=name, rich_help_panel=panel)
         else:
             context = {"ignore_unknown_options": name == "describe"}  # "-0.5 1.2 3" is a vector
-            app.command(name, cls=VerbHelp, help=HELP.get(name), rich_help_panel=panel, context_settings=context)(
-                Verb(verb)
-            )
+            app.command(name, cls=VerbHelp, rich_help_panel=panel, context_settings=context)(Verb(verb))
 
 
 @app.callback(invoke_without_command=True)
 def weft(
-    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.", is_eager=True)] = False,
+    version: Annotated[bool, Option("--version", help="Print the version and exit.", is_eager=True)] = False,
 ) -> None:
     if version:
         print(f"weft {VERSION}")
@@ -164,9 +189,9 @@ def run(arguments: Sequence[str]) -> int:
 
 def _fault(arguments: Sequence[str], error: BaseException) -> int:
     """Report a fault of ours in one line."""
-    if debugging() or isinstance(error, GeneratorExit):
+    if os.environ.get("WEFT_DEBUG", "") not in ("", "0") or isinstance(error, GeneratorExit):  # the tests set it too
         raise error
-    return _refuse(arguments, describe_fault(error, arguments), 2 if out_of_memory(error) else 1)
+    return _refuse(arguments, describe(error, arguments), 2 if out_of_memory(error) else 1)
 
 
 def _verbs(arguments: Sequence[str]) -> list[str]:

@@ -1,16 +1,18 @@
-"""`weft models`, `weft info`, `weft new`: what there is, what a folder holds, and a fresh model."""
+"""`weft models`, `info`, `new`, `curves`, `recipes`, `cache`: what there is, what a folder holds, and a fresh model."""
 
 from __future__ import annotations
 
 import json
+import sys
 import textwrap
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from weft.cli.checks import find_model
-from weft.cli.options import Json, Opening, OutFolder
+from weft.cli.inputs import find_model
+from weft.cli.options import Json, Opening, OutFolder, group
 from weft.cli.show import amount, leaving_at_once, table
 from weft.errors import UserError, did_you_mean, shown
 
@@ -82,7 +84,7 @@ def _can(family: Any) -> list[str]:
 
 def info(
     model: Annotated[
-        str, typer.Argument(metavar="MODEL", help="A model folder, a name in the local cache, or a published size.")
+        str, Argument(metavar="MODEL", help="A model folder, a name in the local cache, or a published size.")
     ],
     runtime: Opening,
     as_json: Json = False,
@@ -206,20 +208,20 @@ def _plain(value: Any) -> str:
 
 def new(
     model: Annotated[
-        str, typer.Option(metavar="NAME", help="A family (bert, gpt2, t5 ...) or a published size (bert-tiny ...).")
+        str, Option(metavar="NAME", help="A family (bert, gpt2, t5 ...) or a published size (bert-tiny ...).")
     ],
     out: OutFolder,
     tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Tokenizer folder; its size becomes the vocabulary.")
+        Path | None, Option(metavar="FOLDER", help="Tokenizer folder; its size becomes the vocabulary.")
     ] = None,
     target_tokenizer: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Tokenizer folder of the target, where it is another one.")
+        Path | None, Option(metavar="FOLDER", help="Tokenizer folder of the target, where it is another one.")
     ] = None,
-    size: Annotated[str | None, typer.Option(metavar="SIZE", help="LAYERSxWIDTH, such as 3x256.")] = None,
+    size: Annotated[str | None, Option(metavar="SIZE", help="LAYERSxWIDTH, such as 3x256.")] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="model.KEY=VALUE; repeatable.")
+        list[str] | None, Option("--set", metavar="KEY=VALUE", help="model.KEY=VALUE; repeatable.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the weights.")] = 0,
+    seed: Annotated[int, Option(help="Seed of the weights.")] = 0,
 ) -> None:
     """Write a model folder with random weights.
 
@@ -251,3 +253,67 @@ def new(
     kind = "published format" if published else own
     count = sum(parameter.numel() for parameter in made.network.parameters())
     print(f"{out}: {family.name}, {count:,} parameters, fresh weights from seed {seed} ({kind})")
+
+
+def curves(
+    runs: Annotated[list[Path], Argument(metavar="FOLDER...", help="Run folders.")],
+    out: Annotated[Path, Option(help="HTML page to write.")] = Path("curves.html"),
+) -> None:
+    """Draw the loss curves of several runs on one page.
+
+    Example: weft curves runs/* --out curves.html
+    """
+    from weft.runs.curves import write_curves
+
+    kept = [run for run in runs if (run / "run" / "metrics.jsonl").is_file()]
+    for other in runs:  # runs/* may hold models that were never trained
+        if kept and other not in kept:
+            print(f"weft: note: {other} is left out: it has no run/metrics.jsonl", file=sys.stderr)
+    write_curves(kept or runs, out)
+    print(f"{out}: {len(kept)} run{'s' * (len(kept) != 1)}")
+
+
+def recipes(name: Annotated[str | None, Argument(metavar="[RECIPE]", help="Print this recipe.")] = None) -> None:
+    """List the recipes of the package, or print one.
+
+    Example: weft recipes shakespeare-gpt > mine.toml
+    """
+    from weft.runs.recipes import find_recipe, shipped
+
+    if name is not None:
+        print(find_recipe(name)[0], end="")
+        return
+    rows = [[key, text.splitlines()[0].lstrip("# ")] for key, text in shipped().items()]
+    print(table(["recipe", "what it does"], rows))
+
+
+def list_cache() -> None:
+    """List what is cached, with sizes and the times of last use.
+
+    Example: weft cache list
+    """
+    from weft.data.shards import cached
+    from weft.files import cache_folder
+
+    rows = [
+        [name[:12], amount(size, "B"), datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M"), files]
+        for name, size, when, files in cached()
+    ]
+    teachers = sum(row[-1].startswith("teacher ") for row in rows)
+    outputs = f" and the outputs of {teachers} teacher{'s' * (teachers > 1)}" if teachers else ""
+    print(f"{cache_folder()}: {len(rows) - teachers} tokenized texts{outputs}")
+    if rows:
+        print(table(["name", "size", "last used", "from"], rows))
+
+
+def clear_cache() -> None:
+    """Remove everything that is cached; it is made again when it is needed.
+
+    Example: weft cache clear
+    """
+    from weft.data.shards import clear_cache as clear
+
+    print(f"freed {amount(clear(), 'B')}")
+
+
+cache = group("List or clear what training keeps to be faster the next time.", list=list_cache, clear=clear_cache)

@@ -9,15 +9,16 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer import Argument, Option
 
-from weft.cli.checks import check_data, check_device, check_models, check_reading, check_run
+from weft.cli.inputs import check_data, check_device, check_models, check_reading, check_run
 from weft.cli.options import Flags, Given, Online, Recipe
 from weft.cli.show import leaving_at_once, number, progress, table
 from weft.errors import UserError, listed
 
 RecipeAndFiles = Annotated[
     list[str] | None,
-    typer.Argument(
+    Argument(
         metavar="[RECIPE] [FILE]...",
         help="A recipe: a TOML file, or one of the package (see: weft recipes). After --text: further files.",
     ),
@@ -90,8 +91,7 @@ def finetune(
     online: Online,
     recipe: Recipe = None,
     seeds: Annotated[
-        int | None,
-        typer.Option(help="Train with N seeds; print mean and spread.", rich_help_panel="Run"),
+        int | None, Option(help="Train with N seeds; print mean and spread.", rich_help_panel="Run")
     ] = None,
 ) -> None:
     """Fine-tune a model on rows of your data.
@@ -135,7 +135,7 @@ def distill(
     online: Online,
     given: Annotated[
         list[str] | None,
-        typer.Argument(
+        Argument(
             metavar="[RECIPE] [TEACHER]...",
             help="A recipe: a TOML file, or one of the package. Model folders of teachers; their outputs are averaged.",
         ),
@@ -183,7 +183,7 @@ def distill(
 def ladder(
     settings: Annotated[Given, Flags("weft.runs.ladder_recipe:LadderRecipe", example="lstm.model.width=512")],
     given: RecipeAndFiles = None,
-    only: Annotated[str | None, typer.Option(hidden=True)] = None,
+    only: Annotated[str | None, Option(hidden=True)] = None,
 ) -> None:
     """Train every language model of the line on one text with equal budgets, and compare them.
 
@@ -259,9 +259,7 @@ def _only(folder: Path, name: str) -> None:
         raise typer.Exit(2)
 
 
-def resume(
-    run: Annotated[str, typer.Argument(metavar="FOLDER", help="The folder of an interrupted run or ladder.")],
-) -> None:
+def resume(run: Annotated[str, Argument(metavar="FOLDER", help="The folder of an interrupted run or ladder.")]) -> None:
     """Continue an interrupted run from its last checkpoint, as if it had never stopped.
 
     Example: weft resume runs/gpt

@@ -1,4 +1,4 @@
-"""`weft generate`, `fill`, `answer`, `embed`: texts, words, answers and vectors out of a model folder."""
+"""`weft generate`, `fill`, `answer`, `embed`, `rank`, `central`, `next`: texts, answers and vectors out of a model."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from weft.cli.checks import check_choices
-from weft.cli.inputs import from_input, load_model, print_json
+from weft.budget import by_budget
+from weft.cli.inputs import check_choices, from_input, load_model, print_json
 from weft.cli.options import GENERATION, Flags, Folder, Given, Jsonl, Runtime, Texts
-from weft.cli.show import Ticker, one_line, progress
-from weft.errors import UserError, escaped
+from weft.cli.show import Ticker, one_line, print_rows, progress
+from weft.errors import UserError, escaped, refuse
+from weft.files import MEGABYTE, read_text
 
 if TYPE_CHECKING:
     from weft.tasks.generation import Stream
+    from weft.tasks.rank import Index, Rerank
+
 
 POOLINGS = ("mean", "first", "max")
 Pooling = Annotated[
-    str | None,
-    typer.Option(metavar="[mean|first|max]", help="How token vectors become one. Default: as the folder says."),
+    str | None, Option(metavar="[mean|first|max]", help="How token vectors become one. Default: as the folder says.")
 ]
 Layers = Annotated[
     str,
-    typer.Option(
+    Option(
         metavar="LAYERS", help="last, a number (0: the embeddings), last4-sum, last4-mean, last4-concat or all-mean."
     ),
 ]
@@ -39,20 +41,17 @@ def generate(
     runtime: Runtime,
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PROMPT]...", help="Prompts; - reads lines of standard input. Default: an empty one."),
+        Argument(metavar="[PROMPT]...", help="Prompts; - reads lines of standard input. Default: an empty one."),
     ] = None,
     template: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="Template of the prompts: translate, summarize, answer, or a text with {text}."
-        ),
+        Option(metavar="NAME", help="Template of the prompts: translate, summarize, answer, or a text with {text}."),
     ] = None,
     example: Annotated[
-        list[str] | None,
-        typer.Option(metavar="TEXT=>ANSWER", help="An example that the template shows before; repeatable."),
+        list[str] | None, Option(metavar="TEXT=>ANSWER", help="An example that the template shows before; repeatable.")
     ] = None,
-    context: Annotated[str | None, typer.Option(help="The text that the questions of a template are about.")] = None,
-    stream: Annotated[bool, typer.Option("--stream", help="Print the text while it is generated.")] = False,
+    context: Annotated[str | None, Option(help="The text that the questions of a template are about.")] = None,
+    stream: Annotated[bool, Option("--stream", help="Print the text while it is generated.")] = False,
     jsonl: Jsonl = False,
 ) -> None:
     """Continue prompts with a language model. An encoder-decoder prints its output for the prompt.
@@ -92,16 +91,14 @@ def generate(
 def _check_generate(
     given: list[str], options: Given, template: str | None, parts: bool, stream: bool, jsonl: bool
 ) -> None:
-    if stream and template is not None:
-        raise UserError("--stream does not go with --template: its answer is known when the text is complete")
-    if stream and len(given) != 1:
-        raise UserError(f"--stream takes one prompt, not {len(given)}")
-    if stream and jsonl:
-        raise UserError("--stream prints a text in pieces, --jsonl a whole object: give one of them")
-    if "logprobs" in options and not jsonl:
-        raise UserError("--logprobs are printed as JSON: give --jsonl too")
-    if template is None and parts:
-        raise UserError("--example and --context are parts of a --template: give --template too")
+    whole = "--stream does not go with --template: its answer is known when the text is complete"
+    refuse(
+        (stream and template is not None, whole),
+        (stream and len(given) != 1, f"--stream takes one prompt, not {len(given)}"),
+        (stream and jsonl, "--stream prints a text in pieces, --jsonl a whole object: give one of them"),
+        ("logprobs" in options and not jsonl, "--logprobs are printed as JSON: give --jsonl too"),
+        (template is None and parts, "--example and --context are parts of a --template: give --template too"),
+    )
 
 
 def _print_stream(pieces: Stream, prompt: str) -> None:
@@ -120,9 +117,9 @@ def fill(
     runtime: Runtime,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help='Texts with gaps: "the [MASK] of the loom"; for T5 <extra_id_0>.'),
+        Argument(metavar="[TEXT]...", help='Texts with gaps: "the [MASK] of the loom"; for T5 <extra_id_0>.'),
     ] = None,
-    top: Annotated[int, typer.Option(help="Words per gap; T5 gives only the best.")] = 5,
+    top: Annotated[int, Option(help="Words per gap; T5 gives only the best.")] = 5,
     jsonl: Jsonl = False,
 ) -> None:
     """Fill the gaps of a text with the likeliest words.
@@ -145,19 +142,17 @@ def fill(
 def answer(
     folder: Folder,
     runtime: Runtime,
-    questions: Annotated[list[str] | None, typer.Argument(metavar="QUESTION...", help="Questions.")] = None,
+    questions: Annotated[list[str] | None, Argument(metavar="QUESTION...", help="Questions.")] = None,
     context: Annotated[
-        Path | None, typer.Option(help="File with the text to search, of any length; - reads standard input.")
+        Path | None, Option(help="File with the text to search, of any length; - reads standard input.")
     ] = None,
-    top: Annotated[int, typer.Option(help="Candidate answers to show.")] = 3,
+    top: Annotated[int, Option(help="Candidate answers to show.")] = 3,
     jsonl: Jsonl = False,
 ) -> None:
     """Answer questions from a text, or report that it holds no answer.
 
     Example: weft answer runs/qa --context contract.txt "When does it end?"
     """
-    from weft.files import MEGABYTE, read_text
-
     if not questions or not all(question.strip() for question in questions):
         raise UserError("no question: give one or more after the model")
     if context is None:
@@ -188,10 +183,8 @@ def embed(
     texts: Texts = None,
     pooling: Pooling = None,
     layers: Layers = "last",
-    normalize: Annotated[
-        bool | None, typer.Option(help="Scale vectors to length 1. Default: as the folder says.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="Write a .npy array instead of JSON lines.")] = None,
+    normalize: Annotated[bool | None, Option(help="Scale vectors to length 1. Default: as the folder says.")] = None,
+    out: Annotated[Path | None, Option(help="Write a .npy array instead of JSON lines.")] = None,
 ) -> None:
     """Turn texts into vectors.
 
@@ -248,3 +241,184 @@ def save_array(path: Path, blocks: Iterable[Any], width: int) -> int:
         header()
         assert file.tell() == begin
     return count
+
+
+SearchedFiles = Annotated[
+    list[str] | None,
+    Option(metavar="FILE", help="Texts to search: txt (one per line), csv, tsv, jsonl, parquet, SQuAD."),
+]
+PairFiles = Annotated[
+    list[str] | None, Option(metavar="FILE", help="Evaluate instead: files of queries with their right texts.")
+]
+
+
+def rank(
+    folder: Folder,
+    runtime: Runtime,
+    query: Annotated[list[str] | None, Option(help="A search query; repeatable.")] = None,
+    queries: Annotated[Path | None, Option(help="A file of queries, one per line.")] = None,
+    texts: SearchedFiles = None,
+    column: Annotated[str, Option(metavar="NAME", help="Text column of a table.")] = "text",
+    pairs: PairFiles = None,
+    query_column: Annotated[str, Option(metavar="NAME", help="Query column of --pairs.")] = "question",
+    text_column: Annotated[str, Option(metavar="NAME", help="Text column of --pairs.")] = "context",
+    top: Annotated[int, Option(help="Texts per query.")] = 10,
+    rerank: Annotated[str | None, Option(metavar="MODEL", help="A pair model that reorders the best texts.")] = None,
+    candidates: Annotated[int, Option(help="Texts that --rerank reads per query.")] = 50,
+    positive: Annotated[
+        str | None, Option(metavar="LABEL", help="Label of a matching pair in --rerank. Default: its last label.")
+    ] = None,
+    pooling: Pooling = None,
+    layers: Layers = "last",
+    jsonl: Jsonl = False,
+) -> None:
+    """Search texts by meaning: the nearest vectors, then the order of a pair model if --rerank is given.
+
+    With --pairs the texts of all rows are searched for each row's query, and the scores measure how high its own text
+    is ranked.
+
+    Example: weft rank runs/bert --query "an old loom" --texts corpus/weaver.txt --top 3
+    """
+    from weft.text.records import read_texts
+
+    wanted = [*(query or []), *(text.text for text in read_texts(queries, format="txt"))] if queries else query or []
+    least, complete = min(top, candidates), bool(wanted and texts)
+    both = "--pairs brings its own queries and texts: leave out --query, --queries and --texts"
+    refuse(
+        (bool(pairs and (wanted or texts)), both),
+        (not pairs and not complete, "give --query or --queries, and --texts; or --pairs to evaluate a model"),
+        (least < 1, f"--top and --candidates must be 1 or more, not {least}"),
+    )
+    if pairs:
+        pool, right = _pool(pairs, query_column, text_column)
+    else:
+        pool, right = [document.text for document in read_texts(texts or [], column=column)], []
+    model = load_model(folder, "rank", **runtime)
+    reranker = None if rerank is None else _reranker(rerank, positive, runtime)
+    from weft.tasks.rank import Index
+
+    with progress("embedding", "texts") as tick:
+        index = Index(model.opened, pool, pooling=pooling, layers=layers, on_progress=tick)
+    if pairs:
+        _judge(index, right, reranker, candidates, jsonl)
+        return
+    for batch in by_budget(enumerate(wanted), lambda query: 1, 64):
+        answers = index.ask([query for _, query in batch], top=top, rerank=reranker, candidates=candidates)
+        for (number, asked), answer in zip(batch, answers, strict=True):
+            if jsonl:
+                print_json(answer, query=asked)
+                continue
+            if len(wanted) > 1:
+                print("\n" * (number > 0) + escaped(asked))
+            for place, hit in enumerate(answer.hits, 1):
+                print(f"{place:>3}  {hit.score:.4f}  {escaped(one_line(hit.text))}")
+
+
+def _pool(pairs: list[str], query_column: str, text_column: str) -> tuple[list[str], list[tuple[str, int]]]:
+    """The different texts of some pairs, and every query with the place of its text."""
+    from weft.text.records import read_records
+
+    places: dict[str, int] = {}
+    right = []
+    for record in read_records(pairs, columns=(query_column, text_column)):
+        for column in (query_column, text_column):
+            if not isinstance(record.values[column], str) or not record.values[column].strip():
+                raise UserError(f"{record.where}: column {column!r} holds no text")
+        place = places.setdefault(record.values[text_column], len(places))
+        right.append((record.values[query_column], place))
+    return list(places), right
+
+
+def _reranker(folder: str, positive: str | None, runtime: Given) -> Rerank:
+    from weft.tasks.rank import pair_scores
+
+    return pair_scores(load_model(folder, "pair", **runtime), positive)
+
+
+def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, candidates: int, jsonl: bool) -> None:
+    """How high the right texts come, before and after re-ranking."""
+    from weft.metrics.vectors import RankingMetrics
+    from weft.tasks.rank import places
+
+    before, after = RankingMetrics(at=10), RankingMetrics(at=10)
+    with progress("searching", "queries") as tick:
+        for place in places(index, rights, rerank=rerank, candidates=candidates):
+            before.add(place.embedding)
+            after.add(place.pair)
+            tick(1)
+    stages = {"embedding": before.result(), **({} if rerank is None else {"pair": after.result()})}
+    rows = [
+        {"stage": stage, "score": name, "value": score.value, "low": score.low, "high": score.high}
+        for stage, scores in stages.items()
+        for name, score in scores.items()
+    ]
+    if not jsonl:
+        print(f"{len(rights):,} queries, {len(index.texts):,} texts")
+    print_rows(rows, jsonl)
+
+
+def central(
+    folder: Folder,
+    runtime: Runtime,
+    texts: Texts = None,
+    context: Annotated[Path | None, Option(help="A file that is one text.")] = None,
+    top: Annotated[int, Option(help="Sentences to show.")] = 3,
+    pooling: Pooling = None,
+    layers: Layers = "last",
+    jsonl: Jsonl = False,
+) -> None:
+    """Show the most central sentences of a text: those most similar to all others, in the order of the text.
+
+    Example: weft central runs/bert --context corpus/weaver.txt --top 3
+    """
+    if texts and context is not None:
+        raise UserError("give texts or --context, not both")
+    given = from_input(texts) if context is None else [read_text(context, 1024 * MEGABYTE)]  # offsets are the file's
+    model = load_model(folder, "central", **runtime)
+    for number, text in enumerate(given):
+        answer: Any = model(text, top=top, pooling=pooling, layers=layers)
+        if jsonl:
+            print_json(answer)
+            continue
+        if number:
+            print()
+        for sentence in answer.sentences:
+            place = f"{sentence.start}-{sentence.end}"
+            print(f"{sentence.score:.4f}  {place:>13}  {escaped(one_line(sentence.text))}")
+
+
+def next_(
+    folder: Folder,
+    runtime: Runtime,
+    texts: Annotated[
+        list[str] | None,
+        Argument(metavar="[TEXT TEXT]", help="Two sentences. Default: lines of standard input, a tab between the two."),
+    ] = None,
+    jsonl: Jsonl = False,
+) -> None:
+    """Predict whether the second sentence follows the first, with BERT's next sentence head.
+
+    Example: weft next runs/bert "The loom was old." "It sang all night."
+    """
+    model: Any = load_model(folder, "next", **runtime)
+    for batch in by_budget(_pairs(texts), lambda pair: max(len(pair[0]) + len(pair[1]), 4096), 1 << 20):
+        for (first, second), answer in zip(batch, model(batch), strict=True):
+            if jsonl:
+                print_json(answer, first=first, second=second)
+                continue
+            print(f"{answer.probability:.4f}  {'follows' if answer.follows else 'does not follow'}", end="")
+            print("  (truncated to fit)" if answer.truncated else "")
+
+
+def _pairs(texts: Iterable[str] | None) -> Iterator[tuple[str, str]]:
+    given = list(texts or [])
+    if given and given != ["-"]:
+        if len(given) != 2:
+            raise UserError(f"two sentences are expected, not {len(given)}")
+        yield given[0], given[1]
+        return
+    for number, line in enumerate(from_input(None), 1):
+        first, tab, second = line.partition("\t")
+        if not tab or "\t" in second:
+            raise UserError(f"standard input line {number}: two sentences with one tab between them are expected")
+        yield first, second

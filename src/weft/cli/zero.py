@@ -1,32 +1,38 @@
-"""`weft perplexity` and `weft choose`: language models measured on text, without training for a task."""
+"""`weft perplexity`, `choose`, `suggest`: language models measured and asked, without training for a task."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import sys
+import textwrap
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
+from typer import Argument, Option
 
-from weft.cli.checks import check_choices, check_data, find_model
-from weft.cli.inputs import load_model, print_json
+from weft.cli.inputs import check_choices, check_data, find_model, is_model, load_model, print_json
 from weft.cli.options import Flags, Folder, Given, Jsonl, Runtime
 from weft.cli.show import leaving_at_once, progress, table
-from weft.errors import UserError, escaped
+from weft.errors import UserError, escaped, listed, refuse
 
 if TYPE_CHECKING:
     from weft.metrics.bootstrap import Score
     from weft.tasks.answers import Chosen
     from weft.tasks.choose import Question
+    from weft.tasks.suggest import Suggestion, Suggestions
+
+
 DocumentKind = Annotated[
     str | None,
-    typer.Option(metavar="[auto|line|block|file]", help="What one document is. Default: as in training, else file."),
+    Option(metavar="[auto|line|block|file]", help="What one document is. Default: as in training, else file."),
 ]
 RowKind = Annotated[
     str | None,
-    typer.Option(
+    Option(
         metavar="[stream|documents]",
         help="Read each document after those before it, or on its own. Default: as in training.",
     ),
@@ -37,20 +43,16 @@ def perplexity(
     folder: Folder,
     text: Annotated[Given, Flags("weft.runs.recipes:TextSection", only=("files", "column"))],
     runtime: Runtime,
-    more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="After --text: further files.")] = None,
-    length: Annotated[int | None, typer.Option(help="Tokens per window. Default: the model's context.")] = None,
-    stride: Annotated[
-        int | None, typer.Option(help="Tokens from one window to the next. Default: half the length.")
-    ] = None,
+    more: Annotated[list[str] | None, Argument(metavar="[FILE]...", help="After --text: further files.")] = None,
+    length: Annotated[int | None, Option(help="Tokens per window. Default: the model's context.")] = None,
+    stride: Annotated[int | None, Option(help="Tokens from one window to the next. Default: half the length.")] = None,
     detokenize: Annotated[
-        str | None, typer.Option(metavar="[wikitext|ptb]", help="Undo the tokenization of a published corpus.")
+        str | None, Option(metavar="[wikitext|ptb]", help="Undo the tokenization of a published corpus.")
     ] = None,
     documents: DocumentKind = None,
     rows: RowKind = None,
-    count_ends: Annotated[
-        bool, typer.Option(help="Count the end of each document as a token, as training does.")
-    ] = True,
-    jsonl: Annotated[bool, typer.Option("--jsonl", help="Print one JSON object.")] = False,
+    count_ends: Annotated[bool, Option(help="Count the end of each document as a token, as training does.")] = True,
+    jsonl: Annotated[bool, Option("--jsonl", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure the perplexity of a language model on text: per token, per word, and in bits per byte.
 
@@ -133,24 +135,23 @@ def _finite(value: Any) -> Any:
 def choose(
     folder: Folder,
     runtime: Runtime,
-    prompts: Annotated[list[str] | None, typer.Argument(metavar="PROMPT...", help="Prompts.")] = None,
-    choice: Annotated[list[str] | None, typer.Option(help="A continuation; repeatable.")] = None,
+    prompts: Annotated[list[str] | None, Argument(metavar="PROMPT...", help="Prompts.")] = None,
+    choice: Annotated[list[str] | None, Option(help="A continuation; repeatable.")] = None,
     data: Annotated[
-        list[str] | None,
-        typer.Option(metavar="FILE", help="Evaluate instead: rows with prompt, choices and label."),
+        list[str] | None, Option(metavar="FILE", help="Evaluate instead: rows with prompt, choices and label.")
     ] = None,
     normalize: Annotated[
         str,
-        typer.Option(
+        Option(
             metavar="[none|token|byte|prior]",
             help="Normalize log-probabilities by length, or by the probability after --prior.",
         ),
     ] = "none",
-    prior: Annotated[str, typer.Option(help="A prompt without a question.")] = "Answer:",
+    prior: Annotated[str, Option(help="A prompt without a question.")] = "Answer:",
     between: Annotated[
-        str | None, typer.Option(help="Text between prompt and choice. Default: a space where neither has one.")
+        str | None, Option(help="Text between prompt and choice. Default: a space where neither has one.")
     ] = None,
-    slide: Annotated[bool, typer.Option("--slide", help="Read the last part of a prompt that is too long.")] = False,
+    slide: Annotated[bool, Option("--slide", help="Read the last part of a prompt that is too long.")] = False,
     jsonl: Jsonl = False,
 ) -> None:
     """Choose among continuations of a prompt by the probability that a language model gives to each.
@@ -161,12 +162,11 @@ def choose(
     Example: weft choose runs/gpt "The weaver" --choice "sang." --choice "loom the." --normalize byte
     """
     check_choices(("--normalize", normalize, ("none", "token", "byte", "prior")))
-    if data and (prompts or choice):
-        raise UserError("--data brings its own prompts and choices: leave the others out")
-    if not data and not prompts:
-        raise UserError("no prompt: give one after the model, or --data")
-    if not data and not choice:
-        raise UserError("no choices: give --choice at least once")
+    refuse(
+        (bool(data and (prompts or choice)), "--data brings its own prompts and choices: leave the others out"),
+        (not data and not prompts, "no prompt: give one after the model, or --data"),
+        (not data and not choice, "no choices: give --choice at least once"),
+    )
     find_model(folder, runtime.get("online", False))
     check_data(data)
     options: Given = {"normalize": normalize, "prior": prior, "between": between, "slide": slide}
@@ -208,3 +208,129 @@ def _evaluate_choices(folder: str, runtime: Given, data: list[str], options: Giv
     to = sys.stderr if jsonl else sys.stdout
     print(table(["", "value", "95 % from", "to"], [_row("accuracy", score)]), file=to)
     print(f"{len(questions):,} questions, normalize: {options['normalize']}", file=to)
+
+
+BAR = 8  # characters of a bar that is full
+BLOCKS = " ▏▎▍▌▋▊▉█"
+
+
+def suggest(
+    given: Annotated[
+        list[str], Argument(metavar="MODEL... TEXT", help="Model folders, and last the text to continue.")
+    ],
+    runtime: Runtime,
+    top: Annotated[int, Option(help="Words per model.")] = 10,
+    tokens: Annotated[bool, Option("--tokens", help="Show tokens of each vocabulary instead of words.")] = False,
+    endings: Annotated[bool, Option("--endings", help="Also continue the last word: +s is such an ending.")] = False,
+    as_json: Annotated[bool, Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show the likeliest next words of a text with their probabilities, one column per model.
+
+    A word is put together from the tokens of a model; the last word of the text is taken to be complete.
+
+    Example: weft suggest runs/* "The weaver"
+    """
+    if len(given) < 2:
+        raise UserError("give at least one model folder, and last the text: weft suggest MODEL... TEXT")
+    *names, text = given
+    if len(names) == 1 and is_model(text):
+        raise UserError(f"{text}: is a model folder; the text comes last: weft suggest MODEL... TEXT")
+    if len(names) == 1:
+        find_model(names[0], runtime.get("online", False))
+    results, families = _suggestions(names, text, runtime, top=top, tokens=tokens, endings=endings)
+    if as_json:
+        print(json.dumps({"text": text, "tokens": tokens, "models": _values(results, families)}, ensure_ascii=False))
+        return
+    print(f"{'next tokens' if tokens else 'next words'} after: {escaped(text)}")
+    print(_columns(results, tokens))
+    for name, result in results.items():
+        if not isinstance(result, UserError) and result.truncated:
+            print(f"weft: note: {name} read only the end of the text", file=sys.stderr)
+
+
+def _suggestions(
+    names: list[str], text: str, runtime: Given, **options: Any
+) -> tuple[dict[str, Suggestions | UserError], dict[str, str]]:
+    """The suggestions of every language model, or its error, and the families; runs/* names all kinds of things."""
+    with leaving_at_once():
+        from weft.tasks.suggest import suggest as next_words
+
+    results: dict[str, Suggestions | UserError] = {}
+    families, others, mute = dict[str, str](), list[str](), list[str]()
+    for name in names:
+        if len(names) > 1 and Path(name).exists() and not (Path(name) / "config.json").is_file():
+            others.append(name)
+            continue
+        try:
+            model = load_model(name, **runtime)
+            family = model.opened.family
+            if not family.speaks or family.reads or "words" not in model.opened.heads:
+                mute.append(name)
+            else:
+                families[name] = family.name
+                results[name] = next_words(model, text, **options)
+        except UserError as error:  # it is shown in the column of its model; the others go on
+            if len(names) == 1:
+                raise
+            results[name] = error
+    if not results:
+        raise UserError(f"{listed([*others, *mute])}: none of these is a language model")
+    for what, left_out in (("no model folder", others), ("not a language model", mute)):
+        if left_out:
+            print(f"weft: note: left out: {listed(left_out)} ({what})", file=sys.stderr)
+    return results, families
+
+
+def _values(results: dict[str, Suggestions | UserError], families: dict[str, str]) -> list[dict[str, Any]]:
+    rows = list[dict[str, Any]]()
+    for name, result in results.items():
+        about: dict[str, Any] = {"model": name, "family": families.get(name)}
+        rows.append(about | ({"error": str(result)} if isinstance(result, UserError) else asdict(result)))
+    return rows
+
+
+def _columns(results: dict[str, Suggestions | UserError], tokens: bool) -> str:
+    """Models beside each other, as many as the terminal has room for, the others below them."""
+    blocks, width = list[list[str]](), shutil.get_terminal_size().columns
+    parents = {os.path.dirname(os.path.normpath(name)) for name in results}
+    short = len(results) > 1 and len(parents) == 1  # runs/*: their common folder is left out
+    for name, result in results.items():
+        title = os.path.basename(os.path.normpath(name)) if short else name
+        if isinstance(result, UserError):
+            blocks.append([title, *textwrap.wrap(str(result), 30)])
+            continue
+        words = [_word(word, tokens) for word in result.words]
+        wide = max(map(len, words), default=0)
+        block = [title]
+        for word, suggestion in zip(words, result.words, strict=True):
+            eighths = round(suggestion.probability * BAR * 8)
+            bar = (BLOCKS[8] * (eighths // 8) + BLOCKS[eighths % 8]).strip()
+            block.append(f"{word.ljust(wide)} {100 * suggestion.probability:6.2f} % {bar}")
+        blocks.append(block)
+    together, lines_of = list[list[str]](), list[str]()
+    for block in blocks:
+        used = sum(max(map(len, other)) + 3 for other in together)
+        if together and used + max(map(len, block)) > width:
+            lines_of.append(_beside(together))
+            together = []
+        together.append(block)
+    return "\n\n".join([*lines_of, _beside(together)])
+
+
+def _word(word: Suggestion, tokens: bool) -> str:
+    if tokens:
+        return repr(word.text)[:24]
+    text = escaped(word.text) or "(end of the text)"
+    return ("+" if word.joined else "") + (text if len(text) <= 24 else f"{text[:23]}…")
+
+
+def _beside(blocks: list[list[str]]) -> str:
+    height = max(map(len, blocks))
+    widths = [max(map(len, block)) for block in blocks]
+    rows = [
+        "   ".join(
+            (block[row] if row < len(block) else "").ljust(width) for block, width in zip(blocks, widths, strict=True)
+        ).rstrip()
+        for row in range(height)
+    ]
+    return "\n".join(rows)

@@ -1,4 +1,12 @@
-"""What the network is to predict: masked tokens (Devlin et al., 2019), or the next token.
+"""What the network is to predict: masked tokens (Devlin et al., 2019), the next token, or spans (Raffel et al., 2020).
+
+Spans are taken out of a text and written after the sentinels that stand there:
+
+    read       Thank you <extra_id_0> me to your party <extra_id_1> </s>
+    written    <extra_id_0> for inviting <extra_id_1> last week </s>
+
+As in the published code, a row begins with text and ends with a gap, so what is written ends with a span and </s>; the
+third sentinel at the end of the paper's figure is for a text that goes on behind its last gap.
 
 N: tokens; n: masked places; B: rows.
 """
@@ -12,10 +20,10 @@ import torch
 from numpy.typing import NDArray
 
 from weft.data.chance import below, key_of, order_by, uniform
-from weft.data.rows import Drawn
+from weft.data.rows import Drawn, flat
 from weft.data.shards import Places
 from weft.errors import UserError
-from weft.nn.rows import Batch, Rows
+from weft.nn.rows import Batch, Ragged, Rows
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 NOTHING = -100  # the label of a place where nothing is predicted
@@ -47,11 +55,9 @@ def _batch(
     segments: Places | None = None,
     longest: int | None = None,
 ) -> Batch:
-    starts = torch.zeros(len(lengths) + 1, dtype=torch.int32)
-    starts[1:] = torch.from_numpy(lengths.cumsum())
     return Batch(
         torch.from_numpy(tokens),
-        Rows(starts, longest or int(lengths.max(initial=0))),
+        _rows(lengths, longest),
         None if segments is None else torch.from_numpy(segments),
         {name: torch.from_numpy(target) for name, target in targets.items()},
     )
@@ -130,3 +136,132 @@ def inside_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
         elif tokenizer.kind in marks:
             inside[number] = token[:1].isalnum() and not token.startswith(marks[tokenizer.kind])
     return inside
+
+
+Mask = NDArray[np.bool_]
+
+
+def sentinel(number: int) -> str:
+    """The token that stands for a gap, by its number in the text."""
+    return f"<extra_id_{number}>"
+
+
+def sentinels_of(tokenizer: Tokenizer) -> list[int]:
+    """The ids of a vocabulary's sentinels, from <extra_id_0> on."""
+    ids: list[int] = []
+    while (token := tokenizer.id(sentinel(len(ids)))) is not None:
+        ids.append(token)
+    return ids
+
+
+@dataclass(frozen=True)
+class SpanCorruption:
+    """Which runs of each row are taken out: a fixed number of tokens in a fixed number of runs, cut by chance.
+
+    So rows of one length give sources of one length and targets of one length. Drawn anew in each epoch, from the seed.
+    """
+
+    sentinels: Places  # in the order of the gaps
+    begin: int  # the token that writing begins from
+    end: int
+    rate: float  # share of the tokens that is taken out
+    mean: float  # length of a span
+    seed: int
+
+    @staticmethod
+    def of(tokenizer: Tokenizer, begin: int, rate: float, mean: float, seed: int) -> SpanCorruption:
+        sentinels, end = sentinels_of(tokenizer), tokenizer.id_of("end")
+        if not sentinels or end is None:
+            missing = sentinel(0) if not sentinels else "token that ends a text"
+            raise UserError(f"this vocabulary has no {missing}, so it has no gaps; learn one, or take that of a T5")
+        return SpanCorruption(np.array(sentinels, dtype=np.int64), begin, end, rate, mean, seed)
+
+    def wanted(self, lengths: Places) -> tuple[Places, Places]:
+        """Of rows of these lengths: how many tokens are taken out, and in how many spans if there are sentinels."""
+        rows = np.maximum(lengths, 2)
+        taken = np.clip(np.round(rows * self.rate), 1, rows - 1)
+        spans = np.clip(np.round(taken / self.mean), 1, np.minimum(taken, rows - taken))
+        enough = lengths >= 2  # a row of one token stays whole
+        return (taken * enough).astype(np.int64), (spans * enough).astype(np.int64)
+
+    def counts(self, lengths: Places) -> tuple[Places, Places]:
+        """As wanted, in no more spans than there are sentinels: they are longer then."""
+        taken, spans = self.wanted(lengths)
+        return taken, np.minimum(spans, len(self.sentinels))
+
+    def sizes(self, lengths: Places) -> tuple[Places, Places]:
+        """Of rows of these lengths: tokens read, and tokens written, </s> included."""
+        taken, spans = self.counts(lengths)
+        return lengths - taken + spans + 1, taken + np.maximum(spans, 1) + 1
+
+    def raw(self, length: int) -> int:
+        """The longest row of text of which no more tokens are read or written: 568 for 512, and 114 are written."""
+        lengths = np.arange(2, 2 * length + 4)  # one side has at least half of the tokens
+        too_long = np.flatnonzero(np.maximum(*self.sizes(lengths)) > length)
+        if not too_long[0]:
+            raise UserError(f"rows of {length} tokens have no room for a text with a gap")
+        return int(lengths[too_long[0] - 1])
+
+    def apply(self, drawn: Drawn, longest: int | None = None) -> Batch:
+        """The source and the target of each row; `longest` where rows of any length share one graph."""
+        hidden = self._hidden(drawn)
+        read, read_lengths = self._side(drawn, ~hidden)
+        target, lengths = self._side(drawn, hidden)
+        source = Ragged(torch.from_numpy(_with(read, read_lengths, self.end, 0)), _rows(read_lengths + 1, longest))
+        return Batch(
+            torch.from_numpy(_with(target, lengths, self.begin, 1)),
+            _rows(lengths + 1, longest),
+            targets={"words": torch.from_numpy(_with(target, lengths, self.end, 0))},
+            source=source,
+        )
+
+    def _hidden(self, drawn: Drawn) -> Mask:
+        """N: which tokens are taken out. A row is split into runs, by turns kept and taken."""
+        lengths = np.diff(drawn.starts)
+        taken, spans = self.counts(lengths)
+        whole = spans == 0
+        begins, rest, taken, spans = (x[~whole] for x in (drawn.starts[:-1], lengths - taken, taken, spans))
+        runs = np.empty(2 * int(spans.sum()), dtype=np.int64)
+        runs[0::2] = _cut(key_of(self.seed, "kept"), drawn.identity, begins, rest, spans)
+        runs[1::2] = _cut(key_of(self.seed, "taken"), drawn.identity, begins, taken, spans)
+        hidden = np.zeros(len(drawn.tokens), dtype=bool)
+        hidden[np.repeat(~whole, lengths)] = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
+        return hidden
+
+    def _side(self, drawn: Drawn, kept: Mask) -> tuple[Places, Places]:
+        """Each row with one sentinel for every run that is not kept, and the lengths of the rows."""
+        begins = drawn.starts[:-1]
+        turns = np.r_[True, kept[1:] != kept[:-1]]
+        turns[begins] = True
+        gaps = turns & ~kept
+        numbers = gaps.cumsum() - 1
+        numbers -= np.repeat((numbers - gaps)[begins] + 1, np.diff(drawn.starts))  # from 0 in each row
+        tokens = np.where(gaps, self.sentinels[np.where(gaps, numbers, 0)], drawn.tokens)
+        stays = kept | gaps
+        return tokens[stays], np.add.reduceat(stays.astype(np.int64), begins)
+
+
+def _with(tokens: Places, lengths: Places, token: int, before: int) -> Places:
+    """Rows of these lengths with one token more: after each, or before it."""
+    longer = np.full(len(tokens) + len(lengths), token)
+    longer[flat(lengths.cumsum() - lengths + np.arange(len(lengths)) + before, lengths)] = tokens
+    return longer
+
+
+def _rows(lengths: Places, longest: int | None) -> Rows:
+    starts = torch.zeros(len(lengths) + 1, dtype=torch.int32)
+    starts[1:] = torch.from_numpy(lengths.cumsum())
+    return Rows(starts, longest or int(lengths.max(initial=0)))
+
+
+def _cut(key: int, identity: NDArray[np.uint64], begins: Places, sizes: Places, parts: Places) -> Places:
+    """The lengths of the parts into which each row of items is cut, every way to cut it being as likely.
+
+    The first item begins a part; which of the others do is decided by the smallest of the numbers drawn for each.
+    """
+    rows = np.repeat(np.arange(len(sizes)), sizes)
+    inside = flat(np.zeros_like(sizes), sizes)
+    chance = np.where(inside == 0, 0.0, uniform(key, identity[begins[rows] + inside]))
+    order = order_by(rows, chance)
+    firsts = np.sort(order[inside < parts[rows]])  # order is by rows too, so that inside is the rank in the row
+    return np.diff(np.r_[firsts, len(rows)])

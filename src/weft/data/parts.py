@@ -1,16 +1,27 @@
-"""What a table is made of: places that rows come from, each read with the same options."""
+"""What a table is made of: files, folders of classes, parallel files and rows in memory, read with the same options."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from enum import Enum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
+from uuid import UUID
 
-from weft.errors import UserError
+from weft.errors import UserError, listed, shown
+from weft.files import MEGABYTE, reason
+from weft.text.arrow import class_names, with_names
 from weft.text.paths import digest_of
-from weft.text.records import Record, read_records
+from weft.text.records import read_records
 from weft.text.row_problems import Problems, Skipped
+from weft.text.rows import SUFFIXES, Record
+from weft.text.sources import LIMIT, format_suffix, known_encoding, open_sources, read_lines
 
 
 @dataclass(frozen=True)
@@ -74,3 +85,369 @@ class TableFile:
 
     def digests(self) -> Iterator[bytes]:
         yield digest_of(self.path)
+
+
+TEXTS = ("", ".txt", ".text")
+UNLABELED = ("unsup", "unlabeled", "unlabelled", "unsupervised")  # names of folders of unlabeled texts
+SPLITS = {
+    "train": ("train", "training"),
+    "test": ("test", "testing", "validation", "valid", "val", "dev", "eval"),
+}
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class ClassFolder:
+    """A folder whose folders are named after classes, each with files of one text."""
+
+    path: Path
+
+    def paths(self) -> list[Path]:
+        return [self.path]
+
+    def files(self) -> Iterator[tuple[str, Path]]:
+        """Label and file, in the order of their names."""
+        for folder in sorted(_folders(self.path)):
+            if folder.name.casefold() not in UNLABELED:
+                entries = [entry for entry in _entries(folder) if entry.is_file() and _is_text(entry.name)]
+                for path in sorted(Path(entry.path) for entry in entries):
+                    yield folder.name, path
+
+    def records(self, options: ReadOptions, skipped: Skipped) -> Iterator[Record]:
+        return options.good(self.rows(options.encoding, skipped.note), self.path.name, skipped)
+
+    def rows(self, encoding: str | None, note: Note) -> Iterator[Record | UserError]:
+        """Each file as a row."""
+        lost = [folder.name for folder in _folders(self.path) if folder.name.casefold() in UNLABELED]
+        if lost:
+            note(f"{self.path.name}: texts in {listed(lost)} have no label and are left out")
+        for label, path in self.files():
+            yield self._row(label, path, encoding, note)
+
+    def _row(self, label: str, path: Path, encoding: str | None, note: Note) -> Record | UserError:
+        def once(text: str) -> None:  # not for each of a thousand files
+            note(f"{self.path.name}: some files are {text.partition(': ')[2]}")
+
+        lines, size = list[str](), 0
+        for source in open_sources(path):
+            for _, text, fault in read_lines(replace(source, encoding=encoding, note=once)):
+                if fault:
+                    return fault
+                lines.append(text)
+                size += len(text)
+                if size > LIMIT:
+                    return UserError(f"{source.name}: longer than {LIMIT // MEGABYTE} MiB")
+        values = {"text": "\n".join(lines).strip(), "label": label, "file": path.name}
+        return Record(values, f"{self.path} text {label}/{path.name}")
+
+    def digests(self) -> Iterator[bytes]:
+        for label, path in self.files():
+            yield label.encode() + b"\0" + digest_of(path)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        return [entry for entry in os.scandir(folder) if not entry.name.startswith((".", "__MACOSX"))]
+    except OSError as error:
+        raise UserError(f"{shown(str(folder), 300)}: cannot be read: {reason(error)}") from None
+
+
+def _folders(folder: Path) -> list[Path]:
+    return [Path(entry.path) for entry in _entries(folder) if entry.is_dir()]
+
+
+def _is_text(name: str) -> bool:
+    suffix = format_suffix(Path(name))
+    return suffix in TEXTS or suffix[1:].isdigit()
+
+
+def is_class_folder(folder: Path) -> bool:
+    """Whether a folder has at least two folders with texts and nothing else in them, and no tables beside them."""
+    for entry in _entries(folder):
+        if entry.is_file() and SUFFIXES.get(format_suffix(Path(entry.name)), "txt") != "txt":
+            return False
+    folders = _folders(folder)
+    if any(_split(path.name) for path in folders):
+        return False
+    inside = [_entries(path) for path in folders]
+    return len(folders) >= 2 and all(
+        entries and all(entry.is_file() and _is_text(entry.name) for entry in entries) for entries in inside
+    )
+
+
+def _split(name: str) -> str | None:
+    """The split that the name of a folder stands for."""
+    return next((split for split, names in SPLITS.items() if name.casefold() in names), None)
+
+
+def chosen_split(folder: Path, split: str, note: Note) -> Path:
+    """The folder itself, or where it holds splits the one that is asked for."""
+    inside = {path.name: path for path in _folders(folder) if (path / "state.json").is_file()}
+    if not ((folder / "dataset_dict.json").is_file() and inside):
+        inside = {path.name: path for path in _folders(folder) if _split(path.name) and is_class_folder(path)}
+    if not inside:
+        return folder
+    wanted = [name for name in SPLITS[split] if name in inside]
+    if len(inside) == 1:
+        wanted = list(inside)
+    if not wanted:
+        paths = listed(str(inside[name]) for name in sorted(inside))
+        raise UserError(f"{folder}: holds the splits {listed(sorted(inside))}; name one of them: {paths}")
+    if len(inside) > 1:
+        others = listed(str(inside[name]) for name in sorted(inside) if name != wanted[0])
+        note(f"{folder}: its split {wanted[0]} is read; the others are {others}")
+    return inside[wanted[0]]
+
+
+def saved_dataset(folder: Path) -> list[Path] | None:
+    """The Arrow files of a dataset as datasets.save_to_disk writes it; None for any other folder."""
+    state = folder / "state.json"
+    if not state.is_file():
+        return None
+    try:
+        if state.stat().st_size > 16 * MEGABYTE:
+            return None
+        about: Any = json.loads(state.read_bytes())
+        names = [entry["filename"] for entry in about["_data_files"]]
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+        return None
+    for name in names:
+        if not isinstance(name, str) or name != Path(name).name:
+            raise UserError(f"{state}: {shown(str(name))!r} is not the name of a file beside it")
+    return [folder / name for name in names]
+
+
+@dataclass(frozen=True)
+class LinePairs:
+    """A file of sources and the file of their targets."""
+
+    source: Path
+    target: Path
+
+    def paths(self) -> list[Path]:
+        return [self.source, self.target]
+
+    def records(self, options: ReadOptions, skipped: Skipped) -> Iterator[Record]:
+        """Line for line; pairs with an empty side are left out and counted."""
+        encoding = None if options.encoding is None else known_encoding(options.encoding)
+        self._check_counts(encoding)
+        sources, targets = (_lines(path, encoding, skipped.note) for path in self.paths())
+        for (where, source, fault), (target_where, target, target_fault) in zip(sources, targets, strict=True):
+            fault = fault or target_fault
+            if fault is not None and options.on_bad_row == "stop":
+                raise fault
+            if fault is None and not (source.strip() and target.strip()):
+                fault = UserError(f"{target_where if source.strip() else where} is empty")
+            if fault is None:
+                yield Record({"source": source, "target": target}, where)
+            else:
+                skipped.add(str(fault))
+
+    def _check_counts(self, encoding: str | None) -> None:
+        """Refuse two files of different lengths, and name the one that ends too early."""
+        first, second = (sum(1 for _ in _lines(path, encoding, lambda text: None)) for path in self.paths())
+        if first == second:
+            return
+        short, long = (self.source, self.target) if first < second else (self.target, self.source)
+        raise UserError(
+            f"{self.source} has {first:,} line{'s' * (first != 1)} and {self.target} {second:,}: "
+            f"line {min(first, second) + 1:,} of {long.name} has no other in {short.name}"
+        )
+
+    def digests(self) -> Iterator[bytes]:
+        return (digest_of(path) for path in self.paths())
+
+
+def _lines(path: Path, encoding: str | None, note: Note) -> Iterator[tuple[str, str, UserError | None]]:
+    for source in open_sources(path):
+        for number, text, fault in read_lines(replace(source, encoding=encoding, note=note)):
+            yield f"{source.name} line {number}", text, fault
+
+
+RowMaker = Callable[[], Iterator[dict[str, Any]]]
+TUPLES = {1: ("text",), 2: ("text", "label"), 3: ("text", "pair", "label")}
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryRows:
+    """Rows in memory, which can be iterated several times."""
+
+    name: str  # as messages call them: "DataFrame"
+    rows: RowMaker
+
+    def paths(self) -> list[Path]:
+        return []
+
+    def records(self, options: ReadOptions, skipped: Skipped) -> Iterator[Record]:
+        return options.good(self._records(), self.name, skipped)
+
+    def _records(self) -> Iterator[Record | UserError]:
+        for number, values in enumerate(self.rows(), start=1):
+            where = f"{self.name} row {number}"
+            try:
+                cells = {str(name): plain(value, f"{where}, column {name!r}") for name, value in values.items()}
+                yield Record(cells, where)
+            except UserError as error:
+                yield error
+
+    def lines(self) -> Iterator[bytes]:
+        """The rows as lines of JSON."""
+        for record in self._records():
+            if isinstance(record, UserError):
+                raise record
+            try:
+                line = json.dumps(record.values, ensure_ascii=False)
+                yield f"{line}\n".encode()
+            except (TypeError, ValueError) as error:
+                raise UserError(f"{record.where}: cannot be written as JSON: {shown(str(error), 120)}") from None
+
+    def digests(self) -> Iterator[bytes]:
+        """The hash that a file of these rows would have."""
+        whole = hashlib.sha256()
+        for line in self.lines():
+            whole.update(line)
+        yield whole.digest()
+
+    def write(self, path: Path) -> None:
+        """Write the rows into a file, for a run that may be resumed when they are gone."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with open(path, "xb") as file:
+                file.writelines(self.lines())
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written: {reason(error)}") from None
+
+
+def plain(value: Any, where: str) -> Any:
+    """A cell as JSON has it: NumPy's numbers as Python's, a missing value as None."""
+    if value is None or isinstance(value, str | bool | int):
+        return value
+    if type(value).__name__ in ("NAType", "NaTType"):  # of pandas
+        return None
+    if isinstance(value, float):
+        return None if math.isnan(value) else value
+    if isinstance(value, Mapping):
+        return {str(name): plain(item, where) for name, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item, where) for item in value]
+    if _has(value, "tolist"):  # an array of NumPy, or one number of it
+        return plain(value.tolist(), where)
+    if _has(value, "to_list"):  # a Series of polars
+        return plain(value.to_list(), where)
+    if _has(value, "isoformat"):
+        return value.isoformat()
+    if type(value).__name__ == "Decimal":
+        return float(value)
+    if isinstance(value, os.PathLike | Enum | UUID | timedelta) or type(value).__name__ in ("Interval", "Period"):
+        return str(value)  # Interval: the bins of pandas.cut
+    raise UserError(f"{where}: a cell holds a {type(value).__name__}, which is neither text, number nor list")
+
+
+def is_names(data: Any) -> bool:
+    """Whether this is the name of a file, or several."""
+    if isinstance(data, str | os.PathLike):
+        return True
+    return isinstance(data, list | tuple) and all(isinstance(name, str | os.PathLike) for name in data)
+
+
+def _has(data: Any, *names: str) -> bool:
+    """Whether an object of another package, which is not imported here, has these attributes."""
+    return all(hasattr(data, name) for name in names)
+
+
+def is_frame(data: Any) -> bool:
+    """Whether an object is a table of another package: pandas, polars, Arrow, datasets."""
+    return any(_has(data, name) for name in ("columns", "column_names", "schema"))
+
+
+def unboxed(data: Any) -> Any:
+    """One text in an array of NumPy as the text itself; anything else as it is."""
+    return data.item() if _has(data, "ndim") and data.ndim == 0 else data
+
+
+def rows_in_memory(data: Any) -> MemoryRows:
+    """Rows of any kind that people hold in memory; an error that names these kinds for anything else."""
+    if isinstance(data, MemoryRows):
+        return data
+    kind = type(data).__name__
+    if isinstance(data, Mapping):
+        return _by_column(data)
+    if _has(data, "collect", "collect_schema"):  # a LazyFrame of polars
+        data = data.collect()
+    for attributes, rows_of in FRAMES:
+        if _has(data, *attributes):
+            return MemoryRows(kind, rows_of(data, kind))
+    if _has(data, "dtype", "ndim"):  # NumPy, also with named fields
+        fields = data.dtype.names or ()
+        data = [dict(zip(fields, row, strict=True)) for row in data.tolist()] if fields and data.ndim == 1 else data
+        data = data.tolist() if not fields and data.ndim == 2 else data
+    if not isinstance(data, Iterable) or isinstance(data, str | bytes):
+        raise UserError(
+            f"data is a {kind}; give the name of a file, a DataFrame of pandas or polars, a Dataset, an Arrow table, "
+            "a list of dicts, a dict of lists, or a list of (text, label) tuples"
+        )
+    items = data if isinstance(data, Sequence) else list(data)  # a generator can be iterated only once
+    name = "data" if isinstance(data, list | tuple) or kind == "generator" else kind
+    return MemoryRows(name, lambda: (_row(item, f"{name} row {n}") for n, item in enumerate(items, start=1)))
+
+
+def _pandas(data: Any, kind: str) -> RowMaker:
+    names = [str(name) for name in data.columns]
+    _check_names(kind, names)
+    return lambda: _zipped(names, [data.iloc[:, n].tolist() for n in range(len(names))])
+
+
+def _arrow(data: Any, kind: str) -> RowMaker:
+    labels = class_names(data.schema)
+    _check_names(kind, data.schema.names)
+    return lambda: (with_names(row, labels) for batch in data.to_batches(1024) for row in batch.to_pylist())
+
+
+def _dataset(data: Any, kind: str) -> RowMaker:
+    labels = {name: feature.names for name, feature in (data.features or {}).items() if _has(feature, "names")}
+    rows = data if _has(data, "__len__") else list(data)
+    return lambda: (with_names(dict(row), labels) for row in rows)
+
+
+FRAMES: list[tuple[tuple[str, ...], Callable[[Any, str], RowMaker]]] = [
+    (("iloc", "columns"), _pandas),
+    (("iter_rows", "columns"), lambda data, kind: lambda: iter(data.iter_rows(named=True))),  # polars
+    (("to_batches", "schema"), _arrow),
+    (("features", "column_names"), _dataset),
+]
+
+
+def _by_column(data: Mapping[Any, Any]) -> MemoryRows:
+    """A dict of lists; a dict of datasets has splits, of which one must be chosen."""
+    splits = [str(name) for name, part in data.items() if _has(part, "column_names")]
+    if splits:
+        raise UserError(f"data is a dict of the splits {listed(splits)}: give one of them, such as data[{splits[0]!r}]")
+    columns = {str(name): plain(values, "data") for name, values in data.items()}
+    odd = [name for name, values in columns.items() if not isinstance(values, list)]
+    if odd or not columns:
+        what = f"column {shown(odd[0])!r} is no list" if odd else "it is empty"
+        raise UserError(f"data is a dict, which should map names of columns to lists of their cells: {what}")
+    if len({len(values) for values in columns.values()}) > 1:
+        sizes = listed(f"{shown(name)} has {len(values)}" for name, values in columns.items())
+        raise UserError(f"data is a dict of lists of different lengths: {sizes}")
+    return MemoryRows("data", lambda: _zipped(list(columns), list(columns.values())))
+
+
+def _check_names(kind: str, names: Sequence[str]) -> None:
+    twice = [name for place, name in enumerate(names) if name in names[:place]]
+    if twice:
+        raise UserError(f"{kind}: two columns are named {shown(twice[0])!r}")
+
+
+def _zipped(names: Sequence[str], columns: Sequence[Sequence[Any]]) -> Iterator[dict[str, Any]]:
+    return (dict(zip(names, cells, strict=True)) for cells in zip(*columns, strict=True))
+
+
+def _row(item: Any, where: str) -> dict[str, Any]:
+    if isinstance(item, Mapping):
+        return dict(item)
+    if isinstance(item, tuple | list) and len(item) in TUPLES and isinstance(item[0], str):
+        return dict(zip(TUPLES[len(item)], item, strict=True))
+    if isinstance(item, str):
+        return {"text": item}
+    raise UserError(f"{where}: a {type(item).__name__} where a dict or a (text, label) tuple is expected")

@@ -1,23 +1,23 @@
-"""Documents into rows: packed full (across document borders or not), or one by one.
+"""Documents into rows: packed full (across document borders or not), one by one, in streams, or as pairs of texts.
 
 A source hands out examples by number; which numbers come when is the order's business (`batching.py`). All positions
 are arithmetic on where documents begin, so that nothing but the tokens is stored.
 
-N: tokens; B: rows; D: documents.
+N: tokens; B: rows or streams; D: documents.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.data.chance import below, key_of, scrambled
+from weft.data.chance import below, key_of, scrambled, uniform
 from weft.data.shards import Corpus, Places
 from weft.errors import UserError
 from weft.nn.rows import Batch
@@ -271,3 +271,228 @@ class DocumentRows(ExampleSource):
         tokens, given = _around(tokens, given, lengths, self.framed.frame)
         lengths = lengths + self.framed.frame.row
         return Drawn(tokens, starts_of(lengths), identity_of(epochs, numbers, lengths), given)
+
+
+ENOUGH = 4096  # tokens of a held-out stream, so that its first ones, read with no state, count for little
+MOST = 16  # held-out streams
+ROW = 512  # tokens that each of them reads at a time
+
+
+@dataclass(frozen=True)
+class Streams(ExampleSource):
+    """The framed documents one after the other, read at `streams` places at once, `length` tokens at a time.
+
+    Example t B + b is row t of stream b: it begins where row t - 1 of that stream has ended. In training the text is a
+    ring: each stream goes on for ever, after a B-th of an epoch over what another has read before it, so that no state
+    is thrown away and no token left out. In evaluation each stream reads its own share of the text once.
+    """
+
+    ordered = True
+
+    framed: Framed
+    row: int  # tokens of a row, as asked for
+    training: bool
+    streams: int = 1
+
+    @cached_property
+    def length(self) -> int:
+        if self.framed.size < 2:
+            raise UserError(f"the text has only {self.framed.size} tokens, special ones included: too few for a row")
+        return min(self.row, self.framed.size - 1)
+
+    def of(self, streams: int) -> Streams:
+        """The same text in so many streams."""
+        return replace(self, streams=streams)
+
+    def together(self, budget: int) -> int:
+        """The rows of one moment; a row is never read together with its own next one."""
+        return self.streams
+
+    @cached_property
+    def ends(self) -> Places:
+        """B+1: where the shares of the streams begin and end."""
+        last = self.framed.size if self.training else self.framed.size - 1  # the very last token is only foreseen
+        return np.arange(self.streams + 1, dtype=np.int64) * last // self.streams
+
+    @cached_property
+    def count(self) -> int:
+        if self.training:
+            return max(1, self.framed.size // self.length)
+        return self.streams * int(-(-np.diff(self.ends).max() // self.length))
+
+    @property
+    def mean(self) -> float:
+        return self.length
+
+    @property
+    def even(self) -> bool:
+        return self.training
+
+    def _runs(self, epochs: Places, numbers: Places) -> tuple[Places, Places, Places]:
+        """Which stream each example is of, where it begins, and how many tokens it reads."""
+        times, streams = np.divmod(epochs * self.count + numbers, self.streams)
+        begins = self.ends[streams] + times * self.length
+        lengths = np.full(len(numbers), self.length)
+        if not self.training:
+            lengths = np.clip(self.ends[streams + 1] - begins, 0, self.length)
+        return streams, begins, lengths
+
+    def lengths(self, numbers: Places) -> Places:
+        return self._runs(np.zeros_like(numbers), numbers)[2]
+
+    def draw(self, epochs: Places, numbers: Places) -> Drawn:
+        streams, begins, lengths = self._runs(epochs, numbers)
+        lengths = lengths + (lengths > 0)  # the token after the last is the label of the last
+        tokens, _, given = self.framed.read(flat(begins, lengths) % self.framed.size)
+        return Drawn(tokens, starts_of(lengths), identity_of(epochs, numbers, lengths), given, places=streams)
+
+
+def held_out(framed: Framed) -> Streams:
+    """Text to evaluate on, in one stream or a few long ones; the length of its rows changes only the speed."""
+    return Streams(framed, ROW, False, max(1, min(MOST, framed.size // ENOUGH)))
+
+
+WINDOWS = 128  # of a run of documents that pairs are cut from
+
+
+@dataclass(frozen=True)
+class PairFrame:
+    """The special tokens around and between two texts."""
+
+    before: Ids
+    between: Ids
+    after: Ids
+
+    @property
+    def size(self) -> int:
+        return len(self.before) + len(self.between) + len(self.after)
+
+
+@dataclass(frozen=True)
+class SentencePairs(ExampleSource):
+    """Two neighboring runs of sentences from one document, for objectives that ask whether the second follows.
+
+    In half of the examples it does not: for next-sentence prediction (Devlin et al., 2019) it comes from another
+    document, for sentence order (Lan et al., 2020) the two change places.
+
+    A window fills its row `across` document borders; its two texts then part inside a document where they can, so that
+    the second truly goes on from the first.
+    """
+
+    corpus: Corpus
+    frame: PairFrame
+    length: int
+    kind: str  # "next" or "order"
+    seed: int
+    across: bool = True
+
+    @cached_property
+    def _windows(self) -> tuple[Places, Places]:
+        """Where each example's tokens begin and end: as many whole sentences as fit."""
+        room = self.length - self.frame.size
+        if room < 2:
+            raise UserError(f"rows of {self.length} tokens have no room for a pair of texts")
+        documents = np.asarray(self.corpus.documents)
+        if self.across:  # long runs of documents, many of which are cut into windows at once
+            every = np.arange(documents[0], documents[-1], WINDOWS * room)
+            documents = np.r_[documents[np.unique(np.searchsorted(documents, every))], documents[-1]]
+        sentences = self.corpus.sentences
+        assert sentences is not None
+        lengths = np.diff(documents)
+        begin, end = documents[:-1][lengths >= 2], documents[1:][lengths >= 2]
+        windows = []
+        while len(begin):  # the next window of every document that is not at its end
+            cut = sentences[np.searchsorted(sentences, begin + room, "right") - 1]
+            cut = np.where(cut > begin + 1, cut, begin + room)  # a sentence that is too long is cut
+            cut = np.where(end - begin <= room, end, cut)
+            windows.append((begin, cut))
+            begin, end = cut[cut < end], end[cut < end]
+        if not windows:
+            return documents[:0], documents[:0]
+        begins, ends = (np.concatenate(parts) for parts in zip(*windows, strict=True))
+        order = np.argsort(begins, kind="stable")
+        enough = (ends - begins)[order] >= 2
+        return begins[order][enough], ends[order][enough]
+
+    @cached_property
+    def count(self) -> int:
+        if not len(self._windows[0]):
+            raise UserError("the text has no document of two tokens or more, so there are no pairs")
+        return len(self._windows[0])
+
+    @property
+    def mean(self) -> float:
+        begins, ends = self._windows
+        return float((ends - begins).mean()) + self.frame.size
+
+    def lengths(self, numbers: Places) -> Places:
+        begins, ends = self._windows
+        return ends[numbers] - begins[numbers] + self.frame.size
+
+    def draw(self, epochs: Places, numbers: Places) -> Drawn:
+        begins, ends = self._windows
+        chance = scrambled(key_of(self.seed, "pairs"), example_of(epochs, numbers))
+        cuts = uniform(key_of(self.seed, "middle"), chance)
+        others, elsewhere = (uniform(key_of(self.seed, word), chance) for word in ("other", "elsewhere"))
+        follows = (chance & np.uint64(1)).astype(np.int64)
+        before, between, after = (np.array(ids, dtype=np.int64) for ids in vars(self.frame).values())
+        tokens, given, segments, sizes = [], [], [], []
+        for place, number in enumerate(numbers):
+            begin, end = int(begins[number]), int(ends[number])
+            middle = self._middle(begin, end, float(cuts[place]))
+            first, second = np.arange(begin, middle), np.arange(middle, end)
+            if follows[place] and self.kind == "order":
+                first, second = second, first
+            elif follows[place]:
+                other = self._other(float(others[place]), float(elsewhere[place]), begin, end, len(second))
+                if other is None:  # the only document: there is nothing else to take
+                    follows[place] = 0
+                else:
+                    second = other
+            taken = self.corpus.take(np.r_[first, second])
+            tokens += [before, taken[: len(first)], between, taken[len(first) :], after]
+            border = len(before) + len(first) + len(between)  # here the second segment begins
+            size = len(taken) + self.frame.size
+            marks = np.ones(size, dtype=bool)
+            marks[len(before) : len(before) + len(first)] = False
+            marks[border : border + len(second)] = False
+            given.append(marks)
+            segments.append((np.arange(size) >= border).astype(np.int64))
+            sizes.append(size)
+        lengths = np.array(sizes)
+        return Drawn(
+            np.concatenate(tokens),
+            starts_of(lengths),
+            identity_of(epochs, numbers, lengths),
+            np.concatenate(given),
+            np.concatenate(segments),
+            follows,
+        )
+
+    def _middle(self, begin: int, end: int, chance: float) -> int:
+        """Where the first text ends: at a sentence border drawn by chance, or in the middle where there is none."""
+        sentences = self.corpus.sentences
+        assert sentences is not None
+        borders = sentences[np.searchsorted(sentences, begin, "right") : np.searchsorted(sentences, end)]
+        documents = self.corpus.documents
+        inside = borders[documents[np.searchsorted(documents, borders)] != borders]
+        borders = inside if len(inside) else borders
+        return int(borders[int(chance * len(borders))]) if len(borders) else (begin + end) // 2
+
+    def _other(self, which: float, where: float, begin: int, end: int, wanted: int) -> Places | None:
+        """As many tokens of another document, from a sentence border on, as a true second text begins: neither its
+        length nor its first words tell that it is another."""
+        begins, ends = self._windows
+        documents = self.corpus.documents
+        # Where the documents begin and end that this example is of.
+        mine = documents[np.searchsorted(documents, begin, "right") - 1], documents[np.searchsorted(documents, end)]
+        first, last = np.searchsorted(ends, mine[0], "right"), np.searchsorted(begins, mine[1])
+        others = self.count - int(last - first)
+        if not others:
+            return None
+        number = int(which * others)
+        number += int(last - first) if number >= first else 0
+        start = self._middle(int(begins[number]), int(ends[number]), where)
+        end = int(documents[-1 if self.across else np.searchsorted(documents, start, "right")])
+        end = min(end, int(mine[0])) if start < mine[0] else end
+        return np.arange(start, min(end, start + wanted))

@@ -1,6 +1,8 @@
-"""Text tokenized once into memory-mapped files under the cache, looked up by a hash of text and tokenizer.
+"""Text tokenized once into memory-mapped files of the cache, looked up by a hash of text and tokenizer.
 
-A process that is stopped while it tokenizes leaves whole shards behind, and the next one continues from there.
+The cache under $WEFT_CACHE has folders named by a hash of what decides their contents, each entry whole or absent. An
+entry counts once its manifest, with the hashes of its files, is there; a damaged one is made again. A process that is
+stopped while it tokenizes leaves whole shards behind, and the next one continues from there.
 """
 
 from __future__ import annotations
@@ -9,11 +11,14 @@ import hashlib
 import json
 import os
 import shutil
+import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +26,8 @@ from numpy.typing import NDArray
 from weft.budget import by_budget
 from weft.checksums import digests, is_sound, read_manifest, write_manifest
 from weft.config import build, values_of
-from weft.data.cache import RECORD, SHARDS, CacheFolder
 from weft.errors import UserError
-from weft.files import reason, sync_folder, unwritable
+from weft.files import cache_folder, held, read_json, reason, sync_folder, unwritable, write_json
 from weft.text.paths import digest_of, find_files
 from weft.text.records import document_kinds, read_texts
 from weft.text.row_problems import Skipped
@@ -31,6 +35,108 @@ from weft.text.rows import PART, parts_of
 from weft.text.sentences import sentences as cut_sentences
 from weft.text.sources import zip_and_member
 from weft.text.tokenizers.tokenizer import Tokenizer
+
+SHARDS, TEACHERS = "shards", "teachers"  # rooms of the cache: tokenized texts, and outputs of teachers
+COMPILED = "compiled"  # room where torch keeps compiled code
+RECORD = "corpus.json"  # in each folder: what it was made from
+POLL = 0.2  # seconds between two looks at what another process is making
+
+
+def nothing() -> None:
+    """Do nothing: the default of a callback without arguments."""
+
+
+class CacheFolder:
+    """A folder of the cache, named by a hash of `key`; one process at a time writes into it.
+
+    `waiting` is called once where another process is writing an entry.
+    """
+
+    def __init__(self, room: str, key: Sequence[Any], waiting: Callable[[], None] = nothing) -> None:
+        self.name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
+        self.path = cache_folder() / room / self.name
+        self.waiting: Callable[[], None] | None = waiting
+
+    def make(self, manifest: Path, write: Callable[[], None], poll: Callable[[], None] = nothing) -> bool:
+        """Write an entry unless it is there and sound; whether this process wrote it.
+
+        `poll` is called again and again while another process writes, and may raise to stop waiting.
+        """
+        made = False
+        while not is_sound(manifest):
+            with held(self.path.with_suffix(".lock")) as ours:
+                if ours and not is_sound(manifest, quiet=True):
+                    write()
+                    made = True
+            if not ours:  # what the other process makes serves this one too
+                if self.waiting is not None:
+                    self.waiting()
+                self.waiting = None
+                poll()
+                time.sleep(POLL)
+        return made
+
+    def seal(self, path: Path, source: str) -> None:
+        """Declare a file of this folder complete; `source`: what it was made from, for `weft cache list`."""
+        if not (self.path / RECORD).exists():
+            write_json(self.path / RECORD, {"files": [source]})
+        write_manifest(manifest_of(path), {}, digests(path.parent, [path.name]))
+
+    def touch(self) -> None:
+        """Note that the folder was of use now; a cache may be shared and read only."""
+        with suppress(OSError):
+            os.utime(self.path)
+
+
+def manifest_of(path: Path) -> Path:
+    """The manifest of an entry that is one file."""
+    return path.with_suffix(".json")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheRecord:
+    """The part of `corpus.json` that every folder of the cache has."""
+
+    files: tuple[str, ...]
+
+
+def cached() -> list[tuple[str, int, float, str]]:
+    """Each folder of the cache: name, bytes, when it was last used, and which files it was made from."""
+    rows = []
+    for folder in _folders():
+        path, sources = folder / RECORD, "(unfinished)"
+        if path.exists():
+            try:
+                sources = ", ".join(build(CacheRecord, {"files": read_json(path).get("files")}, str(path)).files)
+            except UserError:
+                sources = "(damaged)"
+        rows.append((folder.name, _size(folder), folder.stat().st_mtime, sources))
+    return rows
+
+
+def _folders() -> list[Path]:
+    paths = (path for room in (SHARDS, TEACHERS) for path in (cache_folder() / room).glob("*"))
+    return sorted(path for path in paths if path.is_dir())
+
+
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+
+
+def clear_cache() -> int:
+    """Remove compiled code, and all folders that no process is writing to; how many bytes that freed."""
+    compiled = cache_folder() / COMPILED
+    freed = _size(compiled)
+    shutil.rmtree(compiled, ignore_errors=True)
+    for folder in _folders():
+        with held(folder.with_suffix(".lock")) as ours:
+            if ours:
+                size, gone = _size(folder), folder.with_suffix(".gone")  # half removed, it must not look complete
+                os.replace(folder, gone)
+                shutil.rmtree(gone, ignore_errors=True)
+                freed += size
+    return freed
+
 
 FORMAT = 2
 SHARD = 1 << 24  # tokens in a file; a document may lie across two
@@ -263,7 +369,8 @@ class _Writer:
         self.folder = folder
         self.kind = np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
         self.shards = self.begun = self.last = 0  # begun: documents; last: where the last of them begins
-        while self._finished(self._record(self.shards)):  # by an earlier process
+        # A short shard is the last of a text: its process may have been stopped before all was in place.
+        while is_sound(self._record(self.shards)) and read_manifest(self._record(self.shards))[0] == {"tokens": SHARD}:
             places = np.load(folder / f"documents-{self.shards:05d}.npy")
             self.begun += len(places)
             self.last = int(places[-1]) if len(places) else self.last
@@ -274,11 +381,6 @@ class _Writer:
 
     def _record(self, number: int) -> Path:
         return self.folder / f"shard-{number:05d}.json"
-
-    @staticmethod
-    def _finished(path: Path) -> bool:
-        """A short shard is the last of a text: its process may have been stopped before all was in place."""
-        return is_sound(path) and read_manifest(path)[0] == {"tokens": SHARD}
 
     def _begin(self) -> None:
         self.tokens = array(self.kind.char)

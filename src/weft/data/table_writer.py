@@ -12,8 +12,9 @@ import json
 import math
 import os
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -79,7 +80,10 @@ class PartialTable:
         self.file.seek(0)
         header = self.file.readline()
         if header and header.endswith(b"\n"):
-            changed = _changed(header, source)
+            before = _unsealed(header)
+            changed = ["program"]
+            if isinstance(before, dict):
+                changed = [name for name in source if before.get(name) != source[name]]
             if changed and not overwrite and self.file.readline():  # without a row there is nothing to lose
                 what = f"{listed(changed)} changed"
                 raise UserError(f"{self.path}: is of another run ({what}); remove it, or start over with --overwrite")
@@ -131,8 +135,10 @@ class PartialTable:
             os.fsync(self.file.fileno())
         if self.out.suffix == ".json":
             named: dict[str, str] = {}
+            # The official SQuAD file: answers by id. A row that could not be read has no columns at all, and no id.
+            answers = {str(id_of(values)): added["prediction"] or "" for values, added in self.rows() if values}
             with whole_file(self.out) as file:
-                file.write(json.dumps(_squad(self.rows()), ensure_ascii=False).encode() + b"\n")
+                file.write(json.dumps(answers, ensure_ascii=False).encode() + b"\n")
         else:
             named, columns = _columns(self.rows())
             merged = (
@@ -172,14 +178,6 @@ def _unsealed(line: bytes) -> Any:
     if not data.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(data[:-1]):
         return None
     return json.loads(data)
-
-
-def _changed(header: bytes, source: Mapping[str, str]) -> list[str]:
-    """What a partial file was made from that is different now."""
-    before = _unsealed(header)
-    if not isinstance(before, dict):
-        return ["program"]
-    return [name for name in source if before.get(name) != source[name]]
 
 
 def _columns(rows: Iterable[Row]) -> tuple[dict[str, str], dict[str, str]]:
@@ -223,13 +221,8 @@ def _write_csv(file: BinaryIO, rows: Rows, columns: Mapping[str, str], delimiter
     writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
-        cells = [cell(row.get(name)) for name in columns]
-        writer.writerow(cells)
+        writer.writerow([cell(row.get(name)) for name in columns])
     text.detach()
-
-
-def _write_tsv(file: BinaryIO, rows: Rows, columns: Mapping[str, str]) -> None:
-    _write_csv(file, rows, columns, "\t")
 
 
 def _write_jsonl(file: BinaryIO, rows: Rows, columns: Mapping[str, str]) -> None:
@@ -248,14 +241,17 @@ def _write_parquet(file: BinaryIO, rows: Rows, columns: Mapping[str, str]) -> No
     with parquet.ParquetWriter(file, schema) as writer:
         source = iter(rows)
         while block := list(islice(source, BLOCK)):
-            arrays = [
-                pyarrow.array([_fitting(row.get(name), kind) for row in block], types[kind])
-                for name, kind in columns.items()
-            ]
+            arrays = []
+            for name, kind in columns.items():
+                values = [row.get(name) for row in block]
+                values = [cell(value) if kind == "text" and value is not None else value for value in values]
+                arrays.append(pyarrow.array(values, types[kind]))
             writer.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
 
 
-_WRITERS = {".csv": _write_csv, ".tsv": _write_tsv, ".jsonl": _write_jsonl, ".parquet": _write_parquet}
+_WRITERS: dict[str, Callable[[BinaryIO, Rows, Mapping[str, str]], None]] = {
+    ".csv": _write_csv, ".tsv": partial(_write_csv, delimiter="\t"), ".jsonl": _write_jsonl, ".parquet": _write_parquet
+}  # fmt: skip
 
 
 def _pyarrow() -> tuple[Any, Any]:
@@ -294,14 +290,3 @@ def _joined(first: str, second: str) -> str:
     if "list" in both and both & {"numbers", "texts"}:
         return (both - {"list"}).pop()
     return "text"
-
-
-def _fitting(value: Any, kind: str) -> Any:
-    """A value as its column holds it."""
-    return cell(value) if kind == "text" and value is not None else value
-
-
-def _squad(rows: Iterable[Row]) -> dict[str, str]:
-    """The official SQuAD prediction file: the answer to each question by its id, '' where there is none."""
-    # A row that could not be read has no columns at all, and no id.
-    return {str(id_of(values)): added["prediction"] or "" for values, added in rows if values}

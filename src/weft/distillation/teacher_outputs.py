@@ -29,10 +29,9 @@ from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.tensors import save_tensors
 from weft.config import read_record
-from weft.data.cache import TEACHERS, CacheFolder, manifest_of
 from weft.data.masking import shift
 from weft.data.rows import Drawn, Framed, PackedRows
-from weft.data.shards import Places
+from weft.data.shards import TEACHERS, CacheFolder, Places, manifest_of
 from weft.distillation.recipe import DistillRecipe
 from weft.errors import UserError
 from weft.files import check_readable, reason, unwritable, whole_file, write_json

@@ -1,17 +1,162 @@
-"""Choosing the next token from logits: the best one, or a sample from the likely ones.
+"""From logits to the next token: penalties, bans, forced or closed answers, then the best token or a sample.
 
 B: rows; V: vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from weft.errors import UserError
+from weft.errors import UserError, refuse
+
+
+class Node:
+    """A place in the tree: what may follow, and whether a sequence ends here."""
+
+    __slots__ = ("ends", "next")
+
+    def __init__(self) -> None:
+        self.next: dict[int, Node] = {}
+        self.ends = False
+
+
+class Tree:
+    """Token sequences that share their beginnings; with `again` one may follow upon the other."""
+
+    def __init__(self, sequences: Iterable[Sequence[int]], again: bool = False) -> None:
+        self.root, self.again = Node(), again
+        for sequence in sequences:
+            node = self.root
+            for token in sequence:
+                node = node.next.setdefault(token, Node())
+            node.ends = True
+
+    def after(self, generated: Sequence[int]) -> tuple[set[int], bool]:
+        """Which tokens may follow what was generated, and whether it may end there."""
+        # One run of tokens may be read in several ways: `a b` or `ab`, begun or done.
+        places = [self.root]
+        for token in generated:
+            places = self._open([place.next[token] for place in places if token in place.next])
+        done = any(place.ends or (self.again and place is self.root) for place in places)
+        return {token for place in places for token in place.next}, done
+
+    def _open(self, places: list[Node]) -> list[Node]:
+        if self.again and any(place.ends for place in places):
+            places = [*places, self.root]
+        return places
+
+
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """What an answer may be; token sequences, not text."""
+
+    repetition_penalty: float = 1.0  # above 1: what the text holds already is less likely (Keskar et al., 2019)
+    no_repeat: int = 0  # no run of so many tokens comes twice, prompt included
+    banned: tuple[Tokens, ...] = ()  # each is blocked at its last token
+    allowed: tuple[Tokens, ...] = ()  # an answer is made of these alone
+    choices: tuple[Tokens, ...] = ()  # an answer is one of these
+    forced: Tokens = ()  # what every answer begins with
+    min_tokens: int = 0  # tokens before an answer may end
+
+    def __post_init__(self) -> None:
+        penalty, lists = self.repetition_penalty, {name: vars(self)[name] for name in ("banned", "allowed", "choices")}
+        others = {"allowed words": self.allowed, "a forced beginning": self.forced, "a minimum length": self.min_tokens}
+        refuse(
+            (not 0.0 < penalty < math.inf, f"repetition_penalty must be above 0 (1: none), not {penalty}"),
+            (self.no_repeat < 0, f"no_repeat must be 0 or more, not {self.no_repeat}"),
+            (self.min_tokens < 0, f"min_tokens must be 0 or more, not {self.min_tokens}"),
+            *((not all(some), f"{name}: an empty sequence of tokens cannot be {name}") for name, some in lists.items()),
+            *(
+                (bool(self.choices and given), f"a closed list of answers leaves no room for {name}")
+                for name, given in others.items()
+            ),
+        )
+
+
+class LogitsProcessor:
+    """Applies the rules to scores; `prompts` and `ends` as `generate` has them."""
+
+    def __init__(self, rules: Rules, ends: Collection[int], device: torch.device | str) -> None:
+        if (rules.choices or rules.allowed) and not ends:
+            raise UserError("this model has no token to end with, so its answers cannot be kept to a list")
+        self.rules, self.ends, self.device = rules, sorted(ends), device
+        self.penalty = rules.repetition_penalty != 1.0
+        singles = {sequence[0] for sequence in rules.banned if len(sequence) == 1}
+        self.singles = torch.tensor(sorted(singles), dtype=torch.int64, device=device)
+        self.longer = [sequence for sequence in rules.banned if len(sequence) > 1]
+        self.ending = torch.tensor(self.ends, dtype=torch.int64, device=device)
+        self.tree: Tree | None = None
+        if rules.choices or rules.allowed:
+            self.tree = Tree(rules.choices or rules.allowed, again=bool(rules.allowed))
+        self.busy = rules != Rules()
+
+    def penalize(self, scores: Tensor, prompts: Sequence[list[int]], generated: Sequence[list[int]]) -> Tensor:
+        """The logits with the repetition penalty: lower for tokens that a text, prompt included, holds already."""
+        if not self.penalty:
+            return scores
+        every = [[*prompt, *own] for prompt, own in zip(prompts, generated, strict=True)]
+        longest = max(map(len, every))
+        # Filled up with a token of their own: a token counts once however often it is there.
+        held = torch.tensor([text + text[-1:] * (longest - len(text)) for text in every], device=scores.device)
+        own, penalty = scores.gather(1, held), self.rules.repetition_penalty
+        return scores.scatter(1, held, torch.where(own < 0, own * penalty, own / penalty))
+
+    def forbid(self, scores: Tensor, prompts: Sequence[list[int]], generated: Sequence[list[int]]) -> Tensor:
+        """Minus infinity where a token may not come; every row has generated the same number of tokens."""
+        if not self.busy:
+            return scores
+        rules, count = self.rules, len(generated[0])
+        if count < len(rules.forced):
+            kept = torch.full_like(scores, -torch.inf)
+            token = rules.forced[count]
+            kept[:, token] = scores[:, token]
+            return kept
+        scores = scores.clone()
+        if len(self.singles):
+            scores.index_fill_(1, self.singles, -torch.inf)
+        if count < rules.min_tokens and self.ends:
+            scores.index_fill_(1, self.ending, -torch.inf)
+        if rules.no_repeat or self.longer:
+            rows, tokens = [], []
+            for row, (prompt, own) in enumerate(zip(prompts, generated, strict=True)):
+                blocked = self._blocked(prompt, own)
+                rows += [row] * len(blocked)
+                tokens += blocked
+            scores[rows, tokens] = -torch.inf
+        return scores if self.tree is None else self._within(self.tree, scores, generated)
+
+    def _blocked(self, prompt: Sequence[int], generated: list[int]) -> list[int]:
+        """The tokens that would complete a banned sequence, or a run that was there before."""
+        text = [*prompt, *generated]
+        blocked = [seq[-1] for seq in self.longer if tuple(text[len(text) - len(seq) + 1 :]) == seq[:-1]]
+        size = self.rules.no_repeat
+        if size:
+            tail = text[len(text) - size + 1 :]
+            last = len(text) - size  # where the latest whole run begins
+            blocked += [text[n + size - 1] for n in range(last + 1) if text[n : n + size - 1] == tail]
+        return blocked
+
+    def _within(self, tree: Tree, scores: Tensor, generated: Sequence[list[int]]) -> Tensor:
+        """Only what the tree goes on with; the end token only where a sequence is whole."""
+        rows: list[int] = []
+        tokens: list[int] = []
+        for row, own in enumerate(generated):
+            may, done = tree.after(own[len(self.rules.forced) :])
+            allowed = sorted(may | set(self.ends)) if done else sorted(may)
+            rows += [row] * len(allowed)
+            tokens += allowed
+        kept = torch.full_like(scores, -torch.inf)
+        kept[rows, tokens] = scores[rows, tokens]
+        return kept
+
 
 DRAWS = 64  # numbers that a row draws at a time
 SPREAD = 0x9E3779B97F4A7C15  # sets the seeds of a prompt's samples far apart
@@ -29,17 +174,18 @@ class Sampling:
     n: int = 1
 
     def __post_init__(self) -> None:
-        if self.temperature is not None and not 0.0 <= self.temperature < float("inf"):
-            raise UserError(f"temperature must be 0 or more, not {self.temperature}")
-        if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top_k must be at least 1, not {self.top_k}")
-        for name, value in (("top_p", self.top_p), ("min_p", self.min_p), ("typical", self.typical)):
-            if value is not None and not 0.0 < value <= 1.0:
-                raise UserError(f"{name} must be above 0 and at most 1, not {value}")
-        if self.n < 1:
-            raise UserError(f"n must be at least 1, not {self.n}")
-        if self.n > 1 and self.greedy:
-            raise UserError(f"greedy search gives one text, not {self.n}: give beam_size or a temperature")
+        heat, top_k, n = self.temperature, self.top_k, self.n
+        shares = {"top_p": self.top_p, "min_p": self.min_p, "typical": self.typical}
+        refuse(
+            (heat is not None and not 0.0 <= heat < math.inf, f"temperature must be 0 or more, not {heat}"),
+            (top_k is not None and top_k < 1, f"top_k must be at least 1, not {top_k}"),
+            *(
+                (value is not None and not 0.0 < value <= 1.0, f"{name} must be above 0 and at most 1, not {value}")
+                for name, value in shares.items()
+            ),
+            (n < 1, f"n must be at least 1, not {n}"),
+            (n > 1 and self.greedy, f"greedy search gives one text, not {n}: give beam_size or a temperature"),
+        )
 
     @property
     def greedy(self) -> bool:

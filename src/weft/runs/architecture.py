@@ -18,7 +18,7 @@ from weft.checkpoint.folder import TARGET, LoadedModel, open_folder
 from weft.checkpoint.locate import find_folder
 from weft.checkpoint.vectors import is_vectors, open_vectors
 from weft.config import changed
-from weft.data.spans import sentinel
+from weft.data.masking import sentinel
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json
 from weft.progress import Log

@@ -10,13 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from weft.data.masking import Masking, shift
-from weft.data.rows import DocumentRows, Drawn, ExampleSource, Frame, Framed, PackedRows
-from weft.data.sentence_pairs import PairFrame, SentencePairs
+from weft.data.masking import Masking, SpanCorruption, shift
+from weft.data.rows import (
+    DocumentRows,
+    Drawn,
+    ExampleSource,
+    Frame,
+    Framed,
+    PackedRows,
+    PairFrame,
+    SentencePairs,
+    Streams,
+)
+from weft.data.rows import held_out as held_out_streams
 from weft.data.shards import Corpus, TextFiles, tokenized
-from weft.data.spans import SpanCorruption
-from weft.data.streams import Streams
-from weft.data.streams import held_out as held_out_streams
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
 from weft.progress import Log, log_notes

@@ -16,10 +16,9 @@ from weft.checkpoint.families import Family, find_size, measure, usual_heads
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.ngram import from_tables
 from weft.config import changed
-from weft.data.counts import count
+from weft.data.counts import count, tables
 from weft.data.rows import Frame, Framed
 from weft.data.shards import Corpus
-from weft.data.smoothing import tables
 from weft.errors import UserError, listed
 from weft.files import write_text
 from weft.models.ngram import Ngram, NgramConfig

@@ -8,8 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from weft.data.reading import Dataset, check_rows, examples_of, long_note, split, split_whole
-from weft.data.tables import RunRows, Table, is_section
+from weft.data.tables import Dataset, RunRows, Table, check_rows, examples_of, is_section, long_note, split, split_whole
 from weft.errors import UserError
 from weft.progress import Log, log_notes
 from weft.runs.recipes import TableSection, TaskRecipe, overlaid

@@ -16,7 +16,7 @@ from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
 from weft.data.batching import Feed, in_two_phases
-from weft.data.streams import Streams
+from weft.data.rows import Streams
 from weft.errors import UserError, listed
 from weft.objectives.base import Objective
 from weft.objectives.language import CarriedToken, MaskedWords, NextToken, StreamStates, Writing

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
-from weft.data.cells import text_in, value_in
+from weft.data.columns import text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, shown

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
-from weft.data.cells import loose_text, text_in
-from weft.data.columns import find_columns
+from weft.data.columns import find_columns, loose_text, text_in
 from weft.errors import UserError, listed, shown
 from weft.metrics.bootstrap import Ratios
 from weft.progress import Log

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from weft.checkpoint.folder import LoadedModel
-from weft.data.cells import list_in
+from weft.data.columns import list_in
 from weft.errors import UserError, shown
 from weft.generation.options import options_of
 from weft.nn.rows import Source

@@ -13,8 +13,8 @@ import torch
 from weft.checkpoint.card import Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
-from weft.data.cells import text_in
-from weft.data.pairs import Sequences, VectorSide
+from weft.data.columns import text_in
+from weft.data.examples import Sequences, VectorSide
 from weft.errors import UserError
 from weft.generation.options import SAMPLING, options_of
 from weft.progress import Log

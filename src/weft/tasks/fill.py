@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.data.chance import key_of, uniform
-from weft.data.spans import sentinel, sentinels_of
+from weft.data.masking import sentinel, sentinels_of
 from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Follows, Words

@@ -20,9 +20,8 @@ from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.data.batching import every_example
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed
+from weft.data.rows import Frame, Framed, held_out
 from weft.data.shards import Corpus, Places
-from weft.data.streams import held_out
 from weft.errors import UserError, one_of
 from weft.metrics.bootstrap import Bootstrap, Floats, Ratios, Score, interval
 from weft.nn.heads import in_full

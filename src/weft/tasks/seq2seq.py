@@ -12,9 +12,8 @@ import numpy as np
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
-from weft.data.cells import text_in
-from weft.data.columns import PAIRED, find_columns, paired_columns
-from weft.data.pairs import Sequences, TargetSampler, TextSide
+from weft.data.columns import PAIRED, find_columns, paired_columns, text_in
+from weft.data.examples import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
 from weft.metrics.bootstrap import Metrics, Replicates
 from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, letter_grams, rouge_of

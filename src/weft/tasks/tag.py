@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.data.cells import list_in, text_in, value_in
-from weft.data.columns import NAMES, file_of
+from weft.data.columns import NAMES, file_of, list_in, text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, shown

@@ -15,11 +15,9 @@ import torch
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
-from weft.generation.beam import Beam
-from weft.generation.completion import Completion, Reason
-from weft.generation.decoding import Ensemble
-from weft.generation.rules import Rules
-from weft.generation.search import generate
+from weft.generation.decoding import Completion, Ensemble, Reason
+from weft.generation.sampling import Rules
+from weft.generation.search import Beam, generate
 from weft.nn.rows import Source
 from weft.tasks.answers import Translation, Wording
 from weft.tasks.forward import ON_GPU, naming, tokenizer_of

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.data.batching import Feed
-from weft.data.cache import COMPILED
 from weft.data.chance import key_of
 from weft.data.rows import ExampleSource
+from weft.data.shards import COMPILED
 from weft.errors import UserError
 from weft.files import cache_folder
 from weft.models.base import Network
