@@ -241,7 +241,7 @@ def test_the_papers_own_counts() -> None:
 @pytest.mark.parametrize(
     "settings, said",
     [
-        ({"begin": 101}, "begin must be one of the 101 tokens"),
+        ({"begin": 101}, "begin must be a token of the vocabulary of 101"),
         ({"tied": "all", "source_vocabulary": 50}, "try tied=decoder"),
         ({"attention": "additive", "feeding": True}, "feeding is for attention dot or general"),
         ({"reverse": True}, "try bidirectional=false"),

@@ -23,7 +23,7 @@ from weft.data.table_writer import PartialTable
 from weft.errors import UserError
 from weft.files import check_new_folder, check_new_run
 from weft.tasks.model import Model
-from weft.tasks.model import predict_table as predicting
+from weft.tasks import model as predicting
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 LABELS = ("one", "two", "three")
