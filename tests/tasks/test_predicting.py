@@ -22,8 +22,8 @@ from weft.cli.main import run
 from weft.data.table_writer import PartialTable
 from weft.errors import UserError
 from weft.files import check_new_folder, check_new_run
-from weft.tasks.model import Model
 from weft.tasks import model as predicting
+from weft.tasks.model import Model
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 LABELS = ("one", "two", "three")
