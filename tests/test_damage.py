@@ -155,7 +155,7 @@ def test_a_damaged_model_is_named_before_a_run_goes_on(trained: Path, capsys: py
     assert command(["resume", str(trained)]) == 2
     error = capsys.readouterr().err
     assert f"{trained / 'model.safetensors'}: damaged: its bytes are not those that were saved; put it back" in error
-    assert "go on with" not in error
+    assert "resume with" not in error
     (trained / "model.safetensors").write_bytes(whole)
     # A process that was killed while it put a model in place leaves the one before it, or none.
     saved = read_manifest(Run(trained).weights)[0]["saved"]

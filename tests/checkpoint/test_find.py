@@ -116,7 +116,7 @@ def test_nothing_is_fetched_unless_asked(tmp_path: Path) -> None:
         said = [line for line in found.stderr.splitlines() if line.startswith(("weft", "status"))]
         log = " ".join(Hub.asked).split("/mark")
         assert len(log) == 5, found.stderr
-        assert "to download it say --online" in said[0] and said[1] == "status 2"
+        assert "to download it, pass --online" in said[0] and said[1] == "status 2"
         assert log[0] == "", "the network was used without being asked"
         assert said[2] == "status 0" and f"resolve/{COMMIT}/model.safetensors" in log[1]
         assert "pytorch_model.bin" not in log[1] and "evil.py" not in log[1]

@@ -122,7 +122,7 @@ def test_stopped_it_says_how_to_go_on(rows: Path, here: Path, monkeypatch: pytes
         raise Interrupted(2, "stopped while the teacher reads; its outputs so far are cached")
 
     monkeypatch.setattr(running, "teacher_outputs", stopped)
-    with pytest.raises(Interrupted, match="cached; go on with: weft resume out"):
+    with pytest.raises(Interrupted, match="cached; resume with: weft resume out"):
         weft.distill("t", text="texts.txt", student="1x64", out="out", training={"steps": 1})
     monkeypatch.undo()
     monkeypatch.chdir(rows)

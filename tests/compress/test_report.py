@@ -134,7 +134,7 @@ def test_stages_are_runs_of_their_own_and_are_gone_on_with(
         raise Interrupted(2, "stopped")
 
     monkeypatch.setattr(finetune, "go", stopped)
-    with pytest.raises(Interrupted, match=f"stopped; go on with: weft resume {out}"):
+    with pytest.raises(Interrupted, match=f"stopped; resume with: weft resume {out}"):
         weft.distill(
             teacher,
             text=rows / "texts.txt",

@@ -214,12 +214,12 @@ def test_stopped_twice_it_ends_as_the_unbroken_run(teacher: Path, here: Path, mo
     with monkeypatch.context() as patched:
         patched.setattr(teaching, "_write", second)
         with pytest.raises(
-            Interrupted, match="while the teacher reads; its outputs so far are cached; go on with: weft res"
+            Interrupted, match="while the teacher reads; its outputs so far are cached; resume with: weft res"
         ):
             weft.distill(None, None, {**settings, "out": str(here / "run")}, log=quiet)
     with monkeypatch.context() as patched:
         patched.setattr(RunLog, "record", later)
-        with pytest.raises(Interrupted, match="stopped after step 9 of 12, all saved; go on with: weft resume"):
+        with pytest.raises(Interrupted, match="stopped after step 9 of 12, all saved; resume with: weft resume"):
             weft.resume(here / "run", log=quiet)
     weft.resume(here / "run", log=quiet)
     assert json.loads((here / "run" / "run" / "run.json").read_text())["teacher_forwards"] == 48

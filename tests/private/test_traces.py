@@ -89,7 +89,7 @@ def test_a_name_that_is_no_folder_is_not_looked_up(tmp_path: Path) -> None:
     need_strace()
     places = Places(tmp_path)
     done = traced([WEFT, "info", "somebody/model"], places)
-    assert done.returncode == 2 and "to download it say --online" in done.stderr
+    assert done.returncode == 2 and "to download it, pass --online" in done.stderr
     assert faults(places) == []
 
 

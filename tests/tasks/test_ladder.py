@@ -131,7 +131,7 @@ def test_broken_off_and_gone_on_with_is_the_same_ladder(whole: Path, text: Path,
             os.kill(os.getpid(), signal.SIGINT)
 
     models = ("unigram", "transformer", "lstm")
-    with pytest.raises(Interrupted, match="go on with: weft ladder --out"):
+    with pytest.raises(Interrupted, match="resume with: weft ladder --out"):
         climb(text, tmp_path / "l", *models, log=interrupt)
     rungs = rungs_of(tmp_path / "l")
     assert "bits_per_byte" in rungs["unigram"] and rungs["transformer"]["waiting"] and rungs["lstm"]["waiting"]

@@ -276,7 +276,7 @@ def test_a_stop_saves_and_other_data_is_refused(here: Path, monkeypatch: pytest.
         return real(*arguments)
 
     monkeypatch.setattr(Stepper, "update", stopped)
-    with pytest.raises(Interrupted, match="stopped after step 1 of 2, all saved; go on with: weft resume"):
+    with pytest.raises(Interrupted, match="stopped after step 1 of 2, all saved; resume with: weft resume"):
         trained(data, "classify", out=here / "out")
     monkeypatch.undo()
     monkeypatch.chdir(here)

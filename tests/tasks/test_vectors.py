@@ -69,7 +69,7 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit(
         return method(*arguments)
 
     monkeypatch.setattr(f"weft.runs.word_vectors.{name}.learn", stopping)
-    with pytest.raises(Interrupted, match="stopped after step 4 of .*, all saved; go on with: weft resume"):
+    with pytest.raises(Interrupted, match="stopped after step 4 of .*, all saved; resume with: weft resume"):
         learned(text, tmp_path / "parts", **plan)
     assert not (tmp_path / "parts" / "model.safetensors").exists()
     weft.resume(tmp_path / "parts", log=quiet)

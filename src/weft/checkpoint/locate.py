@@ -77,7 +77,7 @@ def find_folder(name: str, online: bool = False) -> Path:
         if not online:
             raise UserError(
                 f"{name!r} is neither a folder nor in the local Hugging Face cache; "
-                "to download it say --online (online=True)"
+                "to download it, pass --online (online=True)"
             ) from None
     try:
         return Path(snapshot_download(name, allow_patterns=files))

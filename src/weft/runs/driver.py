@@ -65,7 +65,7 @@ def new_run(recipe: Any) -> Run:
 @contextmanager
 def resumable(run: Run) -> Iterator[None]:
     """Whatever stops a run, its last words say how to go on."""
-    words = f"; go on with: weft resume {run.folder}"
+    words = f"; resume with: weft resume {run.folder}"
     try:
         yield
     except Interrupted as interrupted:

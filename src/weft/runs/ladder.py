@@ -56,7 +56,7 @@ def ladder(
     progress: ProgressChoice = None,
     **more: Any,
 ) -> dict[str, Any]:
-    """Train every model of the ladder on one text with equal budgets, or go on with a ladder; what came of it.
+    """Train every model of the ladder on one text with equal budgets, or continue a ladder; returns its results.
 
     `weft.ladder(out="ladder", text={"files": ["corpus.txt"]}, ladder={"minutes": 3})`; the same with `out` alone goes
     on. Each rung is a run folder of its own inside `out`; the page is `out/index.html`.
@@ -264,7 +264,7 @@ def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[
             process.wait()
         number = interrupted.number if isinstance(interrupted, Interrupted) else signal.SIGINT
         write(place, recipe)
-        raise Interrupted(number, f"stopped, all saved; go on with: weft ladder --out {place.folder}") from None
+        raise Interrupted(number, f"stopped, all saved; resume with: weft ladder --out {place.folder}") from None
     results = write(place, recipe)
     failed = [rung["name"] for rung in results["rungs"] if "failed" in rung]
     again = f"; {listed(failed, 20)} failed: weft ladder --out {place.folder} tries again" if failed else ""
