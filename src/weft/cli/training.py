@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer import Argument, Option
 
-from weft.cli.inputs import check_data, check_device, check_models, check_reading, check_run
-from weft.cli.options import Flags, Given, Online, Recipe
-from weft.cli.show import leaving_at_once, number, progress, table
+from weft.cli import inputs
+from weft.cli.inputs import table
+from weft.cli.options import Flags, Given, Online, argument, flag
 from weft.errors import UserError, listed
+from weft.progress import live as progress
+from weft.progress import to_stderr
 
 RecipeAndFiles = Annotated[
     list[str] | None,
-    Argument(
-        metavar="[RECIPE] [FILE]...",
-        help="A recipe: a TOML file, or one of the package (see: weft recipes). After --text: further files.",
-    ),
+    argument("[RECIPE] [FILE]...", "A recipe: a TOML file, or one of weft recipes. After --text: further files."),
 ]
 
 
@@ -48,9 +47,14 @@ def _check_one_start(settings: Given) -> None:
 
 
 def _print_scores(metrics: Any) -> None:
-    rows = [[metric.name, f"{metric.value:.4f}", number(metric.low), number(metric.high)] for metric in metrics]
+    rows = [["" if x is None else f"{x:.4f}" for x in (score.value, score.low, score.high)] for score in metrics]
     if rows:
-        print(table(["held-out score", "value", "95 % from", "to"], rows))
+        names = (score.name for score in metrics)
+        print(
+            table(
+                ["held-out score", "value", "95 % from", "to"], [[n, *row] for n, row in zip(names, rows, strict=True)]
+            )
+        )
 
 
 def pretrain(
@@ -74,14 +78,13 @@ def pretrain(
     name = _recipe_and_files(list(given or []), settings)
     _check_one_start(settings)
     recipe = read_recipe(name, settings, Recipe)
-    check_run(recipe.out, recipe.model)
+    inputs.check_run(recipe.out, recipe.model)
     check_has_model(recipe.model)
     if not recipe.text.files:
         raise UserError("no text: give --text FILE")
-    check_data(recipe.text.files, recipe.text.dev)
-    check_device(recipe.device)
-    with leaving_at_once():
-        from weft.runs.pretrain import pretrain as train
+    inputs.check_data(recipe.text.files, recipe.text.dev)
+    inputs.check_device(recipe.device)
+    from weft.runs.pretrain import pretrain as train
 
     train(recipe, progress=progress)
 
@@ -89,10 +92,8 @@ def pretrain(
 def finetune(
     settings: Annotated[Given, Flags("weft.runs.recipes:TaskRecipe", example="training.ema=0.99")],
     online: Online,
-    recipe: Recipe = None,
-    seeds: Annotated[
-        int | None, Option(help="Train with N seeds; print mean and spread.", rich_help_panel="Run")
-    ] = None,
+    recipe: Annotated[str | None, argument("[RECIPE]", "A TOML file, or one of weft recipes.")] = None,
+    seeds: Annotated[int | None, flag("Train with N seeds; print mean and spread.", panel="Run")] = None,
 ) -> None:
     """Fine-tune a model on rows of your data.
 
@@ -109,13 +110,12 @@ def finetune(
 
     _check_one_start(settings)
     plan = task_recipe(recipe, settings)
-    check_run(plan.out, plan.model, several=seeds is not None, **online)
+    inputs.check_run(plan.out, plan.model, several=seeds is not None, **online)
     check_has_model(plan.model, plan.task.name)
-    check_section(plan.data)
-    check_device(plan.device)
-    with leaving_at_once():
-        from weft.runs.finetune import finetune as train
-        from weft.runs.finetune import with_seeds
+    _check_section(plan.data)
+    inputs.check_device(plan.device)
+    from weft.runs.finetune import finetune as train
+    from weft.runs.finetune import with_seeds
 
     if seeds is not None:
         summary = with_seeds(recipe, settings, seeds, **online, progress=progress)
@@ -124,10 +124,10 @@ def finetune(
     _print_scores(train(None, plan, **online, progress=progress).card.metrics)
 
 
-def check_section(data: Any, *more: Any) -> None:
+def _check_section(data: Any, *more: Any) -> None:
     """Refuse files of a recipe that are not there, before a model is loaded."""
     files = (data.files, data.dev, data.source, data.target, data.dev_source, data.dev_target, *more)
-    check_reading(data.format, data.columns, *files)
+    inputs.check_rows(vars(data), *files)
 
 
 def distill(
@@ -135,10 +135,7 @@ def distill(
     online: Online,
     given: Annotated[
         list[str] | None,
-        Argument(
-            metavar="[RECIPE] [TEACHER]...",
-            help="A recipe: a TOML file, or one of the package. Model folders of teachers; their outputs are averaged.",
-        ),
+        argument("[RECIPE] [TEACHER]...", "A TOML file, or one of weft recipes. Teachers; their outputs are averaged."),
     ] = None,
 ) -> None:
     """Train a small model on the outputs of a large one for your unlabeled text.
@@ -164,14 +161,13 @@ def distill(
     if teachers:
         settings.setdefault("teacher", {})["folders"] = teachers
     plan = recipe_of(name, settings)
-    check_run(plan.out, {})
+    inputs.check_run(plan.out, {})
     assert plan.out is not None
-    check_section(plan.data, plan.data.text)
-    check_models(plan.teacher.folders, **online)
-    check_device(plan.device)
-    with leaving_at_once():
-        from weft.distillation.distill import distill as train
-        from weft.distillation.report import read_table
+    _check_section(plan.data, plan.data.text)
+    inputs.check_models(*plan.teacher.folders, **online)
+    inputs.check_device(plan.device)
+    from weft.distillation.distill import distill as train
+    from weft.distillation.report import read_table
 
     _print_scores(train(recipe=plan, **online, progress=progress).card.metrics)
     report = read_table(Path(plan.out))
@@ -183,7 +179,7 @@ def distill(
 def ladder(
     settings: Annotated[Given, Flags("weft.runs.ladder_recipe:LadderRecipe", example="lstm.model.width=512")],
     given: RecipeAndFiles = None,
-    only: Annotated[str | None, Option(hidden=True)] = None,
+    only: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train every language model of the line on one text with equal budgets, and compare them.
 
@@ -198,36 +194,28 @@ def ladder(
         _only(Path(settings.get("out", "")), only)
         return
     recipe = _recipe_and_files(list(given or []), settings)
-    _climb(recipe, _rungs(settings))
-
-
-def _rungs(settings: Given) -> Given:
-    """--set lstm.model.width=512 is a setting of the rung lstm: rungs.lstm.model.width."""
-    from dataclasses import fields
-
     from weft.runs.ladder_recipe import LadderRecipe
 
-    own = {field.name for field in fields(LadderRecipe)}
-    rungs = {key: value for key, value in settings.items() if key not in own}
-    for key, value in rungs.items():
-        if not isinstance(value, dict):
+    own, rungs = dict[str, Any](), dict[str, Any]()
+    for key, value in settings.items():  # --set lstm.model.width=512 is a setting of the rung lstm
+        if key in LadderRecipe.__dataclass_fields__:
+            own[key] = value
+        elif isinstance(value, dict):
+            rungs[key] = value
+        else:
             raise UserError(f"--set {key}: write it as RUNG.SECTION.KEY=VALUE, such as lstm.model.width=512")
-    kept = {key: value for key, value in settings.items() if key in own}
-    return {**kept, "rungs": {**kept.get("rungs", {}), **rungs}} if rungs else kept
+    _climb(recipe, {**own, "rungs": {**own.get("rungs", {}), **rungs}} if rungs else own)
 
 
 def _climb(recipe: str | None, settings: Given) -> None:
-    check_data(settings.get("text", {}).get("files"))
-    check_device(settings.get("device"))
-    with leaving_at_once():
-        from weft.runs.ladder import ladder as climb
-        from weft.runs.ladder_page import HEADER, failures, rows_of, verdict
+    inputs.check_data(settings.get("text", {}).get("files"))
+    inputs.check_device(settings.get("device"))
+    from weft.runs.ladder import ladder as climb
+    from weft.runs.ladder_page import HEADER, failures, rows_of, verdict
 
     report = climb(recipe, settings, progress=progress)
     print(table(list(HEADER), rows_of(report)))
-    for failure in failures(report):
-        print(failure)
-    print(verdict(report))
+    print(*failures(report), verdict(report), sep="\n")
     failed = [rung["name"] for rung in report["rungs"] if "failed" in rung]
     if len(failed) == len(report["rungs"]):
         raise UserError(f"every rung failed: {listed(failed, 20)}; see above and {settings.get('out')}/ladder.json")
@@ -238,8 +226,7 @@ def _only(folder: Path, name: str) -> None:
     from weft.runs.ladder import LadderFolder, here
     from weft.training.signals import Control
 
-    place = LadderFolder(folder)
-    parent = os.getppid()
+    place, parent = LadderFolder(folder), os.getppid()
     lock = place.run.inside / "lock"
     if not lock.is_file() or lock.read_text(encoding="ascii", errors="replace").strip() != str(parent):
         raise typer.Exit(2)  # the ladder was killed meanwhile, and another may have begun this rung
@@ -247,28 +234,23 @@ def _only(folder: Path, name: str) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1.0)
-        import signal
-
         os.kill(os.getpid(), signal.SIGTERM)  # the parent is gone: save and end
 
     threading.Thread(target=watch, daemon=True).start()
-    from weft.progress import to_stderr
-
     here(place, name, Control(to_stderr, progress))
     if place.failure(name).is_file():
         raise typer.Exit(2)
 
 
-def resume(run: Annotated[str, Argument(metavar="FOLDER", help="The folder of an interrupted run or ladder.")]) -> None:
+def resume(run: Annotated[str, argument("FOLDER", "The folder of an interrupted run or ladder.")]) -> None:
     """Continue an interrupted run from its last checkpoint, as if it had never stopped.
 
     Example: weft resume runs/gpt
     """
     if not (Path(run) / "run" / "recipe.toml").is_file():
         raise UserError(f"{run!r} is not a run folder: it has no run/recipe.toml")
-    with leaving_at_once():
-        from weft.runs.driver import resume as resume_run
-        from weft.runs.ladder import is_ladder
+    from weft.runs.driver import resume as resume_run
+    from weft.runs.ladder import is_ladder
 
     if is_ladder(Path(run)):
         _climb(None, {"out": run})

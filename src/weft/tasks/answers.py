@@ -32,6 +32,10 @@ class Answer:
         """What it adds to a row of a table, as plain values."""
         return {"prediction": self.decision}
 
+    def line(self, text: str) -> str:
+        """One line for people: the prediction, and the (shortened) text that it is for, unless a text is predicted."""
+        return " ".join(str(self.decision).split())
+
 
 def rounded(probability: float) -> float:
     return round(probability, 6)
@@ -122,6 +126,9 @@ class Label(Answer):
     def columns(self) -> dict[str, Any]:
         return {"prediction": self.label, "probability": rounded(self.score)}
 
+    def line(self, text: str) -> str:
+        return f"{self.label}  {self.score:.4f}  {text}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Labels(Answer):
@@ -142,6 +149,9 @@ class Labels(Answer):
         probabilities = {label: rounded(score) for label, score in self.scores.items()}
         return {"prediction": list(self.labels), "probabilities": probabilities}
 
+    def line(self, text: str) -> str:
+        return f"{', '.join(f'{label} {self.scores[label]:.4f}' for label in self.labels) or '(none)'}  {text}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Value(Answer):
@@ -155,6 +165,9 @@ class Value(Answer):
 
     def columns(self) -> dict[str, Any]:
         return {"prediction": float(f"{self.value:.7g}")}  # all that single precision holds
+
+    def line(self, text: str) -> str:
+        return f"{self.value:.4f}  {text}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,6 +205,13 @@ class Spans(Answer):
             ]
         }
 
+    def line(self, text: str) -> str:
+        """Words with their tags, or the text and a line for each entity."""
+        if self.tagged is self.words:
+            return " ".join(f"{word.text}/{word.label}" for word in self.words)
+        lines = [f"  {s.label}  {s.score:.4f}  {s.start}-{s.end}  {s.text}" for s in self.tagged]
+        return "\n".join([text, *(lines or ["  (none)"])])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
@@ -222,6 +242,9 @@ class Reply(Answer):
         start, end = (self.start, self.end) if self.text else (None, None)
         return {"prediction": self.text, "probability": rounded(self.score), "start": start, "end": end}
 
+    def line(self, text: str) -> str:
+        return f"{' '.join(self.text.split()) or '(no answer)'}  {self.score:.4f}  {text}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Vector(Answer):
@@ -231,6 +254,9 @@ class Vector(Answer):
 
     def columns(self) -> dict[str, Any]:
         return {"vector": [float(f"{value:.9g}") for value in self.values]}
+
+    def line(self, text: str) -> str:
+        return f"{[round(value, 4) for value in self.values]}  {text}"
 
 
 @dataclass(frozen=True, kw_only=True)
