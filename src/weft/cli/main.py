@@ -24,8 +24,7 @@ from weft.cli import compare, models, predict, training, words
 from weft.cli.options import GroupHelp, Verb, VerbHelp, verb_name
 from weft.errors import UserError, hint, shown
 from weft.files import reason
-from weft.progress import on_terminal, to_stderr
-from weft.terminal import escaped_streams, open_streams
+from weft.progress import escaped_streams, on_terminal, open_streams, to_stderr
 from weft.training.signals import Interrupted
 from weft.version import VERSION, system_name
 

@@ -25,7 +25,7 @@ from weft.data.batching import Feed
 from weft.data.examples import Examples, Sequences, VectorSide, batch_of
 from weft.data.tables import Dataset, RunRows
 from weft.errors import UserError, one_of
-from weft.files import read_json, write_json
+from weft.files import read_json, sweep, write_json
 from weft.metrics.bootstrap import Score, summarized
 from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs.architecture import (
@@ -54,7 +54,6 @@ from weft.runs.baseline import (
 from weft.runs.dataset import absolute, absolute_tables, announce_long, gather, settings_of
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, resume, scratch_folder, settled
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe, task_recipe
-from weft.scratch import sweep
 from weft.tasks.base import Example, Task
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples, evaluation_of
 from weft.tasks.forward import framing_for, tokenizer_of
