@@ -133,7 +133,7 @@ def read_json(path: Path, most: int = 64 * MEGABYTE, kind: type[Any] = dict) -> 
         raise UserError(f"{path}: nested too deeply") from None
     except UnicodeEncodeError as error:
         half = error.object[error.start]
-        raise UserError(f"{path}: holds {half!r}, an unpaired surrogate, which is no character") from None
+        raise UserError(f"{path}: holds {half!r}, half of a surrogate pair and no character") from None
     except ValueError as error:  # an integer of more digits than Python converts
         raise UserError(f"{path}: {shown(str(error))}") from None
     if not isinstance(values, kind):
@@ -147,9 +147,7 @@ def write_text(path: Path, text: str) -> None:
     try:
         data = text.encode("utf-8")
     except UnicodeEncodeError:
-        raise UserError(
-            f"{path}: cannot be written: the text has an unpaired surrogate"
-        ) from None
+        raise UserError(f"{path}: cannot be written: the text has an unpaired surrogate") from None
     write_bytes(path, data)
 
 

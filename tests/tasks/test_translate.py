@@ -123,6 +123,8 @@ def test_a_base_keeps_its_vocabularies(made: Path, here: Path) -> None:
         weft.finetune(data, task="classify", model={"family": "transformer", "size": "1x64"}, log=quiet)
     with pytest.raises(UserError, match=r"own words \(task.own\) are read by a recurrent"):
         weft.finetune(data, base=made, task={"name": "translate", "own": 0.2}, log=quiet)
+    recurrent = {"family": "seq2seq", "size": "1x16"}
+    weft.finetune(data, model=recurrent, task={"name": "translate", "own": 0.2, "metric": "loss"}, **short)
 
 
 def test_what_is_chosen_where_nothing_is_said(here: Path) -> None:

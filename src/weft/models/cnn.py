@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.base import ModelConfig, Network
+from weft.models.base import ModelConfig, Network, States
 from weft.models.shared import LIMITS
 from weft.nn.convolution import neighbors
 from weft.nn.rows import Rows, check_context
@@ -77,9 +77,7 @@ class Cnn(Network):
     def layer_names(self) -> list[tuple[str, ...]]:
         return [("convolutions",)]
 
-    def forward(
-        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: States = None) -> Tensor:
         """N tokens -> N features, none below 0; segments mean nothing here, `states` gets the vectors and these."""
         check_context(rows, self.config.context)
         x = self.tokens(tokens)

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.base import ModelConfig, Network
-from weft.models.shared import matrices
+from weft.models.base import ModelConfig, Network, Started, States
+from weft.models.shared import matrices, mean_of
 from weft.nn.heads import LabelHead, WordHead, in_full
 from weft.nn.recurrent import Bend, Carried, Cell, Parts, Recurrent, State, locked_dropout, stacked
 from weft.nn.rows import Ragged, Rows, check_context, filled, spread
@@ -76,29 +76,20 @@ class RecurrentNetwork(Network):
             )
         size = c.embedding_width or c.width
         self.tokens = nn.Embedding(c.vocabulary, size)
-        wide = self.features
-        self.layers = nn.ModuleList(
-            Recurrent(
-                c.cell,
-                wide if number else size,
-                c.width,
-                reading="both" if c.bidirectional else "forwards",
-                activation=c.activation,
-                weight_drop=c.weight_dropout,
-            )
-            for number in range(c.layers)
-        )
+        options: dict[str, Any] = {"activation": c.activation, "weight_drop": c.weight_dropout}
+        options["reading"] = "both" if c.bidirectional else "forwards"
+        inputs = (size, *[self.features] * (c.layers - 1))
+        self.layers = nn.ModuleList(Recurrent(c.cell, wide, c.width, **options) for wide in inputs)
         self.dropout = nn.Dropout(c.dropout)
         # Words are asked for place by place, so what their head reads is dropped out before, where rows are known.
         self.above = "words" in heads
-        self.heads = nn.ModuleDict(
-            {
-                name: RecurrentWordHead(wide, count, size, c.tied)
-                if name == "words"
-                else LabelHead(wide, count, 0.0 if self.above else c.dropout)
-                for name, count in heads.items()
-            }
-        )
+        self.heads = self.make_heads(heads)
+
+    def make_head(self, name: str, outputs: int) -> nn.Module:
+        c = self.config
+        if name == "words":
+            return RecurrentWordHead(self.features, outputs, c.embedding_width or c.width, c.tied)
+        return LabelHead(self.features, outputs, 0.0 if self.above else c.dropout)
 
     @property
     def features(self) -> int:
@@ -111,18 +102,9 @@ class RecurrentNetwork(Network):
         return {"layers.": 0.25} if self.config.activation == "relu" else {}
 
     def forward(
-        self,
-        tokens: Tensor,
-        rows: Rows,
-        segments: Tensor | None = None,
-        states: list[Tensor] | None = None,
-        carried: Carried | None = None,
+        self, tokens: Tensor, rows: Rows, segments: None = None, states: States = None, carried: Carried | None = None
     ) -> Tensor:
-        """N tokens -> N width of all directions; segments mean nothing here.
-
-        `states`, where given, gets the embeddings and what each layer makes; `carried` what the rows begin with, and
-        then what they end with.
-        """
+        """N tokens -> N width of all directions; `carried`: what the rows begin with, and then what they end with."""
         check_context(rows, self.config.context)
         x = self._dropped(self.tokens(tokens), rows)
         seen, after = [x], []
@@ -172,14 +154,10 @@ class RecurrentNetwork(Network):
         """B width: a text as one vector; 0 for a text without tokens."""
         some = (rows.lengths() > 0)[:, None]
         if self.config.pooling == "mean":
-            full = in_full(hidden)
-            sums = full.new_zeros(rows.count, full.shape[1]).index_add(0, rows.numbers(full.shape[0]), full)
-            return (sums / rows.lengths().clamp(min=1)[:, None]).to(hidden.dtype)
+            return mean_of(hidden, rows)
         if self.config.pooling == "max":
             square = spread(hidden, rows).masked_fill(~filled(rows).t()[..., None], -torch.inf)  # T B W
-            square = F.pad(
-                square, (0, 0, 0, 0, 0, 1), value=-torch.inf
-            )  # so that there is a place where no row has any
+            square = F.pad(square, (0, 0, 0, 0, 0, 1), value=-torch.inf)  # a place, also where no row has any
             return torch.where(some, square.amax(0), 0.0)
         hidden = F.pad(hidden, (0, 0, 0, 1))  # so that there is a place to name where no row has any
         lasts, firsts = rows.lasts().clamp(min=0), rows.firsts()
@@ -187,10 +165,7 @@ class RecurrentNetwork(Network):
         last = torch.cat([hidden[lasts, :width], hidden[firsts, width:]], -1)  # each direction ends at another end
         return torch.where(some, last, 0.0)
 
-    def start(
-        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, Carried]:
-        assert source is None, "a language model has no source"
+    def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False) -> Started:
         carried = Carried()
         hidden = self(prompt.tokens, prompt.rows, carried=carried)
         return in_full(self.words(hidden[prompt.rows.lasts()])), carried

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.errors import UserError
-from weft.models.base import ModelConfig, Network
-from weft.nn.heads import DeepLabelHead, LabelHead, in_full
-from weft.nn.rows import Rows
+from weft.models.base import ModelConfig, Network, States
+from weft.models.shared import mean_of
+from weft.nn.heads import DeepLabelHead, LabelHead
+from weft.nn.rows import Rows, check_context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,23 +40,17 @@ class Vectors(Network):
         super().__init__(config)
         c = config
         self.tokens = nn.Embedding(c.vocabulary, c.width)
-        self.heads = nn.ModuleDict(
-            {
-                name: LabelHead(c.width, outputs, c.dropout)
-                if c.inner is None
-                else DeepLabelHead(c.width, outputs, "relu", c.dropout, dropout_before=c.dropout, inner=c.inner)
-                for name, outputs in heads.items()
-            }
-        )
+        self.heads = self.make_heads(heads)
 
-    def forward(
-        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
-    ) -> Tensor:
+    def make_head(self, name: str, outputs: int) -> nn.Module:
+        c = self.config
+        if c.inner is None:
+            return LabelHead(c.width, outputs, c.dropout)
+        return DeepLabelHead(c.width, outputs, "relu", c.dropout, dropout_before=c.dropout, inner=c.inner)
+
+    def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: States = None) -> Tensor:
         """N tokens -> N width; segments mean nothing here, and `states`, where given, gets the vectors."""
-        if rows.longest > self.config.context:
-            raise UserError(
-                f"a text of {rows.longest} tokens is longer than the model's context of {self.config.context}"
-            )
+        check_context(rows, self.config.context)
         x = self.tokens(tokens)
         if self.training:
             # The paper takes the mean of the words that stay. Here they are scaled up instead, which is the same on
@@ -68,6 +62,4 @@ class Vectors(Network):
 
     def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
         """B width: the mean of each row, added up in float32 at least; 0 for a row of no words."""
-        full = in_full(hidden)
-        sums = full.new_zeros(rows.count, full.shape[1]).index_add(0, rows.numbers(full.shape[0]), full)
-        return (sums / rows.lengths().clamp(min=1)[:, None]).to(hidden.dtype)
+        return mean_of(hidden, rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import math
 import os
@@ -304,7 +303,7 @@ def _own_words(recipe: TaskRecipe, opened: LoadedModel, steps: int) -> Callable[
     share = recipe.task.own
     if not share:
         return None
-    if "own" not in inspect.signature(opened.network.forward).parameters:
+    if not opened.network.READS_OWN:
         raise UserError(f"own words (task.own) are read by a recurrent encoder-decoder, not by {opened.family.name}")
     return lambda step: {"own": torch.tensor(share * step / steps)}
 
