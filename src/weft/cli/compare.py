@@ -31,6 +31,7 @@ from weft.progress import live as progress
 from weft.progress import to_stderr
 
 Seconds = Annotated[float, flag("Time limit of each speed measurement.", "SECONDS")]
+KINDS = "onnx-fp32, onnx-fp16, onnx-int8, onnx-int8-static, onnx-int4, ctranslate2-fp32, ctranslate2-int8, bf16"
 TimedTexts = Annotated[int, flag("Texts to time at most; all are evaluated.")]
 
 
@@ -67,7 +68,6 @@ def evaluate(
     """Evaluate a model on labeled data: scores with intervals, a table by label, and the worst mistakes.
 
     Example: weft evaluate runs/reviews --data test.csv
-
     Example: weft evaluate runs/en-de --source test.en --target test.de
     """
     rows = _rows(rows, needed=True)
@@ -97,7 +97,6 @@ def compare(
     labels, one answer for everything, or no better than chance) or loses more than --max-drop.
 
     Example: weft compare runs/reviews runs/reviews-small --data test.csv --out compare.html
-
     Example: weft compare runs/translator runs/translator-small --source test.en --target test.de
     """
     rows = _rows(rows, needed=True)
@@ -131,11 +130,9 @@ def perplexity(
     stride: Annotated[int | None, flag("Tokens from one window to the next. Default: half the length.")] = None,
     detokenize: Annotated[str | None, flag("Undo the tokenization of a published corpus.", "[wikitext|ptb]")] = None,
     documents: Annotated[
-        str | None, flag("What one document is. Default: as in training, else file.", "[auto|line|block|file]")
+        str | None, flag("What one document is. Default: as in training.", "[auto|line|block|file]")
     ] = None,
-    rows: Annotated[
-        str | None, flag("Documents one after another, or each alone. Default: as in training.", "[stream|documents]")
-    ] = None,
+    rows: Annotated[str | None, flag("Read on, or each alone. Default: as in training.", "[stream|documents]")] = None,
     count_ends: Annotated[bool, flag("Count the end of each document as a token, as training does.")] = True,
     jsonl: Annotated[bool, flag("Print one JSON object.", None, "--jsonl")] = False,
 ) -> None:
@@ -212,7 +209,7 @@ def prune(
     runtime: Runtime,
     layers: Annotated[int | None, flag("Layers to keep.")] = None,
     by: Annotated[
-        str, flag("Which layers: evenly spaced, or the most important on --data.", "[even|importance]")
+        str, flag("Keep evenly spaced layers, or the most important on --data.", "[even|importance]")
     ] = "even",
     heads: Annotated[float | None, flag("Share of all heads to remove, least important first: 0.3.", "SHARE")] = None,
     heads_each: Annotated[int | None, flag("Heads to remove from each layer.")] = None,
@@ -231,7 +228,6 @@ def prune(
     weft distill recover part of the loss.
 
     Example: weft prune runs/reviews --layers 6 --heads 0.3 --data dev.csv --max-drop 1 --out runs/reviews-pruned
-
     Example: weft prune runs/reviews --vocabulary 8000 --text unlabeled.txt --out runs/reviews-8k
     """
     from weft.pruning.options import check_pruning
@@ -259,14 +255,7 @@ def quantize(
     runtime: Opening,
     max_drop: Annotated[float, flag("Largest loss of score: 0.5 is from 0.920 to 0.915.", "POINTS")] = 0.5,
     prefer: Annotated[str, flag("Which of the candidates that pass to write.", "[fast|small]")] = "fast",
-    kinds: Annotated[
-        str | None,
-        flag(
-            "Candidates, of onnx-fp32, onnx-fp16, onnx-int8, onnx-int8-static, onnx-int4, ctranslate2-fp32, "
-            "ctranslate2-int8, bf16.",
-            "A,B,...",
-        ),
-    ] = None,
+    kinds: Annotated[str | None, flag(f"Candidates, of {KINDS}.", "A,B,...")] = None,
     texts: TimedTexts = 256,
     seconds: Seconds = 20.0,
 ) -> None:
@@ -317,7 +306,6 @@ def export(
     that generate. weft.load and weft predict open the folder like any other, on the CPU.
 
     Example: weft export runs/reviews --to onnx --data dev.csv --out runs/reviews-onnx
-
     Example: weft export runs/translator --to ctranslate2 --out runs/translator-ct2
     """
     inputs.check_written(folder, out, runtime)

@@ -189,9 +189,7 @@ def new(
     model: Annotated[str, flag("A family (bert, gpt2, t5 ...) or a published size (bert-tiny ...).", "NAME")],
     out: OutFolder,
     tokenizer: Annotated[Path | None, flag("Tokenizer folder; its size becomes the vocabulary.", "FOLDER")] = None,
-    target_tokenizer: Annotated[
-        Path | None, flag("Tokenizer folder of the target, where it is another one.", "FOLDER")
-    ] = None,
+    target_tokenizer: Annotated[Path | None, flag("Tokenizer folder of the target, if another.", "FOLDER")] = None,
     size: Annotated[str | None, flag("LAYERSxWIDTH, such as 3x256.", "SIZE")] = None,
     settings: Annotated[list[str] | None, flag("model.KEY=VALUE; repeatable.", "KEY=VALUE", "--set")] = None,
     seed: Annotated[int, flag("Seed of the weights.")] = 0,
@@ -294,12 +292,8 @@ def learn_tokenizer(
     out: OutFolder,
     source: Annotated[Given, Flags("weft.runs.recipes:TextSection", without=("dev",))],
     more: MoreFiles = None,
-    kind: Annotated[
-        str | None, flag("wordpiece (default), bpe, unigram, word, whitespace or character.", "KIND")
-    ] = None,
-    model: Annotated[
-        str | None, flag("Use the kind and special tokens of this family (see: weft models).", "NAME")
-    ] = None,
+    kind: Annotated[str | None, flag("wordpiece (default), bpe, unigram, word, whitespace, character.", "KIND")] = None,
+    model: Annotated[str | None, flag("Use the kind and special tokens of this family.", "NAME")] = None,
     size: Annotated[int, flag("Tokens, special ones included.")] = 8000,
     lowercase: Annotated[bool | None, flag("Lowercase the text. Default: as published for the kind.")] = None,
     minimum_count: Annotated[int | None, flag("Lowest count of a piece. Default: 2, for characters 1.")] = None,
@@ -428,16 +422,13 @@ def near(
     vectors: Vectors,
     words: Annotated[list[str], argument("WORD...", "One or several words.")],
     top: Top = 10,
-    through: Annotated[
-        Path | None, flag("A map (weft vectors map) to the words of another language.", "FOLDER")
-    ] = None,
+    through: Annotated[Path | None, flag("A map to another language, of weft vectors map.", "FOLDER")] = None,
     retrieval: Annotated[str, flag("How words are searched through a map.", "[csls|cosine]")] = "csls",
     jsonl: Jsonl = False,
 ) -> None:
     """Show the words nearest to a word; through a map, the nearest words of another language.
 
     Example: weft vectors near runs/w2v king --top 5
-
     Example: weft vectors near runs/english king --through runs/map
     """
     space = _opened(vectors)
@@ -457,9 +448,7 @@ def analogy(
     vectors: Vectors,
     words: Annotated[list[str], argument("KING MAN WOMAN", "king - man + woman.")],
     top: Top = 10,
-    multiply: Annotated[
-        bool, flag("3CosMul: multiply the cosines instead of adding them.", None, "--multiply")
-    ] = False,
+    multiply: Annotated[bool, flag("Multiply cosines instead of adding them (3CosMul).", None, "--multiply")] = False,
     jsonl: Jsonl = False,
 ) -> None:
     """Solve an analogy: king - man + woman.
@@ -529,9 +518,7 @@ def evaluate(
 def convert(
     source: Annotated[str, argument("FROM", "A folder of word vectors, or a file of them.")],
     target: Annotated[Path, argument("TO", "File to write.")],
-    format: Annotated[
-        str | None, flag("Format of the file. Default: binary for .bin, else text.", "[text|binary|glove]")
-    ] = None,
+    format: Annotated[str | None, flag("Default: binary for a .bin file, else text.", "[text|binary|glove]")] = None,
 ) -> None:
     """Write word vectors in word2vec's text or binary format, or in GloVe's.
 

@@ -45,14 +45,16 @@ PredictionFile = Annotated[
         "for answers also the official SQuAD .json. An interrupted run continues."
     ),
 ]
-Ensemble = "Further models of an ensemble; then texts{}. Default: lines of standard input."
+Ensemble = "Further models of an ensemble; then {}. Default: lines of standard input."
 
 
 def predict(
     folder: Folder,
     rows: TableOptions,
     runtime: Runtime,
-    texts: Annotated[list[str] | None, argument("[MODEL]... [TEXT]...", Ensemble.format(", two for a pair"))] = None,
+    texts: Annotated[
+        list[str] | None, argument("[MODEL]... [TEXT]...", Ensemble.format("texts, two for a pair"))
+    ] = None,
     out: PredictionFile = None,
     overwrite: Annotated[bool, flag("Replace an --out that is already there.", None, "--overwrite")] = False,
     jsonl: Annotated[bool, flag("Print one JSON object per text, with the row's id.", None, "--jsonl")] = False,
@@ -63,7 +65,6 @@ def predict(
     Lines are answered as they come. In a pipe or file the output is tab-separated: prediction, probability, text.
 
     Example: weft predict runs/reviews "a gripping film"
-
     Example: weft predict runs/reviews --data new.csv --out predictions.csv
     """
     _check_no_data_file(folder, texts)
@@ -229,7 +230,7 @@ def translate(
     folder: Folder,
     options: Annotated[Given, Flags(GENERATION, only=(*BEAM, "coverage", "alignments"))],
     runtime: Runtime,
-    texts: Annotated[list[str] | None, argument("[MODEL]... [TEXT]...", Ensemble.format(""))] = None,
+    texts: Annotated[list[str] | None, argument("[MODEL]... [TEXT]...", Ensemble.format("texts"))] = None,
     prefix: Annotated[str | None, flag("Text before each source. Default: as in training.")] = None,
     picture: Annotated[Path | None, flag("Draw the alignments into this .html or .svg file.")] = None,
     out: Annotated[Path | None, flag("Write sources and targets to this .tsv or .jsonl file, for finetune.")] = None,
@@ -297,10 +298,7 @@ def describe(
     table: Annotated[Given, Flags(TABLE, only=("files", *READING, "on_bad_row"))],
     runtime: Runtime,
     vectors: Annotated[
-        list[str] | None,
-        argument(
-            "[MODEL]... [VECTOR]...", 'Further models; then vectors: "0.5 -1 3". Default: lines of standard input.'
-        ),
+        list[str] | None, argument("[MODEL]... [VECTOR]...", Ensemble.format('vectors, "0.5 -1 3"'))
     ] = None,
     out: Annotated[Path | None, flag("Write vectors and texts to this .jsonl or .tsv file.")] = None,
     jsonl: Jsonl = False,

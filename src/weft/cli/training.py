@@ -18,10 +18,7 @@ from weft.errors import UserError, listed
 from weft.progress import live as progress
 from weft.progress import to_stderr
 
-RecipeAndFiles = Annotated[
-    list[str] | None,
-    argument("[RECIPE] [FILE]...", "A recipe: a TOML file, or one of weft recipes. After --text: further files."),
-]
+RecipeAndFiles = Annotated[list[str] | None, argument("[RECIPE] [FILE]...", "A recipe; after --text, further files.")]
 
 
 def _recipe_and_files(names: list[str], settings: Given) -> str | None:
@@ -66,11 +63,8 @@ def pretrain(
     The run folder holds the best model, the recipe, the record and checkpoints. Ctrl-C saves; weft resume continues.
 
     Example: weft pretrain --model gpt2 --size 4x128 --text corpus.txt --length 128 --out runs/gpt
-
     Example: weft pretrain --model ngram --set model.order=5 --text corpus.txt --out runs/5gram
-
     Example: weft pretrain --model lstm --text corpus.txt --minutes 10 --watch-gradients --out runs/lstm
-
     Example: weft pretrain --model t5 --size 4x128 --objective spans --text corpus.txt --length 128 --out runs/t5
     """
     from weft.runs.recipes import Recipe, check_has_model, read_recipe
@@ -101,9 +95,7 @@ def finetune(
     continues.
 
     Example: weft finetune --task classify --data reviews.csv --base all-MiniLM-L6-v2 --out runs/reviews
-
     Example: weft finetune --task classify --data reviews.csv --model lstm --vectors runs/w2v --out runs/lstm-reviews
-
     Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
     """
     from weft.runs.recipes import check_has_model, task_recipe
@@ -134,8 +126,7 @@ def distill(
     settings: Annotated[Given, Flags("weft.distillation.recipe:DistillRecipe", example="training.ema=0.99")],
     online: Online,
     given: Annotated[
-        list[str] | None,
-        argument("[RECIPE] [TEACHER]...", "A TOML file, or one of weft recipes. Teachers; their outputs are averaged."),
+        list[str] | None, argument("[RECIPE] [TEACHER]...", "A recipe; model folders of teachers.")
     ] = None,
 ) -> None:
     """Train a small model on the outputs of a large one for your unlabeled text.
@@ -144,11 +135,8 @@ def distill(
     a report that compares both. Ctrl-C saves; weft resume continues.
 
     Example: weft distill runs/reviews --text unlabeled.txt --student 3x256 --out runs/reviews-small
-
     Example: weft distill runs/qa --data unlabeled-questions.jsonl --student 6x256 --out runs/qa-small
-
     Example: weft distill TEACHER --pretrain --text corpus.txt --student distilbert --out runs/small-base
-
     Example: weft distill distill-reviews runs/reviews --text unlabeled.txt --data reviews.csv --out runs/small
     """
     from weft.distillation.recipe import recipe_of
@@ -187,7 +175,6 @@ def ladder(
     and one page (index.html) in the folder. Each rung is a run folder. Ctrl-C saves; the same --out continues.
 
     Example: weft ladder --text corpus.txt --minutes 3 --out ladder
-
     Example: weft ladder --out ladder --models wide --set wide.model.family=gru --set wide.model.width=1024
     """
     if only is not None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Pooling = Annotated[str | None, flag("How token vectors become one. Default: as the folder says.", "[mean|first|max]")]
 Layers = Annotated[
-    str, flag("last, a number (0: the embeddings), last4-sum, last4-mean, last4-concat or all-mean.", "LAYERS")
+    str, flag("last, a number (0: embeddings), last4-sum, last4-mean, last4-concat, all-mean.", "LAYERS")
 ]
 
 
@@ -38,11 +38,9 @@ def generate(
     options: Annotated[Given, Flags(GENERATION, without=("coverage", "alignments"))],
     runtime: Runtime,
     prompts: Annotated[
-        list[str] | None, argument("[PROMPT]...", "Prompts; - reads lines of standard input. Default: an empty one.")
+        list[str] | None, argument("[PROMPT]...", "Prompts; - is standard input. Default: empty.")
     ] = None,
-    template: Annotated[
-        str | None, flag("Template of the prompts: translate, summarize, answer, or a text with {text}.", "NAME")
-    ] = None,
+    template: Annotated[str | None, flag("translate, summarize, answer, or a text with {text}.", "TEMPLATE")] = None,
     example: Annotated[list[str] | None, flag("An example for the template; repeatable.", "TEXT=>ANSWER")] = None,
     context: Annotated[str | None, flag("The text that the questions of a template are about.")] = None,
     stream: Annotated[bool, flag("Print the text while it is generated.", None, "--stream")] = False,
@@ -103,16 +101,13 @@ def _print_stream(pieces: Any, prompt: str) -> None:
 def fill(
     folder: Folder,
     runtime: Runtime,
-    texts: Annotated[
-        list[str] | None, argument("[TEXT]...", 'Texts with gaps: "the [MASK] of the loom"; for T5 <extra_id_0>.')
-    ] = None,
+    texts: Annotated[list[str] | None, argument("[TEXT]...", 'Texts such as "the [MASK] of a loom".')] = None,
     top: Annotated[int, flag("Words per gap; T5 gives only the best.")] = 5,
     jsonl: Jsonl = False,
 ) -> None:
     """Fill the gaps of a text with the likeliest words.
 
     Example: weft fill runs/bert "the [MASK] of the loom"
-
     Example: weft fill runs/t5 "The <extra_id_0> of the <extra_id_1> was old."
     """
     model = inputs.load_model(folder, "fill", **runtime)
@@ -230,21 +225,15 @@ def rank(
     runtime: Runtime,
     query: Annotated[list[str] | None, flag("A search query; repeatable.")] = None,
     queries: Annotated[Path | None, flag("A file of queries, one per line.")] = None,
-    texts: Annotated[
-        list[str] | None, flag("Texts to search: txt (one per line), csv, tsv, jsonl, parquet, SQuAD.", "FILE")
-    ] = None,
+    texts: Annotated[list[str] | None, flag("Texts to search: txt, csv, tsv, jsonl, parquet, SQuAD.", "FILE")] = None,
     column: Annotated[str, flag("Text column of a table.", "NAME")] = "text",
-    pairs: Annotated[
-        list[str] | None, flag("Evaluate instead: files of queries with their right texts.", "FILE")
-    ] = None,
+    pairs: Annotated[list[str] | None, flag("Evaluate instead: queries with their right texts.", "FILE")] = None,
     query_column: Annotated[str, flag("Query column of --pairs.", "NAME")] = "question",
     text_column: Annotated[str, flag("Text column of --pairs.", "NAME")] = "context",
     top: Annotated[int, flag("Texts per query.")] = 10,
     rerank: Annotated[str | None, flag("A pair model that reorders the best texts.", "MODEL")] = None,
     candidates: Annotated[int, flag("Texts that --rerank reads per query.")] = 50,
-    positive: Annotated[
-        str | None, flag("Label of a matching pair in --rerank. Default: its last label.", "LABEL")
-    ] = None,
+    positive: Annotated[str | None, flag("Label of a match in --rerank. Default: its last.", "LABEL")] = None,
     pooling: Pooling = None,
     layers: Layers = "last",
     jsonl: Jsonl = False,
@@ -366,9 +355,7 @@ def central(
 def next_(
     folder: Folder,
     runtime: Runtime,
-    texts: Annotated[
-        list[str] | None, argument("[TEXT TEXT]", "Two sentences. Default: lines of standard input, a tab between.")
-    ] = None,
+    texts: Annotated[list[str] | None, argument("[TEXT TEXT]", "Default: lines of standard input with a tab.")] = None,
     jsonl: Jsonl = False,
 ) -> None:
     """Predict whether the second sentence follows the first, with BERT's next sentence head.
@@ -392,13 +379,9 @@ def choose(
     prompts: Annotated[list[str] | None, argument("PROMPT...", "Prompts.")] = None,
     choice: Annotated[list[str] | None, flag("A continuation; repeatable.")] = None,
     data: Annotated[list[str] | None, flag("Evaluate instead: rows with prompt, choices and label.", "FILE")] = None,
-    normalize: Annotated[
-        str, flag("Divide log-probabilities by length, or by those after --prior.", "[none|token|byte|prior]")
-    ] = "none",
+    normalize: Annotated[str, flag("Normalize scores by length, or by --prior.", "[none|token|byte|prior]")] = "none",
     prior: Annotated[str, flag("A prompt without a question.")] = "Answer:",
-    between: Annotated[
-        str | None, flag("Text between prompt and choice. Default: a space where neither has one.")
-    ] = None,
+    between: Annotated[str | None, flag("Between prompt and choice. Default: a space if neither has one.")] = None,
     slide: Annotated[bool, flag("Read the last part of a prompt that is too long.", None, "--slide")] = False,
     jsonl: Jsonl = False,
 ) -> None:
