@@ -17,7 +17,7 @@ from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.checkpoint.vectors import is_vectors, open_vectors
 from weft.cli.main import run
 from weft.errors import UserError
-from weft.models.vectors import Vectors, VectorsConfig
+from weft.models.classifiers import Vectors, VectorsConfig
 from weft.nn.rows import Ragged, Rows
 
 WORDS = ["good", "bad", "fine", "dull", "film", "the", "a", ",", ".", "n't"]

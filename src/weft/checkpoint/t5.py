@@ -10,7 +10,7 @@ from torch import Tensor
 from weft.checkpoint.configs import ConfigTable
 from weft.checkpoint.names import Names, Rule, dropped, joined, same
 from weft.errors import UserError, shown
-from weft.models.t5 import T5Config
+from weft.models.transformer import T5Config
 
 
 def _part(theirs: str, ours: str, number: int, gated: bool) -> tuple[Rule, ...]:

@@ -15,7 +15,7 @@ from weft.checkpoint.families import FAMILIES, check_heads, outline
 from weft.checkpoint.folder import LoadedModel, fill
 from weft.config import changed
 from weft.errors import UserError
-from weft.models.vectors import VectorsConfig
+from weft.models.classifiers import VectorsConfig
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import UNKNOWN, word_tokenizer

@@ -5,7 +5,7 @@ All are token, position and segment embeddings, then Transformer layers that loo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import repeat
 from typing import Any, ClassVar
@@ -48,6 +48,7 @@ class Encoder(Network):
     """The encoder, and the heads asked for."""
 
     HEADS: ClassVar[tuple[str, ...]] = ("words", "classify", "choose", "tag", "answer")
+    make_label_head: Callable[[str, int], nn.Module]
     WORDS: ClassVar[Mapping[str, Any]] = {}  # settings of the word head that are not the config's
 
     def __init__(self, config: EncoderConfig, heads: Mapping[str, int]) -> None:
@@ -77,9 +78,6 @@ class Encoder(Network):
             return self.make_label_head(name, outputs)
         options = {"activation": c.activation.removeprefix("gated-"), "table_width": c.embedding_width, **self.WORDS}
         return MaskedWordHead(c.width, outputs, epsilon=c.norm_epsilon, tied=c.tied, **options)
-
-    def make_label_head(self, name: str, outputs: int) -> nn.Module:
-        raise NotImplementedError
 
     def turns(self) -> Iterable[nn.Module]:
         """The layers in the order in which they are read."""

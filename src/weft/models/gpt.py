@@ -1,9 +1,7 @@
 """GPT, GPT-2 and the GPT-3 sizes (Radford et al., 2018, 2019; Brown et al., 2020): Transformer layers that look back.
 
-GPT puts its norms after each part, GPT-2 before, with one more at the end. GPT-3's layers that look only at parts of
-the text (Sparse Transformer) are not here: every layer of these sizes looks at all of it.
-
-N: tokens; B: rows.
+GPT puts its norms after each part, GPT-2 before, with one more at the end. Every layer of GPT-3's sizes looks at all of
+the text; the sparse ones are not here. N: tokens; B: rows.
 """
 
 from __future__ import annotations

@@ -1,9 +1,6 @@
 """n-grams (Shannon, 1948; Kneser and Ney, 1995; Chen and Goodman, 1998): the chance of a word after the last few.
 
-There is nothing to learn by steps: tables of log chances are counted, and looked up by binary search. An n-gram is the
-place of its context among those of one order less, times the vocabulary, plus its last word: one number whatever the
-order.
-
+Nothing is learned by steps: tables of log probabilities are counted, and looked up by binary search (see weft.ngrams).
 N: tokens; B: rows; C: order - 1, the tokens of a context; V: vocabulary.
 """
 

@@ -1,6 +1,4 @@
-"""Recurrent networks (Elman, 1990; Hochreiter and Schmidhuber, 1997; Cho et al., 2014): one state, carried on.
-
-They say the next word, or read a text, both ways if asked, and say something of it or of each of its tokens.
+"""Recurrent networks (Elman, 1990; Hochreiter and Schmidhuber, 1997; Cho et al., 2014): language models, or encoders.
 
 N: tokens; B: rows; W: width of one direction.
 """
@@ -109,7 +107,9 @@ class RecurrentNetwork(Network):
         x = self._dropped(self.tokens(tokens), rows)
         seen, after = [x], []
         before = None if carried is None else carried.state
-        if states is None and self._at_once(x, rows):
+        # One kernel does for all layers on a GPU, where that is quicker, and with no mask of our own.
+        even, masked = x.shape[0] == rows.longest * rows.count, self.config.bidirectional or self.config.variational
+        if states is None and x.is_cuda and even and not masked and len(self.layers) > 1:
             x, end = stacked(list(self.layers), x, rows, before, self.dropout.p)
             if carried is not None:
                 carried.state = end
@@ -125,12 +125,6 @@ class RecurrentNetwork(Network):
         if states is not None:
             states += seen
         return x
-
-    def _at_once(self, x: Tensor, rows: Rows) -> bool:
-        """Whether one kernel does for all layers: on a GPU, where that is quicker, and with no mask of our own."""
-        one_way = not self.config.bidirectional and not self.config.variational
-        even = x.shape[0] == rows.longest * rows.count
-        return x.is_cuda and one_way and even and len(self.layers) > 1
 
     def _dropped(self, x: Tensor, rows: Rows) -> Tensor:
         if self.config.variational:
