@@ -34,7 +34,7 @@ class VectorsConfig(ModelConfig):
 
 
 class Vectors(Network):
-    """The table of words, and a head that reads the mean of a text (Iyyer et al., 2015, where it has a hidden layer)."""
+    """The table of words, and a head that reads the mean of a text (Iyyer et al., 2015, if it has a hidden layer)."""
 
     HEADS = ("classify",)
 
