@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import weft
 from weft.cli import inputs
 from weft.cli.inputs import table
 from weft.cli.options import (
@@ -27,6 +28,7 @@ from weft.cli.options import (
 )
 from weft.config import comma_list
 from weft.errors import UserError, escaped
+from weft.files import write_json
 from weft.progress import live as progress
 from weft.progress import to_stderr
 
@@ -102,15 +104,11 @@ def compare(
     rows = _rows(rows, needed=True)
     inputs.check_device(runtime.get("device"))
     inputs.check_models(*folders, **runtime)
-    from weft.comparison.compare import compare as run
-
-    report = run(
+    report = weft.compare(
         folders, task=task, max_drop=max_drop, costs=costs, memory=memory, texts=texts, seconds=seconds,
         **rows, **{"device": inputs.best_device(), **runtime}, progress=progress,
     )  # fmt: skip
     if out is not None and out.suffix == ".json":
-        from weft.files import write_json
-
         write_json(out, report.values())
     elif out is not None:
         report.write(out)
@@ -239,9 +237,7 @@ def prune(
     check_pruning(**wanted, rows=bool({"files", "source", "target"} & set(rows)), text=bool(text))
     inputs.check_written(folder, out, runtime)
     rows = _rows(rows, text)
-    from weft.pruning.prune import prune as run
-
-    report = run(
+    report = weft.prune(
         folder, out=out, **wanted, characters=characters, text=text or (), costs=costs, seconds=seconds,
         **rows, **{"device": inputs.best_device(), **runtime}, progress=progress,
     )  # fmt: skip
@@ -271,7 +267,6 @@ def quantize(
     inputs.check_written(folder, out, runtime)
     rows = _rows(rows)
     from weft.quantization.quantize import Quantized, Refused
-    from weft.quantization.quantize import quantize as run
 
     def show(report: Quantized) -> None:
         title, header, cells = report.comparison.tables()[0]
@@ -279,7 +274,7 @@ def quantize(
         print(f"{report.summary()}\n\n{read}\n\n{title}\n{table(header, cells)}\n\nThe gate\n{table(*report.rows())}")
 
     try:
-        report = run(
+        report = weft.quantize(
             folder, out=out, max_drop=max_drop, prefer=prefer, kinds=None if kinds is None else comma_list(kinds),
             texts=texts, seconds=seconds, **rows, **runtime, progress=progress,
         )  # fmt: skip
@@ -310,9 +305,7 @@ def export(
     """
     inputs.check_written(folder, out, runtime)
     rows = _rows(rows)
-    from weft.exporters.export import export as write
-
-    report = write(folder, to, out=out, task=task, **rows, **runtime)
+    report = weft.export(folder, to, out=out, task=task, **rows, **runtime)
     print(
         f"{report.folder}: {report.bytes / 1e6:.1f} MB for {report.to}; {report.texts:,} texts: the same answers, "
         f"scores at most {report.apart:.1e} of the largest apart"

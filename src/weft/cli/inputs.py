@@ -12,8 +12,10 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import weft
 from weft.budget import by_budget
 from weft.errors import UserError, escaped, one_of
+from weft.files import check_new_folder, check_new_run
 
 if TYPE_CHECKING:
     from weft.data.tables import Table
@@ -70,7 +72,6 @@ def table_of(data: Sequence[str], given: Mapping[str, Any], **more: Any) -> Tabl
 def check_run(out: str | None, model: Mapping[str, Any], online: bool = False, several: bool = False) -> None:
     """Refuse a run without a place for it, and a model that is not there; `several` runs go into a folder together."""
     from weft.checkpoint.locate import check_name
-    from weft.files import check_new_run
 
     if out is None:
         raise UserError("no folder for the run: give --out FOLDER")
@@ -85,8 +86,6 @@ def check_run(out: str | None, model: Mapping[str, Any], online: bool = False, s
 
 def check_written(folder: str, out: Path | None, runtime: Mapping[str, Any]) -> None:
     """A model folder that is there, and a place for the one that is made of it."""
-    from weft.files import check_new_folder
-
     if out is None:
         raise UserError("no folder for the model: give --out FOLDER")
     check_models(folder, **runtime)
@@ -102,9 +101,7 @@ def load_model(
     """The model for a verb, on the device asked for or on the best there is."""
     check_models(folder, online=online)
     check_device(device)
-    from weft.tasks.model import load
-
-    model = load(folder, task=task, online=online, trust=trust)
+    model = weft.load(folder, task=task, online=online, trust=trust)
     return model.to(device or ("cpu" if model.opened.exported else best_device()))
 
 

@@ -9,10 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import weft
 from weft.cli import inputs
 from weft.cli.inputs import amount, table
 from weft.cli.options import Flags, Given, Json, Jsonl, MoreFiles, Opening, OutFolder, argument, flag, group
+from weft.config import settings_of, values_of
 from weft.errors import UserError, did_you_mean, escaped, listed, shown
+from weft.files import cache_folder, check_new_folder, whole_folder
 from weft.progress import live as progress
 from weft.progress import log_notes, to_stderr
 
@@ -115,16 +118,13 @@ def _about(model: str, runtime: Given) -> dict[str, Any]:
     """What is in a folder, or in one of a published size."""
     from weft.checkpoint.card import card_values
     from weft.checkpoint.families import SIZES, usual_heads
-    from weft.config import values_of
 
     kind, card, tokenizers, more = None, dict[str, Any](), dict[str, Any](), dict[str, Any]()
     if model in SIZES and not Path(model).exists():
         family, config = SIZES[model]
         heads, task = usual_heads(family, config), family.task
     else:
-        from weft.tasks.model import load
-
-        loaded = load(model, **runtime)
+        loaded = weft.load(model, **runtime)
         family, config, heads = loaded.opened.family, loaded.config, dict(loaded.opened.heads)
         floats = (tensor for tensor in loaded.network.state_dict().values() if tensor.is_floating_point())
         kind = loaded.card.precision if loaded.opened.exported else str(next(floats).dtype).removeprefix("torch.")
@@ -201,8 +201,6 @@ def new(
     Example: weft new --model gpt2 --size 2x128 --set model.positions=rotary --tokenizer tok/ --out runs/fresh
     """
     from weft.checkpoint.locate import check_name
-    from weft.config import settings_of
-    from weft.files import check_new_folder
 
     check_name(model, size)
     sections = settings_of(settings or [])
@@ -211,10 +209,8 @@ def new(
             hint = "" if name == "model" else did_you_mean(name, ["model"])
             raise UserError(f"--set {shown(name)}: only keys of the section model can be set, as model.KEY{hint}")
     check_new_folder(out)
-    from weft.tasks.model import new as fresh
-
     options: Given = {"target_tokenizer": target_tokenizer, "size": size, "seed": seed}
-    made = fresh(model, tokenizer, settings=sections.get("model", {}), **options)
+    made = weft.new(model, tokenizer, settings=sections.get("model", {}), **options)
     made.save(out)
     family = made.opened.family
     published = family.architecture(made.config, made.opened.heads)
@@ -262,7 +258,6 @@ def list_cache() -> None:
     Example: weft cache list
     """
     from weft.data.shards import cached
-    from weft.files import cache_folder
 
     rows = [
         [name[:12], amount(size, "B"), datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M"), files]
@@ -302,7 +297,6 @@ def learn_tokenizer(
 
     Example: weft tokenizer learn --kind wordpiece --size 8000 --text corpus/*.txt --out tok/
     """
-    from weft.files import whole_folder
     from weft.text.records import read_texts
     from weft.text.row_problems import Skipped
     from weft.text.tokenizers.training import learn
@@ -346,11 +340,9 @@ def show_tokens(
 
     Example: weft tokenizer show tok/ "The weaver sang."
     """
-    from weft.text.tokenizers.published import load_tokenizer
-
     if not folder.exists():
         raise UserError(f"{str(folder)!r} is neither a tokenizer folder nor a file of one")
-    tokenizer = load_tokenizer(folder)
+    tokenizer = weft.load_tokenizer(folder)
     encoded = tokenizer.encode(text, pair)
     back = tokenizer.decode(encoded.ids)
     if as_json:
@@ -578,9 +570,8 @@ def write(
     Example: weft arpa write runs/5gram 5gram.arpa.gz
     """
     from weft.checkpoint.ngram import write_arpa
-    from weft.tasks.model import load
 
-    loaded = load(model)
+    loaded = weft.load(model)
     with progress("writing", "n-grams") as tick:
         write_arpa(loaded.opened, out, tick)
     print(

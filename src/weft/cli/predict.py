@@ -28,8 +28,9 @@ from weft.cli.options import (
     flag,
 )
 from weft.errors import UserError, escaped, refuse
+from weft.files import whole_file, write_text
 from weft.progress import live as progress
-from weft.progress import to_stderr
+from weft.progress import log_notes, to_stderr
 
 if TYPE_CHECKING:
     from weft.data.tables import Table
@@ -397,8 +398,6 @@ def _print(number: int, text: str, answer: Any, n: int, alignments: bool, jsonl:
 @contextmanager
 def _rows(out: Path | None, columns: tuple[str, ...]) -> Iterator[Callable[[tuple[Any, ...], float], None]]:
     """A table of examples, whole or not at all; empty texts are left out, since nothing can be learned from them."""
-    from weft.files import whole_file
-
     if out is None:
         yield lambda row, score: None
         return
@@ -422,7 +421,6 @@ def _rows(out: Path | None, columns: tuple[str, ...]) -> Iterator[Callable[[tupl
 
 def _draw(picture: Path, answers: list[Any]) -> None:
     """What was written from what, as squares."""
-    from weft.files import write_text
     from weft.picture import heat_map, page
 
     maps = [
@@ -451,7 +449,6 @@ def _given_vectors(model: Any, given: list[str]) -> Iterator[list[float]]:
 def _table_vectors(model: Any, data: list[str], table: Given) -> Iterator[list[float]]:
     """The vectors of a table; its columns are called as in the training data, as --column says, or as usual."""
     from weft.data.tables import examples_of
-    from weft.progress import log_notes, to_stderr
     from weft.tasks.base import Example
     from weft.tasks.complete import check_length, vector_in
     from weft.text.records import Record

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+import weft
 from weft.cli import inputs
 from weft.cli.inputs import table
 from weft.cli.options import Flags, Given, Online, argument, flag
@@ -78,9 +79,7 @@ def pretrain(
         raise UserError("no text: give --text FILE")
     inputs.check_data(recipe.text.files, recipe.text.dev)
     inputs.check_device(recipe.device)
-    from weft.runs.pretrain import pretrain as train
-
-    train(recipe, progress=progress)
+    weft.pretrain(recipe, progress=progress)
 
 
 def finetune(
@@ -106,14 +105,13 @@ def finetune(
     check_has_model(plan.model, plan.task.name)
     _check_section(plan.data)
     inputs.check_device(plan.device)
-    from weft.runs.finetune import finetune as train
     from weft.runs.finetune import with_seeds
 
     if seeds is not None:
         summary = with_seeds(recipe, settings, seeds, **online, progress=progress)
         print(table(["held-out score", "mean", "spread", "95 % from", "to", "seed by seed"], summary.rows()))
         return
-    _print_scores(train(None, plan, **online, progress=progress).card.metrics)
+    _print_scores(weft.finetune(None, plan, **online, progress=progress).card.metrics)
 
 
 def _check_section(data: Any, *more: Any) -> None:
@@ -154,10 +152,9 @@ def distill(
     _check_section(plan.data, plan.data.text)
     inputs.check_models(*plan.teacher.folders, **online)
     inputs.check_device(plan.device)
-    from weft.distillation.distill import distill as train
     from weft.distillation.report import read_table
 
-    _print_scores(train(recipe=plan, **online, progress=progress).card.metrics)
+    _print_scores(weft.distill(recipe=plan, **online, progress=progress).card.metrics)
     report = read_table(Path(plan.out))
     if report is not None:
         title, header, rows = report
@@ -197,10 +194,9 @@ def ladder(
 def _climb(recipe: str | None, settings: Given) -> None:
     inputs.check_data(settings.get("text", {}).get("files"))
     inputs.check_device(settings.get("device"))
-    from weft.runs.ladder import ladder as climb
     from weft.runs.ladder_page import HEADER, failures, rows_of, verdict
 
-    report = climb(recipe, settings, progress=progress)
+    report = weft.ladder(recipe, settings, progress=progress)
     print(table(list(HEADER), rows_of(report)))
     print(*failures(report), verdict(report), sep="\n")
     failed = [rung["name"] for rung in report["rungs"] if "failed" in rung]
@@ -236,10 +232,9 @@ def resume(run: Annotated[str, argument("FOLDER", "The folder of an interrupted 
     """
     if not (Path(run) / "run" / "recipe.toml").is_file():
         raise UserError(f"{run!r} is not a run folder: it has no run/recipe.toml")
-    from weft.runs.driver import resume as resume_run
     from weft.runs.ladder import is_ladder
 
     if is_ladder(Path(run)):
         _climb(None, {"out": run})
     else:
-        resume_run(run, progress=progress)
+        weft.resume(run, progress=progress)

@@ -13,12 +13,13 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import weft
 from weft.budget import by_budget
 from weft.cli import inputs
 from weft.cli.inputs import one_line, table
 from weft.cli.options import GENERATION, Flags, Folder, Given, Jsonl, Runtime, Texts, argument, flag
 from weft.errors import UserError, escaped, listed, refuse
-from weft.files import MEGABYTE, read_text
+from weft.files import MEGABYTE, read_text, whole_file
 from weft.progress import live as progress
 from weft.progress import to_stderr
 
@@ -200,8 +201,6 @@ def embed(
 def save_array(path: Path, blocks: Iterable[Any], width: int) -> int:
     """A float32 array from blocks of rows, written whole or not at all, never held whole; how many rows it has."""
     from numpy.lib import format
-
-    from weft.files import whole_file
 
     count = 0
     with whole_file(path) as file:
@@ -480,8 +479,6 @@ def _suggestions(
     names: list[str], text: str, runtime: Given, **options: Any
 ) -> tuple[dict[str, Suggestions | UserError], dict[str, str]]:
     """The suggestions of every language model, or its error, and the families; runs/* names all kinds of things."""
-    from weft.tasks.suggest import suggest as next_words
-
     results: dict[str, Suggestions | UserError] = {}
     families, others, mute = dict[str, str](), list[str](), list[str]()
     for name in names:
@@ -495,7 +492,7 @@ def _suggestions(
                 mute.append(name)
             else:
                 families[name] = family.name
-                results[name] = next_words(model, text, **options)
+                results[name] = weft.suggest(model, text, **options)
         except UserError as error:  # it is shown in the column of its model; the others go on
             if len(names) == 1:
                 raise
