@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import weft
-from weft.cli import inputs
+from weft.cli import inputs, late
 from weft.cli.inputs import table
 from weft.cli.options import (
     READING,
@@ -142,22 +142,17 @@ def perplexity(
 
     Example: weft perplexity runs/gpt --text corpus/weaver.txt --stride 16
     """
-    from weft.text.records import find_files
-
     if "files" not in text:
         raise UserError("no text: give --text FILE")
-    files = find_files([*text.pop("files"), *(more or [])])
+    files = late.records.find_files([*text.pop("files"), *(more or [])])
     model = inputs.load_model(folder, "complete", **runtime)
-    from weft.tasks.perplexity import perplexity as measure
-    from weft.tasks.perplexity import read_documents
-
     trained = model.opened.card.text
     read_as = documents or (trained.documents if trained is not None else "file")
     stream = rows == "stream" or (rows is None and trained is not None and trained.rows in ("stream", "carried"))
     with progress("reading", "tokens") as tick:
-        result = measure(
+        result = late.perplexity.perplexity(
             model.opened,
-            read_documents(files, documents=read_as, **text),
+            late.perplexity.read_documents(files, documents=read_as, **text),
             length=length, stride=stride, detokenize=detokenize, stream=stream, count_ends=count_ends, on_progress=tick,
         )  # fmt: skip
     if jsonl:
@@ -228,13 +223,11 @@ def prune(
     Example: weft prune runs/reviews --layers 6 --heads 0.3 --data dev.csv --max-drop 1 --out runs/reviews-pruned
     Example: weft prune runs/reviews --vocabulary 8000 --text unlabeled.txt --out runs/reviews-8k
     """
-    from weft.pruning.options import check_pruning
-
     wanted: dict[str, Any] = {
         "layers": layers, "by": by, "heads": heads, "heads_each": heads_each, "vocabulary": vocabulary,
         "max_drop": max_drop,
     }  # fmt: skip
-    check_pruning(**wanted, rows=bool({"files", "source", "target"} & set(rows)), text=bool(text))
+    late.options.check_pruning(**wanted, rows=bool({"files", "source", "target"} & set(rows)), text=bool(text))
     inputs.check_written(folder, out, runtime)
     rows = _rows(rows, text)
     report = weft.prune(
@@ -266,9 +259,8 @@ def quantize(
     """
     inputs.check_written(folder, out, runtime)
     rows = _rows(rows)
-    from weft.quantization.quantize import Quantized, Refused
 
-    def show(report: Quantized) -> None:
+    def show(report: late.quantize.Quantized) -> None:
         title, header, cells = report.comparison.tables()[0]
         read = escaped(f"{report.comparison.data}: {report.comparison.reading}")
         print(f"{report.summary()}\n\n{read}\n\n{title}\n{table(header, cells)}\n\nThe gate\n{table(*report.rows())}")
@@ -278,7 +270,7 @@ def quantize(
             folder, out=out, max_drop=max_drop, prefer=prefer, kinds=None if kinds is None else comma_list(kinds),
             texts=texts, seconds=seconds, **rows, **runtime, progress=progress,
         )  # fmt: skip
-    except Refused as refused:
+    except late.quantize.Refused as refused:
         show(refused.result)
         raise
     show(report)

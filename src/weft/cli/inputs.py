@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import weft
 from weft.budget import by_budget
+from weft.cli import late
 from weft.errors import UserError, escaped, one_of
 from weft.files import check_new_folder, check_new_run
 
 if TYPE_CHECKING:
-    from weft.data.tables import Table
     from weft.tasks.model import Model
 
 T = TypeVar("T")
@@ -30,10 +30,8 @@ CHARACTERS = 1 << 24  # that are held in a batch, and read ahead
 
 def check_data(*names: Sequence[str] | None) -> None:
     """Refuse files that are not there, before a model is loaded."""
-    from weft.data.shards import TextFiles
-
     for files in names:
-        TextFiles(tuple(files or ())).paths()
+        late.shards.TextFiles(tuple(files or ())).paths()
 
 
 def check_device(device: str | None) -> None:
@@ -44,42 +42,33 @@ def check_device(device: str | None) -> None:
 
 def check_models(*names: str, online: bool = False, **runtime: Any) -> None:
     """Refuse names that are not model folders, here or in the cache."""
-    from weft.checkpoint.locate import find_folder
-
     for name in names:
-        if not (find_folder(name, online) / "config.json").is_file():
+        if not (late.locate.find_folder(name, online) / "config.json").is_file():
             raise UserError(f"{name!r} is not a model folder: it has no config.json")
 
 
 def check_rows(given: Mapping[str, Any], *names: Sequence[str] | None) -> None:
     """Refuse a format that cannot be read, columns that no task has, and files that are not there."""
-    from weft.data.tables import Table
-    from weft.text.records import FORMATS
-
     if given.get("format") is not None:
-        one_of(given["format"], FORMATS, "--format")
+        one_of(given["format"], late.records.FORMATS, "--format")
     for files in names:
-        Table(tuple(files or ()), given.get("columns", {}), given.get("format")).paths()
+        late.tables.Table(tuple(files or ()), given.get("columns", {}), given.get("format")).paths()
 
 
-def table_of(data: Sequence[str], given: Mapping[str, Any], **more: Any) -> Table:
+def table_of(data: Sequence[str], given: Mapping[str, Any], **more: Any) -> late.tables.Table:
     """A table with the options that were given."""
-    from weft.data.tables import Table
-
-    return Table(tuple(data), **{**given, "names": tuple(given.get("names", ()))}, **more)
+    return late.tables.Table(tuple(data), **{**given, "names": tuple(given.get("names", ()))}, **more)
 
 
 def check_run(out: str | None, model: Mapping[str, Any], online: bool = False, several: bool = False) -> None:
     """Refuse a run without a place for it, and a model that is not there; `several` runs go into a folder together."""
-    from weft.checkpoint.locate import check_name
-
     if out is None:
         raise UserError("no folder for the run: give --out FOLDER")
     if not several:
         check_new_run(Path(out))
     family, base = model.get("family"), model.get("base")
     if isinstance(family, str):
-        check_name(family, model.get("size"))
+        late.locate.check_name(family, model.get("size"))
     if isinstance(base, str) and not Path(base).is_file():  # word vectors may come in a file
         check_models(base, online=online)
 
@@ -121,11 +110,9 @@ def from_input(texts: Sequence[str] | None) -> Iterator[str]:
     if texts and are_given(texts):
         yield from texts
         return
-    from weft.text.records import read_input
-
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError("no text: give texts after the model, or one per line on standard input")
-    for document in read_input():
+    for document in late.records.read_input():
         yield document.text
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import weft
-from weft.cli import inputs
+from weft.cli import inputs, late
 from weft.cli.inputs import amount, table
 from weft.cli.options import Flags, Given, Json, Jsonl, MoreFiles, Opening, OutFolder, argument, flag, group
 from weft.config import settings_of, values_of
@@ -35,21 +35,19 @@ def models(as_json: Json = False) -> None:
     Example: weft models
     """
     from weft import plugins
-    from weft.checkpoint.families import FAMILIES, usual_heads
-    from weft.runs.architecture import tasks_for
 
     rows = list[dict[str, Any]]()
-    for family in FAMILIES.values():
+    for family in late.families.FAMILIES.values():
         written = ("describe" if family.numbers else "translate", "generate") if family.reads else ("embed",)
         about = {
             "can": list(dict.fromkeys([VERBS.get(family.task, family.task), *written])),
-            "finetune": list(tasks_for(family)),
+            "finetune": list(late.architecture.tasks_for(family)),
             "heads_published": list(family.names.heads),
             "paper": family.paper,
         }
         for name, config in family.sizes.items():
             sizes = {"layers": config.layers or None, "width": config.width or None, "heads": config.heads or None}
-            costs = _costs(family, config, usual_heads(family, config))
+            costs = _costs(family, config, late.families.usual_heads(family, config))
             rows.append({"family": family.name, "size": name, **sizes, "context": config.context, **costs, **about})
     installed = plugins.sources(plugins.FAMILIES)
     if as_json:
@@ -64,20 +62,18 @@ def models(as_json: Json = False) -> None:
         can = ", ".join(row["can"])
         lines.append([*cells, amount(row["parameters"]), *weights, amount(row["flops_per_token"]), can])
     print(table(header, lines))
-    for family in FAMILIES.values():
+    for family in late.families.FAMILIES.values():
         print(f"{family.name}: {family.paper}; heads {', '.join(family.names.heads)}; {family.tokenizer} vocabulary")
     for name, source in installed.items():
         print(f"{escaped(name)}: plug-in of {escaped(source)}")
     print("\nweft finetune")
-    for family in FAMILIES.values():
-        if tasks_for(family):
-            print(f"{family.name}: {', '.join(tasks_for(family))}")
+    for family in late.families.FAMILIES.values():
+        if late.architecture.tasks_for(family):
+            print(f"{family.name}: {', '.join(late.architecture.tasks_for(family))}")
 
 
 def _costs(family: Any, config: Any, heads: dict[str, int]) -> dict[str, Any]:
-    from weft.checkpoint.families import measure
-
-    cost = measure(family, config, heads)
+    cost = late.families.measure(family, config, heads)
     sizes = {kind: cost.bytes(kind) for kind in KINDS}
     return {"parameters": cost.parameters, **sizes, "flops_per_token": cost.flops}
 
@@ -93,9 +89,7 @@ def info(
 
     Example: weft info runs/gpt
     """
-    from weft.checkpoint.locate import SIZE_NAMES
-
-    if not any(model in sizes for sizes in SIZE_NAMES.values()):
+    if not any(model in sizes for sizes in late.locate.SIZE_NAMES.values()):
         inputs.check_models(model, **runtime)
     values = _about(model, runtime)
     if as_json:
@@ -116,20 +110,17 @@ def info(
 
 def _about(model: str, runtime: Given) -> dict[str, Any]:
     """What is in a folder, or in one of a published size."""
-    from weft.checkpoint.card import card_values
-    from weft.checkpoint.families import SIZES, usual_heads
-
     kind, card, tokenizers, more = None, dict[str, Any](), dict[str, Any](), dict[str, Any]()
-    if model in SIZES and not Path(model).exists():
-        family, config = SIZES[model]
-        heads, task = usual_heads(family, config), family.task
+    if model in late.families.SIZES and not Path(model).exists():
+        family, config = late.families.SIZES[model]
+        heads, task = late.families.usual_heads(family, config), family.task
     else:
         loaded = weft.load(model, **runtime)
         family, config, heads = loaded.opened.family, loaded.config, dict(loaded.opened.heads)
         floats = (tensor for tensor in loaded.network.state_dict().values() if tensor.is_floating_point())
         kind = loaded.card.precision if loaded.opened.exported else str(next(floats).dtype).removeprefix("torch.")
         tokenizers = {"tokenizer": loaded.tokenizer, "target tokenizer": loaded.target_tokenizer}
-        card, task = card_values(loaded.card), loaded.task
+        card, task = late.card.card_values(loaded.card), loaded.task
         if family.counts:
             more = {"bytes of tables": sum(buffer.nbytes for buffer in loaded.network.buffers())}
     vocabularies = {
@@ -200,9 +191,7 @@ def new(
 
     Example: weft new --model gpt2 --size 2x128 --set model.positions=rotary --tokenizer tok/ --out runs/fresh
     """
-    from weft.checkpoint.locate import check_name
-
-    check_name(model, size)
+    late.locate.check_name(model, size)
     sections = settings_of(settings or [])
     for name in sections:
         if name != "model" or not isinstance(sections[name], dict):
@@ -228,13 +217,11 @@ def curves(
 
     Example: weft curves runs/* --out curves.html
     """
-    from weft.runs.curves import write_curves
-
     kept = [run for run in runs if (run / "run" / "metrics.jsonl").is_file()]
     for other in runs:  # runs/* may hold models that were never trained
         if kept and other not in kept:
             to_stderr(f"weft: note: {other} is left out: it has no run/metrics.jsonl")
-    write_curves(kept or runs, out)
+    late.curves.write_curves(kept or runs, out)
     print(f"{out}: {len(kept)} run{'s' * (len(kept) != 1)}")
 
 
@@ -243,12 +230,10 @@ def recipes(name: Annotated[str | None, argument("[RECIPE]", "Print this recipe.
 
     Example: weft recipes shakespeare-gpt > mine.toml
     """
-    from weft.runs.recipes import find_recipe, shipped
-
     if name is not None:
-        print(find_recipe(name)[0], end="")
+        print(late.recipes.find_recipe(name)[0], end="")
         return
-    rows = [[key, text.splitlines()[0].lstrip("# ")] for key, text in shipped().items()]
+    rows = [[key, text.splitlines()[0].lstrip("# ")] for key, text in late.recipes.shipped().items()]
     print(table(["recipe", "what it does"], rows))
 
 
@@ -257,11 +242,9 @@ def list_cache() -> None:
 
     Example: weft cache list
     """
-    from weft.data.shards import cached
-
     rows = [
         [name[:12], amount(size, "B"), datetime.fromtimestamp(when).strftime("%Y-%m-%d %H:%M"), files]
-        for name, size, when, files in cached()
+        for name, size, when, files in late.shards.cached()
     ]
     teachers = sum(row[-1].startswith("teacher ") for row in rows)
     outputs = f" and the outputs of {teachers} teacher{'s' * (teachers > 1)}" if teachers else ""
@@ -275,9 +258,7 @@ def clear_cache() -> None:
 
     Example: weft cache clear
     """
-    from weft.data.shards import clear_cache as clear
-
-    print(f"freed {amount(clear(), 'B')}")
+    print(f"freed {amount(late.shards.clear_cache(), 'B')}")
 
 
 cache = group("List or clear cached tokenized texts and teacher outputs.", list_cache, clear_cache)
@@ -297,33 +278,26 @@ def learn_tokenizer(
 
     Example: weft tokenizer learn --kind wordpiece --size 8000 --text corpus/*.txt --out tok/
     """
-    from weft.text.records import read_texts
-    from weft.text.row_problems import Skipped
-    from weft.text.tokenizers.training import learn
-
     files, special = source.pop("files", None), dict[str, Any]()
     if files is None:
         raise UserError("no text: give --text FILE")
     if model is not None:
-        from weft.checkpoint.families import find_size
-
-        family = find_size(model)[0]
+        family = late.families.find_size(model)[0]
         kind, special = kind or family.tokenizer, {"specials": family.specials, "around": family.around}
-    skipped = Skipped()
+    skipped = late.row_problems.Skipped()
     seen = 0
 
     def texts() -> Iterator[str]:
         nonlocal seen
-        for document in read_texts([*files, *(more or [])], skipped=skipped, **source):
+        for document in late.records.read_texts([*files, *(more or [])], skipped=skipped, **source):
             seen += 1
             tick(1)
             yield document.text
 
     # The folder is tried first, so that a name that cannot be written does not cost the learning.
     with whole_folder(out) as inside, progress("reading", "documents") as tick:
-        tokenizer = learn(
-            texts(), kind or "wordpiece", size, lowercase=lowercase, minimum_count=minimum_count, **special
-        )
+        options = {"lowercase": lowercase, "minimum_count": minimum_count, **special}
+        tokenizer = late.training.learn(texts(), kind or "wordpiece", size, **options)
         tokenizer.save(inside)
     log_notes(skipped.lines(), to_stderr)
     less = "" if tokenizer.vocabulary == size else f" ({size} were asked for; the text has no more)"
@@ -376,14 +350,12 @@ def learn_vectors(
 
     Example: weft vectors learn --kind word2vec --text corpus.txt --out runs/w2v
     """
-    from weft.runs.recipes import vectors_recipe
-
     text = settings.get("text", {})
     if files and "files" not in text:
         raise UserError(f"{files[0]}: text files are given by --text")
     if files:
         text["files"] = [*text["files"], *files]
-    recipe = vectors_recipe(None, settings)
+    recipe = late.recipes.vectors_recipe(None, settings)
     inputs.check_run(recipe.out, {})
     if not recipe.text.files:
         raise UserError("no text: give --text FILE")
@@ -397,9 +369,7 @@ def learn_vectors(
 def _opened(vectors: str) -> WordSpace:
     if not Path(vectors).is_file() and Path(vectors).suffix not in (".txt", ".bin", ".vec", ".gz", ".xz", ".zip"):
         inputs.check_models(vectors)
-    from weft.tasks.word_vectors import open_words
-
-    return open_words(vectors)
+    return late.word_vectors.open_words(vectors)
 
 
 def _print(words: list[Near], jsonl: bool) -> None:
@@ -426,9 +396,7 @@ def near(
     space = _opened(vectors)
     mapped: Any = None
     if through is not None:
-        from weft.tasks.word_vectors import open_map
-
-        mapped = open_map(through, space)
+        mapped = late.word_vectors.open_map(through, space)
     for number, word in enumerate(words):
         nearest = space.near(word, top) if mapped is None else mapped.near(word, top, retrieval)
         if len(words) > 1 and not jsonl:
@@ -487,9 +455,7 @@ def evaluate(
     Example: weft vectors evaluate runs/w2v --data words/EN-WS-353-ALL.txt --data words/questions-words.txt.xz
     """
     space = _opened(vectors)
-    from weft.tasks.word_vectors import judge_words
-
-    scores = judge_words(space, [*data, *(more or [])], multiply)
+    scores = late.word_vectors.judge_words(space, [*data, *(more or [])], multiply)
     rows = []
     for one in scores:
         about = {"name": one.name, one.measure: one.score.value, "low": one.score.low, "high": one.score.high}
@@ -516,9 +482,7 @@ def convert(
 
     Example: weft vectors convert runs/w2v vectors.bin --format binary
     """
-    from weft.tasks.word_vectors import convert as written
-
-    words, width = written(source, target, format)
+    words, width = late.word_vectors.convert(source, target, format)
     print(f"{target}: {words:,} words of {width} numbers")
 
 
@@ -537,12 +501,8 @@ def map_vectors(
 
     Example: weft vectors map runs/english runs/german --pairs dictionary.tsv --out runs/map
     """
-    from weft.tasks.word_vectors import learn_map as learned
-    from weft.tasks.word_vectors import read_pairs
-
-    _, report = learned(
-        source, target, read_pairs(pairs), out, normalize=normalize, center=center, holdout=holdout, seed=seed
-    )
+    options: Given = {"normalize": normalize, "center": center, "holdout": holdout, "seed": seed}
+    _, report = late.word_vectors.learn_map(source, target, late.word_vectors.read_pairs(pairs), out, **options)
     rows = [
         {"search": way, "precision": f"@{at}", "value": score.value, "low": score.low, "high": score.high}
         for way, one in report.scores.items()
@@ -569,11 +529,9 @@ def write(
 
     Example: weft arpa write runs/5gram 5gram.arpa.gz
     """
-    from weft.checkpoint.ngram import write_arpa
-
     loaded = weft.load(model)
     with progress("writing", "n-grams") as tick:
-        write_arpa(loaded.opened, out, tick)
+        late.ngram.write_arpa(loaded.opened, out, tick)
     print(
         f"{out}: {sum(loaded.config.entries):,} n-grams up to order {loaded.config.order}, {out.stat().st_size:,} bytes"
     )
@@ -584,12 +542,9 @@ def read(file: Annotated[Path, argument("FILE", "An ARPA file, plain or compress
 
     Example: weft arpa read 5gram.arpa.gz --out runs/from-kenlm
     """
-    from weft.checkpoint.folder import save_folder
-    from weft.checkpoint.ngram import read_arpa
-
     with progress("reading", "lines") as tick:
-        model = read_arpa(file, to_stderr, tick)
-    save_folder(out, model)
+        model = late.ngram.read_arpa(file, to_stderr, tick)
+    late.folder.save_folder(out, model)
     entries = ", ".join(f"{count:,} of order {order}" for order, count in enumerate(model.config.entries, 1))
     print(f"{out}: ngram, {entries}")
 

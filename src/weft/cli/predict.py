@@ -12,7 +12,7 @@ from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from weft.cli import inputs
+from weft.cli import inputs, late
 from weft.cli.inputs import one_line
 from weft.cli.options import (
     GENERATION,
@@ -78,9 +78,7 @@ def predict(
         (out is not None and jsonl, "--jsonl prints and --out writes a file: give one of them"),
     )
     if out is not None:
-        from weft.data.table_writer import check_table
-
-        check_table(out, None, overwrite)
+        late.table_writer.check_table(out, None, overwrite)
     inputs.check_rows(rows, data)
     folders = [folder, *folders]
     inputs.check_models(*folders, **runtime)
@@ -92,25 +90,20 @@ def predict(
     if out is not None:
         predictions.write(table, out, overwrite, folders, runtime.get("online", False))
     elif data:
-        from weft.tasks.rows import rows_of
-
-        predictions.print(inputs.chunked(rows_of(predictions.model, table, predictions.skipped), 256))
+        predictions.print(inputs.chunked(late.rows.rows_of(predictions.model, table, predictions.skipped), 256))
     else:
-        from weft.tasks.rows import Row
-
         given = inputs.pairs_of(texts, task.pair_order) if task.pair else inputs.from_input(texts)
-        predictions.print(inputs.batches((Row({}, text) for text in given), 256, inputs.are_given(texts)))
+        predictions.print(inputs.batches((late.rows.Row({}, text) for text in given), 256, inputs.are_given(texts)))
     predictions.note()
 
 
 def _check_no_data_file(folder: str, texts: Sequence[str] | None) -> None:
     """A file of data where texts are expected was meant as --data."""
     from weft.text.rows import SUFFIXES
-    from weft.text.sources import format_suffix
 
     for text in texts or ():
         try:
-            data = len(text) < 4096 and format_suffix(Path(text)) in SUFFIXES and Path(text).is_file()
+            data = len(text) < 4096 and late.sources.format_suffix(Path(text)) in SUFFIXES and Path(text).is_file()
         except (OSError, ValueError):
             continue
         if data:
@@ -121,10 +114,8 @@ class Predictions:
     """Predictions of a model, or of an ensemble, for a screen or a file; and how much was read for them."""
 
     def __init__(self, models: Sequence[Model], jsonl: bool) -> None:
-        from weft.text.row_problems import Skipped
-
         self.model, *self.others = models
-        self.jsonl, self.skipped = jsonl, Skipped()
+        self.jsonl, self.skipped = jsonl, late.row_problems.Skipped()
         self.read = self.windows = self.truncated = 0
 
     def count(self, chunk: Iterable[tuple[Row, Any]]) -> None:
@@ -147,14 +138,10 @@ class Predictions:
 
     def write(self, data: Table, out: Path, overwrite: bool, folders: Sequence[str], online: bool) -> None:
         """The table with its predictions; an interrupted run leaves a partial file that the same command continues."""
-        from weft.data.table_writer import PartialTable, check_table
-        from weft.tasks.model import predict_table, source_of
-
-        check_table(out, self.model.task, overwrite)
-        with (
-            closing(PartialTable(out, source_of(folders, data, online), overwrite)) as table,
-            progress("predicting", "rows") as tick,
-        ):
+        late.table_writer.check_table(out, self.model.task, overwrite)
+        source = late.model.source_of(folders, data, online)
+        table = late.table_writer.PartialTable(out, source, overwrite)
+        with closing(table), progress("predicting", "rows") as tick:
             if table.count:
                 to_stderr(f"weft: note: {table.path} has {table.count:,} rows already; continuing")
             before = table.count
@@ -164,7 +151,7 @@ class Predictions:
                 tick(len(chunk))
 
             try:
-                named = predict_table(self.model, data, table, self.skipped, self.others, on_chunk)
+                named = late.model.predict_table(self.model, data, table, self.skipped, self.others, on_chunk)
             except KeyboardInterrupt:
                 to_stderr(f"weft: {table.count:,} rows are in {table.path}; the same command continues")
                 raise
@@ -176,13 +163,11 @@ class Predictions:
 
     def print(self, chunks: Iterable[list[Row]]) -> None:
         """Every answer on its line, in the order of the rows; nothing waits for the next rows."""
-        from weft.tasks.model import answered
-
         human = sys.stdout is not None and sys.stdout.isatty()
         layout = self._json if self.jsonl else _line if human else self._tabbed
         with progress("reading", "texts") as tick:
             for rows in chunks:
-                chunk = answered(self.model, rows, self.others)
+                chunk = late.model.answered(self.model, rows, self.others)
                 self.count(chunk)
                 tick(len(chunk))
                 for row, answer in chunk:
@@ -191,22 +176,18 @@ class Predictions:
 
     def _json(self, row: Row, answer: Any) -> str:
         """One answer as JSON; a row's id comes first."""
-        from weft.data.table_writer import id_of
-
-        name = id_of(row.values)
+        name = late.table_writer.id_of(row.values)
         about = {"input": row.input} if name is None else {"id": name, "input": row.input}
         values = {**about, **({"error": row.problem} if answer is None else asdict(answer))}
         return json.dumps(values, ensure_ascii=False, default=str)
 
     def _tabbed(self, row: Row, answer: Any) -> str:
         """One answer for a program: the columns that --out adds, then the text; a model that writes: its text alone."""
-        from weft.data.table_writer import cell
-
         task = self.model.task_object
         added = dict.fromkeys(task.prediction_columns) if answer is None else answer.columns()
         unread = [""] * (1 + task.pair)  # as many cells as the other lines have
         texts = [] if task.writes else unread if row.input is None else _inputs(row)
-        return "\t".join(BREAKS.sub(" ", text) for text in (*map(cell, added.values()), *texts))
+        return "\t".join(BREAKS.sub(" ", text) for text in (*map(late.table_writer.cell, added.values()), *texts))
 
 
 def _inputs(row: Row) -> list[str]:
@@ -421,49 +402,39 @@ def _rows(out: Path | None, columns: tuple[str, ...]) -> Iterator[Callable[[tupl
 
 def _draw(picture: Path, answers: list[Any]) -> None:
     """What was written from what, as squares."""
-    from weft.picture import heat_map, page
-
-    maps = [
-        heat_map(one_line(answer.text)[:200], answer.target_tokens, answer.source_tokens, answer.alignments)
-        for answer in answers
-        if answer.alignments
-    ]
+    maps = []
+    for a in answers:
+        if a.alignments:
+            title = one_line(a.text)[:200]
+            maps.append(late.picture.heat_map(title, a.target_tokens, a.source_tokens, a.alignments))
     if not maps:
         raise UserError("there are no alignments to draw: nothing was written")
     if picture.suffix == ".svg" and len(maps) > 1:
         raise UserError(f"{picture}: {len(maps)} texts do not go into one .svg; write them as .html")
-    write_text(picture, maps[0] if picture.suffix == ".svg" else page("Alignments", maps))
+    write_text(picture, maps[0] if picture.suffix == ".svg" else late.picture.page("Alignments", maps))
 
 
 def _given_vectors(model: Any, given: list[str]) -> Iterator[list[float]]:
     """Vectors from the command line or from standard input."""
-    from weft.tasks.complete import check_length, numbers_of
-
     for number, text in enumerate(inputs.from_input(given), 1):
         where = f"vector {number}" if inputs.are_given(given) else f"standard input line {number}"
-        vector = numbers_of(text, where)
-        check_length(len(vector), model.config.features, where)
+        vector = late.complete.numbers_of(text, where)
+        late.complete.check_length(len(vector), model.config.features, where)
         yield vector
 
 
 def _table_vectors(model: Any, data: list[str], table: Given) -> Iterator[list[float]]:
     """The vectors of a table; its columns are called as in the training data, as --column says, or as usual."""
-    from weft.data.tables import examples_of
-    from weft.tasks.base import Example
-    from weft.tasks.complete import check_length, vector_in
-    from weft.text.records import Record
-    from weft.text.row_problems import Skipped
-
-    files, skipped = inputs.table_of(data, table, split="test"), Skipped()
-    first = next(files.records(Skipped()), None)
+    files, skipped = inputs.table_of(data, table, split="test"), late.row_problems.Skipped()
+    first = next(files.records(late.row_problems.Skipped()), None)
     if not files.columns and first is not None and model.card.columns.get("vector") in first.values:
         files = replace(files, columns={"vector": model.card.columns["vector"]})
 
-    def read(record: Record, columns: Any) -> Example:
-        vector = vector_in(record, columns["vector"])
-        check_length(len(vector), model.config.features, record.where)
-        return Example((), vector.tolist(), record.where)
+    def read(record: late.records.Record, columns: Any) -> late.base.Example:
+        vector = late.complete.vector_in(record, columns["vector"])
+        late.complete.check_length(len(vector), model.config.features, record.where)
+        return late.base.Example((), vector.tolist(), record.where)
 
-    for example in examples_of(files, ("vector",), read, skipped):
+    for example in late.tables.examples_of(files, ("vector",), read, skipped):
         yield example.target
     log_notes(skipped.lines(), to_stderr)

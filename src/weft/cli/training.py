@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 import weft
-from weft.cli import inputs
+from weft.cli import inputs, late
 from weft.cli.inputs import table
 from weft.cli.options import Flags, Given, Online, argument, flag
 from weft.errors import UserError, listed
@@ -24,11 +24,9 @@ RecipeAndFiles = Annotated[list[str] | None, argument("[RECIPE] [FILE]...", "A r
 
 def _recipe_and_files(names: list[str], settings: Given) -> str | None:
     """The recipe among the arguments; the others are further files of --text: a shell has expanded a glob."""
-    from weft.runs.recipes import shipped
-
     text = settings.get("text", {})
     files = text.get("files")
-    is_recipe = bool(names) and (files is None or names[0].endswith(".toml") or names[0] in shipped())
+    is_recipe = bool(names) and (files is None or names[0].endswith(".toml") or names[0] in late.recipes.shipped())
     recipe = names.pop(0) if is_recipe else None
     if names and files is None:
         raise UserError(f"{names[0]}: only one recipe can be given; text files are given by --text")
@@ -68,13 +66,11 @@ def pretrain(
     Example: weft pretrain --model lstm --text corpus.txt --minutes 10 --watch-gradients --out runs/lstm
     Example: weft pretrain --model t5 --size 4x128 --objective spans --text corpus.txt --length 128 --out runs/t5
     """
-    from weft.runs.recipes import Recipe, check_has_model, read_recipe
-
     name = _recipe_and_files(list(given or []), settings)
     _check_one_start(settings)
-    recipe = read_recipe(name, settings, Recipe)
+    recipe = late.recipes.read_recipe(name, settings, late.recipes.Recipe)
     inputs.check_run(recipe.out, recipe.model)
-    check_has_model(recipe.model)
+    late.recipes.check_has_model(recipe.model)
     if not recipe.text.files:
         raise UserError("no text: give --text FILE")
     inputs.check_data(recipe.text.files, recipe.text.dev)
@@ -97,18 +93,14 @@ def finetune(
     Example: weft finetune --task classify --data reviews.csv --model lstm --vectors runs/w2v --out runs/lstm-reviews
     Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
     """
-    from weft.runs.recipes import check_has_model, task_recipe
-
     _check_one_start(settings)
-    plan = task_recipe(recipe, settings)
+    plan = late.recipes.task_recipe(recipe, settings)
     inputs.check_run(plan.out, plan.model, several=seeds is not None, **online)
-    check_has_model(plan.model, plan.task.name)
+    late.recipes.check_has_model(plan.model, plan.task.name)
     _check_section(plan.data)
     inputs.check_device(plan.device)
-    from weft.runs.finetune import with_seeds
-
     if seeds is not None:
-        summary = with_seeds(recipe, settings, seeds, **online, progress=progress)
+        summary = late.finetune.with_seeds(recipe, settings, seeds, **online, progress=progress)
         print(table(["held-out score", "mean", "spread", "95 % from", "to", "seed by seed"], summary.rows()))
         return
     _print_scores(weft.finetune(None, plan, **online, progress=progress).card.metrics)
@@ -137,25 +129,21 @@ def distill(
     Example: weft distill TEACHER --pretrain --text corpus.txt --student distilbert --out runs/small-base
     Example: weft distill distill-reviews runs/reviews --text unlabeled.txt --data reviews.csv --out runs/small
     """
-    from weft.distillation.recipe import recipe_of
-    from weft.runs.recipes import shipped
-
     teachers = list(given or [])
     first = teachers[0] if teachers else ""
     # A teacher is a folder, here or in the cache; a recipe is a file, or one of the package.
-    name = teachers.pop(0) if first.endswith(".toml") or Path(first).is_file() or first in shipped() else None
+    is_recipe = first.endswith(".toml") or Path(first).is_file() or first in late.recipes.shipped()
+    name = teachers.pop(0) if is_recipe else None
     if teachers:
         settings.setdefault("teacher", {})["folders"] = teachers
-    plan = recipe_of(name, settings)
+    plan = late.recipe.recipe_of(name, settings)
     inputs.check_run(plan.out, {})
     assert plan.out is not None
     _check_section(plan.data, plan.data.text)
     inputs.check_models(*plan.teacher.folders, **online)
     inputs.check_device(plan.device)
-    from weft.distillation.report import read_table
-
     _print_scores(weft.distill(recipe=plan, **online, progress=progress).card.metrics)
-    report = read_table(Path(plan.out))
+    report = late.report.read_table(Path(plan.out))
     if report is not None:
         title, header, rows = report
         print(f"\n{title}\n\n{table(header, rows)}")
@@ -178,11 +166,9 @@ def ladder(
         _only(Path(settings.get("out", "")), only)
         return
     recipe = _recipe_and_files(list(given or []), settings)
-    from weft.runs.ladder_recipe import LadderRecipe
-
     own, rungs = dict[str, Any](), dict[str, Any]()
     for key, value in settings.items():  # --set lstm.model.width=512 is a setting of the rung lstm
-        if key in LadderRecipe.__dataclass_fields__:
+        if key in late.ladder_recipe.LadderRecipe.__dataclass_fields__:
             own[key] = value
         elif isinstance(value, dict):
             rungs[key] = value
@@ -194,11 +180,9 @@ def ladder(
 def _climb(recipe: str | None, settings: Given) -> None:
     inputs.check_data(settings.get("text", {}).get("files"))
     inputs.check_device(settings.get("device"))
-    from weft.runs.ladder_page import HEADER, failures, rows_of, verdict
-
     report = weft.ladder(recipe, settings, progress=progress)
-    print(table(list(HEADER), rows_of(report)))
-    print(*failures(report), verdict(report), sep="\n")
+    print(table(list(late.ladder_page.HEADER), late.ladder_page.rows_of(report)))
+    print(*late.ladder_page.failures(report), late.ladder_page.verdict(report), sep="\n")
     failed = [rung["name"] for rung in report["rungs"] if "failed" in rung]
     if len(failed) == len(report["rungs"]):
         raise UserError(f"every rung failed: {listed(failed, 20)}; see above and {settings.get('out')}/ladder.json")
@@ -206,10 +190,7 @@ def _climb(recipe: str | None, settings: Given) -> None:
 
 def _only(folder: Path, name: str) -> None:
     """One rung, in the process that `weft ladder` has started for it."""
-    from weft.runs.ladder import LadderFolder, here
-    from weft.training.signals import Control
-
-    place, parent = LadderFolder(folder), os.getppid()
+    place, parent = late.ladder.LadderFolder(folder), os.getppid()
     lock = place.run.inside / "lock"
     if not lock.is_file() or lock.read_text(encoding="ascii", errors="replace").strip() != str(parent):
         raise typer.Exit(2)  # the ladder was killed meanwhile, and another may have begun this rung
@@ -220,7 +201,7 @@ def _only(folder: Path, name: str) -> None:
         os.kill(os.getpid(), signal.SIGTERM)  # the parent is gone: save and end
 
     threading.Thread(target=watch, daemon=True).start()
-    here(place, name, Control(to_stderr, progress))
+    late.ladder.here(place, name, late.signals.Control(to_stderr, progress))
     if place.failure(name).is_file():
         raise typer.Exit(2)
 
@@ -232,9 +213,7 @@ def resume(run: Annotated[str, argument("FOLDER", "The folder of an interrupted 
     """
     if not (Path(run) / "run" / "recipe.toml").is_file():
         raise UserError(f"{run!r} is not a run folder: it has no run/recipe.toml")
-    from weft.runs.ladder import is_ladder
-
-    if is_ladder(Path(run)):
+    if late.ladder.is_ladder(Path(run)):
         _climb(None, {"out": run})
     else:
         weft.resume(run, progress=progress)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import weft
 from weft.budget import by_budget
-from weft.cli import inputs
+from weft.cli import inputs, late
 from weft.cli.inputs import one_line, table
 from weft.cli.options import GENERATION, Flags, Folder, Given, Jsonl, Runtime, Texts, argument, flag
 from weft.errors import UserError, escaped, listed, refuse
@@ -68,10 +68,9 @@ def generate(
     model = inputs.load_model(folder, "complete", **runtime)
     chosen = None
     if template is not None:
-        from weft.tasks.templates import example_of, prompt_of, template_of
-
-        chosen, shots = template_of(template), [example_of(text) for text in example or []]
-        given = [prompt_of(chosen, text, context=context, examples=shots) for text in given]
+        chosen = late.templates.template_of(template)
+        shots = [late.templates.example_of(text) for text in example or []]
+        given = [late.templates.prompt_of(chosen, text, context=context, examples=shots) for text in given]
         options = {**chosen.decoding, **options}  # as the template's paper decodes
     shows_prompt = chosen is None and not model.opened.family.reads
     if stream:
@@ -174,9 +173,7 @@ def embed(
     if out is not None and out.suffix != ".npy":
         raise UserError(f"{out}: an array is written as .npy")
     model = inputs.load_model(folder, "embed", **runtime)
-    from weft.tasks.embed import Embedder
-
-    embedder = Embedder(model.opened, pooling=pooling, normalize=normalize, layers=layers)
+    embedder = late.embed.Embedder(model.opened, pooling=pooling, normalize=normalize, layers=layers)
     windows = 0
 
     def vectors(tick: inputs.Ticker) -> Iterator[Any]:
@@ -244,9 +241,9 @@ def rank(
 
     Example: weft rank runs/bert --query "an old loom" --texts corpus/weaver.txt --top 3
     """
-    from weft.text.records import read_texts
-
-    wanted = [*(query or []), *(text.text for text in read_texts(queries, format="txt"))] if queries else query or []
+    wanted = list(query or [])
+    if queries:
+        wanted += [text.text for text in late.records.read_texts(queries, format="txt")]
     least, complete = min(top, candidates), bool(wanted and texts)
     both = "--pairs brings its own queries and texts: leave out --query, --queries and --texts"
     refuse(
@@ -254,22 +251,19 @@ def rank(
         (not pairs and not complete, "give --query or --queries, and --texts; or --pairs to evaluate a model"),
         (least < 1, f"--top and --candidates must be 1 or more, not {least}"),
     )
-    if pairs:
-        pool, right = _pool(pairs, query_column, text_column)
-    else:
-        pool, right = [document.text for document in read_texts(texts or [], column=column)], []
+    pool, right = _pool(pairs, query_column, text_column) if pairs else ([], [])
+    if not pairs:
+        pool = [document.text for document in late.records.read_texts(texts or [], column=column)]
     model = inputs.load_model(folder, "rank", **runtime)
     reranker = None if rerank is None else _reranker(rerank, positive, runtime)
-    from weft.tasks.rank import Index
-
     with progress("embedding", "texts") as tick:
-        index = Index(model.opened, pool, pooling=pooling, layers=layers, on_progress=tick)
+        index = late.rank.Index(model.opened, pool, pooling=pooling, layers=layers, on_progress=tick)
     if pairs:
         _judge(index, right, reranker, candidates, jsonl)
         return
-    for batch in by_budget(enumerate(wanted), lambda query: 1, 64):
-        answers = index.ask([query for _, query in batch], top=top, rerank=reranker, candidates=candidates)
-        for asked, answer in inputs.to_print([query for _, query in batch], answers, "query", jsonl):
+    for batch in by_budget(wanted, lambda query: 1, 64):
+        answers = index.ask(batch, top=top, rerank=reranker, candidates=candidates)
+        for asked, answer in inputs.to_print(batch, answers, "query", jsonl):
             if len(wanted) > 1:
                 print("\n" * (asked is not wanted[0]) + escaped(asked))
             for place, hit in enumerate(answer.hits, 1):
@@ -278,11 +272,9 @@ def rank(
 
 def _pool(pairs: list[str], query_column: str, text_column: str) -> tuple[list[str], list[tuple[str, int]]]:
     """The different texts of some pairs, and every query with the place of its text."""
-    from weft.text.records import read_records
-
     places: dict[str, int] = {}
     right = []
-    for record in read_records(pairs, columns=(query_column, text_column)):
+    for record in late.records.read_records(pairs, columns=(query_column, text_column)):
         for column in (query_column, text_column):
             if not isinstance(record.values[column], str) or not record.values[column].strip():
                 raise UserError(f"{record.where}: column {column!r} holds no text")
@@ -292,19 +284,16 @@ def _pool(pairs: list[str], query_column: str, text_column: str) -> tuple[list[s
 
 
 def _reranker(folder: str, positive: str | None, runtime: Given) -> Rerank:
-    from weft.tasks.rank import pair_scores
-
-    return pair_scores(inputs.load_model(folder, "pair", **runtime), positive)
+    return late.rank.pair_scores(inputs.load_model(folder, "pair", **runtime), positive)
 
 
 def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, candidates: int, jsonl: bool) -> None:
     """How high the right texts come, before and after re-ranking."""
     from weft.metrics.vectors import RankingMetrics
-    from weft.tasks.rank import places
 
     before, after = RankingMetrics(at=10), RankingMetrics(at=10)
     with progress("searching", "queries") as tick:
-        for place in places(index, rights, rerank=rerank, candidates=candidates):
+        for place in late.rank.places(index, rights, rerank=rerank, candidates=candidates):
             before.add(place.embedding)
             after.add(place.pair)
             tick(1)
@@ -417,9 +406,7 @@ def choose(
 
 
 def _evaluate_choices(folder: str, runtime: Given, data: list[str], options: Given, jsonl: bool) -> None:
-    from weft.tasks.choose import judge, read_questions
-
-    questions = list(read_questions(data))
+    questions = list(late.choose.read_questions(data))
     model = inputs.load_model(folder, "choose", **runtime)
 
     def on_answer(question: Any, answer: Any) -> None:
@@ -428,7 +415,7 @@ def _evaluate_choices(folder: str, runtime: Given, data: list[str], options: Giv
             inputs.print_json(answer, **question._asdict())
 
     with progress("choosing", "questions") as tick:
-        score = judge(model.opened, questions, on_answer=on_answer, **options)
+        score = late.choose.judge(model.opened, questions, on_answer=on_answer, **options)
     with redirect_stdout(sys.stderr if jsonl else sys.stdout):
         inputs.print_scores({"accuracy": score})
         print(f"{len(questions):,} questions, normalize: {options['normalize']}")

@@ -1,0 +1,46 @@
+"""Modules that a verb imports when it first uses them: `late.records.read_texts(...)`. Most of them import torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft import picture
+    from weft.checkpoint import card, families, folder, locate, ngram
+    from weft.data import shards, table_writer, tables
+    from weft.distillation import recipe, report
+    from weft.pruning import options
+    from weft.quantization import quantize
+    from weft.runs import architecture, curves, finetune, ladder, ladder_page, ladder_recipe, recipes
+    from weft.tasks import base, choose, complete, embed, model, perplexity, rank, rows, templates, word_vectors
+    from weft.text import records, row_problems, sources
+    from weft.text.tokenizers import training
+    from weft.training import signals
+
+__all__ = [
+    "architecture", "base", "card", "choose", "complete", "curves", "embed", "families", "finetune", "folder",
+    "ladder", "ladder_page", "ladder_recipe", "locate", "model", "ngram", "options", "perplexity", "picture",
+    "quantize", "rank", "recipe", "recipes", "records", "report", "row_problems", "rows", "shards", "signals",
+    "sources", "table_writer", "tables", "templates", "training", "word_vectors",
+]  # fmt: skip
+ROOMS = {
+    "weft": "picture",
+    "weft.checkpoint": "card families folder locate ngram",
+    "weft.data": "shards table_writer tables",
+    "weft.distillation": "recipe report",
+    "weft.pruning": "options",
+    "weft.quantization": "quantize",
+    "weft.runs": "architecture curves finetune ladder ladder_page ladder_recipe recipes",
+    "weft.tasks": "base choose complete embed model perplexity rank rows templates word_vectors",
+    "weft.text": "records row_problems sources",
+    "weft.text.tokenizers": "training",
+    "weft.training": "signals",
+}
+
+
+def __getattr__(name: str) -> Any:
+    for room, modules in ROOMS.items():
+        if name in modules.split():
+            return import_module(f"{room}.{name}")
+    raise AttributeError(name)
