@@ -161,7 +161,7 @@ def report_of(
     parties = with_ensemble(parties, f"{len(teachers)} teachers together", len(teachers))
     if not by_labels:  # their targets are a teacher's answers
         task = task_for(student.opened, student.task)
-        examples = [task.without_target(example) for example in examples]
+        examples = [task.with_texts(example, example.texts, task.word_spans(example)) for example in examples]
     rows = evenly(examples, MAX_EXAMPLES)
     comparison = compared(parties, rows, data="held-out rows", texts=TIMED, seconds=seconds, memory=memory)
     return StudentReport(comparison, len(teachers), **more)

@@ -95,10 +95,6 @@ class AnswerTask(Task):
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[AnswerTask, tuple[str, ...]]:
         return self, ("context", "question", "answer")
 
-    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
-        texts = tuple(text_in(record, columns[name]) for name in ("question", "context"))
-        return Example(texts, None, record.where)
-
     def check_input(self, number: int, value: Any) -> tuple[str, ...]:
         if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
             return tuple(value)
@@ -382,9 +378,6 @@ class AnswerTask(Task):
     # The ends of an answer are handed on by characters. The probability that an answer begins with a token of the
     # teacher goes to the student's token that holds its first character; that it ends with one, to the token that holds
     # the last. What lies outside of a student's window goes to its first token, which stands for no answer.
-
-    def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> AnswerTask:
-        return replace(self, soft=SoftTargets(settings.temperature, settings.hard))
 
     def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
         """The logits of every character as the first or last of the answer, those of no answer, and the answer."""

@@ -227,7 +227,7 @@ class ChooseTask(UnsupervisedTask):
 
     name = "choose"
     head = "words"
-    takes_tuples = True  # a prompt with its own choices
+    either = True  # a prompt with its own choices
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return choose(model, inputs, **options)

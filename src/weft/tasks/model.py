@@ -185,7 +185,7 @@ class Model:
         """Each text alone through the network: its hidden states, or those of all layers, and the batch."""
         if self.opened.exported or self.opened.family.reads:
             raise UserError(f"{self.opened.family.name}: only an encoder or decoder of our own shows its inside")
-        task: Any = self.task_object if self.task_object.pair else TextTask("classify", "label", either=True)
+        task: Any = self.task_object if self.task_object.pair else TextTask("classify", either=True)
         framing = framing_for(self.opened)
         checked = [task.check_input(n, text) for n, text in enumerate([texts] if isinstance(texts, str) else texts, 1)]
         windows = task.encode(checked, tokenizer_of(self.opened), framing)

@@ -23,7 +23,7 @@ from weft.metrics.classification import EntityMetrics, TagMetrics
 from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import LOGITS, TAUGHT, Tags
 from weft.tasks.answers import Answer, Span, Spans
-from weft.tasks.base import Example, Normalization, Prediction, Task, TeacherArrays, TeacherRows, reordered
+from weft.tasks.base import Example, Normalization, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.classify import check_labels, number_of
 from weft.tasks.forward import InputWindows, head_outputs, tokenizer_of
 from weft.text.records import Record
@@ -177,9 +177,6 @@ class TagTask(Task):
     def with_texts(self, example: Example, texts: Sequence[str], words: Sequence[Any]) -> Example:
         return replace(example, texts=tuple(texts), target=Tagged(texts[0], tuple(words[0])))
 
-    def without_target(self, example: Example) -> Example:
-        return replace(example, target=replace(self.inputs(example), tags=None))
-
     def inputs(self, example: Example) -> Tagged:
         return example.target if example.target is not None else raw(example.texts[0])
 
@@ -312,12 +309,6 @@ class TagTask(Task):
 
     averages = True
 
-    def align(self, labels: Sequence[str]) -> TagTask:
-        return replace(self, labels=tuple(labels))
-
-    def reorder(self, prediction: Prediction, labels: Sequence[str]) -> Prediction:
-        return reordered(prediction, labels, self.labels)
-
     def key(self, prediction: Prediction) -> Hashable:
         tags = self.tags(prediction)
         return tags[0] if len(set(tags)) == 1 else tuple(tags)  # a model that calls every word the same is damaged
@@ -385,9 +376,6 @@ class TagTask(Task):
         target, prediction_ = (" ".join(f"{words[n]}/{which[n]}" for n in wrong) for which in (gold, tags))
         row = {"target": target, "prediction": prediction_, "where": example.where, "text": example.target.text}
         return float(len(wrong)), row
-
-    def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> TagTask:
-        return replace(self, soft=SoftTargets(settings.temperature, settings.hard))
 
     def same_outputs(self, other: Task) -> bool:
         return sorted(self.labels) == sorted(other.labels)  # in whatever order
