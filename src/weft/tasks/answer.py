@@ -25,7 +25,7 @@ from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import TAUGHT, Ends
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows
-from weft.tasks.forward import InputWindows, framing_for, head_outputs, stripped, tokenizer_of
+from weft.tasks.forward import InputWindows, framing_for, head_outputs, softmax, stripped, tokenizer_of
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces, special_tokens
@@ -237,8 +237,7 @@ class AnswerTask(Task):
             scores.append(candidates.nothing - self.threshold)
         if not scores:
             return np.zeros(0), 1.0
-        powers = np.exp((np.array(scores) - max(scores)) / self.temperature)
-        shares = powers / powers.sum()
+        shares = softmax((np.array(scores) - max(scores)) / self.temperature)
         return (shares[:-1], float(shares[-1])) if self.threshold is not None else (shares, 0.0)
 
     def confidence(self, candidates: Candidates) -> float:
@@ -463,8 +462,7 @@ def by_character(
 def side_probabilities(outputs: TeacherArrays, side: int, temperature: float) -> tuple[NDArray[np.float64], float]:
     """The probability of each place to be the first (or last) of an answer, and that of no answer."""
     scores = np.r_[outputs["nothing"][side], outputs[SIDES[side]]].astype(np.float64) / temperature
-    powers = np.exp(scores - scores.max())
-    shares = powers / powers.sum()
+    shares = softmax(scores)
     return shares[1:], float(shares[0])
 
 

@@ -92,6 +92,7 @@ class Task(ABC):
     language_model: ClassVar[bool] = False  # a student learns the next tokens of texts from it
     joint_teachers: ClassVar[bool] = False  # several teachers predict together: one is run, which knows the others
     embeds: ClassVar[bool] = False  # it asks a network for nothing but vectors of texts
+    gives_vectors: ClassVar[bool] = False  # a network exported for it gives vectors of texts too
     independent: ClassVar[bool] = True  # an answer depends on its own input alone
     comparable: ClassVar[bool] = True  # its models can be compared on rows
     empty_targets: ClassVar[bool] = False  # an empty cell is a target: no labels, no answer

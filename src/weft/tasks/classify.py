@@ -36,7 +36,7 @@ from weft.tasks.base import (
     stacked,
     teacher_prediction,
 )
-from weft.tasks.forward import InputWindows, pieces_in, tokenizer_of
+from weft.tasks.forward import InputWindows, pieces_in, softmax, tokenizer_of
 from weft.text.delimited import folded
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -233,8 +233,7 @@ class TextTask(Task):
 
     def probabilities(self, prediction: Prediction) -> NDArray[np.float64]:
         """Of every label."""
-        powers = np.exp(prediction.output - prediction.output.max())
-        return powers / powers.sum()
+        return softmax(prediction.output)
 
     def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task] = ()) -> Prediction:
         """The mean of the probabilities, as logits again."""
@@ -243,8 +242,7 @@ class TextTask(Task):
         return replace(predictions[0], output=logits)
 
     def key(self, prediction: Prediction) -> Hashable:
-        answer: Any = self.answer(prediction)
-        return answer.label
+        return self.answer(prediction).decision
 
     def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
         shift = np.abs(self.probabilities(prediction) - self.probabilities(reference))
@@ -347,10 +345,6 @@ class MultilabelTask(TextTask):
     def probabilities(self, prediction: Prediction) -> NDArray[np.float64]:
         return 1 / (1 + np.exp(-np.clip(prediction.output, -700, 700)))
 
-    def key(self, prediction: Prediction) -> Hashable:
-        answer: Any = self.answer(prediction)
-        return frozenset(answer.labels)
-
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         answer: Any = self.answer(prediction)
         return ", ".join(answer.labels) or "none"
@@ -386,7 +380,8 @@ class MultilabelTask(TextTask):
         return {"by_label": [row._asdict() for row in metrics.table()]}
 
     def loss(self, prediction: Prediction, example: Example) -> float | None:
-        if self.key(prediction) == frozenset(example.target):
+        answer: Any = self.answer(prediction)
+        if set(answer.labels) == set(example.target):
             return None
         gold = np.array([label in example.target for label in self.labels])
         return float(np.abs(self.probabilities(prediction) - gold).sum())

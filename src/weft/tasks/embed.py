@@ -195,8 +195,7 @@ def embed(model: LoadedModel, texts: Sequence[str], **options: Any) -> list[Vect
 class VectorTask(UnsupervisedTask):
     """A task that asks a network for nothing but vectors of texts."""
 
-    embeds = True
-    unbounded = True
+    embeds = gives_vectors = unbounded = True
 
     def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
         return [vector for some in Embedder(model).chunks(inputs) for vector in some.vectors.numpy()]

@@ -113,6 +113,7 @@ class FillTask(LikelihoodTask):
     name = "fill"
     metric_names = ("filled", "bits_per_gap")
     default_metric = "filled"
+    gives_vectors = True
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return fill(model, inputs, **options)

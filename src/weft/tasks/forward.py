@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -155,8 +155,7 @@ def through(
     return outputs
 
 
-@dataclass(frozen=True)
-class InputWindows:
+class InputWindows(NamedTuple):
     """Some inputs as windows of tokens: what one pass reads, and what decoding its outputs needs."""
 
     framing: Framing
@@ -177,6 +176,12 @@ def head_outputs(model: LoadedModel, windows: InputWindows, head: str, by_token:
     flat = [piece for pieces in windows.pieces for piece in pieces]
     logits = iter(through(model, windows.framing, flat, lambda h, b: network.logits(head, h, b.rows), by_token))
     return [[next(logits).numpy() for _ in pieces] for pieces in windows.pieces]
+
+
+def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Probabilities along the last dimension."""
+    powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
 
 
 def stripped(text: str, start: int, end: int) -> tuple[int, int]:
