@@ -30,6 +30,7 @@ from weft.tasks.classify import TextTask
 from weft.tasks.embed import Embedder
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples
 from weft.tasks.model import Model
+from weft.tasks.registry import task_for
 from weft.text.tfidf import MAX_TERMS, SparseRows, Tfidf
 from weft.text.windows import Framing
 from weft.training.run import Run
@@ -215,7 +216,7 @@ def judged_again(
     """A saved model on the held-out rows."""
     model.to(device)
     try:
-        return evaluate_examples(TextTask.from_model(model.opened, name), model.opened, framing, dataset.dev, tune=True)
+        return evaluate_examples(task_for(model.opened, name), model.opened, framing, dataset.dev, tune=True)
     finally:
         model.to("cpu")
 

@@ -56,7 +56,7 @@ from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, n
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe, task_recipe
 from weft.scratch import sweep
 from weft.tasks.base import Example, Task
-from weft.tasks.evaluate import EvaluationResult, evaluate_examples, evaluation_of
+from weft.tasks.evaluate import EvaluationResult, evaluate_examples
 from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class
@@ -347,7 +347,7 @@ class Selection:
             self.run.save_model(replace(model, card=task.to_card(model.card)), metrics)
         self.best = self.last
         if self.last is not None and self.name is not None:
-            evaluation_of(self.last, self.name, "held-out rows", self.data).save(self.run.evaluation)
+            self.last.evaluation("held-out rows", self.data).save(self.run.evaluation)
 
 
 EXAMPLES = 54_000  # that a small model from scratch sees: ten times the questions of TREC

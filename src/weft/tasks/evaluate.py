@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -60,20 +60,25 @@ class Evaluation:
 
     def values(self) -> dict[str, Any]:
         """As JSON has it."""
-        left_out = ("reading", "points")
-        fields = asdict(self)
-        return {name: value for name, value in fields.items() if name not in left_out and value not in ([], (), None)}
+        fields = {name: value for name, value in asdict(self).items() if value not in ([], (), None)}
+        return {name: value for name, value in fields.items() if name not in ("reading", "points")}
 
     def save(self, path: Path) -> None:
         """All of it as one JSON file, which `read` reads; what is not finite is null, and no text is endless."""
-        write_json(path, _storable(asdict(self)))
+
+        def storable(value: Any) -> Any:
+            if isinstance(value, str):
+                return bounded(value).encode("utf-8", "backslashreplace").decode("utf-8")
+            return None if isinstance(value, float) and not math.isfinite(value) else value
+
+        write_json(path, _each(asdict(self), storable))
 
     @classmethod
     def read(cls, path: Path) -> Evaluation:
         """What `save` wrote."""
         values = read_json(path, MAX_EVALUATION)
-        for name in ("scores", "points"):  # what was not finite is null
-            values[name] = _finite_or_nan(values.get(name, {} if name == "scores" else []))
+        for name, empty in (("scores", {}), ("points", [])):  # what was not finite is null
+            values[name] = _each(values.get(name, empty), lambda value: math.nan if value is None else value)
         evaluation = build(cls, values, str(path))
         tables = (evaluation.by_label, evaluation.by_length, evaluation.worst)
         whole = all(row.keys() >= rows[0].keys() for rows in tables for row in rows)
@@ -87,9 +92,8 @@ class Evaluation:
         """Title, header and rows of every table."""
         rows = [[name, *(f"{value:.4f}" for value in (s.value, s.low, s.high))] for name, s in self.scores.items()]
         tables = [("Scores", SCORES_HEADER, rows)]
-        for title, part in (("By label", self.by_label), ("By words of the source", self.by_length)):
-            if part:
-                tables.append((title, *cells(part)))
+        parts = (("By label", self.by_label), ("By words of the source", self.by_length))
+        tables += [(title, *cells(part)) for title, part in parts if part]
         if 2 <= len(self.labels) <= MATRIX and self.confusion:
             rows = [[name, *(f"{n:,}" for n in line)] for name, line in zip(self.labels, self.confusion, strict=True)]
             tables.append(("Right label by row, taken for by column", ["", *self.labels], rows))
@@ -110,24 +114,11 @@ class Evaluation:
         write_text(out, page(f"{self.task} on {self.data}", evaluation_parts(self)))
 
 
-def _finite_or_nan(value: Any) -> Any:
-    """Numbers as they were before they were stored."""
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A value as JSON has it, with every text and number in it changed."""
     if isinstance(value, dict):
-        return {name: _finite_or_nan(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_finite_or_nan(each) for each in value]
-    return math.nan if value is None else value
-
-
-def _storable(value: Any) -> Any:
-    """What JSON and UTF-8 can hold."""
-    if isinstance(value, dict):
-        return {name: _storable(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_storable(each) for each in value]
-    if isinstance(value, str):
-        return bounded(value).encode("utf-8", "backslashreplace").decode("utf-8")
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return {name: _each(item, change) for name, item in value.items()}
+    return [_each(item, change) for item in value] if isinstance(value, list | tuple) else change(value)
 
 
 def _short(text: str, most: int = 100) -> str:
@@ -173,6 +164,24 @@ class EvaluationResult:
     worst: list[dict[str, str]]
     reading: ReadCounts
 
+    def evaluation(self, data: str, hash: str, skipped: Skipped | None = None) -> Evaluation:
+        """The same with all that a page shows."""
+        reading, skipped = self.reading, skipped or Skipped()
+        return Evaluation(
+            task=self.task.name,
+            data=data,
+            hash=hash,
+            scores=self.scores,
+            worst=self.worst,
+            examples=reading.examples,
+            n_tokens=reading.tokens,
+            n_windows=reading.windows,
+            n_truncated=reading.truncated,
+            reading=str(reading) + (f"; {skipped}" if skipped.count else ""),
+            skipped=skipped.count + skipped.empty.count + skipped.unlabeled.count,
+            **{"by_label": [], "labels": (), "confusion": [], **self.task.tables(self.metrics)},
+        )
+
 
 def evaluate_examples(
     task: Task,
@@ -183,33 +192,26 @@ def evaluate_examples(
     progress: Callable[[int], None] = lambda more: None,
 ) -> EvaluationResult:
     """Evaluate a model; with `tune`, thresholds are first chosen on these same examples, which are then all held."""
-    reading, worst = ReadCounts(), WorstRows(10)
-    held: list[tuple[list[Prediction], list[Example]]] = []
-    metrics: Any = None
+    reading, worst, metrics = ReadCounts(), WorstRows(10), None
 
-    def add(predictions: list[Prediction], chunk: list[Example]) -> None:
-        nonlocal metrics
+    def predicted() -> Iterator[tuple[list[Prediction], list[Example]]]:
+        for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):
+            yield task.predict(model, framing, [task.inputs(example) for example in chunk]), chunk
+            progress(len(chunk))
+
+    pairs: Iterable[tuple[list[Prediction], list[Example]]] = predicted()
+    if tune and (held := list(pairs)):
+        pairs = held
+        task = task.tune([each for some, _ in held for each in some], [each for _, some in held for each in some])
+    for predictions, chunk in pairs:
         metrics = metrics or task.metrics()
         task.add(metrics, predictions, chunk)
         for prediction, example in zip(predictions, chunk, strict=True):
+            reading.add(prediction)
             if (mistake := task.mistake(prediction, example)) is not None:
                 worst.add(*mistake)
-
-    for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):
-        predictions = task.predict(model, framing, [task.inputs(example) for example in chunk])
-        progress(len(chunk))
-        for prediction in predictions:
-            reading.add(prediction)
-        if tune:
-            held.append((predictions, chunk))
-        else:
-            add(predictions, chunk)
-    if held:
-        task = task.tune([each for some, _ in held for each in some], [each for _, some in held for each in some])
-        for predictions, chunk in held:
-            add(predictions, chunk)
     if metrics is None:
-        raise UserError("there are no rows to judge by")
+        raise UserError("there are no rows to evaluate on")
     return EvaluationResult(task, metrics.result(), metrics, worst.rows(), reading)
 
 
@@ -231,7 +233,7 @@ def evaluate(
     """
     task: Any = task_for(opened, name)
     if not task.writes and (rows.get("source") or rows.get("target") or beam_size is not None or others):
-        raise UserError(f"a model for {name} does not write: it has no source and target, no beam and no company")
+        raise UserError(f"a model for {name} generates no text: source, target, beam_size and others do not apply")
     if task.writes:
         task = replace(task, beam_size=task.beam_size if beam_size is None else beam_size, others=tuple(others))
     files = table_for(task, opened.card.columns, data, rows)
@@ -252,34 +254,13 @@ def evaluate(
         task.check_format(example)
         return normalization(example)
 
-    with progress_of(progress)(f"judging on {where}", "examples") as count:
+    with progress_of(progress)(f"evaluating on {where}", "examples") as count:
         examples = task.merge_references(examples_of(files, needed, read, skipped))
         result = evaluate_examples(task, opened, framing, examples, progress=count)
     log_notes(skipped.without_bad().lines(), log)
     if note := normalization.note():
         log(f"weft: note: {where}: {note}")
-    return evaluation_of(result, task.name, where, files.hash(), skipped)
-
-
-def evaluation_of(
-    result: EvaluationResult, name: str, data: str, hash: str, skipped: Skipped | None = None
-) -> Evaluation:
-    """The metrics of a model with all that a page shows of them."""
-    reading, skipped = result.reading, skipped or Skipped()
-    return Evaluation(
-        task=name,
-        data=data,
-        hash=hash,
-        scores=result.scores,
-        worst=result.worst,
-        examples=reading.examples,
-        n_tokens=reading.tokens,
-        n_windows=reading.windows,
-        n_truncated=reading.truncated,
-        reading=str(reading) + (f"; {skipped}" if skipped.count else ""),
-        skipped=skipped.count + skipped.empty.count + skipped.unlabeled.count,
-        **{"by_label": [], "labels": (), "confusion": [], **result.task.tables(result.metrics)},
-    )
+    return result.evaluation(where, files.hash(), skipped)
 
 
 # ------------------------------------------------------------------------------------------------------------- pages

@@ -93,20 +93,16 @@ def inputs_in_call(model: Asked, given: Any, columns: Mapping[str, str] | None =
     if task.is_input(given):
         return [given], True
     if given is None or isinstance(given, bytes | bytearray | memoryview) or not isinstance(given, Iterable):
-        raise UserError(f"a model for {task.name} is asked about {task.expected}; not about {kind_of(given)}")
+        kind = type(given).__name__
+        if given is None or isinstance(given, bool | int | float | bytes):
+            kind = f"{kind} {shown(repr(given), 40)}" if isinstance(given, bytes) else repr(given)
+        raise UserError(f"a model for {task.name} is asked about {task.expected}; not about {kind}")
     several = list(given)
     if several and all(isinstance(item, Mapping) for item in several):
         return list(input_of_each(model, Table(several, columns or {}))), False
     for number, item in enumerate(several, 1):
         task.check_item(number, item)
     return several, False
-
-
-def kind_of(given: Any) -> str:
-    """What a user gave, in a few words."""
-    if given is None or isinstance(given, bool | int | float):
-        return repr(given)
-    return f"{type(given).__name__} {shown(repr(given), 40)}" if isinstance(given, bytes) else type(given).__name__
 
 
 # ------------------------------------------------------------------------------------------------------ rows of tables
@@ -124,7 +120,18 @@ class Row:
 def rows_of(model: Asked, table: Table, skipped: Skipped) -> Iterator[Row]:
     """Every row of a table; with `on_bad_row="keep"` one that cannot be read keeps its place, counted as skipped."""
     for record, columns in _with_columns(model, table, skipped):
-        row = _row(model, record, columns, table.on_bad_row == "stop")
+        row = Row({}, None, record.problem)
+        if record.problem is None:
+            try:
+                value = _input(model, record, columns)
+                named = zip(columns.values(), model.task_object.texts_of(value), strict=False)
+                empty = next((name for name, text in named if not text.strip()), None)
+                problem = None if empty is None else f"{record.where}: column {shown(empty)!r} is empty"
+                row = Row(record.values, value, problem)
+            except UserError as error:
+                if table.on_bad_row == "stop":
+                    raise
+                row = Row(record.values, None, str(error))
         if row.problem is not None:
             skipped.add(row.problem)
         yield row
@@ -151,21 +158,6 @@ def _with_columns(model: Asked, table: Table, skipped: Skipped) -> Iterator[tupl
             log_notes(Skipped(notes={note: None for note in skipped.notes if note not in noted}).lines(), to_logger)
             noted.update(skipped.notes)
         yield record, columns
-
-
-def _row(model: Asked, record: Record, columns: Mapping[str, str], stop: bool) -> Row:
-    """One row as its task takes it, or why it cannot."""
-    if record.problem is not None:
-        return Row({}, None, record.problem)
-    try:
-        value = _input(model, record, columns)
-    except UserError as error:
-        if stop:
-            raise
-        return Row(record.values, None, str(error))
-    texts = model.task_object.texts_of(value)
-    empty = next((name for name, text in zip(columns.values(), texts, strict=False) if not text.strip()), None)
-    return Row(record.values, value, None if empty is None else f"{record.where}: column {shown(empty)!r} is empty")
 
 
 def _input(model: Asked, record: Record, columns: Mapping[str, str]) -> Any:

@@ -1,14 +1,15 @@
-"""`weft suggest`: the likeliest next words of a text, with their chances, whatever the tokens of a model are.
+"""`weft suggest`: the likeliest next words of a text, with their probabilities, whatever the tokens of a model are.
 
-A word is a run of letters, digits and apostrophes; any other mark is a word of its own. The chance of a word is that of
-all ways to spell it in tokens, with any spaces before it, and of something that is no letter coming next.
+A word is a run of letters, digits and apostrophes; any other mark is a word of its own. The probability of a word is
+that of all ways to spell it in tokens, with any spaces before it, and of something that is no letter coming next.
 """
 
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -23,7 +24,6 @@ from weft.tasks.perplexity import beginning, tokenizer_of
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 
-WIDTH = 256  # beginnings of words that are followed at once
 LONGEST = 40  # tokens of a word, the spaces before it included
 Floats = NDArray[np.float64]
 
@@ -46,63 +46,53 @@ class Suggestions:
     n_tokens: int  # of the text that was read
     truncated: bool  # whether the text was longer than the model's context
     exact: bool  # no beginning was left aside that could have become a likelier word
-    aside: float  # the chance of all that was left aside: so much likelier a word may be at most
+    aside: float  # the probability of all that was left aside: so much likelier a word may be at most
 
 
 @torch.inference_mode()
 def suggest(
-    opened: LoadedModel | Model,
+    model: LoadedModel | Model,
     text: str,
     *,
     top: int = 10,
     tokens: bool = False,
     endings: bool = False,
-    width: int = WIDTH,
+    width: int = 256,
 ) -> Suggestions:
     """The likeliest next words of a text, or with `tokens` the likeliest next tokens.
 
-    The last word of the text is taken to be complete: chances are those of what comes after its end. With `endings` it
-    may also go on ("weave" with an r), unless a space at the end of the text says that it does not.
+    The last word of the text is taken to be complete: probabilities are those of what comes after its end. With
+    `endings` it may also go on ("weave" with an r), unless a space at the end of the text says that it does not.
     """
-    opened = opened.opened if isinstance(opened, Model) else opened
+    opened = model.opened if isinstance(model, Model) else model
     if not 1 <= top <= 1000:
         raise UserError(f"between 1 and 1000 suggestions can be made, not {top}")
-    tokenizer = tokenizer_of(opened)
-    plain = text.rstrip(" ")
-    closed = plain != text
-    before, _ = frame(tokenizer)
-    prompt = [*before, *tokenizer.ids([plain], specials=False)[0]] or beginning(tokenizer)
+    tokenizer, plain, context = tokenizer_of(opened), text.rstrip(" "), opened.config.context
+    prompt = [*frame(tokenizer)[0], *tokenizer.ids([plain], specials=False)[0]] or beginning(tokenizer)
     if not prompt:
         raise UserError("the text is empty, and this vocabulary has no token that begins one")
-    room = opened.config.context - (1 if tokens else min(LONGEST, opened.config.context // 2))
-    kept = prompt[-room:]
+    room = context - (1 if tokens else min(LONGEST, context // 2))
+    kept, closed = prompt[-room:], bool(plain) and plain != text
+    read: Any = {"n_tokens": len(prompt), "truncated": len(prompt) > room}
+    longest = min(LONGEST, context - len(kept))
     with evaluating(opened.network), unseen_in_words(opened):
-        if tokens:
-            return _tokens(opened, tokenizer, kept, top, len(prompt))
-        search = _Search(opened, kept, plain, closed and bool(plain), endings, top, width)
-    cut = len(prompt) > room
-    return Suggestions(
-        words=search.words(), n_tokens=len(prompt), truncated=cut, exact=search.exact, aside=search.aside
-    )
-
-
-def _tokens(opened: LoadedModel, tokenizer: Tokenizer, prompt: list[int], top: int, size: int) -> Suggestions:
-    scores, _ = opened.network.start(Ragged.of([prompt], opened.device))
-    chances = _chances(check_numbers(opened, scores))[0]
-    best = np.argsort(-chances, kind="stable")[:top].tolist()
-    texts = _Spelling.of(tokenizer).texts
+        logits, state = opened.network.start(Ragged.of([kept], opened.device), room=len(kept) + longest)
+        first = _probabilities(check_numbers(opened, logits))
+        if not tokens:
+            search = _Search(opened, kept, bool(plain) and inside(plain[-1]) and not closed, top, width)
+            search.follow(search.allowed(first, closed, endings), state, longest)
+            return Suggestions(words=search.words(), exact=search.exact, aside=search.aside, **read)
+    best, texts = np.argsort(-first[0], kind="stable")[:top].tolist(), _Spelling.of(tokenizer).texts
     words = tuple(
-        Suggestion(
-            text=texts[token] or tokenizer.token(token) or "", probability=float(chances[token]), tokens=(token,)
-        )
-        for token, chance in zip(best, chances[best].tolist(), strict=True)
+        Suggestion(text=texts[token] or tokenizer.token(token) or "", probability=probability, tokens=(token,))
+        for token, probability in zip(best, first[0, best].tolist(), strict=True)
     )
-    return Suggestions(words=words, n_tokens=size, truncated=size > len(prompt), exact=True, aside=0.0)
+    return Suggestions(words=words, exact=True, aside=0.0, **read)
 
 
-def _chances(scores: torch.Tensor) -> Floats:
-    """B V: probabilities of the next token."""
-    return scores.double().softmax(-1).cpu().numpy()
+def _probabilities(logits: torch.Tensor) -> Floats:
+    """B V: of the next token."""
+    return logits.double().softmax(-1).cpu().numpy()
 
 
 def inside(character: str) -> bool:
@@ -145,132 +135,113 @@ class _Spelling:
         )
 
 
-@dataclass
-class _Begun:
+class _Beginning(NamedTuple):
     """A beginning of a next word: its tokens so far, and how likely they are."""
 
     tokens: tuple[int, ...]
-    chance: float
+    probability: float
     text: str = ""  # all that it adds to the text
     joined: bool = False
-
-
-@dataclass
-class _Word:
-    """A word, as far as its spellings have been found."""
-
-    chance: float = 0.0
-    best: float = 0.0  # of its likeliest spelling
-    tokens: tuple[int, ...] = field(default=())
 
 
 class _Search:
     """Follows the likeliest beginnings of words token by token until each word ends."""
 
-    def __init__(
-        self, opened: LoadedModel, prompt: list[int], text: str, closed: bool, endings: bool, top: int, width: int
-    ) -> None:
-        self.network, self.device = opened.network, opened.device
-        tokenizer = tokenizer_of(opened)
-        self.tokenizer, self.spelling = tokenizer, _Spelling.of(tokenizer)
-        self.prompt, self.top, self.width = prompt, top, width
-        self.known = dict[tuple[str, bool], _Word]()
-        self.exact, self.aside = True, 0.0
-        self.after_word = bool(text) and inside(text[-1]) and not closed
-        self.longest = min(LONGEST, opened.config.context - len(prompt))
-        begun = Ragged.of([prompt], self.device)
-        scores, state = self.network.start(begun, room=len(prompt) + self.longest)
-        chances = _chances(check_numbers(opened, scores))
+    def __init__(self, model: LoadedModel, prompt: list[int], after_word: bool, top: int, width: int) -> None:
+        self.network, self.device, self.tokenizer = model.network, model.device, tokenizer_of(model)
+        self.spelling, self.prompt, self.after_word = _Spelling.of(self.tokenizer), prompt, after_word
+        self.top, self.width, self.exact, self.aside = top, width, True, 0.0
+        # By word, and whether it is joined to the last one: its probability, and that and the tokens of its best spelling.
+        self.known = dict[tuple[str, bool], tuple[float, float, tuple[int, ...]]]()
+
+    def allowed(self, first: Floats, closed: bool, endings: bool) -> Floats:
+        """The probabilities of the first token; a word that is complete does not go on."""
         spelling = self.spelling
-        if closed or (self.after_word and not endings):  # a word that is complete does not go on
-            chances[0] *= (spelling.spaced | spelling.ends) if closed else ~spelling.goes_on
-            if not chances[0].sum():
-                raise UserError("this model foresees no other word here: the last one would go on")
-            chances[0] /= chances[0].sum()
-        self._follow([_Begun((), 1.0)], chances, state)
+        if closed or (self.after_word and not endings):
+            first[0] *= (spelling.spaced | spelling.ends) if closed else ~spelling.goes_on
+            if not first[0].sum():
+                raise UserError("this model predicts no other word here: the last one would go on")
+            first[0] /= first[0].sum()
+        return first
 
     def words(self) -> tuple[Suggestion, ...]:
-        best = sorted(self.known.items(), key=lambda item: (-item[1].chance, item[0]))[: self.top]
+        best = sorted(self.known.items(), key=lambda item: (-item[1][0], item[0]))[: self.top]
         return tuple(
-            Suggestion(text=text, probability=word.chance, tokens=word.tokens, joined=joined)
-            for (text, joined), word in best
+            Suggestion(text=text, probability=probability, tokens=tokens, joined=joined)
+            for (text, joined), (probability, _, tokens) in best
         )
 
-    def _note(self, word: str, joined: bool, chance: float, tokens: tuple[int, ...]) -> None:
-        entry = self.known.setdefault((word, joined), _Word())
-        entry.chance += chance
-        if chance > entry.best:
-            entry.best, entry.tokens = chance, tokens
+    def _note(self, word: str, joined: bool, probability: float, tokens: tuple[int, ...]) -> None:
+        total, best, spelling = self.known.get((word, joined), (0.0, 0.0, ()))
+        best, spelling = (probability, tokens) if probability > best else (best, spelling)
+        self.known[word, joined] = total + probability, best, spelling
 
-    def _leave(self, chances: Floats) -> None:
+    def _leave(self, probabilities: Floats) -> None:
         """Beginnings that are not followed any further."""
-        self.aside += float(chances.sum())
-        self.exact &= bool(chances.max(initial=0.0) <= self._worst())
+        self.aside += float(probabilities.sum())
+        self.exact &= bool(probabilities.max(initial=0.0) <= self._worst())
 
     def _worst(self) -> float:
         """What a word needs to be among those asked for."""
-        chances = sorted((entry.chance for entry in self.known.values()), reverse=True)
-        return chances[self.top - 1] if len(chances) >= self.top else 0.0
+        totals = sorted((total for total, _, _ in self.known.values()), reverse=True)
+        return totals[self.top - 1] if len(totals) >= self.top else 0.0
 
-    def _follow(self, open_ones: list[_Begun], chances: Floats, state: object) -> None:
-        spelling = self.spelling
-        for depth in range(1, self.longest + 1):
-            grown = chances * np.array([begun.chance for begun in open_ones])[:, None]
-            for row, begun in enumerate(open_ones):
-                word = begun.text.lstrip()
-                if word:  # whatever begins with no letter ends it
-                    over = float(grown[row, ~spelling.goes_on].sum())
-                    self._note(self._spelled(begun, word), begun.joined, over, begun.tokens)
-                    grown[row, ~spelling.goes_on] = 0.0
-                else:
-                    token = int((grown[row] * spelling.ends).argmax())
-                    over = float(grown[row, spelling.ends].sum())
-                    if over:
-                        self._note("", False, over, (*begun.tokens, token))
-                    grown[row, spelling.ends] = 0.0
+    def follow(self, probabilities: Floats, state: Any, longest: int) -> None:
+        """From the probabilities of the first token (1 V) on, for at most so many tokens."""
+        spelling, beginnings = self.spelling, [_Beginning((), 1.0)]
+        for depth in range(1, longest + 1):
+            grown = probabilities * np.array([each.probability for each in beginnings])[:, None]
+            for row, each in enumerate(beginnings):
+                word = each.text.lstrip()
+                ended = ~spelling.goes_on if word else spelling.ends  # whatever begins with no letter ends a word
+                over = float(grown[row, ended].sum())
+                if word:
+                    self._note(self._spelled(each, word), each.joined, over, each.tokens)
+                elif over:
+                    self._note("", False, over, (*each.tokens, int((grown[row] * ended).argmax())))
+                grown[row, ended] = 0.0
             for row, token in zip(*np.nonzero(grown * spelling.whole > 1e-3 * self._worst()), strict=True):
-                begun = open_ones[row]
-                word, _ = first_word((begun.text + spelling.texts[token]).lstrip())  # it ends inside the token
-                tokens = (*begun.tokens, int(token))
-                self._note(word, self._joins(begun, int(token)), float(grown[row, token]), tokens)
+                each = beginnings[row]
+                word, _ = first_word((each.text + spelling.texts[token]).lstrip())  # it ends inside the token
+                self._note(word, self._joins(each, token), float(grown[row, token]), (*each.tokens, int(token)))
             few = grown * spelling.whole
             self._leave(few[few <= 1e-3 * self._worst()])
             grown[:, spelling.whole] = 0.0
-            kept = self._kept(open_ones, grown) if depth < self.longest else []
-            if not kept:
+            rows, beginnings = self._kept(beginnings, grown) if depth < longest else ([], [])
+            if not rows:
                 self._leave(grown)
                 return
-            state.pick(torch.tensor([row for row, _ in kept], device=self.device))  # type: ignore[attr-defined]
-            last = torch.tensor([begun.tokens[-1] for _, begun in kept], device=self.device)
-            chances = _chances(self.network.step(last, state))
-            open_ones = [begun for _, begun in kept]
+            state.pick(torch.tensor(rows, device=self.device))
+            last = torch.tensor([each.tokens[-1] for each in beginnings], device=self.device)
+            probabilities = _probabilities(self.network.step(last, state))
 
-    def _kept(self, open_ones: list[_Begun], grown: Floats) -> list[tuple[int, _Begun]]:
-        """The likeliest beginnings of one more token, with the rows that they come from; the others are left aside."""
+    def _kept(self, beginnings: list[_Beginning], grown: Floats) -> tuple[list[int], list[_Beginning]]:
+        """The likeliest beginnings of one more token, after the rows that they come from; the others are left aside."""
         flat = grown.ravel()
         # A beginning may still add to a word that is known, so those that nearly count are followed too.
         top = min(self.width, int((flat > 0.01 * self._worst()).sum()))
         best = np.argpartition(-flat, top - 1)[:top] if top else np.zeros(0, dtype=np.int64)
         best = best[np.argsort(-flat[best], kind="stable")]
-        chances = flat[best].tolist()
+        probabilities = flat[best].tolist()
         flat[best] = 0.0
         if len(best):
             self._leave(grown)
-        kept = list[tuple[int, _Begun]]()
-        for place, chance in zip(best.tolist(), chances, strict=True):
+        rows, kept = list[int](), list[_Beginning]()
+        for place, probability in zip(best.tolist(), probabilities, strict=True):
             row, token = divmod(place, grown.shape[1])
-            begun = open_ones[row]
-            text = begun.text + self.spelling.texts[token]
-            kept.append((row, _Begun((*begun.tokens, token), chance, text, self._joins(begun, token))))
-        return kept
+            each = beginnings[row]
+            text, joined = each.text + self.spelling.texts[token], self._joins(each, token)
+            rows.append(row)
+            kept.append(_Beginning((*each.tokens, token), probability, text, joined))
+        return rows, kept
 
-    def _joins(self, begun: _Begun, token: int) -> bool:
-        return begun.joined or (not begun.tokens and self.after_word and bool(self.spelling.goes_on[token]))
+    def _joins(self, each: _Beginning, token: int) -> bool:
+        return each.joined or (not each.tokens and self.after_word and bool(self.spelling.goes_on[token]))
 
-    def _spelled(self, begun: _Begun, word: str) -> str:
+    def _spelled(self, each: _Beginning, word: str) -> str:
         """A word in letters: those of several tokens together, where one of them is only a part of a letter."""
         if "\ufffd" not in word:
             return word
         tail = self.prompt[-4:]
-        whole = self.tokenizer.decode([*tail, *begun.tokens])
+        whole = self.tokenizer.decode([*tail, *each.tokens])
         return whole.removeprefix(self.tokenizer.decode(tail)).lstrip() or word
