@@ -22,8 +22,7 @@ from weft.errors import UserError, escaped, listed, refuse
 if TYPE_CHECKING:
     from weft.metrics.bootstrap import Score
     from weft.tasks.answers import Chosen
-    from weft.tasks.choose import Question
-    from weft.tasks.suggest import Suggestion, Suggestions
+    from weft.tasks.choose import Question, Suggestion, Suggestions
 
 
 DocumentKind = Annotated[
@@ -253,7 +252,7 @@ def _suggestions(
 ) -> tuple[dict[str, Suggestions | UserError], dict[str, str]]:
     """The suggestions of every language model, or its error, and the families; runs/* names all kinds of things."""
     with leaving_at_once():
-        from weft.tasks.suggest import suggest as next_words
+        from weft.tasks.choose import suggest as next_words
 
     results: dict[str, Suggestions | UserError] = {}
     families, others, mute = dict[str, str](), list[str](), list[str]()

@@ -22,17 +22,10 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, framing_of, left_out, pieces, special_tokens
 
 
-def check_finite(opened: LoadedModel, values: Tensor) -> Tensor:
-    """The logits, vectors or log-probabilities themselves, if none of them is NaN or infinite."""
-    if not bool(values.isfinite().all()):
-        raise NotFinite(opened.folder)
-    return values
-
-
-def check_numbers(opened: LoadedModel, values: Tensor) -> Tensor:
-    """As `check_finite`, for a model that may rule a token out: infinity is then an answer, and NaN is none."""
-    if bool(values.isnan().any()):
-        raise NotFinite(opened.folder)
+def check_finite(model: LoadedModel, values: Tensor, infinite: bool = False) -> Tensor:
+    """The values themselves, if none of them is NaN or infinite; `infinite`: a model may rule a token out."""
+    if not bool((~values.isnan() if infinite else values.isfinite()).all()):
+        raise NotFinite(model.folder)
     return values
 
 

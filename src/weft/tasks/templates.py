@@ -86,24 +86,15 @@ def example_of(given: str) -> tuple[str, str]:
 
 
 def prompt_of(
-    template: str | Template,
-    text: str,
-    *,
-    question: str | None = None,
-    context: str | None = None,
-    examples: Sequence[tuple[str, str]] = (),
+    template: str | Template, text: str, *, context: str | None = None, examples: Sequence[tuple[str, str]] = ()
 ) -> str:
-    """The prompt for a text: the head, each example with its answer on a line, then the text, open for its answer.
-
-    `text` is also the question where none is given by itself, so that `answer` takes questions as texts.
-    """
+    """The prompt for a text: the head, each example with its answer on a line, then the text, open for its answer."""
     chosen = template_of(template) if isinstance(template, str) else template
     fixed = {} if context is None else {"context": context}
 
-    def values(text: str, question: str | None) -> dict[str, str]:
-        return {**fixed, "text": text, "question": text if question is None else question}
+    def turn(text: str) -> str:
+        return filled(chosen.turn, {**fixed, "text": text, "question": text})
 
-    filled(chosen.turn, dict.fromkeys(PLACEHOLDERS, ""))  # a fault in the template is told before a missing value
+    filled(chosen.turn, dict.fromkeys(PLACEHOLDERS, ""))  # a fault in the template is named before a missing value
     head = filled(chosen.head, fixed) if chosen.head and context is not None else ""
-    shots = [f"{filled(chosen.turn, values(asked, None))} {answer}\n" for asked, answer in examples]
-    return head + "".join(shots) + filled(chosen.turn, values(text, question))
+    return head + "".join(f"{turn(asked)} {answer}\n" for asked, answer in examples) + turn(text)
