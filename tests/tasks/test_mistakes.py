@@ -109,11 +109,11 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     "a span of nothing": ("tag --data blank.jsonl", ["blank.jsonl line 7: span 3 to 5 holds no word"]),
     "an answer not there": (
         "answer --data absent.jsonl",
-        ["absent.jsonl line 7: the answer 'Paris' is not in its context 'Dan"],
+        ["absent.jsonl line 7: answer 'Paris' is not in its context 'Dan"],
     ),
     "an answer elsewhere": (
         "answer --data shifted.jsonl",
-        ["shifted.jsonl line 7: the answer '", "does not stand at 2: there stands '"],
+        ["shifted.jsonl line 7: answer '", "is not at 2: there is '"],
     ),
     "a start beyond all": (
         "answer --data infinite.jsonl",

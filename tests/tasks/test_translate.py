@@ -334,12 +334,10 @@ def test_models_classify_together(task: str, outputs: int, wordpiece: Tokenizer,
             assert answer.label == max(mean, key=mean.__getitem__)
     if labels:
         stranger = model_for(task, 3, wordpiece, ("a", "b", "d"))
-        with pytest.raises(
-            UserError, match="model 2 has the labels a, b, d, the first a, b, c: they cannot answer together"
-        ):
+        with pytest.raises(UserError, match="model 2 has the labels a, b, d, not a, b, c as the first"):
             models[0](texts, others=[stranger])
     tagger = model_for("tag", 2, wordpiece, ("O", "B-X"))
-    with pytest.raises(UserError, match="models for tag do not answer together"):
+    with pytest.raises(UserError, match="models for tag cannot answer together"):
         tagger("a text", others=[tagger])
 
 

@@ -74,11 +74,6 @@ class AnswerTask(Task):
     expected = "a tuple of a question and its context, a list of them, or a table with columns question and context"
 
     @classmethod
-    def from_recipe(cls, work: Any, data: Any) -> AnswerTask:
-        cls.check_recipe(work)
-        return cls()
-
-    @classmethod
     def fits(cls, family: Family) -> bool:
         return super().fits(family) and not family.speaks
 
@@ -133,9 +128,7 @@ class AnswerTask(Task):
         """Where an answer stands in its context: `lead` after where the file says, else where it first occurs."""
         if start is None or start == "":
             if (place := context.find(answer)) < 0:
-                raise UserError(
-                    f"{record.where}: the answer {shown(answer)!r} is not in its context {shown(context)!r}"
-                )
+                raise UserError(f"{record.where}: answer {shown(answer)!r} is not in its context {shown(context)!r}")
             return place
         try:
             stated = int(start) + lead
@@ -145,9 +138,7 @@ class AnswerTask(Task):
             if place >= 0 and context.startswith(answer, place):
                 return place
         there = context[stated : stated + len(answer)] if stated >= 0 else ""
-        raise UserError(
-            f"{record.where}: the answer {shown(answer)!r} does not stand at {stated}: there stands {shown(there)!r}"
-        )
+        raise UserError(f"{record.where}: answer {shown(answer)!r} is not at {stated}: there is {shown(there)!r}")
 
     def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> AnswerTask:
         if not any(example.target for example in examples):
@@ -202,10 +193,10 @@ class AnswerTask(Task):
         for number, (question, (_, text)) in enumerate(zip(questions, inputs, strict=True)):
             context = known[text]
             if len(question) > room // 2 and len(question) + len(context) > room:
+                name = where[number] if where else f"question {number + 1}"
+                limit = f"leaves too little room for its context in windows of {windows.length}"
                 raise UserError(
-                    f"{where[number] if where else f'question {number + 1}'}: a question of {len(question)} tokens "
-                    f"leaves too little room for its context in windows of {windows.length}; ask in fewer words, or "
-                    "give a greater length"
+                    f"{name}: a question of {len(question)} tokens {limit}; shorten it, or raise the length"
                 )
             encoded.pieces.append(pieces(windows, question, context.ids))
             encoded.lengths.append((len(question), len(context)))

@@ -16,7 +16,7 @@ from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import find_columns, loose_text, text_in
-from weft.errors import UserError, listed, refuse, shown
+from weft.errors import UserError, listed, shown
 from weft.metrics.bootstrap import Ratios
 from weft.objectives.base import SoftTargets
 from weft.progress import Log
@@ -78,6 +78,7 @@ class Task(ABC):
     name: str
     head: str = ""  # of the network; "": the task reads hidden states
     labels: tuple[str, ...] = ()
+    settings: ClassVar[tuple[str, ...]] = ()  # of the section [task] of a recipe, beside its name
     needs: ClassVar[str] = ""  # what a family must do beside having the head, for messages
     pair: bool = False  # it reads two texts at a time ...
     either: bool = False  # ... or one, or two as a tuple
@@ -116,18 +117,23 @@ class Task(ABC):
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> Task:
         """The task of the sections [task] and [data] of a recipe, before its rows are read."""
-        raise UserError(f"{work.name} is not learned from rows")
+        if not cls.supervised:
+            raise UserError(f"{work.name} is not learned from rows")
+        cls.check_recipe(work)
+        return cls()
 
     @classmethod
-    def check_recipe(cls, work: Any, *takes: str) -> None:
+    def check_recipe(cls, work: Any, *more: str) -> None:
         """Refuse a setting of the section [task] that does not apply to this task."""
         given = {
-            "class_weights = balanced": work.class_weights == "balanced" and "class_weights" not in takes,
-            "words": work.words and "words" not in takes,
-            "labels": work.labels and "labels" not in takes,
-            "prefix": work.prefix is not None and "prefix" not in takes,
+            "class_weights = balanced": work.class_weights == "balanced" and "class_weights",
+            "words": work.words and "words",
+            "labels": work.labels and "labels",
+            "prefix": work.prefix is not None and "prefix",
         }
-        refuse(*((wrong, f"{setting} does not apply to {work.name}") for setting, wrong in given.items()))
+        for setting, name in given.items():
+            if name and name not in (*cls.settings, *more):
+                raise UserError(f"{setting} does not apply to {work.name}")
 
     @classmethod
     @abstractmethod
@@ -204,10 +210,7 @@ class Task(ABC):
 
     def _check_tuple(self, value: Any, where: str) -> None:
         if isinstance(value, tuple) and not (self.pair or self.either):
-            raise UserError(
-                f"{where}a tuple is a pair of texts, and a model for {self.name} reads one text at a time: "
-                "give several as a list"
-            )
+            raise UserError(f"{where}a model for {self.name} reads one text at a time, not a tuple: give a list")
 
     def check_input(self, number: int, value: Any) -> Any:
         """The `number`-th input of a call as the task takes it."""
@@ -369,9 +372,7 @@ class Task(ABC):
         """An answer to each input; `others`: models of the same labels, whose predictions are combined with it."""
         checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
         if others and not self.combines:
-            raise UserError(
-                f"models for {self.name} do not answer together; those that classify, and those that write, do"
-            )
+            raise UserError(f"models for {self.name} cannot answer together; those that classify or generate can")
         parts: list[tuple[Task, LoadedModel]] = [(self, model)]
         parts += [(self._same(other, number), other) for number, other in enumerate(others, 2)]
         answers = []
@@ -389,9 +390,7 @@ class Task(ABC):
         task = self.from_model(other, self.name)
         if task.labels != self.labels or task.outputs != self.outputs:
             ours, theirs = (", ".join(each.labels) or "values" for each in (self, task))
-            raise UserError(
-                f"model {number} has the labels {shown(theirs)}, the first {shown(ours)}: they cannot answer together"
-            )
+            raise UserError(f"model {number} has the labels {shown(theirs)}, not {shown(ours)} as the first")
         return task
 
     def stream(self, model: LoadedModel, input: Any, **options: Any) -> Any:
@@ -518,7 +517,7 @@ class Task(ABC):
 
     def same_outputs(self, other: Task) -> bool:
         """Whether the outputs of another teacher mean the same, so that they can be averaged."""
-        return self.labels == other.labels
+        return (type(self), self.labels) == (type(other), other.labels)
 
     @property
     def teacher_settings(self) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from weft.data.columns import NAMES, file_of, is_one, number_in, word_in, words_
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.data.tables import FEW
-from weft.errors import UserError, did_you_mean, listed, shown
+from weft.errors import UserError, listed, one_of, shown
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
 from weft.metrics.regression import RegressionMetrics
 from weft.objectives.base import SoftTargets
@@ -58,11 +58,7 @@ def alike_note(labels: Sequence[str]) -> str | None:
 
 def number_of(label: str, labels: Mapping[str, int], where: str) -> int:
     """The number of a label; one that is not there is named with the nearest that is."""
-    if label not in labels:
-        raise UserError(
-            f"{where}: label {shown(label)!r} is not one of {listed(labels, 12)}{did_you_mean(label, labels)}"
-        )
-    return labels[label]
+    return labels[label if label in labels else one_of(label, labels, f"{where}: label")]
 
 
 def check_labels(counts: Counter[str], labels: Sequence[str], where: str) -> None:
@@ -75,8 +71,7 @@ def check_labels(counts: Counter[str], labels: Sequence[str], where: str) -> Non
     if counts.total() >= 20 and len(counts) > 0.8 * counts.total():
         raise UserError(
             f"{where}: {len(counts):,} different labels for {counts.total():,} rows, such as "
-            f"{shown(next(iter(counts)))!r}: they look like ids; name the column of labels: "
-            "--column label=NAME; for numbers: --task regress"
+            f"{shown(next(iter(counts)))!r}: they look like ids; give --column label=NAME; for numbers: --task regress"
         )
     if len(labels) < 2 and len(counts) < 2:
         only = f"every row has the label {shown(labels[0])!r}" if labels else "no row has a label"
@@ -101,7 +96,7 @@ class TextTask(Task):
     kind: ClassVar[Literal["label", "labels", "value"]] = (
         "label"  # what its targets are: the name of their column, and of the field of an answer
     )
-    settings: ClassVar[tuple[str, ...]] = ("class_weights", "labels", "words")  # of the section [task]
+    settings: ClassVar[tuple[str, ...]] = ("class_weights", "labels", "words")
     head = "classify"
     linear_baseline = True
     overlap = 0.125
@@ -112,7 +107,7 @@ class TextTask(Task):
 
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> TextTask:
-        cls.check_recipe(work, *cls.settings)
+        cls.check_recipe(work)
         return cls(work.name, work.name == "pair", balanced=work.class_weights == "balanced", words=work.words)
 
     @classmethod
@@ -162,13 +157,16 @@ class TextTask(Task):
         return replace(self, labels=tuple(names))
 
     def labels_of(self, example: Example) -> tuple[str, ...]:
-        return (example.target,)
+        return {"label": (example.target,), "labels": example.target, "value": ()}[self.kind]
 
     def label_note(self) -> str | None:
         return alike_note(self.labels)
 
     def groups(self, examples: Sequence[Example]) -> list[Any]:
-        return [example.target for example in examples]
+        """Their labels; the rarest of several: whole sets are often all different, and none would give a row."""
+        every = [self.labels_of(example) for example in examples]
+        counts = Counter(label for labels in every for label in labels)
+        return [min(labels, key=lambda label: (counts[label], label), default="") for labels in every]
 
     def check_targets(self, examples: Sequence[Example]) -> None:
         self.targets(examples)
@@ -279,9 +277,6 @@ class TextTask(Task):
             return None
         return -math.log(max(self.scores(prediction)[example.target], 1e-300))
 
-    def same_outputs(self, other: Any) -> bool:
-        return (self.labels, self.kind) == (other.labels, other.kind)
-
     def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
         answer = self.answer(teacher_prediction(outputs))
         return replace(example, target=vars(answer)[self.kind])
@@ -316,18 +311,10 @@ class MultilabelTask(TextTask):
         labels = tuple(name for name in self.indicators if is_one(record, name))
         return replace(self.read_input(record, columns), target=labels)
 
-    def labels_of(self, example: Example) -> tuple[str, ...]:
-        return example.target
-
     def column_note(self, names: Sequence[str]) -> str | None:
         if not self.indicators or "labels" in names:
             return None
         return f"the columns {listed(self.indicators, 12)} of 0 and 1 are taken for the labels"
-
-    def groups(self, examples: Sequence[Example]) -> list[Any]:
-        """By the rarest of its labels: whole sets of labels are often all different, and none would give a row."""
-        counts = Counter(label for example in examples for label in example.target)
-        return [min(example.target, key=lambda label: (counts[label], label), default="") for example in examples]
 
     def targets(self, examples: Sequence[Example]) -> NDArray[Any]:
         numbers = {label: number for number, label in enumerate(self.labels)}
@@ -417,12 +404,6 @@ class ValueTask(TextTask):
             where = file_of(examples[0].where)
             raise UserError(f"{where}: every row has the value {values[0]:g}: there is nothing to learn")
         return replace(self, center=float(values.mean()), spread=float(values.std()))
-
-    def labels_of(self, example: Example) -> tuple[str, ...]:
-        return ()
-
-    def groups(self, examples: Sequence[Example]) -> list[Any]:
-        return ["" for _ in examples]
 
     def targets(self, examples: Sequence[Example]) -> NDArray[Any]:
         values = np.array([example.target for example in examples], dtype=np.float64)

@@ -180,9 +180,7 @@ def fill_gaps(model: LoadedModel, texts: Sequence[str]) -> list[Words]:
         ids = encoding.ids
         places = [token for token in ids if token in sentinels]
         if not places or places != sentinels[: len(places)]:
-            raise UserError(
-                f"{shown(text)!r}: mark the gaps with {sentinel(0)}, {sentinel(1)} and so on, in this order"
-            )
+            raise UserError(f"{shown(text)!r}: mark the gaps with {sentinel(0)}, {sentinel(1)} and so on, in order")
         # Without the space that a vocabulary of pieces puts before whatever follows a gap: none was learned.
         read = [ids[at] for at in range(len(ids)) if ids[at] != blank or not at or ids[at - 1] not in sentinels]
         views.append(_gap_views(number, read, sentinels, end, model.config.context))
@@ -289,9 +287,8 @@ def follows(model: LoadedModel, pairs: Sequence[tuple[str, str]]) -> list[Follow
             border = len(before) + kept + len(between)
             segments += [0] * border + [1] * (len(rows[-1]) - border)
         ragged = Ragged.of(rows, device)
-        hidden = model.network(
-            ragged.tokens, ragged.rows, torch.tensor(segments, device=device) if config.segments > 1 else None
-        )
+        marks = torch.tensor(segments, device=device) if config.segments > 1 else None
+        hidden = model.network(ragged.tokens, ragged.rows, marks)
         logits = check_finite(model, model.network.logits("next", hidden, ragged.rows).float())
         for tokens, likely in zip(batch, logits.softmax(-1)[:, 0].tolist(), strict=True):
             count = sum(map(len, tokens))

@@ -32,11 +32,10 @@ from weft.progress import ProgressChoice, progress_of, silent
 from weft.tasks.answers import Answer
 from weft.tasks.base import Prediction, Task
 from weft.tasks.classify import TextTask
-from weft.tasks.evaluate import Evaluation, evaluate
+from weft.tasks.evaluate import Evaluation, Row, evaluate, inputs_in_call, rows_of
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.generation import Stream
 from weft.tasks.registry import task_class, task_for
-from weft.tasks.rows import Row, inputs_in_call, rows_of
 from weft.text.paths import digest_of
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.published import load_tokenizer
@@ -221,9 +220,7 @@ class Model:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a model folder, which transformers opens too; the folder must be new or empty."""
         if self.opened.exported:
-            raise UserError(
-                f"a model for {self.card.backend} has no weights of our own to save or train: copy its folder"
-            )
+            raise UserError(f"a model for {self.card.backend} has no weights of our own to save: copy its folder")
         save_folder(Path(folder), replace(self.opened, card=replace(self.card, weft=VERSION)))
 
     def to(self, device: str | torch.device) -> Model:

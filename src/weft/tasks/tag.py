@@ -97,6 +97,7 @@ class TagTask(Task):
 
     name = "tag"
     head = "tag"
+    settings = ("labels",)
     by_token = True
     overlap = 0.25
     averages = True
@@ -104,11 +105,6 @@ class TagTask(Task):
     @cached_property
     def scheme(self) -> Scheme:
         return scheme_of(self.labels)
-
-    @classmethod
-    def from_recipe(cls, work: Any, data: Any) -> TagTask:
-        cls.check_recipe(work, "labels")
-        return cls()
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> TagTask:
@@ -195,9 +191,8 @@ class TagTask(Task):
 
     def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> TagTask:
         counts = Counter(tag for example in examples for tag in example.target.tags)
-        names = tuple(labels) or tuple(
-            sorted(counts, key=lambda tag: (tag != "O", tag[2:] if tag[1:2] == "-" else tag, tag))
-        )
+        usual = sorted(counts, key=lambda tag: (tag != "O", tag[2:] if tag[1:2] == "-" else tag, tag))
+        names = tuple(labels or usual)
         check_labels(counts, names, file_of(examples[0].where))
         return replace(self, labels=names)
 
