@@ -191,7 +191,7 @@ def test_mistakes(mistake: str, files: Path, capsys: pytest.CaptureFixture[str])
 
 def test_bad_rows_are_passed_over_and_counted(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for task, data, line in (
-        ("answer", "absent.jsonl", "absent.jsonl line 7: the answer 'Paris'"),
+        ("answer", "absent.jsonl", "absent.jsonl line 7: answer 'Paris'"),
         ("tag", "over.jsonl", "over.jsonl line 7: two spans"),
         ("classify", "lacking.jsonl", "lacking.jsonl line 7: no column 'label'"),
     ):

@@ -20,15 +20,17 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.tasks import perplexity as module
-from weft.tasks.choose import Question, choose, judge
-from weft.tasks.perplexity import perplexity, read_documents
-from weft.tasks.templates import (
+from weft.tasks.choose import (
     TEMPLATES,
+    Question,
+    choose,
     example_of,
     filled,
     first_line,
+    judge,
     prompt_of,
 )
+from weft.tasks.perplexity import perplexity, read_documents
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 

@@ -66,7 +66,7 @@ def generate(
     model = load_model(folder, "complete", **runtime)
     chosen = None
     if template is not None:
-        from weft.tasks.templates import example_of, prompt_of, template_of
+        from weft.tasks.choose import example_of, prompt_of, template_of
 
         chosen, shots = template_of(template), [example_of(text) for text in example or []]
         given = [prompt_of(chosen, text, context=context, examples=shots) for text in given]

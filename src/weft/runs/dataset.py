@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,7 @@ def gather(recipe: TaskRecipe, control: Control) -> tuple[Task, Dataset[Example]
     check_rows(len(examples), where)
     hashes = {"data": table.hash()}
     normalization = task.normalization(examples, recipe.task.labels)
+    dev_normalization = deepcopy(normalization)  # which counts what it changes in one file
     examples = normalized(examples, normalization, where, control.log)
     examples = task.select(examples, lambda note: control.note(f"{where}: {note}"))
     check_rows(len(examples), where)
@@ -124,7 +126,7 @@ def gather(recipe: TaskRecipe, control: Control) -> tuple[Task, Dataset[Example]
     if data.dev or data.dev_source or data.dev_target:
         dev_table = table_of(data, dev=True)
         _, dev = read_examples(task, dev_table, Skipped(), control)
-        dev = normalized(dev, normalization.renewed(), dev_table.name, control.log)
+        dev = normalized(dev, dev_normalization, dev_table.name, control.log)
     task = task.fit_labels(examples, recipe.task.labels)
     if note := task.label_note():
         control.note(f"{where}: {note}")

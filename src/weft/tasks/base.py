@@ -67,10 +67,6 @@ class Normalization:
         """What was rewritten."""
         return None
 
-    def renewed(self) -> Normalization:
-        """The same for another file."""
-        return self
-
 
 class Task(ABC):
     """What a model is for: rows of data in, typed answers out; learned, scored, compared and taught through this."""
@@ -374,24 +370,21 @@ class Task(ABC):
         if others and not self.combines:
             raise UserError(f"models for {self.name} cannot answer together; those that classify or generate can")
         parts: list[tuple[Task, LoadedModel]] = [(self, model)]
-        parts += [(self._same(other, number), other) for number, other in enumerate(others, 2)]
+        for number, other in enumerate(others, 2):
+            if self.head not in other.heads or other.card.task not in (None, self.name):
+                made = other.card.task or other.family.task
+                raise UserError(f"model {number} is made for {made}, the first for {self.name}")
+            task = self.from_model(other, self.name)
+            if task.labels != self.labels or task.outputs != self.outputs:
+                ours, theirs = (", ".join(each.labels) or "values" for each in (self, task))
+                raise UserError(f"model {number} has the labels {shown(theirs)}, not {shown(ours)} as the first")
+            parts.append((task, other))
         answers = []
         for some in chunked(checked, self.size):
             predictions = [task.predict(each, framing_for(each), some) for task, each in parts]
             for input, *same in zip(some, *predictions, strict=True):
                 answers.append(self.answer(self.mean_prediction(same) if others else same[0], input, **options))
         return answers
-
-    def _same(self, other: LoadedModel, number: int) -> Task:
-        """The task of a further model, which must have the same labels."""
-        if self.head not in other.heads or other.card.task not in (None, self.name):
-            made = other.card.task or other.family.task
-            raise UserError(f"model {number} is made for {made}, the first for {self.name}")
-        task = self.from_model(other, self.name)
-        if task.labels != self.labels or task.outputs != self.outputs:
-            ours, theirs = (", ".join(each.labels) or "values" for each in (self, task))
-            raise UserError(f"model {number} has the labels {shown(theirs)}, not {shown(ours)} as the first")
-        return task
 
     def stream(self, model: LoadedModel, input: Any, **options: Any) -> Any:
         """The answer to one input, piece by piece."""

@@ -1,12 +1,13 @@
-"""What follows a prompt by a language model: the best of several continuations, or the likeliest next words."""
+"""What follows a prompt by a language model: the best of several continuations, the likeliest next words, templates."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import islice
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 
 from weft.budget import BUDGET
 from weft.checkpoint.folder import LoadedModel
-from weft.errors import UserError, one_of, shown
+from weft.errors import UserError, did_you_mean, listed, one_of, shown
 from weft.metrics.bootstrap import Bootstrap, Score, share
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Chosen, Continuation
@@ -27,11 +28,14 @@ from weft.tasks.model import Model
 from weft.tasks.perplexity import Reading, beginning, surprises, tokenizer_of
 from weft.text.paths import Patterns
 from weft.text.records import read_records
+from weft.text.sentences import lead
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 
 NORMALIZE = ("none", "token", "byte", "prior")
 PRIOR = "Answer:"  # a prompt that asks nothing
+PLACEHOLDERS = ("text", "question", "context")  # of a template
+PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 QUESTIONS = 64  # that are answered together
 LONGEST = 40  # tokens of a word, the spaces before it included
 Floats = NDArray[np.float64]
@@ -42,7 +46,7 @@ class _Line(NamedTuple):
 
     reading: Reading
     n_tokens: int  # of the prompt, also those that did not fit
-    cut: bool
+    truncated: bool
     crossing: bool
 
 
@@ -114,7 +118,7 @@ def _chosen(
         number=options[0].number,
         options=tuple(options),
         n_tokens=max(line.n_tokens for line, _ in scored),
-        truncated=any(line.cut for line, _ in scored),
+        truncated=any(line.truncated for line, _ in scored),
     )
 
 
@@ -453,3 +457,94 @@ class _Search:
         tail = self.prompt[-4:]
         whole = self.tokenizer.decode([*tail, *each.tokens])
         return whole.removeprefix(self.tokenizer.decode(tail)).lstrip() or word
+
+
+# -------------------------------------------------------------------------------------------------------- templates
+#
+# Prompts that make a language model translate, summarize and answer without training (Radford et al., 2019).
+
+
+def first_line(text: str) -> str:
+    """The first line of what a model wrote that is not blank."""
+    return next((line.strip() for line in text.split("\n") if line.strip()), "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Template:
+    """How a task is put to a language model.
+
+    `head` comes once (left out where its placeholders have no value); `turn` comes for each example, followed by its
+    answer, and last for the text itself. `decoding` is how the paper drew from the model (options of `complete`), and
+    `finish` what it kept of the output.
+    """
+
+    turn: str
+    head: str = ""
+    decoding: Mapping[str, Any] = field(default_factory=dict)
+    finish: Callable[[str], str] = str.strip
+
+
+TEMPLATES = {
+    "translate": Template(
+        turn="{text} =", decoding={"stop": ("\n",), "max_tokens": 100}, finish=lambda text: lead(text, 1)
+    ),
+    "summarize": Template(turn="{text}\nTL;DR:", decoding={"top_k": 2, "max_tokens": 100}, finish=lead),
+    "answer": Template(
+        head="{context}\n", turn="Q: {question}\nA:", decoding={"stop": ("\n",), "max_tokens": 50}, finish=first_line
+    ),
+}
+
+
+def filled(template: str, values: Mapping[str, str]) -> str:
+    """A template with its placeholders filled, once each: braces in the values stay; {{ and }} stand for braces."""
+
+    def part(match: re.Match[str]) -> str:
+        name = match[1]
+        if match[0] in ("{{", "}}"):
+            return match[0][0]
+        if name is None:
+            raise UserError(f"template {shown(template)!r}: a single {match[0]!r}; write {match[0] * 2} for a brace")
+        if name not in PLACEHOLDERS:
+            known = listed(f"{{{known}}}" for known in PLACEHOLDERS)
+            raise UserError(
+                f"template {shown(template)!r}: unknown placeholder {{{shown(name)}}}; known are {known}"
+                f"{did_you_mean(name, PLACEHOLDERS)}"
+            )
+        if name not in values:
+            raise UserError(f"template {shown(template)!r} needs a {name}")
+        return values[name]
+
+    return PART.sub(part, template)
+
+
+def template_of(name: str) -> Template:
+    """A template by its name, or a user's own: any text with a placeholder in it."""
+    if name in TEMPLATES:
+        return TEMPLATES[name]
+    if "{" not in name:
+        choices = f"{listed(TEMPLATES)}, nor does it hold {{text}}"
+        raise UserError(f"template {shown(name)!r} is not one of {choices}{did_you_mean(name, TEMPLATES)}")
+    return Template(turn=name)
+
+
+def example_of(given: str) -> tuple[str, str]:
+    """An example written as `text=>answer`."""
+    text, arrow, answer = given.partition("=>")
+    if not arrow or not text.strip() or not answer.strip():
+        raise UserError(f"example {shown(given)!r}: write it as 'text=>answer'")
+    return text.strip(), answer.strip()
+
+
+def prompt_of(
+    template: str | Template, text: str, *, context: str | None = None, examples: Sequence[tuple[str, str]] = ()
+) -> str:
+    """The prompt for a text: the head, each example with its answer on a line, then the text, open for its answer."""
+    chosen = template_of(template) if isinstance(template, str) else template
+    fixed = {} if context is None else {"context": context}
+
+    def turn(text: str) -> str:
+        return filled(chosen.turn, {**fixed, "text": text, "question": text})
+
+    filled(chosen.turn, dict.fromkeys(PLACEHOLDERS, ""))  # a fault in the template is named before a missing value
+    head = filled(chosen.head, fixed) if chosen.head and context is not None else ""
+    return head + "".join(f"{turn(asked)} {answer}\n" for asked, answer in examples) + turn(text)

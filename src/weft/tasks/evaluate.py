@@ -160,10 +160,9 @@ def table_of(data: Any, options: RowOptions) -> Table:
 def table_for(
     task: Task, card_columns: Mapping[str, str], data: Any, options: RowOptions, targets: bool = True
 ) -> Table:
-    """The rows of `data`, or of the source and target files among the options.
+    """The rows of `data`, or of the source and target files; `targets`: sources alone are not enough.
 
-    `card_columns` are the names of columns in the training data, which count where this data has them too. `targets`:
-    they are needed, so lines of sources alone will not do.
+    `card_columns` are the names of columns in the training data, which count where this data has them too.
     """
     sources, target_files = named(options.get("source")), named(options.get("target"))
     if bool(sources or target_files) == (data is not None):
@@ -195,25 +194,27 @@ class Asked(Protocol):
 def inputs_in_call(model: Asked, given: Any, columns: Mapping[str, str] | None = None) -> tuple[list[Any], bool]:
     """The inputs of one call, and whether it is one input rather than several."""
     task, given = model.task_object, unboxed(given)
+    rows, one = given, False
     if isinstance(given, Mapping):
         cells = all(value is None or isinstance(value, str | bool | int | float) for value in given.values())
         one = cells or task.is_row(given)  # rather than columns
-        return list(input_of_each(model, Table([given] if one else given, columns or {}))), one
-    if is_frame(given):
-        return list(input_of_each(model, Table(given, columns or {}))), False
-    if task.is_input(given):
-        return [given], True
-    if given is None or isinstance(given, bytes | bytearray | memoryview) or not isinstance(given, Iterable):
-        kind = type(given).__name__
-        if given is None or isinstance(given, bool | int | float | bytes):
-            kind = f"{kind} {shown(repr(given), 40)}" if isinstance(given, bytes) else repr(given)
-        raise UserError(f"a model for {task.name} is asked about {task.expected}; not about {kind}")
-    several = list(given)
-    if several and all(isinstance(item, Mapping) for item in several):
-        return list(input_of_each(model, Table(several, columns or {}))), False
-    for number, item in enumerate(several, 1):
-        task.check_item(number, item)
-    return several, False
+        rows = [given] if one else given
+    elif not is_frame(given):
+        if task.is_input(given):
+            return [given], True
+        if given is None or isinstance(given, bytes | bytearray | memoryview) or not isinstance(given, Iterable):
+            kind = type(given).__name__
+            if given is None or isinstance(given, bool | int | float | bytes):
+                kind = f"{kind} {shown(repr(given), 40)}" if isinstance(given, bytes) else repr(given)
+            raise UserError(f"a model for {task.name} is asked about {task.expected}; not about {kind}")
+        rows = list(given)
+        if not rows or not all(isinstance(item, Mapping) for item in rows):
+            for number, item in enumerate(rows, 1):
+                task.check_item(number, item)
+            return rows, False
+    # An empty cell is asked about like an empty line of standard input.
+    records = _with_columns(model, Table(rows, columns or {}), Skipped())
+    return [_input(model, record, names) for record, names in records], one
 
 
 # ------------------------------------------------------------------------------------------------------ rows of tables
@@ -246,11 +247,6 @@ def rows_of(model: Asked, table: Table, skipped: Skipped) -> Iterator[Row]:
         if row.problem is not None:
             skipped.add(row.problem)
         yield row
-
-
-def input_of_each(model: Asked, table: Table) -> Iterator[Any]:
-    """One input for each row; an empty cell is asked about like an empty line of standard input."""
-    return (_input(model, record, columns) for record, columns in _with_columns(model, table, Skipped()))
 
 
 def _with_columns(model: Asked, table: Table, skipped: Skipped) -> Iterator[tuple[Record, dict[str, str]]]:

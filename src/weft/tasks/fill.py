@@ -32,7 +32,7 @@ HIDDEN = 0.15  # of the tokens of a text, where models are compared
 @torch.inference_mode()
 def fill(model: LoadedModel, texts: Sequence[str], *, top: int = 5) -> list[Words]:
     """The likeliest words for each mask, a long text being seen around it; a T5 gives one filling, of any length."""
-    if model.family.sentinels and "words" in model.heads and model.tokenizer is not None:
+    if model.family.sentinels and "words" in model.heads:
         return fill_gaps(model, texts)
     tokenizer, mask = filler(model)
     if not 1 <= top <= model.config.vocabulary:

@@ -63,9 +63,6 @@ class TagNormalization(Normalization):
     def note(self) -> str | None:
         return self.normalizer.note()
 
-    def renewed(self) -> TagNormalization:
-        return TagNormalization(TagNormalizer(self.normalizer.scheme, self.normalizer.bilou))
-
 
 def words_of(record: Record, column: str) -> list[str]:
     """Words or tags: a list, or a text with spaces between them."""
