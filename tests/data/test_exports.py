@@ -11,7 +11,7 @@ import pytest
 from weft.data.columns import find_columns, paired_columns
 from weft.data.tables import Table, examples_of
 from weft.errors import UserError
-from weft.tasks.classify import MultilabelTask, TextTask, ValueTask, alike_note
+from weft.tasks.classify import MultilabelTask, TextTask, ValueTask
 from weft.tasks.tag import TagTask
 from weft.text.records import Record, read_records
 from weft.text.row_problems import Skipped
@@ -101,8 +101,8 @@ def test_several_labels_as_columns_of_0_and_1_or_in_a_cell() -> None:
 
 
 def test_labels_that_look_alike_are_told() -> None:
-    assert alike_note(["ham", "spam"]) is None
-    assert "'Spam', 'spam'" in str(alike_note(["Spam", "ham", "spam"]))
+    assert TextTask(labels=("ham", "spam")).label_note() is None
+    assert "'Spam', 'spam'" in str(TextTask(labels=("Spam", "ham", "spam")).label_note())
 
 
 SPAN = {"start": 4, "end": 9, "label": "LOC"}

@@ -24,10 +24,10 @@ from weft.tasks.choose import (
     TEMPLATES,
     Question,
     choose,
+    evaluate_choices,
     example_of,
     filled,
     first_line,
-    judge,
     prompt_of,
 )
 from weft.tasks.perplexity import perplexity, read_documents
@@ -291,7 +291,7 @@ def test_accuracy(opened: LoadedModel) -> None:
     right = [n if row % 4 else 1 - n for row, n in enumerate(best)]
     heard = list[str]()
     questions = [Question(prompt, ["old", "thread"], n) for prompt, n in zip(prompts, right, strict=True)]
-    score = judge(opened, questions, on_answer=lambda question, answer: heard.append(answer.text))
+    score = evaluate_choices(opened, questions, on_answer=lambda question, answer: heard.append(answer.text))
     assert score.value == 0.75 and 0.6 < score.low < 0.75 < score.high < 0.9 and len(heard) == 80
 
 

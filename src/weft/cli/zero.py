@@ -192,7 +192,7 @@ def choose(
 
 def _evaluate_choices(folder: str, runtime: Given, data: list[str], options: Given, jsonl: bool) -> None:
     with leaving_at_once():
-        from weft.tasks.choose import judge, read_questions
+        from weft.tasks.choose import evaluate_choices, read_questions
 
     questions = list(read_questions(data))
     model = load_model(folder, "choose", **runtime)
@@ -203,7 +203,7 @@ def _evaluate_choices(folder: str, runtime: Given, data: list[str], options: Giv
             print_json(answer, **question._asdict())
 
     with progress("choosing", "questions") as tick:
-        score = judge(model.opened, questions, on_answer=on_answer, **options)
+        score = evaluate_choices(model.opened, questions, on_answer=on_answer, **options)
     to = sys.stderr if jsonl else sys.stdout
     print(table(["", "value", "95 % from", "to"], [_row("accuracy", score)]), file=to)
     print(f"{len(questions):,} questions, normalize: {options['normalize']}", file=to)

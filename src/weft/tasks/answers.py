@@ -216,7 +216,7 @@ class Vector(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
-    """One text that was found, its number among the texts (from 0), and which stage gave it its score."""
+    """One text of a search, its number among the texts (from 0), and which stage gave it its score."""
 
     text: str
     number: int
@@ -233,7 +233,7 @@ class Ranked(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Continuation:
-    """One continuation of a prompt: its chance there, what that comes to when normalized, and its share of all."""
+    """One continuation of a prompt: its log-probability, that normalized, and its share of all."""
 
     text: str
     number: int  # its place among the choices as given, from 0

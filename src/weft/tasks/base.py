@@ -477,7 +477,7 @@ class Task(ABC):
         """An input as it is timed."""
         return tuple(texts) if self.pair else texts[0]
 
-    # -------------------------------------------------------------------------------------------------------- judging
+    # ----------------------------------------------------------------------------------------------------- evaluating
 
     def metrics(self) -> Any:
         """An empty collection of this task's metrics."""

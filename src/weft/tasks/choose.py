@@ -205,7 +205,7 @@ def read_questions(files: Patterns) -> Iterator[Question]:
         yield Question(prompt, choices, right)
 
 
-def judge(
+def evaluate_choices(
     model: LoadedModel,
     questions: Iterable[Question],
     *,

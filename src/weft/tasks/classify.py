@@ -45,17 +45,6 @@ from weft.text.windows import Framing
 POINTS = 1000  # predicted and true values that an evaluation keeps for a scatter
 
 
-def alike_note(labels: Sequence[str]) -> str | None:
-    """A line about labels that are most likely one label, written in several ways; None where there are none."""
-    ways: dict[str, list[str]] = {}
-    for label in labels:
-        ways.setdefault(" ".join(label.casefold().split()), []).append(label)
-    several = [repr(shown(label)) for same in ways.values() if len(same) > 1 for label in same]
-    if not several:
-        return None
-    return f"labels that differ only in case or spaces are learned as different ones: {listed(several, 6)}"
-
-
 def number_of(label: str, labels: Mapping[str, int], where: str) -> int:
     """The number of a label; one that is not there is named with the nearest that is."""
     return labels[label if label in labels else one_of(label, labels, f"{where}: label")]
@@ -160,7 +149,13 @@ class TextTask(Task):
         return {"label": (example.target,), "labels": example.target, "value": ()}[self.kind]
 
     def label_note(self) -> str | None:
-        return alike_note(self.labels)
+        """Labels that are most likely one label, written in several ways."""
+        ways: dict[str, list[str]] = {}
+        for label in self.labels:
+            ways.setdefault(" ".join(label.casefold().split()), []).append(label)
+        several = [repr(shown(label)) for same in ways.values() if len(same) > 1 for label in same]
+        note = f"labels that differ only in case or spaces are learned as different ones: {listed(several, 6)}"
+        return note if several else None
 
     def groups(self, examples: Sequence[Example]) -> list[Any]:
         """Their labels; the rarest of several: whole sets are often all different, and none would give a row."""

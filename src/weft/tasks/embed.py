@@ -206,7 +206,7 @@ class VectorTask(UnsupervisedTask):
 
 @dataclass(frozen=True)
 class EmbedTask(VectorTask):
-    """Vectors of texts, judged by how similar texts are: as similar as by the vectors of a teacher."""
+    """Vectors of texts, evaluated by how similar texts are: as similar as by the vectors of a teacher."""
 
     pooling: Pooling = "mean"
     normalize: bool = False
@@ -399,7 +399,9 @@ class Index:
         for some in by_budget(queries, lambda query: max(len(self.texts), SCORES // TOGETHER), SCORES):
             asked = iter(some)
             for embedded in self.embedder.chunks(some):
-                scores = products(embedded.vectors, self.vectors)
+                # In float64, so that equal texts score the same, in a batch as alone.
+                blocks = (self.vectors[begin : begin + BLOCK].double() for begin in range(0, len(self.texts), BLOCK))
+                scores = torch.cat([(embedded.vectors.double() @ block.T).float() for block in blocks], 1)
                 for row, tokens, windows in zip(scores, embedded.n_tokens, embedded.n_windows, strict=True):
                     yield Scored(next(asked), row, tokens, windows)
 
@@ -411,13 +413,6 @@ class Scored(NamedTuple):
     scores: Tensor  # of all texts
     n_tokens: int
     n_windows: int
-
-
-def products(queries: Tensor, texts: Tensor) -> Tensor:
-    """q width, n width -> q n, worked out in float64: so equal texts score the same, and in company as alone."""
-    exact = queries.double()
-    parts = (texts[begin : begin + BLOCK].double() for begin in range(0, len(texts), BLOCK))
-    return torch.cat([(exact @ part.T).float() for part in parts], 1)
 
 
 def best(scores: Tensor, count: int) -> list[int]:
@@ -443,7 +438,7 @@ def reranked(query: str, hits: Sequence[Hit], rerank: Rerank) -> list[Hit]:
 
 
 def pair_scores(model: Any, positive: str | None = None) -> Rerank:
-    """A model for pairs as a re-ranker: its value, or the probability of `positive` (the last label unless said)."""
+    """A model for pairs as a re-ranker: its value, or the probability of `positive` (default: the last label)."""
 
     def score(answer: Any) -> float:
         if isinstance(answer, Value):

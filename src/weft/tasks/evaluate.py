@@ -403,7 +403,7 @@ def evaluate_examples(
 
 
 def evaluate(
-    opened: LoadedModel,
+    model: LoadedModel,
     name: str,
     data: Any = None,
     *,
@@ -418,21 +418,21 @@ def evaluate(
     Of models that write: `source` and `target` are files that belong together line for line; `beam_size` is that
     of the search; `others` are further models of an ensemble.
     """
-    task: Any = task_for(opened, name)
+    task: Any = task_for(model, name)
     if not task.writes and (rows.get("source") or rows.get("target") or beam_size is not None or others):
         raise UserError(f"a model for {name} generates no text: source, target, beam_size and others do not apply")
     if task.writes:
         task = replace(task, beam_size=task.beam_size if beam_size is None else beam_size, others=tuple(others))
-    files = table_for(task, opened.card.columns, data, rows)
+    files = table_for(task, model.card.columns, data, rows)
     first = next(files.records(Skipped()), None)
     where = files.name
     if first is None:
         raise UserError(f"{where}: there are no rows")
     task, needed = task.columns(first, files.columns)
     looked = islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT)
-    if opened.card.profiles and (note := task.swap_note(list(looked), where)):
+    if model.card.profiles and (note := task.swap_note(list(looked), where)):
         warnings.warn(note, stacklevel=2)
-    skipped, framing, normalization = Skipped(), framing_for(opened), task.normalization()
+    skipped, framing, normalization = Skipped(), framing_for(model), task.normalization()
 
     def read(record: Record, columns: Mapping[str, str]) -> Example:
         example = task.read(record, columns)
@@ -443,7 +443,7 @@ def evaluate(
 
     with progress_of(progress)(f"evaluating on {where}", "examples") as count:
         examples = task.merge_references(examples_of(files, needed, read, skipped))
-        result = evaluate_examples(task, opened, framing, examples, progress=count)
+        result = evaluate_examples(task, model, framing, examples, progress=count)
     log_notes(skipped.without_bad().lines(), log)
     if note := normalization.note():
         log(f"weft: note: {where}: {note}")

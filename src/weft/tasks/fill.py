@@ -37,13 +37,20 @@ def fill(model: LoadedModel, texts: Sequence[str], *, top: int = 5) -> list[Word
     tokenizer, mask = filler(model)
     if not 1 <= top <= model.config.vocabulary:
         raise UserError(f"top must be between 1 and {model.config.vocabulary}, not {top}")
-    around = frame(tokenizer)
+    before, after = frame(tokenizer)
+    size = model.config.context - len(before) - len(after)
+    if size < 1:
+        raise UserError(f"a context of {model.config.context} tokens has no room beside the special tokens")
     encoded = tokenizer.encode_batch(list(texts), specials=False)
     views: list[list[Reading]] = []
     for number, (text, encoding) in enumerate(zip(texts, encoded, strict=True)):
-        if mask not in encoding.ids:
+        marks = [place for place, token in enumerate(encoding.ids) if token == mask]
+        if not marks:
             raise UserError(f"no {tokenizer.roles.mask} in {shown(text)!r}: mark the gaps with it")
-        views.append(_views(number, encoding.ids, mask, around, model.config.context))
+        views.append([])
+        for start, end, _, asked in _parts(marks, len(encoding), size, len(marks) + 1):
+            places = [len(before) + marks[gap] - start for gap in asked]
+            views[-1].append(Reading([*before, *encoding.ids[start:end], *after], [], number, places))
     gaps: list[list[tuple[Candidate, ...]]] = [[] for _ in texts]
     for batch in by_budget((view for some in views for view in some), lambda view: len(view.tokens)):
         ragged = Ragged.of([view.tokens for view in batch], model.device)
@@ -55,7 +62,7 @@ def fill(model: LoadedModel, texts: Sequence[str], *, top: int = 5) -> list[Word
         for owner, *likely in zip(owners, best.indices.tolist(), best.values.tolist(), strict=True):
             pairs = zip(*likely, strict=True)
             gaps[owner].append(tuple(Candidate(word=tokenizer.decode([t]).strip(), probability=p) for t, p in pairs))
-    extra = sum(map(len, around))
+    extra = len(before) + len(after)
     rows = zip(texts, encoded, gaps, views, strict=True)
     return [_words(text, tokens, {mask}, words, len(tokens) + extra, len(some)) for text, tokens, words, some in rows]
 
@@ -82,21 +89,23 @@ def _words(
     return Words(text=text, gaps=tuple(gaps), n_tokens=tokens, n_windows=windows)
 
 
-def _views(number: int, ids: list[int], mask: int, around: tuple[list[int], list[int]], context: int) -> list[Reading]:
-    """One view of a text that fits, else one around each gap."""
-    before, after = around
-    gaps = [place for place, token in enumerate(ids) if token == mask]
-    size = context - len(before) - len(after)
-    if size < 1:
-        raise UserError(f"a context of {context} tokens has no room beside the special tokens")
-    if len(ids) <= size:
-        return [Reading([*before, *ids, *after], [], number, [len(before) + gap for gap in gaps])]
-    views = []
-    for gap in gaps:
-        start = max(0, min(gap - size // 2, len(ids) - size))
-        tokens = [*before, *ids[start : start + size], *after]
-        views.append(Reading(tokens, [], number, [len(before) + gap - start]))
-    return views
+def _parts(places: list[int], length: int, size: int, limit: int) -> Iterator[tuple[int, int, list[int], list[int]]]:
+    """Which parts of a text are read: all of it where it fits, else one around each gap, with fewer gaps than `limit`.
+
+    Of each part the first token and the one after its last, the gaps in it, and those that it is asked about.
+    """
+    if length <= size and len(places) < limit:
+        every = list(range(len(places)))
+        yield 0, length, every, every
+        return
+    for gap, place in enumerate(places):
+        start = max(0, min(place - size // 2, length - size))
+        end = start + size
+        inside = [other for other, at in enumerate(places) if start <= at < end]
+        while len(inside) >= limit:
+            inside = inside[1:] if gap - inside[0] > inside[-1] - gap else inside[:-1]
+            start, end = places[inside[0]], places[inside[-1]] + 1
+        yield start, end, inside, [gap]
 
 
 class FillTask(LikelihoodTask):
@@ -155,12 +164,11 @@ def hidden_of(text: str, count: int) -> NDArray[np.int64]:
 class GapView:
     """What the network reads of one text, and what it has written so far."""
 
-    text: int
     tokens: list[int]
     gaps: list[int]  # numbers, in the text, of the gaps that this view has
     asked: list[int]  # those that it is asked about
     spans: list[list[int]] = field(default_factory=lambda: [[]])
-    chances: list[float] = field(default_factory=lambda: [0.0])  # logarithms
+    logprobs: list[float] = field(default_factory=lambda: [0.0])
 
     @property
     def done(self) -> bool:
@@ -174,16 +182,22 @@ def fill_gaps(model: LoadedModel, texts: Sequence[str]) -> list[Words]:
     if not sentinels or end is None:
         raise UserError(f"this model's tokenizer has no {sentinel(0)}, so its texts have no gaps")
     encoded = tokenizer.encode_batch(list(texts), specials=False)
-    blank = tokenizer.id(BLANK)
+    blank, context = tokenizer.id(BLANK), model.config.context
     views: list[list[GapView]] = []
-    for number, (text, encoding) in enumerate(zip(texts, encoded, strict=True)):
+    for text, encoding in zip(texts, encoded, strict=True):
         ids = encoding.ids
-        places = [token for token in ids if token in sentinels]
-        if not places or places != sentinels[: len(places)]:
+        marks = [token for token in ids if token in sentinels]
+        if not marks or marks != sentinels[: len(marks)]:
             raise UserError(f"{shown(text)!r}: mark the gaps with {sentinel(0)}, {sentinel(1)} and so on, in order")
         # Without the space that a vocabulary of pieces puts before whatever follows a gap: none was learned.
         read = [ids[at] for at in range(len(ids)) if ids[at] != blank or not at or ids[at - 1] not in sentinels]
-        views.append(_gap_views(number, read, sentinels, end, model.config.context))
+        places = [place for place, token in enumerate(read) if token in sentinels]
+        views.append([])
+        for start, stop, inside, asked in _parts(places, len(read), context - 1, (context + 1) // 2):
+            tokens = read[start:stop]
+            for counted, gap in enumerate(inside):  # the gaps of a view are counted from 0
+                tokens[places[gap] - start] = sentinels[counted]
+            views[-1].append(GapView([*tokens, end], inside, asked))
     for batch in by_budget((view for some in views for view in some), lambda view: len(view.tokens)):
         _write(model, batch, sentinels, end)
     answers = []
@@ -193,57 +207,35 @@ def fill_gaps(model: LoadedModel, texts: Sequence[str]) -> list[Words]:
             for gap in view.asked:
                 place = view.gaps.index(gap)
                 word = tokenizer.decode(view.spans[place]).strip()
-                gaps[gap] = (Candidate(word=word, probability=math.exp(view.chances[place])),)
+                gaps[gap] = (Candidate(word=word, probability=math.exp(view.logprobs[place])),)
         words = [gaps[gap] for gap in sorted(gaps)]
         answers.append(_words(text, encoding, sentinels, words, len(encoding) + 1, len(some)))
     return answers
 
 
-def _gap_views(number: int, ids: list[int], sentinels: list[int], end: int, context: int) -> list[GapView]:
-    """One view of a text that fits, else one around each gap; the gaps of a view are counted from 0."""
-    places = [place for place, token in enumerate(ids) if token in sentinels]
-    if len(ids) < context and 2 * len(places) < context:
-        every = list(range(len(places)))
-        return [GapView(number, [*ids, end], every, every)]
-    views = []
-    for gap, place in enumerate(places):
-        size = context - 1
-        start = max(0, min(place - size // 2, len(ids) - size))
-        inside = [other for other, at in enumerate(places) if start <= at < start + size]
-        while 2 * len(inside) >= context:  # more gaps than what is written has room for
-            inside = inside[1:] if gap - inside[0] > inside[-1] - gap else inside[:-1]
-            start, size = places[inside[0]], places[inside[-1]] - places[inside[0]] + 1
-        tokens = ids[start : start + size]
-        for counted, other in enumerate(inside):
-            tokens[places[other] - start] = sentinels[counted]
-        views.append(GapView(number, [*tokens, end], inside, [gap]))
-    return views
-
-
-def _write(opened: LoadedModel, views: list[GapView], sentinels: list[int], end: int) -> None:
+def _write(model: LoadedModel, views: list[GapView], sentinels: list[int], end: int) -> None:
     """Fill all gaps of these views: the likeliest token each time, and the next sentinel where a span has ended."""
-    network: Any = opened.network
-    config, device = opened.config, opened.device
+    network, config, device = model.network, model.config, model.device
     stops = torch.tensor([*sentinels, end, config.begin], device=device)
     most = [max(1, min(LONGEST, (config.context - 2) // len(view.gaps) - 1)) for view in views]
     prompt = Ragged.of([[config.begin, sentinels[0]]] * len(views), device)
-    scores, state = network.start(prompt, Ragged.of([view.tokens for view in views], device))
+    logits, state = network.start(prompt, Ragged.of([view.tokens for view in views], device))
     while True:
-        chances = check_finite(opened, scores.float()).log_softmax(-1)
-        best = chances.clone()
+        logprobs = check_finite(model, logits.float()).log_softmax(-1)
+        best = logprobs.clone()
         fresh = torch.tensor([not view.done and not view.spans[-1] for view in views], device=device)
         best[:, stops] = best[:, stops].masked_fill(fresh[:, None], -math.inf)  # no gap is empty
         chosen = best.argmax(-1)
-        likely = chances.gather(1, chosen[:, None])[:, 0].tolist()
+        likely = logprobs.gather(1, chosen[:, None])[:, 0].tolist()
         written = []
-        for view, token, chance, limit in zip(views, chosen.tolist(), likely, most, strict=True):
+        for view, token, logprob, limit in zip(views, chosen.tolist(), likely, most, strict=True):
             if not view.done and (token in sentinels or token in (end, config.begin) or len(view.spans[-1]) == limit):
                 view.spans.append([])
-                view.chances.append(0.0)
+                view.logprobs.append(0.0)
                 token = end if view.done else sentinels[len(view.spans) - 1]
             elif not view.done:
                 view.spans[-1].append(token)
-                view.chances[-1] += chance
+                view.logprobs[-1] += logprob
             written.append(token)
         if all(view.done for view in views):
             return
@@ -251,7 +243,7 @@ def _write(opened: LoadedModel, views: list[GapView], sentinels: list[int], end:
         if len(keep) < len(views):
             state.pick(torch.tensor(keep, device=device))
             views, written, most = ([some[row] for row in keep] for some in (views, written, most))
-        scores = network.step(torch.tensor(written, device=device), state)
+        logits = network.step(torch.tensor(written, device=device), state)
 
 
 @torch.inference_mode()

@@ -39,12 +39,12 @@ def naming(folder: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def unseen_in_words(opened: LoadedModel) -> Iterator[None]:
+def unseen_in_words(model: LoadedModel) -> Iterator[None]:
     """An error about tokens becomes one about words."""
     try:
         yield
     except UnseenContext as error:
-        tokenizer = opened.tokenizer
+        tokenizer = model.tokenizer
         words = None if tokenizer is None else " ".join(tokenizer.token(token) or "?" for token in error.tokens)
         raise UserError(str(error) if words is None else f"the context {shown(words, 200)!r} {UNSEEN}") from None
 
@@ -72,15 +72,15 @@ def evaluating(network: Any) -> Iterator[None]:
         network.train(training)
 
 
-def tokenizer_of(opened: LoadedModel) -> Tokenizer:
-    if opened.tokenizer is None:
+def tokenizer_of(model: LoadedModel) -> Tokenizer:
+    if model.tokenizer is None:
         raise UserError("this model folder has no tokenizer, so it reads no text")
-    return opened.tokenizer
+    return model.tokenizer
 
 
-def window_for(opened: LoadedModel, length: int | None, stride: int | None, long: str, overlap: float) -> Window:
+def window_for(model: LoadedModel, length: int | None, stride: int | None, long: str, overlap: float) -> Window:
     """The window asked for, or all that the model can read, with this share of it in common with the next."""
-    context = opened.config.context
+    context = model.config.context
     if length is not None and length > context:
         raise UserError(f"windows of {length} tokens are longer than the model's context of {context}")
     length = length or min(context, 1 << 16)
@@ -88,12 +88,12 @@ def window_for(opened: LoadedModel, length: int | None, stride: int | None, long
     return Window(length=length, stride=min(stride, length), long="cut" if long == "cut" else "windows")
 
 
-def framing_for(opened: LoadedModel, window: Window | None = None) -> Framing:
+def framing_for(model: LoadedModel, window: Window | None = None) -> Framing:
     """How this model reads texts; its card says in which windows."""
-    window = window or opened.card.window or window_for(opened, None, None, "windows", 0.25)
-    length = min(window.length, opened.config.context)
-    speaks = opened.family.speaks
-    return framing_of(tokenizer_of(opened), speaks, length, window.stride, not speaks, window.long == "cut")
+    window = window or model.card.window or window_for(model, None, None, "windows", 0.25)
+    length = min(window.length, model.config.context)
+    speaks = model.family.speaks
+    return framing_of(tokenizer_of(model), speaks, length, window.stride, not speaks, window.long == "cut")
 
 
 def pieces_in(
@@ -128,7 +128,7 @@ def batches(pieces: Sequence[TextWindow], device: torch.device, segments: bool) 
 
 
 def through(
-    opened: LoadedModel,
+    model: LoadedModel,
     framing: Framing,
     pieces: Sequence[TextWindow],
     head: Callable[[Tensor, Batch], Tensor],
@@ -138,9 +138,9 @@ def through(
     outputs: list[Tensor] = [torch.empty(0)] * len(pieces)
     segments = framing.segments and any(piece.border < len(piece.tokens) for piece in pieces)
     with torch.inference_mode():
-        for numbers, batch in batches(pieces, opened.device, segments):
-            values = head(opened.network(batch.tokens, batch.rows, batch.segments), batch).float().cpu()
-            check_finite(opened, values)
+        for numbers, batch in batches(pieces, model.device, segments):
+            values = head(model.network(batch.tokens, batch.rows, batch.segments), batch).float().cpu()
+            check_finite(model, values)
             sizes = [len(pieces[number].tokens) for number in numbers]
             parts = torch.split(values, sizes) if by_token else values.unbind()
             for number, part in zip(numbers, parts, strict=True):

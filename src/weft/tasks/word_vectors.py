@@ -1,4 +1,4 @@
-"""Word vectors from a folder or a file, to be asked, judged, written in another format, or mapped onto others."""
+"""Word vectors from a folder or a file, to be asked, evaluated, written in another format, or mapped onto others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def open_words(path: Path_) -> WordSpace:
     return WordSpace(*read_words(path), name=os.fspath(path))
 
 
-def judge_words(space: WordSpace, files: Sequence[Path_], multiply: bool = False) -> list[Judged]:
+def evaluate_words(space: WordSpace, files: Sequence[Path_], multiply: bool = False) -> list[Judged]:
     """What each file of word pairs, or of analogies, says of the vectors."""
     return [one for file in files for one in judge(space, read_questions(_data_file(file)), multiply)]
 
@@ -126,7 +126,7 @@ def learn_map(
     holdout: float = 0.1,
     seed: int = 0,
 ) -> tuple[Map, MapReport]:
-    """The rotation from one set of vectors into another, judged by pairs that were held out."""
+    """The rotation from one set of vectors into another, evaluated on pairs that were held out."""
     if not 0 <= holdout < 1:
         raise UserError(f"holdout must be at least 0 and below 1, not {holdout}")
     spaces = open_words(source), open_words(target)
