@@ -460,7 +460,12 @@ def evaluation_parts(evaluation: Evaluation) -> list[str]:
     scores = [[name, *map(figure, (s.value, s.low, s.high))] for name, s in evaluation.scores.items()]
     parts = [heading("Scores") + intro + html_table(SCORES_HEADER, scores)]
     if evaluation.points:
-        parts.append(heading("Predicted against true") + scatter(evaluation.points))
+        pairs = [(true, predicted) for true, predicted in evaluation.points]
+        ends = [(end, end) for end in (min(map(min, pairs)), max(map(max, pairs)))]
+        equal = ChartLine("predicted = true", ends, dashed=True, faint=True)
+        lines = [ChartLine("rows", pairs, joined=False), equal]
+        chart = line_chart("Predicted against true values", lines, "true", "predicted")
+        parts.append(heading("Predicted against true") + chart)
     if len(evaluation.labels) >= 2 and evaluation.confusion:
         parts.append(heading("Confusion") + confusion(evaluation.labels, evaluation.confusion))
     if evaluation.by_label:
@@ -499,17 +504,6 @@ def confusion(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
     shares = [[n / max(1, sum(line)) for n in line] for line in counts]
     cells = [[f"{n:,}" for n in line] for line in counts]
     return heat_map("True label by row, predicted label by column", labels, labels, shares, cells)
-
-
-def scatter(points: Sequence[Sequence[float]]) -> str:
-    """Predicted against true values, and the line on which they would be equal."""
-    pairs = [(true, predicted) for true, predicted in points]
-    ends = [min(min(pair) for pair in pairs), max(max(pair) for pair in pairs)]
-    lines = [
-        ChartLine("rows", pairs, joined=False),
-        ChartLine("predicted = true", [(end, end) for end in ends], dashed=True, faint=True),
-    ]
-    return line_chart("Predicted against true values", lines, "true", "predicted")
 
 
 def mistake(row: dict[str, str]) -> str:

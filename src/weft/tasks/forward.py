@@ -127,27 +127,6 @@ def batches(pieces: Sequence[TextWindow], device: torch.device, segments: bool) 
         yield some, Batch(tokens.to(device), Rows.of(lengths, device), marks)
 
 
-def through(
-    model: LoadedModel,
-    framing: Framing,
-    pieces: Sequence[TextWindow],
-    head: Callable[[Tensor, Batch], Tensor],
-    by_token: bool,
-) -> list[Tensor]:
-    """The outputs of a head for each window, on the CPU in float32: for each token (n C), or for the window (C)."""
-    outputs: list[Tensor] = [torch.empty(0)] * len(pieces)
-    segments = framing.segments and any(piece.border < len(piece.tokens) for piece in pieces)
-    with torch.inference_mode():
-        for numbers, batch in batches(pieces, model.device, segments):
-            values = head(model.network(batch.tokens, batch.rows, batch.segments), batch).float().cpu()
-            check_finite(model, values)
-            sizes = [len(pieces[number].tokens) for number in numbers]
-            parts = torch.split(values, sizes) if by_token else values.unbind()
-            for number, part in zip(numbers, parts, strict=True):
-                outputs[number] = part.clone()
-    return outputs
-
-
 class InputWindows(NamedTuple):
     """Some inputs as windows of tokens: what one pass reads, and what decoding its outputs needs."""
 
@@ -164,11 +143,21 @@ class InputWindows(NamedTuple):
 
 
 def head_outputs(model: LoadedModel, windows: InputWindows, head: str, by_token: bool) -> list[list[NDArray[Any]]]:
-    """The logits of a head for every window of every input."""
+    """The logits of a head for every window of every input: for each token (n C), or for the window (C)."""
     network: Any = model.network
     flat = [piece for pieces in windows.pieces for piece in pieces]
-    logits = iter(through(model, windows.framing, flat, lambda h, b: network.logits(head, h, b.rows), by_token))
-    return [[next(logits).numpy() for _ in pieces] for pieces in windows.pieces]
+    outputs: list[NDArray[Any]] = [np.empty(0)] * len(flat)
+    segments = windows.framing.segments and any(piece.border < len(piece.tokens) for piece in flat)
+    with torch.inference_mode():
+        for numbers, batch in batches(flat, model.device, segments):
+            hidden = network(batch.tokens, batch.rows, batch.segments)
+            logits = check_finite(model, network.logits(head, hidden, batch.rows).float().cpu())
+            sizes = [len(flat[number].tokens) for number in numbers]
+            parts = torch.split(logits, sizes) if by_token else logits.unbind()
+            for number, part in zip(numbers, parts, strict=True):
+                outputs[number] = part.clone().numpy()
+    rest = iter(outputs)
+    return [[next(rest) for _ in pieces] for pieces in windows.pieces]
 
 
 def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
