@@ -185,13 +185,9 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply(Answer):
+class Reply(Choice, Answer):
     """The answer to a question, '' where the context has none; `score` is its probability, `no_answer` that of none."""
 
-    text: str
-    start: int
-    end: int
-    score: float
     no_answer: float
     best: tuple[Choice, ...]
 

@@ -175,29 +175,25 @@ class TextTask(Task):
         self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
         arrays: dict[str, NDArray[Any]] = {"importance": np.ones(len(examples), dtype=np.float32)}
-        if teacher_outputs is not None:
-            arrays |= self._soft(examples, teacher_outputs)
-        else:
+        if teacher_outputs is None:
             arrays["target"] = targets = self.targets(examples)
             if self.balanced:
                 counts = np.bincount(targets, minlength=len(self.labels))
                 importance = len(examples) / (np.count_nonzero(counts) * counts[targets])
                 arrays["importance"] = importance.astype(np.float32)
+        else:
+            arrays[LOGITS] = ((stacked(teacher_outputs, "output") - self.center) / self.spread).astype(np.float32)
+            if self.soft is not None and self.soft.hard:
+                labeled = np.array([self.has_target(example) for example in examples])
+                known = self.targets([example for example in examples if self.has_target(example)])
+                nothing = 0 if known.dtype.kind == "f" else NOTHING
+                targets = np.full((len(examples), *known.shape[1:]), nothing, dtype=known.dtype)
+                targets[labeled] = known
+                arrays |= {"labeled": labeled.astype(np.float32), "target": targets}
         builder = ExamplesBuilder()
         for some, _ in pieces_in(windows, tokenizer_of(model), [example.texts for example in examples]):
             builder.add(some)
         return builder.examples(arrays, segments=windows.segments and self.pair, next_words=self.words > 0)
-
-    def _soft(self, examples: Sequence[Example], outputs: Sequence[TeacherArrays]) -> dict[str, NDArray[Any]]:
-        arrays = {LOGITS: ((stacked(outputs, "output") - self.center) / self.spread).astype(np.float32)}
-        if self.soft is None or not self.soft.hard:
-            return arrays
-        labeled = np.array([self.has_target(example) for example in examples])
-        known = self.targets([example for example in examples if self.has_target(example)])
-        nothing = 0 if known.dtype.kind == "f" else NOTHING
-        targets = np.full((len(examples), *known.shape[1:]), nothing, dtype=known.dtype)
-        targets[labeled] = known
-        return arrays | {"labeled": labeled.astype(np.float32), "target": targets}
 
     def objective(self) -> Texts:
         return Texts(self.kind, self.outputs, self.words, self.soft)

@@ -135,25 +135,18 @@ class Embedder:
             if not tokens and not extra:
                 raise UserError(f"text {number} is empty, and this model puts no tokens around a text")
         windows = [pieces(self.framing, tokens) for tokens in ids]
-        with evaluating(self.model.network):
-            vectors = self._pooled(windows)
-        if self.normalize:
-            vectors = torch.nn.functional.normalize(vectors)
-        vectors = check_finite(self.model, vectors.float())
-        return Embedded(vectors, [len(tokens) + extra for tokens in ids], [len(some) for some in windows])
-
-    def _pooled(self, windows: list[list[TextWindow]]) -> Tensor:
-        """One vector for each text from those of its windows, in float64: the order of the windows leaves no trace."""
+        # One vector for each text from those of its windows, in float64: the order of the windows leaves no trace.
         start = -torch.inf if self.pooling == "max" else 0.0
-        vectors = torch.full((len(windows), self.width), start, dtype=torch.float64)
-        counts = torch.zeros(len(windows), dtype=torch.float64)
+        vectors = torch.full((len(ids), self.width), start, dtype=torch.float64)
+        counts = torch.zeros(len(ids), dtype=torch.float64)
         flat = [(number, window) for number, some in enumerate(windows) for window in some]
         flat.sort(key=lambda item: len(item[1].tokens))  # of one length: attention then has nothing to fill up
         for batch in by_budget(flat, lambda item: len(item[1].tokens)):
             ragged = Ragged.of([window.tokens for _, window in batch], self.model.device)
             own = [own_tokens(window) for _, window in batch]
             states: list[Tensor] | None = None if self.layers.numbers is None else []
-            hidden = self.model.network(ragged.tokens, ragged.rows, states=states)
+            with evaluating(self.model.network):
+                hidden = self.model.network(ragged.tokens, ragged.rows, states=states)
             mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
             parts = [self._pool(part, ragged.rows, mask) for part in self.layers.parts(hidden, states or [])]
             pooled = torch.cat([part.double().cpu() for part in parts], 1)
@@ -164,7 +157,10 @@ class Embedder:
             vectors.index_add_(0, numbers, pooled)
             sizes = [1 if self.pooling == "first" else int(tokens.sum()) for tokens in own]
             counts.index_add_(0, numbers, torch.tensor(sizes, dtype=torch.float64))
-        return vectors if self.pooling == "max" else vectors / counts[:, None]
+        vectors = vectors if self.pooling == "max" else vectors / counts[:, None]
+        vectors = torch.nn.functional.normalize(vectors) if self.normalize else vectors
+        vectors = check_finite(self.model, vectors.float())
+        return Embedded(vectors, [len(tokens) + extra for tokens in ids], [len(some) for some in windows])
 
     def _pool(self, hidden: Tensor, rows: Rows, own: Tensor) -> Tensor:
         """N width -> B width: of each window the first token, the largest, or the sum."""
