@@ -11,10 +11,9 @@ from typing import Any
 import torch
 
 from weft.errors import UserError, shown
-from weft.generation.decoding import Completion, TokenDecoder
 from weft.generation.options import BEAM, SAMPLING, GenerationOptions
 from weft.generation.sampling import Rules, Sampling
-from weft.generation.search import Beam, generate, generate_steps
+from weft.generation.search import Beam, Completion, TokenDecoder, generate, generate_steps
 from weft.nn.rows import Source
 from weft.tasks.answers import Piece, Text, Written
 from weft.tasks.forward import naming

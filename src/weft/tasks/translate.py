@@ -15,9 +15,8 @@ import torch
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
-from weft.generation.decoding import Completion, Ensemble, Reason
 from weft.generation.sampling import Rules
-from weft.generation.search import Beam, generate
+from weft.generation.search import Beam, Completion, Ensemble, Reason, generate
 from weft.nn.rows import Source
 from weft.tasks.answers import Translation, Wording
 from weft.tasks.forward import ON_GPU, naming, tokenizer_of
