@@ -141,5 +141,5 @@ def test_a_model_that_reads_and_writes_is_refused(place: Path, capsys: pytest.Ca
     made = ["new", "--model", "seq2seq", "--size", "1x64", "--tokenizer", str(place / "bpe")]
     assert run([*made, "--out", str(place / "seq2seq")]) == 0
     capsys.readouterr()
-    assert "reads one text and writes another" in refused(capsys, "choose", place / "seq2seq", "The", "--choice", "a")
-    assert "reads one text and writes" in refused(capsys, "perplexity", place / "seq2seq", "--text", place / "a.txt")
+    assert "is an encoder-decoder" in refused(capsys, "choose", place / "seq2seq", "The", "--choice", "a")
+    assert "is an encoder-decoder" in refused(capsys, "perplexity", place / "seq2seq", "--text", place / "a.txt")

@@ -20,8 +20,7 @@ from weft.data.tables import Table
 from weft.errors import UserError
 from weft.objectives.language import Writing
 from weft.tasks.base import Example
-from weft.tasks.seq2seq import sifted
-from weft.tasks.translate import profile_of, swapped
+from weft.tasks.seq2seq import profile_of, sifted, swapped
 from weft.text.row_problems import Skipped
 
 FEW: dict[str, Any] = {"steps": 1, "batch": 4}

@@ -62,10 +62,12 @@ class Surprise(NamedTuple):
 def tokenizer_of(opened: LoadedModel) -> Tokenizer:
     """The tokenizer of a model that writes on from what it has read; an error for any other model."""
     if opened.family.reads:
-        raise UserError(
-            f"this {opened.family.name} model reads one text and writes another; "
-            "a model that writes on, such as gpt2, is needed"
-        )
+        raise UserError(f"this {opened.family.name} model is an encoder-decoder; a decoder such as gpt2 is needed")
+    return writing_tokenizer(opened)
+
+
+def writing_tokenizer(opened: LoadedModel) -> Tokenizer:
+    """The tokenizer of a model that generates text."""
     if not opened.family.speaks or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not generate text: it has no language model head")
     if opened.tokenizer is None:
