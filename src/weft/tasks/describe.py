@@ -121,25 +121,20 @@ class DescribeTask(VectorInputs, SequenceTask):
         raise UserError("a model that writes from vectors does not teach")
 
     def sources(self, examples: Sequence[Example], model: LoadedModel) -> list[Any]:
-        self._check_features(model)
         return [[self.inputs(example)] for example in examples]
 
     def read_side(self, sources: list[Any]) -> VectorSide:
         return VectorSide(np.stack([vector for (vector,) in sources]))
-
-    def _check_features(self, model: LoadedModel) -> None:
-        """Refuse a model for other vectors than the rows have."""
-        rows, features = self.features, model.config.features
-        if rows != features:
-            raise UserError(f"the rows have vectors of {rows} numbers, the model takes {features}")
 
     def network_settings(self) -> dict[str, Any]:
         return {"features": self.features}
 
     def prepare(self, model: LoadedModel, examples: Sequence[Example], fresh: bool) -> DescribeTask:
         """A new network learns the mean and spread of the vectors."""
+        rows, features = self.features, model.config.features
+        if rows != features:
+            raise UserError(f"the rows have vectors of {rows} numbers, the model takes {features}")
         if fresh:
-            self._check_features(model)
             network: Any = model.network
             network.settle(torch.from_numpy(np.stack([self.inputs(example) for example in examples])))
         return self

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -31,7 +30,7 @@ from weft.tasks.base import Columns, Example, Prediction, Task, TeacherArrays, T
 from weft.tasks.complete import Prompt, Stream, around, generator_of, limit_of, options_for, sources_of, stream
 from weft.tasks.forward import ON_GPU, tokenizer_of
 from weft.text.records import Record
-from weft.text.sentences import lead, sentence_spans
+from weft.text.sentences import lead, sentences
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 
@@ -165,49 +164,28 @@ def parts_of(opened: LoadedModel, texts: Sequence[str], prefix: str, context: in
     if len(ahead) >= room:
         what = f"the prefix has {len(ahead)} tokens" if ahead else "there are special tokens"
         raise UserError(f"{what}, which leaves no room in a context of {context} for a text")
-    usual = min(opened.card.window.length - len(before) - len(after) if opened.card.window else room, room)
+    length = opened.card.window.length - len(before) - len(after) if opened.card.window else room
+    usual, step = max(1, min(length, room)), room - len(ahead)
     parts = []
     whole = tokenizer.ids([prefix + text for text in texts], specials=False)
     for number, (text, ids) in enumerate(zip(texts, whole, strict=True)):
         if not text.strip() or not (before or ids or after):
             continue
-        if len(ids) <= max(usual, 1):
+        pieces = [text]
+        if len(ids) > usual:  # whole sentences, as many as are usual
+            every = sentences(text)
+            sized = zip(every, map(len, tokenizer.ids(every, specials=False)), strict=True)
+            groups = by_budget(sized, lambda pair: pair[1], usual - len(ahead))
+            pieces = [piece for group in groups if (piece := "".join(text for text, _ in group)).strip()]
+        if len(pieces) == 1 and len(ids) <= room:
             parts.append(Part(number, [*before, *ids, *after], ""))
             continue
-        for inner, between in _cut(tokenizer, prefix, text, ids, len(ahead), max(usual, 1), room):
-            parts.append(Part(number, [*before, *inner, *after], between))
-    return parts
-
-
-def _cut(
-    tokenizer: Tokenizer, prefix: str, text: str, ids: list[int], ahead: int, usual: int, room: int
-) -> list[tuple[list[int], str]]:
-    """A long text in pieces of whole sentences, as many as are usual, and what parts each from the next."""
-    spans = list(sentence_spans(text))
-    sizes = [len(each) for each in tokenizer.ids([text[a:b] for a, b in spans], specials=False)]
-    groups: list[tuple[int, int]] = []  # begin and end, in characters
-    held = 0
-    for (begin, end), size in zip(spans, sizes, strict=True):
-        if groups and ahead + held + size <= usual:
-            groups[-1] = (groups[-1][0], end)
-            held += size
-        else:
-            groups.append((begin, end))
-            held = size
-    pieces = [text[a:b] for a, b in groups if text[a:b].strip()]
-    if len(pieces) == 1 and len(ids) <= room:
-        return [(ids, "")]
-    parts: list[tuple[list[int], str]] = []
-    for piece, inner in zip(pieces, tokenizer.ids([prefix + piece for piece in pieces], specials=False), strict=True):
-        space = re.search(r"\s*$", piece)
-        between = space[0] if space is not None else ""
-        if len(inner) <= room:
-            parts.append((inner, between))
-            continue
-        step = room - ahead  # a sentence that is longer than all the room there is, is cut between two tokens
-        runs = [inner[ahead + place : ahead + place + step] for place in range(0, len(inner) - ahead, step)]
-        parts += [([*inner[:ahead], *run], " ") for run in runs[:-1]]
-        parts.append(([*inner[:ahead], *runs[-1]], between))
+        for piece, inner in zip(pieces, tokenizer.ids([prefix + each for each in pieces], specials=False), strict=True):
+            # A sentence that is longer than all the room there is, is cut between two tokens.
+            first, rest = inner[: len(ahead)], inner[len(ahead) :]
+            runs = [[*first, *rest[place : place + step]] for place in range(0, max(1, len(rest)), step)]
+            between = [" "] * (len(runs) - 1) + [piece[len(piece.rstrip()) :]]
+            parts += [Part(number, [*before, *run, *after], gap) for run, gap in zip(runs, between, strict=True)]
     return parts
 
 
@@ -352,15 +330,27 @@ class SequenceTask(Task):
         return {"source": example.texts[0], "target": example.target}
 
     def select(self, examples: Sequence[Example], log: Log) -> list[Example]:
-        return sifted(examples, self.ratio, self.copies, log)
+        """The pairs whose sides fit each other's length (`ratio` 0: any), without copies unless they are wanted."""
+        kept, uneven, copied = [], list[str](), list[str]()
+        for example in examples:
+            source, target = example.texts[0], str(example.target)
+            short, long = sorted((len(source), len(target)))
+            if self.ratio and long > self.ratio * short + ROOM:
+                uneven.append(example.where)
+            elif not self.copies and source.strip() == target.strip():
+                copied.append(example.where)
+            else:
+                kept.append(example)
+        uneven_note = f"one side more than {self.ratio:g} times as long as the other (data.ratio)"
+        for places, what in ((uneven, uneven_note), (copied, "the same text on both sides (data.copies)")):
+            if places:
+                log(f"left out {len(places):,} pair{'s' * (len(places) != 1)} with {what}; the first: {places[0]}")
+        return kept
 
     def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> SequenceTask:
         """The rows decide which letters are frequent on either side."""
-        sides = {
-            "source": profile_of(example.texts[0] for example in examples),
-            "target": profile_of(example.target for example in examples),
-        }
-        return replace(self, profiles=sides)
+        source = profile_of(example.texts[0] for example in examples)
+        return replace(self, profiles={"source": source, "target": profile_of(each.target for each in examples)})
 
     def swap_note(self, examples: Sequence[Example], where: str, profiles: Mapping[str, Any] | None = None) -> str:
         sides = [text for example in examples for text in example.texts], [example.target for example in examples]
@@ -374,14 +364,13 @@ class SequenceTask(Task):
         targets: Sequence[Mapping[str, float]] = [{example.target: 1.0} for example in examples]
         notes = []
         if teacher_outputs is not None:
-            pairs = list(zip(examples, teacher_outputs, strict=True))
-            targets = [self.teacher_targets(example, unpack_texts(outputs)) for example, outputs in pairs]
-            lost = len(targets)
-            examples = [example for example, texts in zip(examples, targets, strict=True) if texts]
-            targets = [texts for texts in targets if texts]
-            if not targets:
+            pairs = zip(examples, teacher_outputs, strict=True)
+            taught = [(example, self.teacher_targets(example, unpack_texts(outputs))) for example, outputs in pairs]
+            kept = [pair for pair in taught if pair[1]]
+            if not kept:
                 raise UserError("the teacher has written no text that came to an end, so there is nothing to learn")
-            lost -= len(targets)
+            examples, targets = [example for example, _ in kept], [shares for _, shares in kept]
+            lost = len(taught) - len(kept)
             note = f"{lost:,} text{'s' * (lost > 1)} from which the teacher wrote nothing that came to an end: left out"
             notes += [note] if lost else []
         writer, length = writer_of(model), windows.length
@@ -404,7 +393,13 @@ class SequenceTask(Task):
                 shares.append([share for _, share in fitting])
         if not read:
             raise UserError(f"all {len(examples):,} pairs are longer than the model's context of {length} tokens")
-        notes += [too_long(long, length)] if long else []
+        if long:
+            _, example = max(long, key=lambda each: each[0])
+            words = max(len(text.split()) for text in (*example.texts, str(example.target)))
+            limit = f"longer than the model's context of {length:,} tokens: left out"
+            notes.append(
+                f"{len(long):,} pair{'s' * (len(long) > 1)} {limit} (the longest: {words:,} words, {example.where})"
+            )
         several = TargetSampler.of(shares) if len(written) > len(read) else None
         sides = self.read_side(read), TextSide.of(written)
         return Sequences(*sides, model.config.begin, length, notes=tuple(notes), ways=several)
@@ -531,15 +526,9 @@ class SequenceTask(Task):
 
     def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
         """The best texts for each source that came to an end, best first, with their log-probabilities."""
-        translations = translate(
-            model,
-            [example.texts[0] for example in examples],
-            beam_size=self.soft.beam_size,
-            n=self.soft.count,
-            prefix=self.prefix,
-            others=self.soft.others,
-            watch=False,
-        )
+        options: dict[str, Any] = {"beam_size": self.soft.beam_size, "n": self.soft.count, "others": self.soft.others}
+        sources = [example.texts[0] for example in examples]
+        translations = translate(model, sources, prefix=self.prefix, watch=False, **options)
         return [  # a text that came to no end was truncated somewhere, mostly in a circle
             pack_texts([(text.text, text.logprob) for text in each.best if text.finish_reason == "end"])
             for each in translations
@@ -579,27 +568,6 @@ class SequenceTask(Task):
         return shares
 
 
-def sifted(examples: Iterable[Example], ratio: float, copies: bool, log: Callable[[str], None]) -> list[Example]:
-    """The pairs whose sides fit each other's length (`ratio` 0: any), without copies unless they are wanted."""
-    kept, uneven, copied = [], list[str](), list[str]()
-    for example in examples:
-        source, target = example.texts[0], str(example.target)
-        short, long = sorted((len(source), len(target)))
-        if ratio and long > ratio * short + ROOM:
-            uneven.append(example.where)
-        elif not copies and source.strip() == target.strip():
-            copied.append(example.where)
-        else:
-            kept.append(example)
-    for places, what in (
-        (uneven, f"one side more than {ratio:g} times as long as the other (data.ratio)"),
-        (copied, "the same text on both sides (data.copies)"),
-    ):
-        if places:
-            log(f"left out {len(places):,} pair{'s' * (len(places) != 1)} with {what}; the first: {places[0]}")
-    return kept
-
-
 def chrf_near(text: str, right: str) -> float:
     """How much of one text is in the other, by their letters: chrF of a single text, in 0..1."""
     sums: list[float] = []
@@ -623,16 +591,6 @@ def unpack_texts(outputs: TeacherArrays) -> list[tuple[str, float]]:
     data, ends = outputs["texts"].tobytes(), outputs["ends"].tolist()
     texts = [data[begin:end].decode() for begin, end in zip([0, *ends], ends, strict=False)]
     return list(zip(texts, outputs["logprobs"].tolist(), strict=True))
-
-
-def too_long(long: list[tuple[int, Example]], length: int) -> str:
-    """A note on pairs that are longer than a model can read."""
-    tokens, example = max(long, key=lambda each: each[0])
-    words = max(len(text.split()) for text in (*example.texts, str(example.target)))
-    limit = f"longer than the model's context of {length:,} tokens: left out"
-    if len(long) == 1:
-        return f"1 pair of {words:,} words is {limit} ({example.where})"
-    return f"{len(long):,} pairs, the longest of {words:,} words, are {limit} (the longest: {example.where})"
 
 
 class SummaryMetrics(RougeMetrics):
