@@ -136,7 +136,7 @@ class CT2Encoder(Engine):
         """N tokens -> N width"""
         if states is not None:
             raise cannot("hand out any layer but the last")
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         sizes = rows.lengths().tolist()
         texts = _parted(tokens, sizes)
         marks = None

@@ -122,11 +122,7 @@ class Detail:
 
 @dataclass(kw_only=True)
 class Request:
-    """One call of `generate`.
-
-    A completion goes on until its end token, `max_tokens` or a full context; with `slide` the model then reads the last
-    part of the text anew.
-    """
+    """One call of `generate`; a completion goes on until its end token, `max_tokens` or a full context."""
 
     decoder: TokenDecoder
     prompts: Sequence[list[int]]
@@ -138,7 +134,7 @@ class Request:
     rules: Rules = Rules()
     seeds: Sequence[int] = ()  # of each prompt; default: 0
     stopped: Callable[[int, list[int]], bool] | None = None  # whether the new tokens of a row hold a stop string
-    slide: bool = False
+    slide: bool = False  # where the context is full, read the last part of the text anew
     alternatives: int | None = (
         None  # likeliest tokens to keep at each step; None: no log-probabilities of tokens either
     )
@@ -217,10 +213,7 @@ class Request:
 
 
 class Decoding:
-    """The decoder of a request between two steps: the scores of each row's next token.
-
-    With `slide` a text may outgrow the context: the model then reads its last part anew, and `windows` counts that.
-    """
+    """The decoder of a request between two steps: the scores of each row's next token."""
 
     def __init__(self, request: Request, room: int, attention: bool = False) -> None:
         self.decoder, self.device, prompts = request.decoder, request.device, request.prompts
@@ -229,7 +222,7 @@ class Decoding:
         room = room if request.context is None else min(room, request.context)
         self.options: dict[str, Any] = {"room": room, "attention": attention or request.attention}
         self.begins = [0 if self.context is None else max(0, len(prompt) - self.context) for prompt in prompts]
-        self.windows = [1] * len(prompts)
+        self.windows = [1] * len(prompts)  # that were read of each row: more than one where the context slid
         self._read(prompts, None if request.sources is None else Ragged.of(request.sources, self.device))
         if request.attention and self.state.attention is None:
             raise UserError("this model looks at no source, so it has no alignments")
@@ -272,16 +265,14 @@ class Decoding:
 
 @dataclass(frozen=True, kw_only=True)
 class Beam:
-    """How to search. `groups` with a `diversity` keep apart (Vijayakumar et al., 2018): each pays for every earlier
-    group that says the same token at the same step. `coverage` favors answers that look at all of the source (Wu et
-    al., 2016)."""
+    """How to search by beam."""
 
     width: int = 4
     length_penalty: float = 1.0  # score = log-probability / length ** length_penalty; 0: the bare log-probability
-    coverage: float = 0.0
+    coverage: float = 0.0  # weight of attending to all of the source (Wu et al., 2016)
     n: int = 1  # answers per prompt, best first
-    groups: int = 1
-    diversity: float = 0.0
+    groups: int = 1  # kept apart (Vijayakumar et al., 2018):
+    diversity: float = 0.0  # what a group pays for each earlier one that takes the same token
 
     def __post_init__(self) -> None:
         width, n, groups, penalty = self.width, self.n, self.groups, self.length_penalty
@@ -309,11 +300,8 @@ def by_length(logprob: float, length: int, penalty: float) -> float:
 
 
 def best_tokens(scores: Tensor, count: int) -> Tensor:
-    """B count: the best tokens of each row, best first.
-
-    On the CPU the maximum of a stretch is far cheaper than its order: the best tokens can only be in the columns with
-    the best maxima, so most of a large vocabulary is never put in order.
-    """
+    """B count: the best tokens of each row, best first."""
+    # On the CPU a maximum is far cheaper than an order: only the columns with the best maxima are put in order.
     size = scores.shape[-1]
     wide = size // COLUMNS
     if scores.device.type != "cpu" or wide < 4 * count:
@@ -516,10 +504,7 @@ def generate(
     on_progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> list[list[Completion]]:
-    """The completions of each prompt: of a beam up to n, best first; of a sampling n, in the order of their draws.
-
-    `options` are those of `Request`; `on_progress` gets the number of rows that took a token.
-    """
+    """The completions of each prompt: a beam's best first, samples as drawn; `options`: those of `Request`."""
     steps = generate_steps(decoder, prompts, **options, live=False)
     while True:
         try:

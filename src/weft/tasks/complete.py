@@ -23,7 +23,7 @@ from weft.nn.rows import Source
 from weft.tasks.answers import Piece, Text, Written
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import evaluating, naming, tokenizer_of, unseen_in_words
-from weft.tasks.perplexity import LONG, LikelihoodTask, Reading, beginning, slid, writing_tokenizer
+from weft.tasks.perplexity import LikelihoodTask, Reading, beginning, slid, sliding_window, writing_tokenizer
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
@@ -35,9 +35,6 @@ MIN_LIMIT = 32  # tokens that a text may always have
 ENDLESS = 1 << 20  # tokens: a context that no text fills
 MAX_TOKENS = 256  # new tokens there by default: such a model would otherwise go on for hours
 TIMED_TOKENS, TIMED_CHARACTERS = 32, 400  # that are generated where its speed is measured, and of its prompt
-
-
-# ------------------------------------------------------------------------------------------------------------- vectors
 
 
 def vector_in(record: Record, column: str, features: int | None = None) -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -120,9 +117,6 @@ class VectorInputs(Task):
     partial_columns = Task.partial_columns
 
 
-# ---------------------------------------------------------------------------------------------------------- generating
-
-
 @dataclass(frozen=True)
 class Prompt:
     """What one text is generated from."""
@@ -145,20 +139,20 @@ def around(opened: LoadedModel) -> tuple[list[int], list[int]]:
     return before, after or ([] if end is None else [end])
 
 
-def limit_of(source: Source) -> int:
-    """The default of max_tokens: far more than any good text needs."""
-    return 3 * len(source) + 32
+def source_prompts(opened: LoadedModel, sources: Sequence[Source]) -> list[Prompt]:
+    """What an encoder-decoder writes from; the default of max_tokens is far more than any good text needs."""
+    return [Prompt([opened.config.begin], 3 * len(source) + 32, source) for source in sources]
 
 
 def prompts_of(opened: LoadedModel, inputs: Sequence[Any]) -> list[Prompt]:
     """Texts or vectors as this model takes them; a source that is longer than the context is refused."""
-    begin, context = opened.config.begin, opened.config.context
+    context = opened.config.context
     if opened.family.numbers:
         limit = max(MIN_LIMIT, 2 * opened.card.window.length if opened.card.window else 0)
         count, features = len(inputs), opened.config.features
         names = [f"vector {number + 1} of {count}" for number in range(count)] if count > 1 else ["the vector"]
         pairs = zip(inputs, names, strict=True)
-        return [Prompt([begin], limit, [numbers_of(vector, name, features)]) for vector, name in pairs]
+        return [Prompt([opened.config.begin], limit, [numbers_of(vector, name, features)]) for vector, name in pairs]
     tokenizer = tokenizer_of(opened)
     if not opened.family.reads:
         before, _ = frame(tokenizer)  # without a prompt a text starts as in training, after what parts documents
@@ -171,7 +165,7 @@ def prompts_of(opened: LoadedModel, inputs: Sequence[Any]) -> list[Prompt]:
                 f"prompt {number} has {len(ids)} tokens, more than the model's context of {context}; "
                 "weft translate reads long texts in pieces"
             )
-    return [Prompt([begin], limit_of(source), source) for source in sources]
+    return source_prompts(opened, sources)
 
 
 def options_for(opened: LoadedModel, options: Mapping[str, Any], only: Sequence[str] = ()) -> GenerationOptions:
@@ -324,8 +318,7 @@ class TextGenerator:
         )
 
     def _piece(self, token: int, logprob: float, others: Sequence[tuple[int, float]] = ()) -> Piece:
-        alternatives = tuple(self._piece(*other) for other in others)
-        text = self.tokenizer.token(token) or ""
+        text, alternatives = self.tokenizer.token(token) or "", tuple(self._piece(*other) for other in others)
         return Piece(token=token, text=text, logprob=logprob, alternatives=alternatives)
 
 
@@ -393,9 +386,6 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
     return tokens
 
 
-# ------------------------------------------------------------------------------------------------------------ the task
-
-
 def complete(
     opened: LoadedModel, prompts: Sequence[str], *, on_progress: Callable[[int], None] | None = None, **options: Any
 ) -> list[Text]:
@@ -444,11 +434,9 @@ class CompleteTask(LikelihoodTask):
         return stream(model, input, **options)
 
     def readings(self, model: LoadedModel, texts: Sequence[str]) -> Iterator[Reading]:
-        tokenizer = tokenizer_of(model)
-        begin, length, reach = beginning(tokenizer), min(model.config.context, LONG), model.config.reach
-        stride = max(1, length // 2 if reach is None else length - reach)
+        tokenizer, window = tokenizer_of(model), sliding_window(model)
         for number, ids in enumerate(tokenizer.ids(list(texts), specials=False)):
-            yield from slid([ids], begin, length, stride, number)
+            yield from slid([ids], beginning(tokenizer), *window, number)
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         return f"{prediction.output.nats / math.log(2) / max(1, prediction.output.bytes):.3f} bits per byte"

@@ -36,10 +36,7 @@ def describe(
     on_progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> list[Text]:
-    """Write a text from each vector; `options`: `GenerationOptions`; `others`: further models of an ensemble.
-
-    Default: a beam of 3, unless a sampling option is given; twice as many tokens as the longest training text had.
-    """
+    """Write a text from each vector, by default with a beam of 3; `options`: `GenerationOptions`; `others` join it."""
     if not opened.family.numbers or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not write from vectors")
     for number, other in enumerate(others, 2):

@@ -22,7 +22,7 @@ from weft.data.batching import every_example
 from weft.data.masking import shift
 from weft.data.rows import Frame, Framed, held_out
 from weft.data.shards import Corpus, Places
-from weft.errors import UserError, one_of
+from weft.errors import UserError, one_of, refuse
 from weft.metrics.bootstrap import Bootstrap, Floats, Ratios, Score, interval
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
@@ -150,11 +150,8 @@ CUT = re.compile(r"\S(?=\s\S)")
 
 @dataclass(frozen=True, kw_only=True)
 class Perplexity:
-    """How well a text was foreseen, and of what that was counted.
-
-    Words are those between spaces and bytes those of UTF-8 with one byte to a line end, before any de-tokenizer. The
-    intervals take the number of words and bytes for each token as known.
-    """
+    """How well a text was predicted, and what was counted: words between spaces and bytes of UTF-8 with one byte to a
+    line end, before any detokenizer. The intervals take the words and bytes of each token as known."""
 
     per_token: Score
     per_word: Score | None  # None where the text has no word
@@ -323,7 +320,7 @@ def perplexity(
     if detokenize is not None:
         one_of(detokenize, DETOKENIZERS, "detokenize")
     carried = stream and length is None and stride is None and opened.network.CARRIES
-    length, stride = _window(opened, length, stride)
+    length, stride = sliding_window(opened, length, stride)
     count = _Count(tokenizer, detokenize, stream, count_ends, seed)
     progress = on_progress or (lambda tokens: None)
     if carried:
@@ -343,20 +340,19 @@ def perplexity(
     return count.result(length, stride, carried)
 
 
-def _window(opened: LoadedModel, length: int | None, stride: int | None) -> tuple[int, int]:
+def sliding_window(opened: LoadedModel, length: int | None = None, stride: int | None = None) -> tuple[int, int]:
     """How long a window is and how far the next one, with what was asked for checked."""
-    context = opened.config.context
-    reach = opened.config.reach  # of a model that looks back so far and no further
-    if reach is not None and length is not None and length > max(1, reach):
-        raise UserError(f"a window of {length} tokens: this model looks at the last {reach} only; leave out --length")
+    context, reach = opened.config.context, opened.config.reach  # reach: how far back some models look
     if length is None:
         length = min(context, LONG)
         stride = max(1, length - reach) if stride is None and reach is not None else stride
+    elif reach is not None and length > max(1, reach):
+        raise UserError(f"a window of {length} tokens: this model looks at the last {reach} only; leave out --length")
     stride = max(1, length // 2) if stride is None else stride
-    if not 1 <= length <= context:
-        raise UserError(f"a window of {length} tokens: this model reads between 1 and {context}")
-    if not 1 <= stride <= length:
-        raise UserError(f"a stride of {stride} tokens: windows of {length} are between 1 and {length} apart")
+    refuse(
+        (not 1 <= length <= context, f"a window of {length} tokens: this model reads between 1 and {context}"),
+        (not 1 <= stride <= length, f"a stride of {stride} tokens: it must be between 1 and {length}, the window"),
+    )
     return length, stride
 
 

@@ -27,7 +27,7 @@ from weft.objectives.language import Writing
 from weft.progress import Log
 from weft.tasks.answers import Translation, Wording
 from weft.tasks.base import Columns, Example, Prediction, Task, TeacherArrays, TeacherRows
-from weft.tasks.complete import Prompt, Stream, around, generator_of, limit_of, options_for, sources_of, stream
+from weft.tasks.complete import Stream, around, generator_of, options_for, source_prompts, sources_of, stream
 from weft.tasks.forward import ON_GPU, tokenizer_of
 from weft.text.records import Record
 from weft.text.sentences import lead, sentences
@@ -78,9 +78,6 @@ def swapped(source: Sequence[str], target: Sequence[str], profiles: Mapping[str,
     return nearer_to_other(source, read, written) and (not target or nearer_to_other(target, written, read))
 
 
-# ---------------------------------------------------------------------------------------------------------- translating
-
-
 @dataclass(frozen=True)
 class Part:
     """A piece of a text that is read at once, and what parts it from the next."""
@@ -124,7 +121,7 @@ def translate(
         warnings.warn(f"input: it looks like what the model has learned to write, {RIGHT}", stacklevel=2)
     generator = generator_of(opened, others)
     parts = parts_of(opened, texts, opened.card.prefix or "" if prefix is None else prefix, generator.context)
-    prompts = [Prompt([opened.config.begin], limit_of(part.tokens), part.tokens) for part in parts]
+    prompts = source_prompts(opened, [part.tokens for part in parts])
     order = sorted(range(len(parts)), key=lambda number: len(parts[number].tokens))  # similar lengths together
     budget = ON_GPU if opened.device.type == "cuda" else max(BUDGET, ROWS * 16)
     batches = by_budget(order, lambda number: len(parts[number].tokens) * (chosen.beam_size or 1), budget)
@@ -227,9 +224,6 @@ def _wording(writer: Tokenizer, pieces: list[tuple[Part, Completion]]) -> Wordin
         logprob=sum(each.logprob for _, each in pieces),
         finish_reason=next((each.finish_reason for _, each in pieces if each.finish_reason != "end"), "end"),
     )
-
-
-# ------------------------------------------------------------------------------------------------------------ the task
 
 
 @dataclass(frozen=True)
