@@ -340,7 +340,14 @@ class Searcher:
         self.request, self.beam = request, beam
         self.size = beam.width // beam.groups  # hypotheses that a group may have
         self.decoding = Decoding(request, BEAM_ROOM, beam.coverage > 0)
-        self.coverage = Coverage(request, self.decoding) if beam.coverage else None
+        self.seen: Tensor | None = None  # places S: how much of each source token every hypothesis has looked at
+        if beam.coverage:
+            attention = self.decoding.state.attention
+            if attention is None or request.sources is None:
+                raise UserError("this model looks at no source, so there is no coverage to reward")
+            lengths = torch.tensor([len(source) for source in request.sources], device=attention.device)
+            # What only fills a row up counts as seen, so that it costs nothing.
+            self.seen = (torch.arange(attention.shape[1], device=attention.device) >= lengths[:, None]).float()
         starts = [Hypothesis([], 0.0, row, []) for row in range(len(request.prompts))]
         self.places, self.prompts = starts, request.prompts  # of each row of the scores
         self.groups, self.width = 1, 1  # at first all groups share one place
@@ -371,8 +378,11 @@ class Searcher:
         candidates = self._candidates(logs, request.processor.forbid(scores, self.prompts, generated), len(going))
         if any(math.isnan(logprob) for extensions in candidates for logprob, _, _ in extensions):
             check_scores(decoding.scores)
-        if self.coverage is not None:
-            self.penalties = self.coverage.penalties(decoding, self.beam.coverage)
+        if self.seen is not None:  # if it ended now, a hypothesis would pay weight x the sum of log min(attention, 1)
+            attention = decoding.state.attention
+            self.seen = self.seen + F.pad(attention, (0, self.seen.shape[1] - attention.shape[1]))
+            tiny = torch.finfo(torch.float32).tiny  # a token that nothing looked at costs much, not everything
+            self.penalties = (self.beam.coverage * self.seen.clamp(tiny, 1.0).double().log().sum(-1)).tolist()
         ranked = request.ranked(logs)
         for number, search in enumerate(going):
             taken: Counter[int] = Counter()
@@ -471,30 +481,10 @@ class Searcher:
                 filling = Hypothesis(some.tokens, -math.inf, some.place, [])
                 self.places += [(rest.pop() if rest else filling) if kept is None else kept for kept in row]
         origins = [hypothesis.place for hypothesis in self.places]
-        if self.coverage is not None:
-            self.coverage.seen = self.coverage.seen[torch.tensor(origins, device=self.request.device)]
+        if self.seen is not None:
+            self.seen = self.seen[torch.tensor(origins, device=self.request.device)]
         self.prompts = [self.request.prompts[search.row] for search in going for _ in range(self.groups * self.width)]
         self.decoding.advance(origins, self.prompts, [hypothesis.tokens for hypothesis in self.places])
-
-
-class Coverage:
-    """How much of each source token every hypothesis has looked at."""
-
-    def __init__(self, request: Request, decoding: Decoding) -> None:
-        seen = decoding.state.attention
-        if seen is None or request.sources is None:
-            raise UserError("this model looks at no source, so there is no coverage to reward")
-        lengths = torch.tensor([len(source) for source in request.sources], device=seen.device)
-        # What only fills a row up counts as seen, so that it costs nothing.
-        self.seen = (torch.arange(seen.shape[1], device=seen.device) >= lengths[:, None]).float()  # places S
-
-    def penalties(self, decoding: Decoding, weight: float) -> list[float]:
-        """What each hypothesis would pay if it ended now: weight x the sum of log min(attention, 1)."""
-        attention = decoding.state.attention
-        assert attention is not None
-        self.seen = self.seen + F.pad(attention, (0, self.seen.shape[1] - attention.shape[1]))
-        tiny = torch.finfo(torch.float32).tiny  # a token that nothing looked at costs much, not everything
-        return (weight * self.seen.clamp(tiny, 1.0).double().log().sum(-1)).tolist()
 
 
 def generate(

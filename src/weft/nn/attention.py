@@ -455,10 +455,8 @@ class MultiHead(nn.Module):
         self, width: int, heads: int, head_width: int | None = None, dropout: float = 0.0, scale: float | None = None
     ) -> None:
         super().__init__()
-        self.heads = heads
-        self.head_width = head_width or width // heads
-        self.dropout = dropout
-        self.scale = scale
+        self.heads, self.head_width = heads, head_width or width // heads
+        self.dropout, self.scale = dropout, scale
         self.watcher: Callable[[Sighting], None] | None = None  # set for as long as somebody watches
 
     def mixed(self, query: Tensor, key: Tensor, value: Tensor, rows: Rows, **settings: Any) -> Tensor:

@@ -32,12 +32,8 @@ class Positions(nn.Module):
     def __init__(self, kind: Kind, *, context: int, width: int, heads: int, head_width: int, unused: int = 0) -> None:
         """`unused` rows of a learned table come before that of the first place."""
         super().__init__()
-        self.kind = kind
-        self.context = context
-        self.width = width
-        self.heads = heads
-        self.head_width = head_width
-        self.unused = unused
+        self.kind, self.context, self.unused = kind, context, unused
+        self.width, self.heads, self.head_width = width, heads, head_width
         self.table = nn.Embedding(unused + context, width) if kind == "learned" else None
         self.waves: Tensor | None = None  # no weight: neither trained nor saved
 

@@ -93,10 +93,8 @@ class Recurrent(nn.Module):
         super().__init__()
         self.cell: Cell = cell
         self.activation: Bend = activation
-        self.weight_drop = weight_drop
-        self.width = width
+        self.weight_drop, self.width, self.dropout = weight_drop, width, dropout
         self.directions = {"forwards": (False,), "backwards": (True,), "both": (False, True)}[reading]
-        self.dropout = dropout
         self.outputs = width * len(self.directions)
         # One after the other: of each layer the forward direction, then the backward one. Not nn.LSTM and its like,
         # which the compiler refuses: what they would add is not used.

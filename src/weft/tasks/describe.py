@@ -13,7 +13,6 @@ import torch
 from weft.checkpoint.card import Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
-from weft.data.columns import text_in
 from weft.data.examples import Sequences, VectorSide
 from weft.errors import UserError
 from weft.generation.options import SAMPLING
@@ -59,6 +58,7 @@ class DescribeTask(VectorInputs, SequenceTask):
 
     needs = "writes from vectors"
     parallel = False
+    pair_names = ("vector", "text")
     whole_groups = True
     independent = False  # row n draws from seed + n
     default_metric = "bleu"
@@ -75,12 +75,6 @@ class DescribeTask(VectorInputs, SequenceTask):
     @classmethod
     def fits(cls, family: Family) -> bool:
         return family.reads and family.numbers
-
-    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[DescribeTask, tuple[str, ...]]:
-        return self, ("vector", "text")
-
-    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return replace(self.read_input(record, columns), target=text_in(record, columns["text"]))
 
     def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
         return Example((), None, record.where, vector_in(record, columns["vector"]).tobytes())

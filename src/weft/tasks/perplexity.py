@@ -375,25 +375,18 @@ def _ids(tokenizer: Tokenizer, pieces: Iterable[str]) -> Iterator[list[int]]:
     for piece in pieces:
         held += piece
         while len(held) >= size + NEAR:
-            cut = _harmless_cut(tokenizer, held, size)
-            if cut is None:
+            places = [match.end() for match in CUT.finditer(held, max(0, size - 16 * NEAR), size)]
+            for place in reversed(places[-8:]):  # a cut is harmless where the tokens around it stay the same
+                left, right = held[max(0, place - NEAR) : place], held[place : place + NEAR]
+                whole, first, second = tokenizer.ids([left + right, left, right], specials=False)
+                if whole == first + second:
+                    yield tokenizer.ids([held[:place]], specials=False)[0]
+                    held, size = held[place:], PIECE
+                    break
+            else:
                 size *= 2
-                continue
-            yield tokenizer.ids([held[:cut]], specials=False)[0]
-            held, size = held[cut:], PIECE
     if held:
         yield tokenizer.ids([held], specials=False)[0]
-
-
-def _harmless_cut(tokenizer: Tokenizer, text: str, before: int) -> int | None:
-    """The last place, of the few tried, where a text may be cut without changing its tokens."""
-    places = [match.end() for match in CUT.finditer(text, max(0, before - 16 * NEAR), before)]
-    for place in reversed(places[-8:]):
-        left, right = text[max(0, place - NEAR) : place], text[place : place + NEAR]
-        whole, first, second = tokenizer.ids([left + right, left, right], specials=False)
-        if whole == first + second:
-            return place
-    return None
 
 
 def slid(pieces: Iterable[list[int]], begin: list[int], length: int, stride: int, document: int) -> Iterator[Reading]:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -61,21 +61,19 @@ def profile_of(texts: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(pair for pair, _ in pairs[:GRAMS]))
 
 
-def nearer_to_other(texts: Sequence[str], own: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether texts look like the other side of what a model has learned, clearly, rather than like their own."""
-    ours, theirs, counts = set(own) - set(other), set(other) - set(own), _letter_pairs(texts)
-    for_own, for_other = (sum(counts[pair] for pair in pairs) for pairs in (ours, theirs))
-    if counts.total() < ENOUGH or len(ours) < GRAMS // 6 or for_other < ENOUGH // 8:
-        return False  # too little to tell, or two sides in one language
-    return for_other > CLEARLY * for_own + 2
-
-
 def swapped(source: Sequence[str], target: Sequence[str], profiles: Mapping[str, Sequence[str]]) -> bool:
     """Whether source and target look exchanged; without targets, whether the source looks like a target."""
     if not {"source", "target"} <= set(profiles):
         return False
-    read, written = profiles["source"], profiles["target"]
-    return nearer_to_other(source, read, written) and (not target or nearer_to_other(target, written, read))
+    for texts, own, other in ((source, "source", "target"), (target, "target", "source"))[: 1 + bool(target)]:
+        ours, theirs = set(profiles[own]) - set(profiles[other]), set(profiles[other]) - set(profiles[own])
+        counts = _letter_pairs(texts)
+        for_own, for_other = (sum(counts[pair] for pair in pairs) for pairs in (ours, theirs))
+        if counts.total() < ENOUGH or len(ours) < GRAMS // 6 or for_other < ENOUGH // 8:
+            return False  # too little to tell, or two sides in one language
+        if for_other <= CLEARLY * for_own + 2:
+            return False
+    return True
 
 
 @dataclass(frozen=True)
@@ -263,6 +261,7 @@ class SequenceTask(Task):
     writes = True
     joint_teachers = True
     parallel = True
+    pair_names: ClassVar[tuple[str, str]] = ("source", "target")  # usual columns
 
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> SequenceTask:
@@ -285,10 +284,10 @@ class SequenceTask(Task):
         return replace(card, labels=None, thresholds={}, temperature=None, prefix=self.prefix, profiles=profiles)
 
     def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
-        return ("source",)
+        return self.pair_names[:1]
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[SequenceTask, tuple[str, ...]]:
-        return self, ("source", "target")
+        return self, self.pair_names
 
     def find_inputs(self, record: Record, given: Mapping[str, str], note: Log = lambda text: None) -> Columns:
         """Sources beside targets, else texts."""
@@ -312,7 +311,7 @@ class SequenceTask(Task):
         return self, find_columns(("source",), known, record), {}
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return replace(self.read_input(record, columns), target=text_in(record, columns["target"]))
+        return replace(self.read_input(record, columns), target=text_in(record, columns[self.pair_names[1]]))
 
     def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
         return Example((text_in(record, columns["source"]),), None, record.where)
