@@ -50,7 +50,7 @@ from weft.runs.finetune import decided
 from weft.runs.pretrain import text_job
 from weft.runs.recipes import FinetuneTraining, ObjectiveSection, Recipe, TextSection
 from weft.tasks.base import Example, Task, TeacherArrays
-from weft.tasks.complete import begun, generator_of
+from weft.tasks.complete import generator_of, prompts_of
 from weft.tasks.forward import unseen_in_words
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity, tokenizer_of
@@ -251,12 +251,12 @@ class Continuations(Task):
         texts = [example.texts[0] for example in examples]
         heads = [" ".join(text.split()[: self.first]) for text in texts]
         sizes = map(len, tokenizer_of(model).ids(texts, specials=False))
-        prompts, room = begun(model, heads), model.config.context
-        limits = [max(1, min(size, room) - len(prompt)) for size, prompt in zip(sizes, prompts, strict=True)]
+        pairs, room = zip(prompts_of(model, heads), sizes, strict=True), model.config.context
+        prompts = [replace(prompt, max_tokens=max(1, min(size, room) - len(prompt.tokens))) for prompt, size in pairs]
         seeds = [key_of(self.seed, "continued", text) >> 2 for text in texts]
         with unseen_in_words(model):
             options = GenerationOptions(temperature=1.0, seed=seeds)
-            completions = generator_of(model).write(prompts, options, max_tokens=limits)
+            completions = generator_of(model).write(prompts, options)
         return [pack_texts([(f"{head}{each.text}", 0.0)]) for head, each in zip(heads, completions, strict=True)]
 
     def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:

@@ -42,7 +42,7 @@ from weft.tasks.evaluate import Reader
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class, task_for
-from weft.tasks.translate import writer_of
+from weft.tasks.seq2seq import writer_of
 from weft.text.records import Record, read_texts
 from weft.text.row_problems import Skipped
 from weft.text.windows import Framing

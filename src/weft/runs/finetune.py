@@ -60,7 +60,7 @@ from weft.tasks.evaluate import EvaluationResult, evaluate_examples
 from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class
-from weft.tasks.translate import writer_of
+from weft.tasks.seq2seq import writer_of
 from weft.text.windows import Framing, special_tokens
 from weft.training.freezing import freeze
 from weft.training.run import Run, State, tokenizer_hash
