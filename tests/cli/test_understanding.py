@@ -68,7 +68,7 @@ def test_notes_about_long_texts(made: Path, capsys: pytest.CaptureFixture[str]) 
     assert run(["predict", str(made / "classify"), long]) == 0
     assert re.search(r"\[1 text in \d+ windows of at most 24 tokens; none truncated\]", capsys.readouterr().err)
     given = ["finetune", "--task", "classify", "--data", "good.csv", *SMALL, "--length", "4"]
-    assert run([*given, "--long", "cut", "--out", "cut"]) == 0
+    assert run([*given, "--long", "truncate", "--out", "cut"]) == 0
     said = capsys.readouterr().err
     assert re.search(r"\([1-9] of them cut at 4 tokens\)", said) and "so few say little" in said
     assert re.search(r"kept: held-out accuracy \d\.\d{4} at step", said)

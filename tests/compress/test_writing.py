@@ -47,7 +47,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One that has learned its pairs, with a vocabulary for each side."""
 
     def make(folder: Path) -> None:
-        learned(folder, folder / "run", tokenizer={"kind": "word", "apart": True})
+        learned(folder, folder / "run", tokenizer={"kind": "word", "separate": True})
 
     return once(tmp_path_factory, "writer", make) / "run"
 

@@ -215,7 +215,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(made: Path, here: 
             {"task": {"name": "describe", "prefix": "x"}},
             "a prefix is put before the texts that an encoder-decoder reads",
         ),
-        ({"tokenizer": {"apart": True}}, "one vocabulary|no source and target"),
+        ({"tokenizer": {"separate": True}}, "one vocabulary|no source and target"),
         ({"model": {**SIZES, "features": 7}}, "the rows have vectors of 3 numbers, the model takes 7"),
     ):
         with pytest.raises(UserError, match=match):

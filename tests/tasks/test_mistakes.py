@@ -157,7 +157,7 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     ),
     "windows of nothing": ("classify --data good.csv --length 0", ["length must be at least 4, not 0"]),
     "a stride of nothing": ("classify --data good.csv --stride -1", ["stride must be at least 1, not -1"]),
-    "long nonsense": ("classify --data good.csv --long fold", ["long", "windows, cut"]),
+    "long nonsense": ("classify --data good.csv --long fold", ["long", "windows, truncate"]),
     "weights of values": (
         "regress --data values.csv --class-weights balanced",
         ["class_weights balanced means nothing for regress"],
@@ -240,7 +240,7 @@ def test_a_text_that_was_cut_is_said_to_be(
     files: Path, wordpiece: Tokenizer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (files / "text.txt").write_text("Ada lives in Rome . " * 9)
-    for long, words in (("cut", "the text was truncated"), ("windows", "nothing was truncated")):
+    for long, words in (("truncate", "the text was truncated"), ("windows", "nothing was truncated")):
         model_for("answer", 2, wordpiece, long=long).save(long)
         assert run(["answer", long, "where lives Ada ?", "--context", "text.txt"]) == 0
         assert words in capsys.readouterr().err

@@ -180,9 +180,8 @@ def _learned(card: dict[str, Any]) -> dict[str, str]:
     if card.get("columns"):
         lines["columns"] = ", ".join(f"{ours} = {theirs}" for ours, theirs in card["columns"].items())
     if window := card.get("window"):
-        longer = (
-            "truncated" if window["long"] == "cut" else f"read in windows, each {window['stride']} after the one before"
-        )
+        by = f"read in windows, each {window['stride']} after the one before"
+        longer = "truncated" if window["long"] == "truncate" else by
         lines["window"] = f"{window['length']} tokens; a longer text is {longer}"
     if card.get("thresholds"):
         lines["thresholds"] = ", ".join(f"{name} {value:.4f}" for name, value in card["thresholds"].items())

@@ -106,7 +106,7 @@ class Flag:
         """As the parameter of a function, for typer."""
         repeated = get_origin(self.kind) in (tuple, dict) and self.option.parse is None
         plain = self.kind if self.kind in (bool, int, float) and self.option.parse is None else str
-        named = f"[{'|'.join(self.choices)}]" if self.choices else METAVARS.get(plain)
+        named = f"[{'|'.join(self.choices)}]" if self.choices else "FILE" if repeated else METAVARS.get(plain)
         shows = (
             isinstance(self.default, int | float | str) and not isinstance(self.default, bool) and self.default != ""
         )

@@ -105,10 +105,10 @@ def finetune(
 
     Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
     """
-    from weft.runs.recipes import check_has_model, task_recipe
+    from weft.runs.recipes import TaskRecipe, check_has_model, read_recipe
 
     _check_one_start(settings)
-    plan = task_recipe(recipe, settings)
+    plan = read_recipe(recipe, settings, TaskRecipe)
     check_run(plan.out, plan.model, several=seeds is not None, **online)
     check_has_model(plan.model, plan.task.name)
     check_section(plan.data)
@@ -235,7 +235,7 @@ def _climb(recipe: str | None, settings: Given) -> None:
 
 def _only(folder: Path, name: str) -> None:
     """One rung, in the process that `weft ladder` has started for it."""
-    from weft.runs.ladder import LadderFolder, here
+    from weft.runs.ladder import LadderFolder, climb
     from weft.training.signals import Control
 
     place = LadderFolder(folder)
@@ -254,7 +254,7 @@ def _only(folder: Path, name: str) -> None:
     threading.Thread(target=watch, daemon=True).start()
     from weft.progress import to_stderr
 
-    here(place, name, Control(to_stderr, progress))
+    climb(place, name, Control(to_stderr, progress))
     if place.failure(name).is_file():
         raise typer.Exit(2)
 

@@ -202,7 +202,7 @@ def vocabularies_for(
     if not family.reads:
         return (learned(read),)
     written = (row.target for row in rows)
-    if recipe.tokenizer.apart:
+    if recipe.tokenizer.separate:
         return learned(read), learned(written, TARGET)
     return (learned(chain(read, written)),)
 
@@ -294,7 +294,7 @@ def check_model(recipe: TaskRecipe) -> None:
             raise UserError(f"{work.name} needs a model that {task.needs} ({able}), not {family.name}")
         able = f"; it learns {listed(tasks_for(family), 20)}" if tasks_for(family) else " and learns from text alone"
         raise UserError(f"{family.name} has no head for {work.name}{able}")
-    if recipe.tokenizer.apart and not family.config.has("source_vocabulary"):
+    if recipe.tokenizer.separate and not family.config.has("source_vocabulary"):
         raise UserError(f"{family.name} has one vocabulary for what it reads and what it writes")
     if work.words and not family.speaks:
         raise UserError(f"next words are learned by models that speak, not by {family.name}")

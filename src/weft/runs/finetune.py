@@ -53,7 +53,7 @@ from weft.runs.baseline import (
 )
 from weft.runs.dataset import absolute, absolute_tables, announce_long, gather, settings_of
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, resume, scratch_folder, settled
-from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe, task_recipe
+from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe
 from weft.scratch import sweep
 from weft.tasks.base import Example, Task
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples, evaluation_of
@@ -104,7 +104,8 @@ def finetune(
         more = more if columns is None else overlaid(more, {"data": {"columns": dict(columns)}})
         values = {"task.name": task, "model.base": base, "model.vectors": vectors}
         given = overlaid(settings or {}, more)
-        recipe = task_recipe(recipe, settings_of(given, rows, DataSection, {"files": data, "dev": dev}, values, out))
+        tables = {"files": data, "dev": dev}
+        recipe = read_recipe(recipe, settings_of(given, rows, DataSection, tables, values, out), TaskRecipe)
     if recipe.out is None:
         recipe = replace(recipe, out=str(scratch_folder() / "run"))
     run = new_run(recipe)
@@ -129,7 +130,7 @@ def _check(recipe: TaskRecipe) -> None:
     if not (data.files or data.source or data.target):
         two = ", or --source FILE and --target FILE" if from_text else ""
         raise UserError(f"no data: give --data FILE{two}; in Python, a file or rows as the first argument")
-    if not from_text and (data.source or data.target or recipe.tokenizer.apart):
+    if not from_text and (data.source or data.target or recipe.tokenizer.separate):
         raise UserError(f"{recipe.task.name} does not write one text from another: it has no source and target")
     check_tensorboard(recipe)
 
@@ -302,11 +303,11 @@ def _tokenized(
 
 def _own_words(recipe: TaskRecipe, opened: LoadedModel, steps: int) -> Callable[[int], dict[str, Tensor]] | None:
     """How often a network reads its own words in each step: never at first, then more (Bengio et al., 2015)."""
-    share = recipe.task.own
+    share = recipe.task.scheduled_sampling
     if not share:
         return None
     if "own" not in inspect.signature(opened.network.forward).parameters:
-        raise UserError(f"own words (task.own) are read by a recurrent encoder-decoder, not by {opened.family.name}")
+        raise UserError(f"task.scheduled_sampling needs a recurrent encoder-decoder, not {opened.family.name}")
     return lambda step: {"own": torch.tensor(share * step / steps)}
 
 

@@ -10,165 +10,153 @@ from weft.picture import Bar, ChartLine, bar_chart, heading, line_chart, page, p
 
 HEADER = (
     *("model", "bits/byte", "95 % from", "to", "parameters", "on disk"),
-    *("trained", "epochs", "tokens/s", "writes/s", "useful context"),
+    *("trained", "epochs", "tokens/s", "generates/s", "useful context"),
 )
 Rung = dict[str, Any]
 
 
 def finished(results: dict[str, Any]) -> list[Rung]:
-    """The rungs that came to an end, in the order of the ladder."""
+    """The rungs that have a result, in the order of the ladder."""
     return [rung for rung in results["rungs"] if "bits_per_byte" in rung]
 
 
 def value_of(rung: Rung) -> float:
-    """Bits per byte on held-out text; a model that rules something out that came needs endlessly many."""
+    """Bits per byte on held-out text; infinite for a model that gives some of it probability 0."""
     value = rung["bits_per_byte"]["value"]
     return math.inf if value is None else float(value)
 
 
 def rows_of(results: dict[str, Any]) -> list[list[str]]:
-    """The table, a row for each rung, failed ones with their reason."""
-    return [_row(rung) for rung in results["rungs"]]
-
-
-def _row(rung: Rung) -> list[str]:
-    if "bits_per_byte" not in rung:
-        return [rung["name"], "failed" if "failed" in rung else "not yet", *[""] * (len(HEADER) - 2)]
-    score = rung["bits_per_byte"]
-    useful = rung["useful_context"]
-    return [
-        rung["name"],
-        *("endless" if score[key] is None else f"{score[key]:.4f}" for key in ("value", "low", "high")),
-        f"{rung['parameters']:,}" + (" counts" if rung["counted"] else ""),
-        f"{rung['bytes_on_disk'] / 1e6:.2f} MB",
-        f"{rung['seconds']:.1f} s",
-        f"{rung['epochs']:.1f}",
-        "" if rung["tokens_per_second"] is None else f"{rung['tokens_per_second']:,}",
-        f"{rung['generation_tokens_per_second']:,.0f}",
-        "" if useful is None else str(useful),
-    ]
+    """The table, a row for each rung."""
+    rows = []
+    for rung in results["rungs"]:
+        if "bits_per_byte" not in rung:
+            rows.append([rung["name"], "failed" if "failed" in rung else "not yet", *[""] * (len(HEADER) - 2)])
+            continue
+        score, useful, speed = rung["bits_per_byte"], rung["useful_context"], rung["tokens_per_second"]
+        bits = ["infinite" if score[key] is None else f"{score[key]:.4f}" for key in ("value", "low", "high")]
+        rows.append(
+            [
+                rung["name"],
+                *(bits if score["low"] != score["high"] else [bits[0], "", ""]),  # a constant has no interval
+                f"{rung['parameters']:,}" + (" counts" if rung["counted"] else ""),
+                f"{rung['bytes_on_disk'] / 1e6:.2f} MB",
+                f"{rung['seconds']:.1f} s",
+                f"{rung['epochs']:.1f}",
+                "" if speed is None else f"{speed:,}",
+                f"{rung['generation_tokens_per_second']:,.0f}",
+                "" if useful is None else str(useful),
+            ]
+        )
+    return rows
 
 
 def failures(results: dict[str, Any]) -> list[str]:
-    """Why rungs are missing, one sentence for each."""
+    """Why rungs failed, one sentence for each."""
     return [f"{rung['name']} failed: {rung['failed']}" for rung in results["rungs"] if "failed" in rung]
 
 
 def verdict(results: dict[str, Any]) -> str:
-    """Who won, by how much, and why, in plain sentences."""
+    """Which model won, by how much, and why."""
     rungs = sorted(finished(results), key=value_of)
     if len(rungs) < 2:
-        return "Too few models have come to an end to say who won."
+        return "Too few models have finished to compare them."
     best, second = rungs[0], rungs[1]
     sentences = [
         f"The {best['title']} predicted the held-out text best: {value_of(best):.3f} bits per byte, against "
-        f"{value_of(second):.3f} of the {second['title']}, which came second."
+        f"{value_of(second):.3f} of the {second['title']}."
     ]
     low, high = second["bits_per_byte"]["low"], best["bits_per_byte"]["high"]
     if low is not None and high is not None and low <= high:
-        sentences.append("Their intervals overlap, so on another text of this kind the order might be the other.")
-    counted = [rung for rung in rungs if rung["counted"] and "gram" in rung["name"]]
-    learned = [rung for rung in rungs if not rung["counted"]]
-    if counted and learned:
-        sentences += _against(counted[0], learned[0])
-    return " ".join(sentences)
-
-
-def _against(counted: Rung, learned: Rung) -> list[str]:
-    """Why counting or learning won."""
-    gap = value_of(learned) - value_of(counted)
-    epochs = f"{learned['epochs']:.1f} passes over the text ({learned['tokens']:,} tokens)"
-    curve = [point["bits_per_byte"] for point in learned["curve"]]
+        sentences.append("Their intervals overlap, so the order may differ on another text of this kind.")
+    counts = next((rung for rung in rungs if rung["counted"] and "gram" in rung["name"]), None)
+    network = next((rung for rung in rungs if not rung["counted"]), None)
+    if counts is None or network is None:
+        return " ".join(sentences)
+    gap = value_of(network) - value_of(counts)
+    epochs = f"{network['epochs']:.1f} passes over the text ({network['tokens']:,} tokens)"
+    curve = [point["bits_per_byte"] for point in network["curve"]]
     falling = curve[-1 - len(curve) // 3] - curve[-1] if len(curve) >= 3 else 0.0  # in the last third
     if gap > 0:
-        sentences = [
-            f"Counting won at this budget: the {counted['title']} is {gap:.3f} bits per byte better than the best "
-            f"neural network, the {learned['title']}.",
-            f"That is so because counting needs one pass: in {counted['seconds']:.1f} s it knew every run of tokens "
-            f"that the text holds, while the {learned['title']}, which has to learn by many small corrections, was "
-            f"stopped after {epochs}.",
-        ]
+        sentences.append(
+            f"Counting won at this budget: the {counts['title']} is {gap:.3f} bits per byte better than the best "
+            f"network, the {network['title']}. Counting needs one pass and took {counts['seconds']:.1f} s; the network "
+            f"learns by many small updates and was stopped after {epochs}."
+        )
         if falling > 0.005:
             sentences.append(
                 f"Its loss was still falling, by {falling:.3f} bits per byte in the last third of its training: more "
-                "minutes, or a GPU, would bring it down further, while counting has nothing more to gain."
+                "minutes, or a GPU, would lower it further. Counts cannot improve."
             )
-        return sentences
-    useful, reach = learned["useful_context"], counted.get("reach")
-    sentences = [
-        f"Learning beat counting: the {learned['title']} is {-gap:.3f} bits per byte better than the best n-gram, the "
-        f"{counted['title']}, after {epochs}."
-    ]
+        return " ".join(sentences)
+    sentences.append(
+        f"Learning beat counting: the {network['title']} is {-gap:.3f} bits per byte better than the best n-gram, the "
+        f"{counts['title']}, after {epochs}."
+    )
+    useful, reach = network["useful_context"], counts.get("reach")
     if useful is not None and reach is not None and useful > reach:
         sentences.append(
-            f"It makes use of about {useful} tokens before the one that it predicts, where the {counted['title']} "
-            f"sees {reach}; and what it learns of one word serves for similar ones, which counts cannot do."
+            f"It uses about {useful} preceding tokens, while the {counts['title']} sees {reach}; and what it learns "
+            "about one word also applies to similar words, which counts cannot do."
         )
-    return sentences
+    return " ".join(sentences)
 
 
 def page_of(results: dict[str, Any]) -> str:
-    """One page that stands alone."""
-    rungs, text = finished(results), results["text"]
-    kind = "characters" if text["vocabulary"]["kind"] == "character" else "parts of words"
-    budget = results["budget"]
-    equal = (
-        f"{budget['tokens']:,} tokens to read"
-        if "tokens" in budget
-        else f"{budget['minutes']:g} minute{'s' * (budget['minutes'] != 1)} of training"
-    )
+    """One self-contained page."""
+    rungs, text, budget = finished(results), results["text"], results["budget"]
+    kind = "characters" if text["vocabulary"]["kind"] == "character" else "subwords"
+    minutes, tokens, xz = budget.get("minutes"), budget.get("tokens"), text.get("xz_bits_per_byte")
+    equal = f"{tokens:,} tokens" if tokens else f"{minutes:g} minute{'s' * (minutes != 1)} of training"
     intro = (
-        "A language model predicts how a text goes on. Here models of every age, from plain counting to the "
-        f"Transformer, learned from the same text ({', '.join(text['files'])}; {text['train_bytes']:,} bytes, cut into "
-        f"{text['vocabulary']['tokens']:,} different {kind}), each with {equal}, and were then asked to predict "
-        f"{text['held_out_bytes']:,} bytes that none of them had seen."
+        "A language model predicts how a text continues. These models were trained on the same text "
+        f"({', '.join(text['files'])}; {text['train_bytes']:,} bytes, {text['vocabulary']['tokens']:,} {kind})"
+        f", each with {equal}, and evaluated on {text['held_out_bytes']:,} bytes that none of them had seen."
     )
-    value = text.get("xz_bits_per_byte")
-    xz = (
-        "" if value is None else f" For comparison, the packer xz, having seen the rest of the text, takes {value:.3f}."
-    )
-    parts = [
-        heading("Which model predicts best") + paragraph(verdict(results)),
-        _bars(results),
-        paragraph(
-            "Bits per byte: how many yes-or-no answers it takes on average to tell the next byte, if the model may "
-            "guess first. Fewer is better; 8 is to know nothing. The thin line is the interval in which the figure "
-            "would lie in 95 of 100 such texts." + xz
-        ),
-        heading("The figures")
-        + table(list(HEADER), rows_of(results))
-        + "".join(map(paragraph, failures(results)))
-        + paragraph(
-            "Parameters: numbers that were learned, or runs of tokens that were counted. Trained: seconds of training. "
-            "Tokens/s: how many tokens a second were read in training; writes/s: how many one stream of text is "
-            "written with. Useful context: see below."
-        ),
-        heading("How they learned") + _curves(rungs, "seconds", "seconds of training"),
-        _curves(rungs, "tokens", "tokens read"),
-        heading("How far back they look") + _contexts(rungs),
-        paragraph(
-            "The same places of the held-out text were predicted after 1, 2, 3 and more tokens before them, each time "
-            "read from nothing. Where a line has become level, more context is of no use to that model; the table "
-            "gives the shortest context that no longer one beats by more than the noise."
-        ),
-        heading("What each of them is, and writes") + _samples(results),
-        heading("How this was measured") + paragraph(_method(results)),
-    ]
-    return page("The ladder of language models", parts, intro)
-
-
-def _bars(results: dict[str, Any]) -> str:
-    bars = list[Bar]()
-    best = min(map(value_of, finished(results)), default=math.inf)
+    best, bars = min(map(value_of, rungs), default=math.inf), list[Bar]()
     for rung in results["rungs"]:
         if "bits_per_byte" not in rung:
             note = f"failed: {rung['failed']}" if "failed" in rung else "not yet"
             bars.append(Bar(rung["title"], math.nan, note=note))
             continue
         score, value = rung["bits_per_byte"], value_of(rung)
-        note = "endless" if math.isinf(value) else ""
+        note = "infinite" if math.isinf(value) else ""
         bars.append(Bar(rung["title"], value, score["low"], score["high"], note, faint=value > best))
-    return bar_chart("Held-out text, less is better", bars, "bits per byte")
+    contexts = [
+        ChartLine(
+            rung["title"],
+            [(point["context"], point["bits_per_byte"]) for point in rung["by_context"] if point["bits_per_byte"]],
+            dashed=rung["counted"],
+        )
+        for rung in rungs
+        if rung["by_context"] and rung["name"] not in ("uniform", "unigram")
+    ]
+    parts = [
+        heading("Which model predicts best") + paragraph(verdict(results)),
+        bar_chart("Held-out text, lower is better", bars, "bits per byte"),
+        paragraph(
+            "Bits per byte: the average number of bits needed to encode the next byte with the model's probabilities. "
+            "Lower is better; 8 is no better than chance. The thin line is the 95 % interval."
+            + ("" if xz is None else f" The compressor xz needs {xz:.3f} after compressing the rest of the text.")
+        ),
+        heading("Results") + table(list(HEADER), rows_of(results)) + "".join(map(paragraph, failures(results))),
+        paragraph(
+            "Parameters: learned weights, or counted n-grams. Trained: seconds of training. Tokens/s: tokens read per "
+            "second of training. Generates/s: tokens generated per second for one text. Useful context: see below."
+        ),
+        heading("Loss during training") + _curves(rungs, "seconds", "seconds of training"),
+        _curves(rungs, "tokens", "tokens read"),
+        heading("Loss by context length")
+        + line_chart("Loss by preceding tokens", contexts, "preceding tokens", "bits per byte", log_x=True),
+        paragraph(
+            "The same positions of the held-out text, predicted after 1, 2 and more tokens from an empty state. Where "
+            "a line is level, more context does not help. The useful context is the shortest one that no longer one "
+            "beats by more than noise."
+        ),
+        heading("The models and their samples") + _samples(results["rungs"]),
+        heading("Method") + paragraph(_method(results)),
+    ]
+    return page("The ladder of language models", parts, intro)
 
 
 def _curves(rungs: Sequence[Rung], by: str, x: str) -> str:
@@ -185,25 +173,12 @@ def _curves(rungs: Sequence[Rung], by: str, x: str) -> str:
     return line_chart(f"Held-out loss by {x}", lines, x, "bits per byte")
 
 
-def _contexts(rungs: Sequence[Rung]) -> str:
-    lines = [
-        ChartLine(
-            rung["title"],
-            [(point["context"], point["bits_per_byte"]) for point in rung["by_context"] if point["bits_per_byte"]],
-            dashed=rung["counted"],
-        )
-        for rung in rungs
-        if rung["by_context"] and rung["name"] not in ("uniform", "unigram")
-    ]
-    return line_chart("Loss by the number of tokens before", lines, "tokens before", "bits per byte", log_x=True)
-
-
-def _samples(results: dict[str, Any]) -> str:
+def _samples(rungs: Sequence[Rung]) -> str:
     parts = list[str]()
-    for rung in results["rungs"]:
+    for rung in rungs:
         sees = rung["sees"]
         if rung.get("context") and not rung.get("reach"):
-            sees = f"{sees}, {rung['context']} of them at most"
+            sees = f"{sees}, at most {rung['context']} of them"
         elif rung.get("reach") and not rung["counted"]:
             sees = f"the last {rung['reach']} tokens"
         parts.append(paragraph(f"{rung['title']} ({rung['name']}): {rung['about']}. It sees {sees}."))
@@ -217,11 +192,10 @@ def _method(results: dict[str, Any]) -> str:
     unknown = f" {text['unknown']:,} held-out tokens are unknown to the vocabulary." if text.get("unknown") else ""
     return (
         f"Device: {results['device']}; seed {results['seed']}; sizes: {results['budget'].get('size', 'as given')}. "
-        "Time of training runs from the first step to the last, the reading of tokens included; looks at the "
-        "held-out text, saving, and getting ready (compiling, the first steps) are left out. The speed of the first "
-        "steps decides how many steps fit into the time, so that the learning rate falls to its end. Of each neural "
-        "network the state with the lowest held-out loss is kept, which favors it a little; n-grams are counted once. "
-        "On the way the held-out text is read in separate rows, so the curves end a little above the figures of the "
-        "table, for which a window slides over it. Intervals: bootstrap over blocks of 64 tokens. Samples: drawn from "
-        f"the model's own chances, one seed, {short(text['train_tokens'])} tokens of text behind them.{unknown}"
+        "Training time includes reading tokens, but not evaluation, saving, compiling or the first steps. The speed of "
+        "the first steps determines how many steps fit into the time, so that the learning-rate schedule ends in time. "
+        "Of each network the state with the lowest held-out loss is kept, which favors it a little. During training "
+        "the held-out text is read in separate rows, so the curves end a little above the table, which uses a sliding "
+        "window. Intervals: bootstrap over blocks of 64 tokens. Samples: temperature 1, one seed. "
+        f"Training text: {short(text['train_tokens'])} tokens.{unknown}"
     )

@@ -8,130 +8,109 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from weft.config import comma_list, merged, option, section
-from weft.errors import UserError, did_you_mean, listed, one_of, shown
+from weft.errors import UserError, did_you_mean, listed, refuse, shown
 from weft.runs.recipes import RunRecipe, TextSection
 
-PASSES = 50  # over the text at most, on a GPU: a fast one would go over a small text until it knew it by heart
-SIZES = ("tiny", "small", "large")  # for a test, for a few cores, for a GPU
+PASSES = 50  # over the text at most, on a GPU: more would overfit a small text
 DROPOUTS = ("dropout", "embedding_dropout", "attention_dropout")
+LARGE = {"batch": 64, "epochs": PASSES}
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Rung:
-    """One model of the ladder: what a page says of it, and the recipe of each size beside what all rungs share."""
+    """One model of the ladder: how the page describes it, and its recipe by size."""
 
     title: str
-    about: str  # what it is, for somebody who does not know it
-    sees: str  # what it can see of the text before the word that it predicts
+    about: str
+    sees: str  # of the text before the token that it predicts
     model: Mapping[str, Any]
     sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    learns: bool = True  # else it stays as it is made
-    characters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what differs there, by size
+    characters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what differs for characters, by size
+    learns: bool = True
 
 
 def _size(model: Mapping[str, Any], length: int, learning_rate: float, **training: Any) -> dict[str, Any]:
     return {"model": model, "objective": {"length": length}, "training": {"learning_rate": learning_rate, **training}}
 
 
-def _large(model: Mapping[str, Any], length: int, learning_rate: float, **training: Any) -> dict[str, Any]:
-    return _size(model, length, learning_rate, batch=64, epochs=PASSES, **training)
-
-
-def _counting(order: int) -> Rung:
+def _recurrent(title: str, about: str, family: str, layers: int = 1, rates: tuple[float, float] = (4e-3, 2e-3)) -> Rung:
+    sizes = {
+        "tiny": _size({"width": 16, "dropout": 0.0}, 16, 1e-2),
+        "small": _size({"width": 256, "dropout": 0.0}, 64, rates[0], batch=16),
+        "large": _size(
+            {"width": 512, "dropout": 0.3 if layers == 1 else 0.4}, 128, rates[1], weight_decay=0.01, **LARGE
+        ),
+    }
     return Rung(
-        title=f"{order}-gram",
-        about=f"counts which token followed each run of {order - 1} token{'s' * (order > 2)} in the text, "
-        "and falls back on shorter runs where that one was rare (modified Kneser-Ney)",
-        sees=f"the last {order - 1} token{'s' * (order > 2)}",
-        model={"family": "ngram", "order": order},
-    )
-
-
-def _recurrent(family: str, layers: int, title: str, about: str, rates: tuple[float, float]) -> Rung:
-    return Rung(
-        title=title,
-        about=about,
-        sees="everything before, as far as its state has kept it",
-        model={"family": family, "layers": layers},
-        sizes={
-            "tiny": _size({"width": 16, "dropout": 0.0}, 16, 1e-2),
-            "small": _size({"width": 256, "dropout": 0.0}, 64, rates[0], batch=16),
-            "large": _large({"width": 512, "dropout": 0.3 if layers == 1 else 0.4}, 128, rates[1], weight_decay=0.01),
-        },
+        title, about, "all tokens before, as far as its state keeps them", {"family": family, "layers": layers}, sizes
     )
 
 
 RUNGS: dict[str, Rung] = {
     "uniform": Rung(
-        title="uniform",
-        about="gives every token of the vocabulary the same chance: it has learned nothing, and all others are "
-        "measured against it",
-        sees="nothing",
-        model={"family": "ngram", "order": 1},
+        "uniform",
+        "gives every token of the vocabulary the same probability: the reference for all other models",
+        "nothing",
+        {"family": "ngram", "order": 1},
         learns=False,
     ),
-    "unigram": Rung(
-        title="unigram",
-        about="knows how often each token comes in the text",
-        sees="nothing",
-        model={"family": "ngram", "order": 1},
-    ),
-    **{f"ngram-{order}": _counting(order) for order in (2, 3, 4, 5)},
+    "unigram": Rung("unigram", "counts how often each token occurs", "nothing", {"family": "ngram", "order": 1}),
+    **{
+        f"ngram-{order}": Rung(
+            f"{order}-gram",
+            f"counts which token follows each sequence of {order - 1} token{'s' * (order > 2)}, and backs off to "
+            "shorter sequences where that one is rare (modified Kneser-Ney)",
+            f"the last {order - 1} token{'s' * (order > 2)}",
+            {"family": "ngram", "order": order},
+        )
+        for order in (2, 3, 4, 5)
+    },
     "mlp": Rung(
-        title="MLP",
-        about="a neural network that puts vectors of the last few tokens side by side and reads the next one from "
-        "them (Bengio et al., 2003)",
-        sees="the last few tokens, a fixed number of them",
-        model={"family": "mlp"},
-        sizes={
+        "MLP",
+        "a feed-forward network over the concatenated vectors of the last few tokens (Bengio et al., 2003)",
+        "the last few tokens, a fixed number of them",
+        {"family": "mlp"},
+        {
             "tiny": _size({"window": 4, "width": 8, "inner": 16}, 16, 1e-2),
             "small": _size({"window": 10, "width": 32, "inner": 512, "dropout": 0.0}, 64, 4e-3, batch=16),
-            # A tied table begins small: vectors of rare tokens, which are hardly ever moved, then say little.
-            "large": _large({"window": 8, "width": 256, "inner": 1024, "dropout": 0.4, "tied": True}, 128, 1e-3),
+            # A tied table starts small, so vectors of rare tokens, which are hardly ever updated, have little effect.
+            "large": _size(
+                {"window": 8, "width": 256, "inner": 1024, "dropout": 0.4, "tied": True}, 128, 1e-3, **LARGE
+            ),
         },
-        characters={"large": {"model": {"window": 16, "width": 96, "inner": 2048, "dropout": 0.2, "tied": False}}},
+        {"large": {"model": {"window": 16, "width": 96, "inner": 2048, "dropout": 0.2, "tied": False}}},
     ),
     "rnn": _recurrent(
-        "rnn",
-        1,
-        "RNN",
-        "a network with one state that each token changes (Elman, 1990); what is far back fades from it",
-        (2e-3, 5e-4),
+        "RNN", "a network with one state that each token updates (Elman, 1990)", "rnn", rates=(2e-3, 5e-4)
     ),
     "gru": _recurrent(
-        "gru",
-        1,
-        "GRU",
-        "a recurrent network whose gates decide what its state keeps and what it forgets (Cho et al., 2014)",
-        (4e-3, 2e-3),
+        "GRU", "a recurrent network with gates that decide what its state keeps (Cho et al., 2014)", "gru"
     ),
     "lstm": _recurrent(
-        "lstm",
-        1,
         "LSTM",
-        "a recurrent network with a memory beside its state, and gates that guard it (Hochreiter and Schmidhuber, "
-        "1997)",
-        (4e-3, 2e-3),
+        "a recurrent network with a gated memory cell beside its state (Hochreiter and Schmidhuber, 1997)",
+        "lstm",
     ),
-    "lstm-2": _recurrent(
-        "lstm", 2, "two-layer LSTM", "two LSTMs, the second of which reads the states of the first", (4e-3, 2e-3)
-    ),
+    "lstm-2": _recurrent("two-layer LSTM", "two LSTMs, the second of which reads the states of the first", "lstm", 2),
     "transformer": Rung(
-        title="Transformer",
-        about="a network that looks back at every token of its context at once and weighs how much each of them "
-        "matters (Vaswani et al., 2017; GPT-2's layers, with rotary positions)",
-        sees="all tokens of its context",
-        model={"family": "gpt2"},
-        sizes={
+        "Transformer",
+        "a network that attends to all tokens of its context (Vaswani et al., 2017; GPT-2 with rotary positions)",
+        "all tokens of its context",
+        {"family": "gpt2"},
+        {
             "tiny": _size({"size": "1x64", "heads": 2}, 16, 1e-2),
             "small": _size(
                 {"size": "4x128", "heads": 4, "positions": "rotary", **dict.fromkeys(DROPOUTS, 0.0)}, 128, 4e-3, batch=8
             ),
-            "large": _large(
-                {"size": "6x384", "positions": "rotary", **dict.fromkeys(DROPOUTS, 0.3)}, 256, 1e-3, compile=True
+            "large": _size(
+                {"size": "6x384", "positions": "rotary", **dict.fromkeys(DROPOUTS, 0.3)},
+                256,
+                1e-3,
+                compile=True,
+                **LARGE,
             ),
         },
-        characters={"large": {"model": dict.fromkeys(DROPOUTS, 0.2)}},
+        {"large": {"model": dict.fromkeys(DROPOUTS, 0.2)}},
     ),
 }
 # What every network of the ladder is trained with, unless its own size says otherwise.
@@ -150,11 +129,11 @@ def rung_of(name: str, given: Mapping[str, Mapping[str, Any]]) -> Rung:
             f"rung {name!r} is not one of {listed(RUNGS, 20)}{did_you_mean(name, RUNGS)}; one of your own needs "
             f"--set {name}.model.family=FAMILY"
         )
-    return Rung(title=name, about=f"a model of the family {family}", sees="what its family sees", model={})
+    return Rung(name, f"a model of the family {family}", "what its family sees", {})
 
 
 def recipe_of(name: str, size: str, given: Mapping[str, Mapping[str, Any]], characters: bool = False) -> dict[str, Any]:
-    """What is asked of `weft.pretrain` for a rung: model, rows and training; the text and the budget come beside it."""
+    """The sections model, objective and training of a rung's recipe."""
     rung = rung_of(name, given)
     values: dict[str, Any] = {"model": dict(rung.model)}
     if rung.model.get("family") != "ngram":
@@ -207,24 +186,21 @@ class Budget:
     parallel: int = option(1, "--parallel", help="Models trained at once, each in its own process. 0: in this process.")
 
     def __post_init__(self) -> None:
-        if self.minutes is not None and self.tokens is not None:
-            raise UserError("minutes and tokens cannot both be given")
-        if self.minutes is not None and not 0 < self.minutes < 1e5:
-            raise UserError(f"minutes must be above 0, not {self.minutes:g}")
-        if self.tokens is not None and not 1 <= self.tokens < 1 << 50:
-            raise UserError(f"tokens must be at least 1, not {self.tokens}")
-        if not 0 <= self.parallel <= 64:
-            raise UserError(f"parallel must be between 0 and 64, not {self.parallel}")
-        if not self.models:
-            raise UserError(f"no models: the rungs are {', '.join(RUNGS)}")
-        if self.size is not None:
-            one_of(self.size, SIZES, "size")
+        size, minutes, tokens = self.vocabulary or "characters", self.minutes, self.tokens
+        is_number = size.isdecimal() and 258 <= int(size) <= 200_000
         twice = [name for place, name in enumerate(self.models) if name in self.models[:place]]
-        if twice:
-            raise UserError(f"model {twice[0]!r} is there twice")
-        size = self.vocabulary
-        if size is not None and size != "characters" and not (size.isdecimal() and 258 <= int(size) <= 200_000):
-            raise UserError(f"vocabulary must be characters or a number between 258 and 200000, not {size!r}")
+        refuse(
+            (minutes is not None and tokens is not None, "minutes and tokens cannot both be given"),
+            (minutes is not None and not 0 < minutes < 1e5, f"minutes must be above 0, not {minutes}"),
+            (tokens is not None and not 1 <= tokens < 1 << 50, f"tokens must be at least 1, not {tokens}"),
+            (not 0 <= self.parallel <= 64, f"parallel must be between 0 and 64, not {self.parallel}"),
+            (not self.models, f"no models: the rungs are {', '.join(RUNGS)}"),
+            (bool(twice), f"model {twice[:1]} is given more than once"),
+            (
+                size != "characters" and not is_number,
+                f"vocabulary must be characters or a number between 258 and 200000, not {size!r}",
+            ),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +208,9 @@ class LadderRecipe(RunRecipe):
     """One ladder: a text, a budget, and what rungs have of their own."""
 
     verb: ClassVar = "ladder"
+    out: str | None = option(
+        None, "--out", help="Folder of the ladder. An existing one is continued.", metavar="FOLDER"
+    )
     ladder: Budget = Budget()
     text: TextSection = section(TextSection(), without=("dev", "documents"))
     rungs: dict[str, Any] = field(default_factory=dict)  # by name: keys of the recipe of that rung
@@ -241,10 +220,7 @@ class LadderRecipe(RunRecipe):
         for name, values in self.rungs.items():
             if not isinstance(values, dict) or not all(isinstance(section, dict) for section in values.values()):
                 raise UserError(f"rungs.{name} must be sections of a recipe, such as rungs.{name}.model.width")
-            wrong = set(values) - {"model", "objective", "training"}
-            if wrong:
-                raise UserError(f"rungs.{name}: {min(wrong)} is none of model, objective, training")
-        for name in self.ladder.models:
-            rung_of(name, self.rungs)
-        for name in self.rungs:
+            if wrong := set(values) - {"model", "objective", "training"}:
+                raise UserError(f"rungs.{name}: {min(wrong)} is not one of model, objective, training")
+        for name in (*self.ladder.models, *self.rungs):
             rung_of(name, self.rungs)

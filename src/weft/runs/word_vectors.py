@@ -24,7 +24,7 @@ from weft.models.vectors import VectorsConfig
 from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs.corpus import named_files, text_of, tokens_of
 from weft.runs.driver import begin, begun, card_of, device_for, new_run, record, recording
-from weft.runs.recipes import VectorsRecipe, overlaid, vectors_recipe
+from weft.runs.recipes import VectorsRecipe, overlaid, read_recipe
 from weft.tasks.model import Model, load
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.published import load_tokenizer
@@ -59,7 +59,7 @@ def learn_vectors(
     `learn_vectors(vectors={"kind": "glove"}, text={"files": ["corpus.txt"]}, out="runs/glove")`
     """
     if not isinstance(recipe, VectorsRecipe):
-        recipe = vectors_recipe(recipe, overlaid(settings or {}, more))
+        recipe = read_recipe(recipe, overlaid(settings or {}, more), VectorsRecipe)
     run = new_run(recipe)
     paths = text_of(recipe).paths()
     if not paths:
