@@ -221,7 +221,7 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: trained([{**ROWS[0], "extra": object()}]), "data row 1, column 'extra': a cell holds a object"),
     (lambda: trained(None), "in Python, a file or rows as the first argument"),
     (lambda: weft.load(None), "a model is loaded by the name of its folder, not from a NoneType"),
-    (lambda: weft.pretrain(pandas.DataFrame(ROWS)), "a recipe is a file or .*, not a DataFrame; text to learn from"),
+    (lambda: weft.pretrain(pandas.DataFrame(ROWS)), "a recipe is a file or .*, not a DataFrame; training text"),
     (lambda: weft.distill(object(), data=ROWS), "a teacher is the name of a folder, not a object"),
 ]
 
