@@ -51,5 +51,5 @@ def test_every_usual_family_can_do_its_task() -> None:
     assert family_for("tag", {"base": "x"}, print) == {"base": "x"}
     assert family_for("tag", {"family": "rnn"}, print) == {"family": "rnn"}
     for task in ("pair", "answer"):
-        with pytest.raises(UserError, match=f"{task} needs a model that has read much text before: give --base"):
+        with pytest.raises(UserError, match=f"{task} needs a pretrained model: give --base"):
             family_for(task, {}, print)

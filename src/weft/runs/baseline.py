@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -17,21 +17,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.data.tables import Dataset
 from weft.files import write_json
 from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.driver import report
-from weft.runs.recipes import TaskRecipe
-from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.base import Example, Prediction
 from weft.tasks.classify import TextTask
 from weft.tasks.embed import Embedder
-from weft.tasks.evaluate import EvaluationResult, evaluate_examples
-from weft.tasks.model import Model
+from weft.tasks.evaluate import EvaluationResult
 from weft.text.tfidf import MAX_TERMS, SparseRows, Tfidf
-from weft.text.windows import Framing
 from weft.training.run import Run
 
 CHARACTERS = 4_000_000  # of training text that a baseline reads: a few seconds
@@ -57,23 +52,6 @@ class Baseline:
     metrics: Any
     seconds: float
     less: str = ""  # what it did without, so that it took seconds
-
-
-def train_baselines(
-    recipe: TaskRecipe,
-    task: Task,
-    dataset: Dataset[Example],
-    opened: LoadedModel,
-    card: Card,
-    device: torch.device,
-    progress: Progress,
-) -> list[Baseline]:
-    """The baselines of a run, where its task has some; the base still is as it was, and so is its `card`."""
-    if not (recipe.task.baseline and task.linear_baseline):
-        return []
-    opened.network.to(device)
-    base = replace(opened, card=card) if "base" in recipe.model else None
-    return linear_models(task, dataset.train, dataset.dev, base, progress)
 
 
 def linear_models(
@@ -201,23 +179,6 @@ def _judged(
     metrics = tuned.metrics()
     tuned.add(metrics, predictions, dev)
     return metrics
-
-
-def announce_baselines(baselines: Sequence[Baseline], metric: str, log: Log) -> None:
-    for baseline in baselines:
-        score = baseline.metrics.result()[metric]
-        log(f"baseline: {baseline.name}: {metric} {score.value:.4f} ({baseline.seconds:.1f} s{baseline.less})")
-
-
-def judged_again(
-    model: Model, name: str, dataset: Dataset[Example], framing: Framing, device: torch.device
-) -> EvaluationResult:
-    """A saved model on the held-out rows."""
-    model.to(device)
-    try:
-        return evaluate_examples(TextTask.from_model(model.opened, name), model.opened, framing, dataset.dev, tune=True)
-    finally:
-        model.to("cpu")
 
 
 def compare_baselines(

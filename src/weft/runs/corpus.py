@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -78,6 +78,13 @@ def tokens_of(text: TextFiles, tokenizer: Tokenizer, what: str, sentences: bool,
     if not corpus.size:
         raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
     return corpus
+
+
+def counted(texts: Iterable[str], step: Callable[[int], None]) -> Iterator[str]:
+    """The texts, each of which moves a progress bar."""
+    for text in texts:
+        step(1)
+        yield text
 
 
 @contextmanager

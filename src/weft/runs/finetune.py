@@ -10,57 +10,53 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from weft.checkpoint.card import Card, Metric, Window
+from weft.checkpoint.card import Card, Metric
+from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import TARGET, LoadedModel
 from weft.checkpoint.locate import find_folder
+from weft.checkpoint.vectors import open_vectors
 from weft.config import changed, read_toml, values_of
 from weft.data.batching import Feed
 from weft.data.examples import Examples, Sequences, VectorSide, batch_of
 from weft.data.tables import Dataset, RunRows
-from weft.errors import UserError, one_of
+from weft.errors import UserError, listed, one_of, refuse
 from weft.files import read_json, write_json
 from weft.metrics.bootstrap import Score, summarized
 from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs.architecture import (
     Beginning,
-    Start,
-    begun_from,
-    begun_model,
     both_ways,
-    check_model,
     chosen_family,
     family_for,
-    fill_table,
+    find_vectors,
+    from_folder,
+    from_scratch,
     sized,
-    sizes_of,
-    vocabularies_for,
+    tasks_for,
+    vocabulary_for,
 )
-from weft.runs.baseline import (
-    BASELINES,
-    FEW_JUDGES,
-    Baseline,
-    announce_baselines,
-    compare_baselines,
-    judged_again,
-    train_baselines,
-)
+from weft.runs.baseline import BASELINES, FEW_JUDGES, Baseline, compare_baselines, linear_models
 from weft.runs.dataset import absolute, absolute_tables, announce_long, gather, settings_of
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, resume, scratch_folder, settled
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe
 from weft.scratch import sweep
 from weft.tasks.base import Example, Task
+from weft.tasks.classify import TextTask
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples, evaluation_of
 from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class
 from weft.tasks.translate import writer_of
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, special_tokens
 from weft.training.freezing import freeze
 from weft.training.run import Run, State, tokenizer_hash
@@ -125,13 +121,36 @@ def finetune(
 
 def _check(recipe: TaskRecipe) -> None:
     """All that can be wrong before any data is read."""
-    check_model(recipe)
-    data, from_text = recipe.data, task_class(recipe.task.name).parallel
-    if not (data.files or data.source or data.target):
-        two = ", or --source FILE and --target FILE" if from_text else ""
-        raise UserError(f"no data: give --data FILE{two}; in Python, a file or rows as the first argument")
-    if not from_text and (data.source or data.target or recipe.tokenizer.separate):
-        raise UserError(f"{recipe.task.name} does not write one text from another: it has no source and target")
+    family, task, work, data = (
+        chosen_family(recipe.model, recipe.tokenizer),
+        task_class(recipe.task.name),
+        recipe.task,
+        recipe.data,
+    )
+    if "vectors" in recipe.model:
+        find_vectors(recipe.model["vectors"])
+    if not task.fits(family):
+        if task.needs:
+            able = listed([each.name for each in FAMILIES.values() if task.fits(each)])
+            raise UserError(f"{work.name} needs a model that {task.needs} ({able}), not {family.name}")
+        able = f"; it learns {listed(tasks_for(family), 20)}" if tasks_for(family) else " and learns from text alone"
+        raise UserError(f"{family.name} has no head for {work.name}{able}")
+    separate, two = recipe.tokenizer.separate, ", or --source FILE and --target FILE" if task.parallel else ""
+    refuse(
+        (
+            separate and not family.config.has("source_vocabulary"),
+            f"{family.name} has one vocabulary for source and target",
+        ),
+        (bool(work.words) and not family.speaks, f"--words needs a decoder such as gpt2, not {family.name}"),
+        (
+            not (data.files or data.source or data.target),
+            f"no data: give --data FILE{two}; in Python, a file or rows as the first argument",
+        ),
+        (
+            not task.parallel and bool(data.source or data.target or separate),
+            f"{work.name} does not generate a text from another: it has no source and target",
+        ),
+    )
     check_tensorboard(recipe)
 
 
@@ -149,22 +168,39 @@ def _from_anywhere(recipe: TaskRecipe, rows: RunRows, log: Log) -> TaskRecipe:
 
 def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     """From the recipe in a run folder to the best model; from its last checkpoint on where there is one."""
-    device = device_for(recipe.device, recipe.training.threads)
-    _check_training(recipe.training, device)
+    plan, device = recipe.training, device_for(recipe.device, recipe.training.threads)
+    on_cpu = plan.compile and device.type == "cpu"
+    refuse(
+        (on_cpu, "on the CPU only full rows can be compiled, and rows of a task are not: leave out training.compile"),
+        (plan.watch_gradients, "watch_gradients is for language models: weft pretrain --watch-gradients"),
+    )
     task, dataset = gather(recipe, control)
     metric = _metric(recipe, task, control.log)
     recipe, beginning = _beginning(run, recipe, task, dataset, control)
     model, card = beginning.opened, beginning.opened.card
-    task = _prepared(recipe, task, dataset, beginning, control.log)
+    if note := task.swap_note(dataset.train, "the rows, beside those of the base", card.profiles):
+        control.note(note)
+    task = task.prepare(model, dataset.train, beginning.fresh)
+    if recipe.task.freeze is not None:
+        freeze(model.network, recipe.task.freeze)
     window = task.window(model, recipe.task.length, recipe.task.stride, recipe.task.long)
     framing = framing_for(model, window)
     announce_long(dataset.examples, framing, control.log)
-    capture = device.type == "cuda" and not recipe.training.compile
+    capture = device.type == "cuda" and not plan.compile
     train, dev = _tokenized(task, dataset, model, framing, recipe.seed, capture, control)
     plan = resolved(recipe, train, model, task, len(dataset.dev), beginning.fresh and not run.about.exists(), device)
     work = replace(recipe.task, metric=metric, length=window.length, stride=window.stride, labels=task.labels)
     recipe = replace(recipe, training=plan, device=str(device), task=work)
-    model = replace(model, card=_card(recipe, task.to_card(card), task.card_window(window, train), dataset.columns))
+    made = replace(
+        task.to_card(card),
+        task=work.name,
+        window=task.card_window(window, train),
+        pooling=None,
+        normalize=None,
+        columns={**dataset.columns, **recipe.data.columns},
+        base=Path(recipe.model["base"]).name if "base" in recipe.model else None,  # without its path, which is private
+    )
+    model = replace(model, card=made)
     data = dataset.hashes.get("dev", dataset.hashes["data"])
     selection = Selection(run, task, model, framing, dataset.dev, metric, data, name=work.name)
     setup = Setup(
@@ -176,17 +212,37 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
         device=device,
         decode=writer_of(model).decode,
         evaluate=None if metric == "loss" else selection.evaluate,
-        pace=_own_words(recipe, model, plan.steps or 1),
+        pace=_sampled(work.scheduled_sampling, model, plan.steps or 1),
         capture=capture,
         faster={f"heads.{task.head}.": plan.head_rate} if plan.head_rate else {},  # a new head
     )
-    baselines = list[Baseline]()
+    return _driven(run, recipe, dataset, train, selection, setup, card, control)
+
+
+def _driven(
+    run: Run,
+    recipe: TaskRecipe,
+    dataset: Dataset[Example],
+    train: Examples | Sequences,
+    selection: Selection,
+    setup: Setup,
+    card: Card,
+    control: Control,
+) -> Model:
+    """Train, with linear baselines beside where the task has some."""
+    model, task, metric, baselines = selection.model, selection.task, selection.metric, list[Baseline]()
 
     def start(state: State) -> None:
         announce(selection, recipe, dataset, train, control.log)
-        if not (state.finished and (run.inside / BASELINES).exists()):
-            baselines.extend(train_baselines(recipe, task, dataset, model, card, device, control.progress))
-            announce_baselines(baselines, metric, control.log)
+        if state.finished and (run.inside / BASELINES).exists():
+            return
+        if recipe.task.baseline and task.linear_baseline:
+            model.network.to(setup.device)
+            base = replace(model, card=card) if "base" in recipe.model else None  # as it was before training
+            baselines.extend(linear_models(task, dataset.train, dataset.dev, base, control.progress))
+        for each in baselines:
+            score = each.metrics.result()[metric]
+            control.log(f"baseline: {each.name}: {metric} {score.value:.4f} ({each.seconds:.1f} s{each.less})")
 
     job = Job(
         recipe=recipe,
@@ -202,33 +258,14 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     drive(run, job, control)
     trained = load(run.folder)
     if baselines:
-        # Without metrics the best model was kept by the process that this run goes on from.
-        judgement = selection.best or judged_again(trained, work.name, dataset, framing, device)
-        compare_baselines(run, judgement, baselines, metric, control.log)
+        best = selection.best
+        if best is None:  # it was kept by the process that this run resumes
+            opened = trained.to(setup.device).opened
+            saved = TextTask.from_model(opened, recipe.task.name)
+            best = evaluate_examples(saved, opened, selection.framing, dataset.dev, tune=True)
+            trained.to("cpu")
+        compare_baselines(run, best, baselines, metric, control.log)
     return trained
-
-
-def _check_training(plan: FinetuneTraining, device: torch.device) -> None:
-    if plan.compile and device.type == "cpu":
-        raise UserError(
-            "on the CPU only full rows can be compiled, and rows of a task are not: leave out training.compile"
-        )
-    if plan.watch_gradients:
-        raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
-
-
-def _card(recipe: TaskRecipe, card: Card, window: Window, columns: Mapping[str, str]) -> Card:
-    """The card of the model that the run makes."""
-    base = recipe.model.get("base")
-    return replace(
-        card,
-        task=recipe.task.name,
-        window=window,
-        pooling=None,
-        normalize=None,
-        columns={**columns, **recipe.data.columns},
-        base=None if base is None else Path(base).name,  # what lies where on this machine is nobody's business
-    )
 
 
 def _metric(recipe: TaskRecipe, task: Task, log: Log) -> str:
@@ -247,37 +284,37 @@ def _beginning(
     run: Run, recipe: TaskRecipe, task: Task, dataset: Dataset[Example], control: Control
 ) -> tuple[TaskRecipe, Beginning]:
     """The model to train, and the recipe with its sizes."""
-    if "base" in recipe.model:
-        beginning = begun_model(recipe, task, None)
+    heads, base, work = dict(task.objective().heads), recipe.model.get("base"), recipe.task
+    if base is not None and Path(base).is_file():
+        counts = {head: count or 0 for head, count in heads.items()}
+        return recipe, Beginning(open_vectors(Path(base), counts, recipe.seed, on_bad_row=recipe.data.on_bad_row), True)
+    if base is not None:
+        beginning = from_folder(find_folder(base), heads, task.head, (work.name, task.labels), recipe.seed, work.mix)
         if beginning.note and not run.about.exists():
-            control.note(f"{beginning.note}")
+            control.note(beginning.note)
         return recipe, beginning
-    family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
+    family = chosen_family(recipe.model, recipe.tokenizer)
     if family.reads:
         sizes = sized(recipe.model, family, len(dataset.train), control.log)
         recipe = replace(recipe, model=task.network_settings() | sizes)
-    elif not recipe.task.words:
+    elif not work.words:
         recipe = replace(recipe, model=both_ways(recipe.model, family, control.log))
-    start: Start | None = None
-    if "vectors" in recipe.model and run.checkpoints().newest() is None:  # later on the weights lie in the run
-        with_width, start = begun_from(recipe.model, family, recipe.data.on_bad_row)
-        recipe = replace(recipe, model=with_width)
-    tokenizers = vocabularies_for(run, recipe, family, dataset.train, start, control)
-    beginning = begun_model(recipe, task, *tokenizers)
-    if start is not None:
-        fill_table(beginning.opened.network, tokenizers[0], start, recipe.seed, control.log)
-    return recipe, beginning
 
+    def vocabularies(like: Tokenizer | None) -> tuple[Tokenizer, ...]:
+        """One for all texts, or one for the sources and another for the targets."""
+        alone = family.speaks and not family.reads
+        learned = partial(
+            vocabulary_for, given=recipe.tokenizer, family=family, speaks=alone, control=control, like=like
+        )
+        read = ((work.prefix or "") + text for row in dataset.train for text in row.texts)
+        written = (row.target for row in dataset.train) if family.reads else ()
+        if recipe.tokenizer.separate and family.reads:
+            return learned(run.folder, texts=read), learned(run.folder / TARGET, texts=written)
+        return (learned(run.folder, texts=chain(read, written)),)
 
-def _prepared(recipe: TaskRecipe, task: Task, dataset: Dataset[Example], beginning: Beginning, log: Log) -> Task:
-    """The task as this model learns it, and the model as it is trained."""
-    model = beginning.opened
-    if note := task.swap_note(dataset.train, "the rows, beside those of the base", model.card.profiles):
-        log(f"weft: note: {note}")
-    task = task.prepare(model, dataset.train, beginning.fresh)
-    if recipe.task.freeze is not None:
-        freeze(model.network, recipe.task.freeze)
-    return task
+    mix = {"mix": True} if work.mix else {}
+    recipe, model = from_scratch(run, recipe, heads, mix, vocabularies, control, recipe.data.on_bad_row)
+    return recipe, Beginning(model, True, True)
 
 
 def _tokenized(
@@ -301,9 +338,8 @@ def _tokenized(
     return train.for_training(MOST_WINDOWS, seed, capture), dev.for_training(MOST_WINDOWS, 0, False)
 
 
-def _own_words(recipe: TaskRecipe, opened: LoadedModel, steps: int) -> Callable[[int], dict[str, Tensor]] | None:
-    """How often a network reads its own words in each step: never at first, then more (Bengio et al., 2015)."""
-    share = recipe.task.scheduled_sampling
+def _sampled(share: float, opened: LoadedModel, steps: int) -> Callable[[int], dict[str, Tensor]] | None:
+    """Scheduled sampling: the share of its own tokens that a decoder reads in each step (Bengio et al., 2015)."""
     if not share:
         return None
     if "own" not in inspect.signature(opened.network.forward).parameters:

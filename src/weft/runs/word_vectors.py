@@ -22,7 +22,7 @@ from weft.data.shards import Corpus
 from weft.errors import UserError, listed
 from weft.models.vectors import VectorsConfig
 from weft.progress import Log, ProgressChoice, to_logger
-from weft.runs.corpus import named_files, text_of, tokens_of
+from weft.runs.corpus import counted, named_files, text_of, tokens_of
 from weft.runs.driver import begin, begun, card_of, device_for, new_run, record, recording
 from weft.runs.recipes import VectorsRecipe, overlaid, read_recipe
 from weft.tasks.model import Model, load
@@ -129,13 +129,9 @@ def _vocabulary(run: Run, recipe: VectorsRecipe, control: Control) -> Tokenizer:
         return load_tokenizer(run.folder)
     plan, message = recipe.vectors, "stopped while counting words"
     with control.count("counting words", "documents", message) as step, named_files(recipe.text.files):
-
-        def texts() -> Iterator[str]:
-            for text in text_of(recipe).read(Skipped()):
-                step(1)
-                yield text
-
-        tokenizer = learned_words(texts, plan.minimum_count, plan.vocabulary, plan.lowercase)
+        tokenizer = learned_words(
+            lambda: counted(text_of(recipe).read(Skipped()), step), plan.minimum_count, plan.vocabulary, plan.lowercase
+        )
     tokenizer.save(run.folder)
     return tokenizer
 
