@@ -140,7 +140,7 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     ),
     "next words of one that does not": (
         "classify --data good.csv --words 0.5",
-        ["next words are learned by models that speak, not by bert"],
+        ["--words needs a decoder such as gpt2, not bert"],
     ),
     "freeze nonsense": (
         "classify --data good.csv --freeze half",
@@ -164,7 +164,7 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     ),
     "judged by what it learns from": (
         "classify --data good.csv --dev good.csv",
-        ["is both learned from and judged by"],
+        ["is both training and held-out data"],
     ),
     "an unknown task": ("clasify --data good.csv", ["clasify", "classify, multilabel, regress, pair, tag, answer"]),
     "no data": ("classify", ["no data: give --data FILE"]),

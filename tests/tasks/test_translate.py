@@ -152,7 +152,9 @@ def test_without_sacrebleu_the_loss_decides(here: Path, monkeypatch: pytest.Monk
     short: dict[str, Any] = {"training": {**PLAN, "steps": 1}, "log": lines.append}
     model = learned(here, **short)
     assert "weft: note: without the package sacrebleu the best model is chosen by its loss alone" in lines
-    assert [metric.name for metric in model.card.metrics] == ["loss"] and any("kept by loss" in line for line in lines)
+    assert [metric.name for metric in model.card.metrics] == ["loss"] and any(
+        "best model by loss" in line for line in lines
+    )
     with pytest.raises(UserError, match="chrf needs the package sacrebleu"):
         learned(here, task={"name": "translate", "metric": "chrf"}, **short)
 
@@ -163,7 +165,7 @@ def test_few_are_written_out_to_judge_by(here: Path) -> None:
     assert task.sample(rows) == [0, 14, 28, 42, 57, 71, 85] and task.sample(rows[:7]) == rows[:7]
     lines: list[str] = []
     learned(here, task={"name": "translate", "max_evaluated": 3}, training={**PLAN, "steps": 1}, log=lines.append)
-    assert any("20 to judge by, of which 3 are written out" in line for line in lines)
+    assert any("20 held out, 3 of which are generated" in line for line in lines)
 
 
 def test_seeds_with_two_vocabularies(here: Path) -> None:

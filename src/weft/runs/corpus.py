@@ -52,7 +52,7 @@ def resolved_documents(recipe: Recipe, log: Log) -> str:
     if kinds:
         names = " or ".join(NAMES[kind] for kind in DOCUMENTS if kind in kinds)
         each = ", file by file" if len(kinds) > 1 else ""
-        log(f"documents: {names}{each} (found in the text; --documents decides)")
+        log(f"documents: {names}{each} (detected; --documents overrides)")
     return kinds.pop() if len(kinds) == 1 else "auto"
 
 
@@ -98,50 +98,42 @@ def named_files(files: tuple[str, ...]) -> Iterator[None]:
         raise UserError(f"{listed(files, 2)}: {error}") from None
 
 
-def _corpora(recipe: Recipe, tokenizer: Tokenizer, sentences: bool, control: Control) -> tuple[Corpus, Corpus | None]:
-    """The tokens to learn from, and those that are held out."""
-    text = text_of(recipe)
-    corpus = tokens_of(text, tokenizer, "the text", sentences, control)
-    if recipe.text.dev:
-        dev = replace(text, files=recipe.text.dev)
-        return corpus, tokens_of(dev, tokenizer, "the held-out text", sentences, control)
-    if recipe.text.holdout:
-        train, held_out = corpus.split(recipe.text.holdout)
-        if train.size >= 2 and held_out.size >= 2:
-            return train, held_out
-    return corpus, None
-
-
 def gather(
-    recipe: Recipe,
-    name: str,
-    tokenizer: Tokenizer,
-    length: int,
-    begin: int | None,
-    control: Control,
-    filled: bool = False,
+    recipe: Recipe, tokenizer: Tokenizer, control: Control, begin: int | None = None, filled: bool = False
 ) -> TextDataset:
-    """The dataset of a run with this objective; `begin`: the first token of an encoder-decoder's output.
+    """The dataset of a run; `begin`: the first token of an encoder-decoder's output.
 
     `filled`: the number of labels of full rows depends on their size alone, for passes of one shape.
     """
-    aim = recipe.objective
+    aim, name, length, given = (
+        recipe.objective,
+        recipe.objective.name or "next",
+        recipe.objective.length or 0,
+        recipe.text,
+    )
     spans = SpanCorruption.of(tokenizer, begin or 0, aim.mask, aim.span, recipe.seed) if name == "spans" else None
-    corpus, dev = _corpora(recipe, tokenizer, name in ("mlm+nsp", "mlm+sop"), control)
+    text, sentences = text_of(recipe), name in ("mlm+nsp", "mlm+sop")
+    corpus, dev = tokens_of(text, tokenizer, "the text", sentences, control), None
+    if given.dev:
+        dev = tokens_of(replace(text, files=given.dev), tokenizer, "the held-out text", sentences, control)
+    elif given.holdout:
+        train, rest = corpus.split(given.holdout)
+        if train.size >= 2 and rest.size >= 2:
+            corpus, dev = train, rest
     count = len(corpus.documents) - 1
     if name == "mlm+nsp" and count < 2:
-        raise UserError("a single document has no text of another to put in: give --documents block, or mlm+sop")
-    if recipe.text.documents == "line" and count > 100 and corpus.size / count < FEW:
+        raise UserError("mlm+nsp needs at least two documents: give --documents block, or --objective mlm+sop")
+    if given.documents == "line" and count > 100 and corpus.size / count < FEW:
         control.note(
             f"documents are lines of {corpus.size / count:.0f} tokens on average; if they are parts of a "
-            "longer text, say --documents block or --documents file"
+            "longer text, give --documents block or --documents file"
         )
     # Less is read than the text has, so the text of a row is longer than the row.
     raw = (lambda size: size) if spans is None else spans.raw
-    source = _rows(recipe, name, corpus, tokenizer, raw(length), recipe.seed)
-    short = None if aim.short is None else _rows(recipe, name, corpus, tokenizer, raw(aim.short), recipe.seed)
-    held_out = _rows(recipe, name, dev, tokenizer, raw(length), None) if dev else None
-    # One graph for all batches: rows of any length say how long they may be, full ones have a fixed number of labels.
+    source = _rows(recipe, corpus, tokenizer, raw(length), recipe.seed)
+    short = None if aim.short is None else _rows(recipe, corpus, tokenizer, raw(aim.short), recipe.seed)
+    held_out = _rows(recipe, dev, tokenizer, raw(length), None) if dev else None
+    # One graph for all batches needs the longest length of rows, or a fixed number of labels.
     longest = length if recipe.training.compile and not source.even else None
     prepare: Callable[[Drawn], Batch]
     if name == "next":
@@ -167,26 +159,22 @@ def next_frame(tokenizer: Tokenizer, stream: bool, lead: bool = False) -> Frame:
     start = end if start is None else start
     # Where texts follow each other, one token that both ends and begins a text stands there once.
     before = () if start is None or (start == end and stream) else (start,)
-    return Frame(
-        before, () if end is None else (end,), lead=(start,) if lead and start is not None and not before else ()
-    )
+    first = (start,) if lead and start is not None and not before else ()
+    return Frame(before, () if end is None else (end,), lead=first)
 
 
-def _rows(
-    recipe: Recipe, name: str, corpus: Corpus, tokenizer: Tokenizer, length: int, seed: int | None
-) -> ExampleSource:
+def _rows(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, length: int, seed: int | None) -> ExampleSource:
     """How documents become rows; `seed` None: for evaluation."""
-    rows = recipe.objective.rows
+    rows, name = recipe.objective.rows, recipe.objective.name
     if name == "next":
         frame = next_frame(tokenizer, rows in ("stream", "carried"), lead=seed is None)
     elif name == "mlm":
         left, right = frame_of(tokenizer)
         separator = tokenizer.id_of("separator")
         between = () if separator is None else (separator,)
+        frame = Frame((), between if rows == "stream" else (), tuple(left), tuple(right))
         if rows == "apart":
             frame = Frame(tuple(left), tuple(right))
-        else:
-            frame = Frame((), between if rows == "stream" else (), tuple(left), tuple(right))
         if length <= frame.row:
             raise UserError(f"rows of {length} tokens have no room for a text")
     elif name == "spans":

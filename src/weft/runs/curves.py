@@ -12,18 +12,25 @@ from typing import Any
 
 from weft.checkpoint.folder import TARGET
 from weft.config import build, read_record
-from weft.errors import UserError
+from weft.errors import UserError, listed
 from weft.files import read_text, write_text
 from weft.metrics.bootstrap import Score
 from weft.picture import ChartLine, Point, entries, heading, line_chart, page, paragraph, table
 from weft.tasks.evaluate import Evaluation, evaluation_parts
-from weft.tasks.registry import WRITES
+from weft.tasks.registry import CLASSES, task_class
 from weft.training.log import time_left
 from weft.training.run import Run
 
 PERCENT = ("bleu", "chrf")  # scores between 0 and 100
 ERRORS = ("mse", "mae")  # scores in the unit of the data
 NAMED = 6  # labels named in a heading
+# Keys of a recipe that decide what its loss is of.
+KEYS: dict[str, dict[str, Any]] = {
+    "task": {"name": str, "metric": str, "labels": list},
+    "distill": {"metric": str},
+    "teacher": {"folders": list},
+    "objective": {"name": str},
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,44 +109,36 @@ def _record(folder: Path) -> RunRecord:
 
 
 def _recipe(path: Path) -> dict[str, Any]:
-    """The parts of a recipe, whatever it trains, that say what its loss is of; {} where it cannot be read."""
+    """The sections of a recipe, whatever it trains, that the unit of its loss depends on; {} if it cannot be read."""
     try:
         values = tomllib.loads(read_text(path)) if path.is_file() else {}
     except (ValueError, RecursionError):
         return {}
-    sections: dict[str, Any] = {
-        name: values[name] for name in ("task", "distill", "teacher", "objective") if name in values
-    }
-    named = {"task": ("name", "metric"), "distill": ("metric",), "objective": ("name",)}
-    if not all(isinstance(section, dict) for section in sections.values()):
-        raise UserError(f"{path}: {', '.join(sections)} must be sections")
-    for section, keys in named.items():
-        for key in keys:
-            if not isinstance(sections.get(section, {}).get(key, ""), str):
-                raise UserError(f"{path} [{section}]: {key} must be a text")
-    for section, key in (("task", "labels"), ("teacher", "folders")):
-        items = sections.get(section, {}).get(key, [])
-        if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-            raise UserError(f"{path} [{section}]: {key} must be a list, each a text")
+    sections: dict[str, Any] = {name: values[name] for name in KEYS if name in values}
+    for name, section in sections.items():
+        if not isinstance(section, dict):
+            raise UserError(f"{path}: {name} must be a section")
+        for key, kind in KEYS[name].items():
+            value = section.get(key, kind())
+            if not isinstance(value, kind) or not all(isinstance(item, str) for item in value):
+                raise UserError(f"{path} [{name}]: {key} must be {'a text' if kind is str else 'a list, each a text'}")
     return sections
 
 
 def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
     """What the loss of a run is of, in words, and a key that is equal where losses can be compared."""
     task = recipe.get("task", {})
-    labels = task.get("labels", [])
-    if task.get("name") and task["name"] not in (*WRITES, "answer"):
-        named = ", ".join(labels[:NAMED]) + (f" and {len(labels) - NAMED} more" if len(labels) > NAMED else "")
-        return f"{task['name']}: {named}" if named else task["name"], "\n".join([task["name"], *labels])
+    name, labels = task.get("name"), task.get("labels", [])
+    if name and not (name in CLASSES and task_class(name).loss_by_token):
+        named = listed(labels, NAMED)
+        return f"{name}: {named}" if named else name, "\n".join([name, *labels])
     teachers = recipe.get("teacher", {}).get("folders", [])
     if teachers:
         name = f"distill from {', '.join(Path(teacher).name for teacher in teachers)}"
-    else:
-        name = task.get("name") or recipe.get("objective", {}).get("name") or "next"
     # A loss by token: of other tokens, it is another measure.
     paths = [path for path in (folder / TARGET / "tokenizer.json", folder / "tokenizer.json") if path.is_file()]
     digest = hashlib.sha256(paths[0].read_bytes()).hexdigest()[:8] if paths else "unknown"
-    unit = f"{name}, vocabulary {digest}"
+    unit = f"{name or recipe.get('objective', {}).get('name') or 'next'}, vocabulary {digest}"
     return unit, "\n".join([unit, *teachers, repr(recipe.get("distill"))])
 
 
@@ -158,14 +157,28 @@ def _baselines(folder: Path) -> str:
     return heading("Linear baselines") + table(["baseline", record.metric, "time"], rows) + paragraph(note)
 
 
+def _points(record: RunRecord, key: str, by: str = "step") -> list[Point]:
+    places = {line["step"]: line[by] for line in record.lines if by in line}
+    values = ((line["step"], line[key]) for line in record.lines if key in line)
+    return [(places[step], math.nan if value is None else value) for step, value in values if step in places]
+
+
 def _losses_and_rates(group: Sequence[RunRecord]) -> list[str]:
     """Losses, learning rate and gradient of runs that can be compared."""
-    return [
-        line_chart("Loss by step", _losses(group, "step"), "step", "loss"),
-        line_chart("Loss by tokens read", _losses(group, "tokens"), "tokens", "loss"),
-        line_chart("Learning rate", _lines(group, "learning_rate"), "step", "learning_rate"),
-        line_chart("Length of the gradient", _lines(group, "norm"), "step", "norm", log_y=True),
-    ]
+    charts, several = list[str](), len(group) > 1
+    for by, title in (("step", "Loss by step"), ("tokens", "Loss by tokens read")):
+        lines = list[ChartLine]()
+        for record in group:
+            name, held_out = f"{record.name}: " if several else "", _points(record, "validation_loss", by)
+            train = _points(record, "loss", by)
+            lines.append(ChartLine(f"{name}training", train, group=record.name, faint=bool(held_out)))
+            if held_out:
+                lines.append(ChartLine(f"{name}held out", held_out, group=record.name))
+        charts.append(line_chart(title, lines, by, "loss"))
+    for key, title in (("learning_rate", "Learning rate"), ("norm", "Length of the gradient")):
+        lines = [ChartLine(each.name if several else "", _points(each, key), group=each.name) for each in group]
+        charts.append(line_chart(title, lines, "step", key, log_y=key == "norm"))
+    return charts
 
 
 def _metrics(group: Sequence[RunRecord]) -> list[str]:
@@ -181,35 +194,6 @@ def _metrics(group: Sequence[RunRecord]) -> list[str]:
     return [
         line_chart(f"Held-out {scale if scale in ERRORS else 'scores'} by step", lines, "step", scale)
         for scale, lines in scales.items()
-    ]
-
-
-def _losses(group: Sequence[RunRecord], by: str) -> list[ChartLine]:
-    lines = []
-    for record in group:
-        tokens = {line["step"]: line["tokens"] for line in record.lines if "tokens" in line}
-        at = {line["step"]: line["step"] if by == "step" else tokens.get(line["step"]) for line in record.lines}
-
-        def points(key: str, record: RunRecord = record, at: dict[int, int | None] = at) -> list[Point]:
-            pairs = [(at[line["step"]], line[key]) for line in record.lines if key in line]
-            return [(place, value) for place, value in pairs if place is not None]
-
-        judged = points("validation_loss")
-        name = "" if len(group) == 1 else f"{record.name}: "
-        lines.append(ChartLine(f"{name}training", points("loss"), group=record.name, faint=bool(judged)))
-        if judged:
-            lines.append(ChartLine(f"{name}held out", judged, group=record.name))
-    return lines
-
-
-def _lines(group: Sequence[RunRecord], key: str) -> list[ChartLine]:
-    return [
-        ChartLine(
-            record.name if len(group) > 1 else "",
-            [(line["step"], math.nan if line[key] is None else line[key]) for line in record.lines if key in line],
-            group=record.name,
-        )
-        for record in group
     ]
 
 

@@ -32,12 +32,7 @@ def settings_of(
     out: str | os.PathLike[str] | None,
 ) -> dict[str, Any]:
     """The settings of a call: `tables` of [data], `values` by `section.key`, each of which may be a whole section."""
-    settings = dict(given)
-
-    def put(name: str, key: str, value: Any) -> None:
-        settings[name] = {**settings.get(name, {}), key: value}
-
-    tables = dict(tables)
+    settings, tables = dict(given), dict(tables)
     if is_section(tables.get("files"), section):
         settings = overlaid(settings, {"data": tables.pop("files")})
     for name, value in values.items():
@@ -45,15 +40,12 @@ def settings_of(
             settings = overlaid(settings, {name.split(".")[0]: value})
     there = settings.get("data", {})
     tables |= {key: there[key] for key in SIDES if isinstance(there.get(key), str | os.PathLike)}
-    for key, value in tables.items():
-        if value is not None:
-            put("data", key, rows.names(key, value))
-    for name, value in values.items():
+    files = {f"data.{key}": rows.names(key, value) for key, value in tables.items() if value is not None}
+    for name, value in {**files, **values, "out": out}.items():
         if value is not None and not isinstance(value, Mapping):
             head, _, key = name.partition(".")
-            put(head, key, os.fspath(value) if isinstance(value, os.PathLike) else value)
-    if out is not None:
-        settings["out"] = os.fspath(out)
+            plain = os.fspath(value) if isinstance(value, os.PathLike) else value
+            settings[head] = {**settings.get(head, {}), key: plain} if key else plain
     return settings
 
 
@@ -64,18 +56,23 @@ def absolute_tables(data: Any, keys: tuple[str, ...], rows: RunRows, out: str, l
         if (names := vars(data)[key]) and key not in rows.tables:
             table = Table(names, format=data.format if key in ("files", "dev") else "txt")
             values[key] = table.absolute(lambda text: log(f"weft: note: {text}"))
-    train, dev = (
-        {name for key, names in values.items() for name in names if (key in DEV) is held_out}
-        for held_out in (False, True)
-    )
+    train, dev = ({name for key in values if (key in DEV) is held for name in values[key]} for held in (False, True))
     if both := train & dev:
-        raise UserError(f"{min(both)}: is both learned from and judged by")
+        raise UserError(f"{min(both)}: is both training and held-out data")
     return values
 
 
 def absolute(name: str) -> str:
     """A path that is the same from any folder."""
     return str(Path(name).expanduser().absolute())
+
+
+def absolute_paths(recipe: Any) -> dict[str, Any]:
+    """Base, vectors and tokenizer by absolute paths, so that the run can be resumed from any folder."""
+    model, folder = recipe.model, recipe.tokenizer.folder
+    local = [key for key in ("vectors", "base") if key in model and (key == "vectors" or Path(model[key]).exists())]
+    paths = {"model": {key: absolute(model[key]) for key in local}}
+    return paths if folder is None else {**paths, "tokenizer": {"folder": absolute(folder)}}
 
 
 def table_of(data: TableSection, dev: bool = False) -> Table:
@@ -85,9 +82,7 @@ def table_of(data: TableSection, dev: bool = False) -> Table:
     if not (source or target):
         return Table(names, data.columns, data.format, data.delimiter, data.names, data.on_bad_row, data.encoding)
     if names:
-        raise UserError(
-            f"rows come from a table or from two files line for line: {names[0]} and {(source or target)[0]}"
-        )
+        raise UserError(f"give a table or two parallel files, not both: {names[0]} and {(source or target)[0]}")
     return Table.parallel(source, target, data.on_bad_row, data.encoding)
 
 
@@ -129,13 +124,12 @@ def gather(recipe: TaskRecipe, control: Control) -> tuple[Task, Dataset[Example]
     if note := task.label_note():
         control.note(f"{where}: {note}")
     examples = checked(task, examples, data.on_bad_row, control.log)
+    check_rows(len(examples), where)
     if dev_table is None:
-        check_rows(len(examples), where)
         train, held = _held_out(task, examples, data)
         places = [examples[number].where for number in held]
         return task, Dataset(examples, train, held, hashes, places, columns)
     dev = checked(task, dev, data.on_bad_row, control.log)
-    check_rows(len(examples), where)
     if not dev:
         raise UserError(f"{dev_table.name}: there are no rows")
     if note := task.swap_note(dev, dev_table.name):

@@ -45,7 +45,7 @@ from weft.runs.architecture import (
     vocabulary_for,
 )
 from weft.runs.baseline import BASELINES, FEW_JUDGES, Baseline, compare_baselines, linear_models
-from weft.runs.dataset import absolute, absolute_tables, announce_long, gather, settings_of
+from weft.runs.dataset import absolute_paths, absolute_tables, announce_long, gather, settings_of
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, resume, scratch_folder, settled
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe
 from weft.scratch import sweep
@@ -65,6 +65,8 @@ from weft.training.step import HeldOutMetrics, Setup
 
 RECIPE = TaskRecipe  # what `weft.resume` reads
 MOST_WINDOWS = 16  # of one text in one step of training
+Batches = Examples | Sequences
+Rows = Dataset[Example]
 
 
 def finetune(
@@ -99,9 +101,8 @@ def finetune(
     if not isinstance(recipe, TaskRecipe):
         more = more if columns is None else overlaid(more, {"data": {"columns": dict(columns)}})
         values = {"task.name": task, "model.base": base, "model.vectors": vectors}
-        given = overlaid(settings or {}, more)
-        tables = {"files": data, "dev": dev}
-        recipe = read_recipe(recipe, settings_of(given, rows, DataSection, tables, values, out), TaskRecipe)
+        given, files = overlaid(settings or {}, more), {"files": data, "dev": dev}
+        recipe = read_recipe(recipe, settings_of(given, rows, DataSection, files, values, out), TaskRecipe)
     if recipe.out is None:
         recipe = replace(recipe, out=str(scratch_folder() / "run"))
     run = new_run(recipe)
@@ -109,7 +110,8 @@ def finetune(
         find_folder(recipe.model["base"], online)  # from here on it lies in the cache
     recipe = replace(recipe, model=family_for(recipe.task.name, recipe.model, log))
     _check(recipe)
-    recipe = _from_anywhere(recipe, rows, log)
+    tables = absolute_tables(recipe.data, ("files",), rows, recipe.out or "", log)
+    recipe = changed(recipe, {"data": tables, **absolute_paths(recipe)})
     if in_memory and base is not None:
         recipe = changed(recipe, {"model": {"base": str((run.inside / "base" / Path(base).name).absolute())}})
     with begun(run, recipe, log, progress) as control:
@@ -121,12 +123,8 @@ def finetune(
 
 def _check(recipe: TaskRecipe) -> None:
     """All that can be wrong before any data is read."""
-    family, task, work, data = (
-        chosen_family(recipe.model, recipe.tokenizer),
-        task_class(recipe.task.name),
-        recipe.task,
-        recipe.data,
-    )
+    family, work, data = chosen_family(recipe.model, recipe.tokenizer), recipe.task, recipe.data
+    task = task_class(work.name)
     if "vectors" in recipe.model:
         find_vectors(recipe.model["vectors"])
     if not task.fits(family):
@@ -154,18 +152,6 @@ def _check(recipe: TaskRecipe) -> None:
     check_tensorboard(recipe)
 
 
-def _from_anywhere(recipe: TaskRecipe, rows: RunRows, log: Log) -> TaskRecipe:
-    """The recipe with whole paths, so that the run can be resumed from any folder."""
-    values: dict[str, Any] = {"data": absolute_tables(recipe.data, ("files",), rows, recipe.out or "", log)}
-    for key in ("base", "vectors"):
-        name = recipe.model.get(key)
-        if name is not None and (key == "vectors" or Path(name).exists()):
-            values["model"] = {key: absolute(name)}
-    if recipe.tokenizer.folder is not None:
-        values["tokenizer"] = {"folder": absolute(recipe.tokenizer.folder)}
-    return changed(recipe, values)
-
-
 def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     """From the recipe in a run folder to the best model; from its last checkpoint on where there is one."""
     plan, device = recipe.training, device_for(recipe.device, recipe.training.threads)
@@ -187,7 +173,9 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     framing = framing_for(model, window)
     announce_long(dataset.examples, framing, control.log)
     capture = device.type == "cuda" and not plan.compile
-    train, dev = _tokenized(task, dataset, model, framing, recipe.seed, capture, control)
+    train, dev = _tokenized(task, dataset, model, framing, control)
+    # The held-out windows are for the loss; the metrics are those of whole texts.
+    train, dev = train.for_training(MOST_WINDOWS, recipe.seed, capture), dev.for_training(MOST_WINDOWS, 0, False)
     plan = resolved(recipe, train, model, task, len(dataset.dev), beginning.fresh and not run.about.exists(), device)
     work = replace(recipe.task, metric=metric, length=window.length, stride=window.stride, labels=task.labels)
     recipe = replace(recipe, training=plan, device=str(device), task=work)
@@ -216,20 +204,14 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
         capture=capture,
         faster={f"heads.{task.head}.": plan.head_rate} if plan.head_rate else {},  # a new head
     )
-    return _driven(run, recipe, dataset, train, selection, setup, card, control)
+    return _driven(selection, recipe, dataset, train, setup, card, control)
 
 
 def _driven(
-    run: Run,
-    recipe: TaskRecipe,
-    dataset: Dataset[Example],
-    train: Examples | Sequences,
-    selection: Selection,
-    setup: Setup,
-    card: Card,
-    control: Control,
+    selection: Selection, recipe: TaskRecipe, dataset: Rows, train: Batches, setup: Setup, card: Card, control: Control
 ) -> Model:
     """Train, with linear baselines beside where the task has some."""
+    run = selection.run
     model, task, metric, baselines = selection.model, selection.task, selection.metric, list[Baseline]()
 
     def start(state: State) -> None:
@@ -281,7 +263,7 @@ def _metric(recipe: TaskRecipe, task: Task, log: Log) -> str:
 
 
 def _beginning(
-    run: Run, recipe: TaskRecipe, task: Task, dataset: Dataset[Example], control: Control
+    run: Run, recipe: TaskRecipe, task: Task, dataset: Rows, control: Control
 ) -> tuple[TaskRecipe, Beginning]:
     """The model to train, and the recipe with its sizes."""
     heads, base, work = dict(task.objective().heads), recipe.model.get("base"), recipe.task
@@ -318,24 +300,17 @@ def _beginning(
 
 
 def _tokenized(
-    task: Task,
-    dataset: Dataset[Example],
-    model: LoadedModel,
-    framing: Framing,
-    seed: int,
-    capture: bool,
-    control: Control,
-) -> tuple[Examples | Sequences, Examples | Sequences]:
-    """The rows as sources of batches: those to learn from, and those to judge by."""
+    task: Task, dataset: Rows, model: LoadedModel, framing: Framing, control: Control
+) -> tuple[Batches, Batches]:
+    """The rows as sources of batches: those to train on, and those that are held out."""
     with control.progress("tokenizing", "rows") as advance:
         train = task.dataset(dataset.train, model, framing)
         advance(len(dataset.train))
         control.stop.check("stopped while tokenizing")
         dev = task.dataset(dataset.dev, model, framing)
-    for note in (*train.notes, *(f"of those to judge by: {note}" for note in dev.notes)):
-        control.note(f"{note}")
-    # The held-out windows are for the loss; the metrics are those of whole texts.
-    return train.for_training(MOST_WINDOWS, seed, capture), dev.for_training(MOST_WINDOWS, 0, False)
+    for note in (*train.notes, *(f"of the held-out rows: {note}" for note in dev.notes)):
+        control.note(note)
+    return train, dev
 
 
 def _sampled(share: float, opened: LoadedModel, steps: int) -> Callable[[int], dict[str, Tensor]] | None:
@@ -397,23 +372,17 @@ PATIENCE = 5  # evaluations, of ten
 
 
 def resolved(
-    recipe: TaskRecipe,
-    train: Examples | Sequences,
-    opened: LoadedModel,
-    task: Task,
-    dev_rows: int,
-    new_head: bool,
-    device: torch.device,
+    recipe: TaskRecipe, train: Batches, model: LoadedModel, task: Task, dev: int, new_head: bool, device: torch.device
 ) -> FinetuneTraining:
     """The plan with every open choice made, so that the recipe in the run folder says it all."""
     plan, alone = recipe.training, recipe.task.freeze == "encoder"  # a small head alone takes larger steps
-    from_scratch, static = "base" not in recipe.model, opened.family.name == "vectors"
-    width = (768 / opened.config.width) ** 0.5 if opened.config.width else 1.0
+    from_scratch, static = "base" not in recipe.model, model.family.name == "vectors"
+    width = (768 / model.config.width) ** 0.5 if model.config.width else 1.0
     if from_scratch or static or not isinstance(train, Examples):
         usual_batch, usual_epochs = pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
-        if from_scratch and not isinstance(train, Sequences) and not opened.config.heads:
+        if from_scratch and not isinstance(train, Sequences) and not model.config.heads:
             usual_epochs = min(20.0, max(3.0, EXAMPLES / train.count))  # no Transformer: each time through is cheap
-        usual = 2e-3 if static else opened.family.learning_rate * width if from_scratch else 5e-5
+        usual = 2e-3 if static else model.family.learning_rate * width if from_scratch else 5e-5
         return decided(plan, train, device, usual_batch, usual_epochs, max(usual, 1e-3) if alone else usual)
     # A pre-trained encoder reads few rows more often, in smaller steps, until nothing improves.
     batch, steps = few_rows_plan(train.count, len(task.labels))
@@ -429,9 +398,9 @@ def resolved(
         return settled_plan
     if plan.evaluate_every is None:
         # A handful of held-out rows would pick a model by luck: they choose among few, all of them well trained.
-        every = max(1, math.ceil((settled_plan.steps or 1) / (10 if dev_rows >= JUDGES else 4)))
+        every = max(1, math.ceil((settled_plan.steps or 1) / (10 if dev >= JUDGES else 4)))
         settled_plan = replace(settled_plan, evaluate_every=every, save_every=plan.save_every or every)
-    patience = PATIENCE if plan.patience is None and dev_rows >= JUDGES else plan.patience
+    patience = PATIENCE if plan.patience is None and dev >= JUDGES else plan.patience
     return replace(settled_plan, patience=patience)
 
 
@@ -444,22 +413,15 @@ def few_rows_plan(rows: int, labels: int) -> tuple[int, int]:
 
 
 def decided(
-    plan: FinetuneTraining,
-    train: Examples | Sequences,
-    device: torch.device,
-    usual_batch: int,
-    usual_epochs: float,
-    usual_learning_rate: float,
+    plan: FinetuneTraining, train: Batches, device: torch.device, batch: int, epochs: float, learning_rate: float
 ) -> FinetuneTraining:
-    """The plan with what is usual where nothing else was asked for."""
-    batch = min(plan.batch or usual_batch, train.count)
+    """The plan with this batch, these epochs and this learning rate where nothing else was asked for."""
+    batch = min(plan.batch or batch, train.count)
     in_epoch = math.ceil(train.count / batch)
-    epochs = plan.epochs if plan.epochs is not None else usual_epochs
-    steps = plan.steps or max(1, round(epochs * in_epoch))
-    # Writing takes long: a run of many short epochs is judged ten times, not after each.
+    steps = plan.steps or max(1, round((epochs if plan.epochs is None else plan.epochs) * in_epoch))
+    # Generation takes long: a run of many short epochs is evaluated ten times, not after each.
     often = max(in_epoch, math.ceil(steps / 10)) if isinstance(train, Sequences) else in_epoch
-    every = plan.evaluate_every or max(1, min(often, steps))
-    return settled(plan, device, batch, steps, every, usual_learning_rate)
+    return settled(plan, device, batch, steps, plan.evaluate_every or max(1, min(often, steps)), learning_rate)
 
 
 def pairs_plan(train: Sequences) -> tuple[int, float]:
@@ -469,85 +431,69 @@ def pairs_plan(train: Sequences) -> tuple[int, float]:
     return batch, min(100.0, max(3.0, 1.2e6 / train.count))
 
 
-def _reading(opened: LoadedModel, dataset: Dataset[Example], windows: int, framing: Framing) -> str:
-    """What becomes of long rows."""
-    if windows > len(dataset.train):
-        return f"{windows:,} windows of at most {framing.length} tokens, none is cut"
-    cut = 0
-    for first in range(0, len(dataset.train) if framing.cutting else 0, 1024):
-        rows = dataset.train[first : first + 1024]
-        lengths = iter(tokenizer_of(opened).ids([text for row in rows for text in row.texts], specials=False))
-        for row in rows:
-            size = sum(len(next(lengths)) for _ in row.texts) + special_tokens(framing, len(row.texts))
-            cut += size > framing.length
-    return f"{cut:,} of them cut at {framing.length} tokens" if cut else "none is cut"
-
-
-def announce(
-    selection: Selection, recipe: TaskRecipe, dataset: Dataset[Example], train: Examples | Sequences, log: Log
-) -> None:
-    """What is about to be learned, from what and how, in three lines."""
-    run, opened, task = selection.run, selection.model, selection.task
-    parameters = sum(parameter.numel() for parameter in opened.network.parameters() if parameter.requires_grad)
-    rows = len(dataset.train)
+def announce(selection: Selection, recipe: TaskRecipe, dataset: Rows, train: Batches, log: Log) -> None:
+    """What is about to be trained, on what and how, in three lines."""
+    model, task, framing, plan = selection.model, selection.task, selection.framing, recipe.training
+    parameters = sum(parameter.numel() for parameter in model.network.parameters() if parameter.requires_grad)
+    rows, length, truncated = len(dataset.train), framing.length, 0
     if isinstance(train, Sequences):
-        rows = train.count  # pairs that are too long were left out
-        read = (
-            f"vectors of {opened.config.features:,} numbers" if isinstance(train.read, VectorSide) else "tokens to read"
-        )
+        rows, vectors = train.count, isinstance(train.read, VectorSide)  # pairs that are too long were left out
+        read = f"vectors of {model.config.features:,} numbers" if vectors else "tokens to read"
         long = f"{len(train.read.tokens):,} {read} and {train.writes:,} tokens to write"
+    elif train.rows_count > rows:
+        long = f"{train.rows_count:,} windows of at most {length} tokens, none is truncated"
     else:
-        long = _reading(opened, dataset, train.rows_count, selection.framing)
+        for first in range(0, rows if framing.cutting else 0, 1024):
+            some = dataset.train[first : first + 1024]
+            lengths = iter(tokenizer_of(model).ids([text for row in some for text in row.texts], specials=False))
+            for row in some:
+                size = sum(len(next(lengths)) for _ in row.texts) + special_tokens(framing, len(row.texts))
+                truncated += size > length
+        long = f"{truncated:,} of them truncated at {length} tokens" if truncated else "none is truncated"
     labels = f"{len(task.labels)} labels, " if task.labels else ""
-    held = "" if dataset.held_out is None else " (drawn from the rows, noted in run/split.json)"
+    held = "" if dataset.held_out is None else " (drawn from the rows, listed in run/split.json)"
     if len(dataset.dev) < FEW_JUDGES:
-        held += "; so few say little, and their intervals tell how little"
+        held += "; so few give wide intervals"
     if task.writes and recipe.task.metric != "loss":
         written = len(task.sample(dataset.dev))
-        held += f", of which {written:,} are written out" if written < len(dataset.dev) else ""
-    steps = recipe.training.steps or 1
-    epochs = steps * (recipe.training.batch or 1) / max(1, rows)
+        held += f", {written:,} of which are generated for each evaluation" if written < len(dataset.dev) else ""
+    steps = plan.steps or 1
+    epochs = steps * (plan.batch or 1) / max(1, rows)
     log(
-        f"{run.folder}: {recipe.task.name}, {labels}{opened.family.name}, {parameters:,} parameters to train, "
-        f"on {recipe.device} in {recipe.training.precision}\n"
-        f"data: {rows:,} rows to learn from ({long}), {len(dataset.dev):,} to judge by{held}\n"
-        f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch} rows"
-        f" ({epochs:.3g} epochs), learning rate {recipe.training.learning_rate:.1e}, kept by {recipe.task.metric}"
+        f"{selection.run.folder}: {recipe.task.name}, {labels}{model.family.name}, {parameters:,} parameters to train, "
+        f"on {recipe.device} in {plan.precision}\n"
+        f"data: {rows:,} training rows ({long}), {len(dataset.dev):,} held out{held}\n"
+        f"plan: {steps:,} step{'s' * (steps != 1)} of {plan.batch} rows ({epochs:.3g} epochs), "
+        f"learning rate {plan.learning_rate:.1e}, best model by {recipe.task.metric}"
     )
 
 
 @dataclass(frozen=True)
 class Seeds:
-    """The scores of runs that differ in nothing but the seed."""
+    """The scores of runs that differ only in the seed."""
 
     scores: dict[str, list[float]]
-    best: int  # the seed whose model stands in the folder above the runs
+    best: int  # the seed whose model is in the folder above the runs
 
     def rows(self) -> list[list[str]]:
+        """A table: each score with its mean, spread and interval, and the values of all seeds."""
         rows = []
         for name, values in self.scores.items():
-            mean, spread, low, high = summarized(values)
-            each = ", ".join(f"{value:.4f}" for value in values)
-            rows.append([name, f"{mean:.4f}", f"{spread:.4f}", f"{low:.4f}", f"{high:.4f}", each])
+            figures = [f"{value:.4f}" for value in (*summarized(values), *values)]
+            rows.append([name, *figures[:4], ", ".join(figures[4:])])
         return rows
 
 
 def with_seeds(
-    recipe: str | None,
-    settings: Mapping[str, Any],
-    count: int,
-    *,
-    online: bool = False,
-    log: Log = to_logger,
-    progress: ProgressChoice = None,
+    recipe: str | None, settings: Mapping[str, Any], count: int, online: bool = False, **control: Any
 ) -> Seeds:
-    """Train, or go on, with `count` seeds, each in `seed-N` of the folder, and put the best model into the folder."""
-    if not 2 <= count <= 1000:
-        raise UserError(f"seeds must be between 2 and 1000, not {count}")
+    """Train or resume runs with `count` seeds in `seed-N` of the folder, and copy the best model to the folder."""
     plan = read_recipe(recipe, settings, TaskRecipe)
-    if plan.out is None:
-        raise UserError("no folder for the runs: give --out FOLDER")
-    folder = Path(plan.out)
+    refuse(
+        (not 2 <= count <= 1000, f"seeds must be between 2 and 1000, not {count}"),
+        (plan.out is None, "no folder for the runs: give --out FOLDER"),
+    )
+    folder = Path(plan.out or "")
     note = folder / "seeds.json"
     sweep(folder)
     if folder.exists() and any(folder.iterdir()) and not note.exists():
@@ -557,32 +503,29 @@ def with_seeds(
     if note.exists() and {key: read_json(note).get(key) for key in wanted} != wanted:
         raise UserError(f"{folder}: holds runs of another recipe or with other seeds; choose another --out")
     write_json(note, wanted)
-    models: dict[int, Model] = {}
+    metrics: dict[int, dict[str, float]] = {}
     for seed in range(plan.seed, plan.seed + count):
         run = Run(folder / f"seed-{seed}")
-        if run.recipe.exists():
-            models[seed] = resume(run.folder, log=log, progress=progress)
-        else:
-            one = replace(plan, out=os.fspath(run.folder), seed=seed)
-            try:
-                models[seed] = finetune(recipe=one, online=online, log=log, progress=progress)
-            except UserError:
-                if [path.name for path in folder.iterdir()] == [note.name]:  # nothing was learned: nothing is left
-                    shutil.rmtree(folder)
-                raise
-    by_name: dict[str, list[float]] = {}
-    for model in models.values():
-        for metric in model.card.metrics:
-            by_name.setdefault(metric.name, []).append(metric.value)
+        try:
+            if run.recipe.exists():
+                model = resume(run.folder, **control)
+            else:
+                model = finetune(recipe=replace(plan, out=str(run.folder), seed=seed), online=online, **control)
+        except UserError:
+            if [path.name for path in folder.iterdir()] == [note.name]:  # nothing was learned: nothing is left
+                shutil.rmtree(folder)
+            raise
+        metrics[seed] = {metric.name: metric.value for metric in model.card.metrics}
+    names = dict.fromkeys(name for values in metrics.values() for name in values)
+    scores = {name: [values[name] for values in metrics.values() if name in values] for name in names}
     chosen = read_toml(TaskRecipe, Run(folder / f"seed-{plan.seed}").recipe).task.metric
-    deciding = chosen if chosen is not None and chosen in by_name else next(iter(by_name))
+    deciding = chosen if chosen in scores else next(iter(scores))
     sign = -1 if deciding == "loss" else 1
-    scores = {seed: {each.name: sign * each.value for each in model.card.metrics} for seed, model in models.items()}
-    best = max(models, key=lambda seed: scores[seed].get(deciding, float("-inf")))
+    best = max(metrics, key=lambda seed: sign * metrics[seed].get(deciding, -sign * math.inf))
     for path in (folder / f"seed-{best}").iterdir():
         if path.is_file():
             shutil.copyfile(path, folder / path.name)
         elif path.name == TARGET:
             shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
-    write_json(note, {**wanted, "scores": by_name, "best": best})
-    return Seeds(by_name, best)
+    write_json(note, {**wanted, "scores": scores, "best": best})
+    return Seeds(scores, best)

@@ -24,7 +24,7 @@ from weft.progress import Log, ProgressChoice, log_notes, to_logger
 from weft.runs.architecture import chosen_family, find_vectors, from_folder, from_scratch, size_of, vocabulary_for
 from weft.runs.corpus import TextDataset, gather, named_files, resolved_documents, text_of, texts_of
 from weft.runs.counts import check_counting, count_text
-from weft.runs.dataset import absolute
+from weft.runs.dataset import absolute_paths
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, settled
 from weft.runs.recipes import Recipe, overlaid, read_recipe
 from weft.tasks.forward import tokenizer_of
@@ -65,15 +65,8 @@ def pretrain(
     if both:
         raise UserError(f"{min(both)}: is both text and held out")
     # With absolute paths the run can be resumed from any folder.
-    values: dict[str, Any] = {
-        "text": {"files": [str(p.absolute()) for p in paths], "dev": [str(p.absolute()) for p in dev]}
-    }
-    for key in ("base", "vectors"):
-        if key in recipe.model and (key == "vectors" or Path(recipe.model["base"]).is_dir()):
-            values["model"] = {key: absolute(recipe.model[key])}
-    if recipe.tokenizer.folder is not None:
-        values["tokenizer"] = {"folder": absolute(recipe.tokenizer.folder)}
-    recipe = changed(recipe, values)
+    text = {"files": [str(p.absolute()) for p in paths], "dev": [str(p.absolute()) for p in dev]}
+    recipe = changed(recipe, {"text": text, **absolute_paths(recipe)})
     recipe = changed(recipe, {"text": {"documents": resolved_documents(recipe, log)}})
     with begun(run, recipe, log, progress) as control:
         return go(run, recipe, control)
@@ -180,7 +173,7 @@ def text_job(
         raise UserError(f"rows of {length} tokens are longer than the model's context of {context}")
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
     filled = recipe.training.compile or (capture and device.type == "cuda")
-    dataset = gather(recipe, name, tokenizer_of(model), length, model.config.begin, control, filled)
+    dataset = gather(recipe, tokenizer_of(model), control, model.config.begin, filled)
     plan = _resolved(recipe, dataset, model, device, share)
     if isinstance(dataset.source, Streams):
         dataset = replace(dataset, source=dataset.source.of(plan.batch or 1))

@@ -78,6 +78,7 @@ class SequenceTask(Task):
 
     head = "words"
     needs = "reads one text and writes another"
+    loss_by_token = True
     writes = True
     joint_teachers = True
     parallel = True
