@@ -23,9 +23,8 @@ from weft.errors import UserError
 from weft.files import read_json
 from weft.runs import ladder as ladders
 from weft.runs.ladder import LadderFolder, _recipe, beginning_of, ladder, split, subwords
-from weft.runs.ladder_page import page_of, verdict
-from weft.runs.ladder_recipe import RUNGS, LadderRecipe, recipe_of
-from weft.runs.recipes import Recipe
+from weft.runs.pages import ladder_page, verdict
+from weft.runs.recipes import RUNGS, LadderRecipe, Recipe, recipe_of
 from weft.tasks.perplexity import places_of, useful
 from weft.training.signals import Interrupted
 
@@ -286,5 +285,5 @@ def test_a_rung_with_a_budget_of_its_own(whole: Path) -> None:
 def test_a_page_of_nothing_yet() -> None:
     about = {"files": ["a"], "vocabulary": {"kind": "bpe", "tokens": 9}, "train_bytes": 1, "held_out_bytes": 1}
     found = {"text": {**about, "train_tokens": 1}, "budget": {"minutes": 1.0}, "device": "cpu", "seed": 0, "rungs": []}
-    ElementTree.fromstring(page_of(found))
-    assert "Too few models" in page_of(found)
+    ElementTree.fromstring(ladder_page(found))
+    assert "Too few models" in ladder_page(found)

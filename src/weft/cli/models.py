@@ -262,7 +262,7 @@ def curves(
 
     Example: weft curves runs/* --out curves.html
     """
-    from weft.runs.curves import write_curves
+    from weft.runs.pages import write_curves
 
     kept = [run for run in runs if (run / "run" / "metrics.jsonl").is_file()]
     for other in runs:  # runs/* may hold models that were never trained

@@ -181,7 +181,7 @@ def distill(
 
 
 def ladder(
-    settings: Annotated[Given, Flags("weft.runs.ladder_recipe:LadderRecipe", example="lstm.model.width=512")],
+    settings: Annotated[Given, Flags("weft.runs.recipes:LadderRecipe", example="lstm.model.width=512")],
     given: RecipeAndFiles = None,
     only: Annotated[str | None, Option(hidden=True)] = None,
 ) -> None:
@@ -205,7 +205,7 @@ def _rungs(settings: Given) -> Given:
     """--set lstm.model.width=512 is a setting of the rung lstm: rungs.lstm.model.width."""
     from dataclasses import fields
 
-    from weft.runs.ladder_recipe import LadderRecipe
+    from weft.runs.recipes import LadderRecipe
 
     own = {field.name for field in fields(LadderRecipe)}
     rungs = {key: value for key, value in settings.items() if key not in own}
@@ -221,10 +221,10 @@ def _climb(recipe: str | None, settings: Given) -> None:
     check_device(settings.get("device"))
     with leaving_at_once():
         from weft.runs.ladder import ladder as climb
-        from weft.runs.ladder_page import HEADER, failures, rows_of, verdict
+        from weft.runs.pages import LADDER_HEADER, failures, ladder_rows, verdict
 
     report = climb(recipe, settings, progress=progress)
-    print(table(list(HEADER), rows_of(report)))
+    print(table(list(LADDER_HEADER), ladder_rows(report)))
     for failure in failures(report):
         print(failure)
     print(verdict(report))

@@ -20,7 +20,7 @@ from weft.data.masking import sentinel
 from weft.errors import UserError, listed, refuse, shown
 from weft.files import MEGABYTE, read_json
 from weft.progress import Log
-from weft.runs.corpus import counted
+from weft.runs.dataset import counted
 from weft.runs.recipes import FROM_SCRATCH, Recipe, TaskRecipe, TokenizerSection, check_has_model
 from weft.tasks.model import new
 from weft.tasks.registry import SUPERVISED, task_class

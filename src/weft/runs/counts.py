@@ -26,7 +26,7 @@ from weft.nn.rows import Ragged
 from weft.picture import ChartLine, line_chart, page, paragraph, table
 from weft.progress import Log
 from weft.runs.architecture import sizes_of
-from weft.runs.corpus import gather, next_frame, texts_of
+from weft.runs.dataset import gather_text, next_frame, texts_of
 from weft.runs.driver import card_of, record
 from weft.runs.recipes import ObjectiveSection, Recipe
 from weft.tasks.model import Model, load
@@ -66,7 +66,7 @@ def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, c
     if not frame.before:
         raise UserError("an n-gram model needs a token that begins or ends a text; this vocabulary has none")
     aim = replace(recipe.objective, name="next", rows="documents", length=64)
-    dataset = gather(replace(recipe, objective=aim), tokenizer, control)
+    dataset = gather_text(replace(recipe, objective=aim), tokenizer, control)
     corpus, dev = dataset.corpus, dataset.dev
     new = record(run, recipe, torch.device("cpu"), {"parameters": 0}, texts_of(dataset))
     if not new and run.metrics.exists() and run.lines():  # the last to be written

@@ -23,7 +23,7 @@ from weft.config import read_toml, values_of, write_toml
 from weft.errors import UserError
 from weft.files import read_text, write_json
 from weft.progress import Log, ProgressChoice, lines_of_a_run, progress_of, to_logger
-from weft.runs.curves import write_curves
+from weft.runs.pages import write_curves
 from weft.scratch import temporary_folder
 from weft.tasks.model import Model, device_of
 from weft.training.log import RunLog

@@ -29,10 +29,9 @@ from weft.errors import UserError, listed, shown
 from weft.files import held, read_text, write_json, write_text
 from weft.progress import Log, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import device_for, resume
-from weft.runs.ladder_page import page_of, value_of
-from weft.runs.ladder_recipe import LadderRecipe, recipe_of, rung_of
+from weft.runs.pages import ladder_page, value_of
 from weft.runs.pretrain import pretrain
-from weft.runs.recipes import Recipe, recipe_values
+from weft.runs.recipes import LadderRecipe, Recipe, recipe_of, recipe_values, rung_of
 from weft.tasks.complete import complete
 from weft.tasks.model import load, new
 from weft.tasks.perplexity import by_context, perplexity
@@ -346,7 +345,7 @@ def write(place: LadderFolder, recipe: LadderRecipe) -> dict[str, Any]:
         "rungs": rungs,
     }
     write_json(place.results, results)
-    write_text(place.page, page_of(results))
+    write_text(place.page, ladder_page(results))
     return results
 
 

@@ -22,9 +22,16 @@ from weft.objectives.base import Objective
 from weft.objectives.language import CarriedToken, MaskedWords, NextToken, StreamStates, Writing
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
 from weft.runs.architecture import chosen_family, find_vectors, from_folder, from_scratch, size_of, vocabulary_for
-from weft.runs.corpus import TextDataset, gather, named_files, resolved_documents, text_of, texts_of
 from weft.runs.counts import check_counting, count_text
-from weft.runs.dataset import absolute_paths
+from weft.runs.dataset import (
+    TextDataset,
+    absolute_paths,
+    gather_text,
+    named_files,
+    resolved_documents,
+    text_of,
+    texts_of,
+)
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, settled
 from weft.runs.recipes import Recipe, overlaid, read_recipe
 from weft.tasks.forward import tokenizer_of
@@ -173,7 +180,7 @@ def text_job(
         raise UserError(f"rows of {length} tokens are longer than the model's context of {context}")
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
     filled = recipe.training.compile or (capture and device.type == "cuda")
-    dataset = gather(recipe, tokenizer_of(model), control, model.config.begin, filled)
+    dataset = gather_text(recipe, tokenizer_of(model), control, model.config.begin, filled)
     plan = _resolved(recipe, dataset, model, device, share)
     if isinstance(dataset.source, Streams):
         dataset = replace(dataset, source=dataset.source.of(plan.batch or 1))

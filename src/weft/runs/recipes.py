@@ -6,12 +6,12 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from weft.config import Option, build, comma_list, keys, option, section
+from weft.config import Option, build, comma_list, keys, merged, option, section
 from weft.errors import UserError, did_you_mean, listed, one_of, refuse, shown
 from weft.files import read_text
 from weft.tasks.registry import SUPERVISED, WRITES, supervised_names
@@ -29,9 +29,7 @@ class RunRecipe:
     panel: ClassVar = "Run"
     out: str | None = option(None, "--out", help="Folder of the run, new or empty.", metavar="FOLDER")
     seed: int = option(0, "--seed", help="Seed of the weights, the order of the data, masks and dropout.")
-    device: str | None = option(
-        None, "--device", help="cpu, cuda, cuda:1, mps. Default: a GPU, if any.", metavar="DEVICE"
-    )
+    device: str | None = option(None, "--device", help="cpu, cuda, cuda:1 or mps. Default: the first GPU, if any.")
 
     def __post_init__(self) -> None:
         refuse((not 0 <= self.seed < 1 << 62, f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}"))
@@ -59,14 +57,14 @@ class TextSection:
     """`[text]`: what is read."""
 
     panel: ClassVar = "Data"
-    files: tuple[str, ...] = option(
-        (), "--text", help="Text files, folders or globs, here or in $WEFT_DATA; repeatable."
-    )
+    files: tuple[str, ...] = option((), "--text", help="Text files, folders or globs, also in $WEFT_DATA; repeatable.")
     dev: tuple[str, ...] = option((), "--dev", help="Held-out text to evaluate on. Default: the last 5 % of the text.")
     holdout: float = 0.05  # share of the text that is held out without --dev
-    column: str = option("text", "--column", help="Text column of csv, tsv, jsonl and parquet files.", metavar="NAME")
-    delimiter: str | None = option(None, "--delimiter", help="Column separator. Default: detected.", metavar="CHAR")
-    encoding: str | None = option(None, "--encoding", help="Default: detected for each file.", metavar="NAME")
+    column: str = option("text", "--column", help="Text column of csv, tsv, jsonl and parquet files.")
+    delimiter: str | None = option(
+        None, "--delimiter", help="Column separator of csv and tsv files. Default: detected."
+    )
+    encoding: str | None = option(None, "--encoding", help="utf-8, cp1252 ... Default: detected for each file.")
     documents: Documents = option("auto", "--documents", help="What one document of a text file is. auto: detected.")
     on_bad_row: OnBadRow = option("stop", "--on-bad-row", help="Stop at a bad row, or skip and count it.")
 
@@ -81,10 +79,7 @@ class TokenizerSection:
     panel: ClassVar = "Tokenizer"
     folder: str | None = option(None, "--tokenizer", help="Tokenizer folder. Default: learn one.", metavar="FOLDER")
     kind: str | None = option(
-        None,
-        "--kind",
-        help="Tokenizer to learn: wordpiece, bpe, unigram, word, whitespace or character. Default: by family.",
-        metavar="KIND",
+        None, "--kind", help="wordpiece, bpe, unigram, word, whitespace or character. Default: by family."
     )
     size: int | None = option(None, "--vocabulary", help="Tokens to learn. Default: 8000; for n-grams, every word.")
     separate: bool = option(
@@ -109,20 +104,13 @@ class TableSection:
     dev_target: tuple[str, ...] = option((), "--dev-target", help="Target texts, line by line with --dev-source.")
     holdout: float = 0.1
     split: int = 0  # which rows are held out: the same for every seed of the run
-    columns: dict[str, str] = option(
-        {}, "--column", help="Names of columns in the file, such as text=review; repeatable.", metavar="KEY=NAME"
-    )
-    names: tuple[str, ...] = option(
-        (), "--names", help="Column names of a file without a header line.", metavar="A,B,...", parse=comma_list
-    )
+    columns: dict[str, str] = option({}, "--column", help="Columns in the file, such as text=review; repeatable.")
+    names: tuple[str, ...] = option((), "--names", help="Column names, where a file has no header.", parse=comma_list)
     format: str | None = option(
-        None,
-        "--format",
-        help="csv, tsv, json, jsonl, parquet, arrow, xlsx, conll or squad. Default: by name or content.",
-        metavar="FORMAT",
+        None, "--format", help="csv, tsv, json, jsonl, parquet, arrow, xlsx, conll or squad. Default: detected."
     )
-    delimiter: str | None = option(None, "--delimiter", help="Column separator. Default: detected.", metavar="CHAR")
-    encoding: str | None = option(None, "--encoding", help="Default: detected for each file.", metavar="NAME")
+    delimiter: str | None = option(None, "--delimiter", help="Column separator. Default: detected.")
+    encoding: str | None = option(None, "--encoding", help="utf-8, cp1252, utf-16 ... Default: detected for each file.")
     on_bad_row: OnBadRow = option("stop", "--on-bad-row", help="Stop at a bad row, or skip and count it.")
 
     def __post_init__(self) -> None:
@@ -211,16 +199,13 @@ class TaskSection:
         MISSING,
         "--task",
         help=f"What to learn: {', '.join(SUPERVISED)}.",
-        metavar="TASK",
         parse=lambda name: one_of(name, supervised_names(name), "--task"),
     )
-    labels: tuple[str, ...] = option(
-        (), "--labels", help="Labels in order. Default: those of the data.", metavar="A,B,...", parse=comma_list
-    )
+    labels: tuple[str, ...] = option((), "--labels", help="Default: those of the data, sorted.", parse=comma_list)
     class_weights: Literal["none", "balanced"] = option("none", "--class-weights", help="balanced: weight rare labels.")
-    metric: str | None = option(None, "--metric", help="Metric that selects the best model.", metavar="NAME")
+    metric: str | None = option(None, "--metric", help="Metric that selects the best model.")
     words: float = option(0.0, "--words", help="Weight of an additional next-token loss (GPT), such as 0.5.")
-    freeze: str | None = option(None, "--freeze", help="What not to train: encoder, tokens, all-but-K.", metavar="PART")
+    freeze: str | None = option(None, "--freeze", help="What not to train: encoder, tokens or all-but-K layers.")
     mix: bool = option(False, "--mix/--no-mix", help="Feed the head a learned mix of all layers.")
     length: int | None = option(None, "--length", help="Tokens per window. Default: the context; for answers, 384.")
     stride: int | None = option(None, "--stride", help="Tokens from one window to the next.")
@@ -255,15 +240,13 @@ class TaskSection:
 class FinetuneTraining(Training):
     """`[training]` of a fine-tuning run: as the papers on BERT have it."""
 
-    epochs: float | None = option(None, "--epochs", help="Default: 3, more for small datasets.", metavar="N")
+    epochs: float | None = option(None, "--epochs", help="Passes over the examples. Default: 3, more if they are few.")
     minutes: float | None = None
     batch: int | None = option(None, "--batch", help="Examples per step. Default: 8 to 32, by their number.")
     learning_rate: float | None = option(
-        None, "--learning-rate", "--lr", help="Peak rate. Default: 5e-5 from a base, else by width.", metavar="RATE"
+        None, "--learning-rate", "--lr", help="Peak learning rate. Default: 5e-5 from a base, else by width."
     )
-    layer_decay: float = option(
-        1.0, "--layer-decay", help="Learning rate of each layer relative to the one above.", metavar="FACTOR"
-    )
+    layer_decay: float = option(1.0, "--layer-decay", help="Learning rate of each layer relative to the one above.")
     watch_gradients: bool = False
     schedule: Schedule = "linear"
     warmup: float = 0.06
@@ -404,3 +387,182 @@ class VectorsRecipe(RunRecipe):
     verb: ClassVar = "vectors learn"
     vectors: Learning = Learning()
     text: VectorsTextSection = section(VectorsTextSection(), without=("dev",))
+
+
+LadderSize = Literal["tiny", "small", "large"]
+PASSES = 50  # over the text at most, on a GPU: more would overfit a small text
+LARGE = {"batch": 64, "epochs": PASSES}
+ROTARY, DROPOUTS = {"positions": "rotary"}, ("dropout", "embedding_dropout", "attention_dropout")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One model of the ladder: how the page describes it, and its recipe by size."""
+
+    title: str
+    about: str
+    sees: str  # of the text before the token that it predicts
+    model: Mapping[str, Any]
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    characters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what differs for characters, by size
+    learns: bool = True
+
+
+def _size(model: Mapping[str, Any], length: int, learning_rate: float, **training: Any) -> dict[str, Any]:
+    return {"model": model, "objective": {"length": length}, "training": {"learning_rate": learning_rate, **training}}
+
+
+def _recurrent(title: str, about: str, family: str, layers: int = 1, rates: tuple[float, float] = (4e-3, 2e-3)) -> Rung:
+    model, dropout = {"family": family, "layers": layers}, 0.3 if layers == 1 else 0.4
+    sizes = {
+        "tiny": _size({"width": 16, "dropout": 0.0}, 16, 1e-2),
+        "small": _size({"width": 256, "dropout": 0.0}, 64, rates[0], batch=16),
+        "large": _size({"width": 512, "dropout": dropout}, 128, rates[1], weight_decay=0.01, **LARGE),
+    }
+    return Rung(title, about, "all tokens before, as far as its state keeps them", model, sizes)
+
+
+RUNGS: dict[str, Rung] = {
+    "uniform": Rung(
+        "uniform",
+        "gives every token of the vocabulary the same probability: the reference for all other models",
+        "nothing",
+        {"family": "ngram", "order": 1},
+        learns=False,
+    ),
+    "unigram": Rung("unigram", "counts how often each token occurs", "nothing", {"family": "ngram", "order": 1}),
+    **{
+        f"ngram-{order}": Rung(
+            f"{order}-gram",
+            f"counts which token follows each sequence of {order - 1} token{'s' * (order > 2)}, and backs off to "
+            "shorter sequences where that one is rare (modified Kneser-Ney)",
+            f"the last {order - 1} token{'s' * (order > 2)}",
+            {"family": "ngram", "order": order},
+        )
+        for order in (2, 3, 4, 5)
+    },
+    "mlp": Rung(
+        "MLP",
+        "a feed-forward network over the concatenated vectors of the last few tokens (Bengio et al., 2003)",
+        "the last few tokens, a fixed number of them",
+        {"family": "mlp"},
+        {
+            "tiny": _size({"window": 4, "width": 8, "inner": 16}, 16, 1e-2),
+            "small": _size({"window": 10, "width": 32, "inner": 512, "dropout": 0.0}, 64, 4e-3, batch=16),
+            # A tied table starts small, so vectors of rare tokens, which are hardly ever updated, have little effect.
+            "large": _size(
+                {"window": 8, "width": 256, "inner": 1024, "dropout": 0.4, "tied": True}, 128, 1e-3, **LARGE
+            ),
+        },
+        {"large": {"model": {"window": 16, "width": 96, "inner": 2048, "dropout": 0.2, "tied": False}}},
+    ),
+    "rnn": _recurrent("RNN", "a network whose state each token updates (Elman, 1990)", "rnn", rates=(2e-3, 5e-4)),
+    "gru": _recurrent("GRU", "an RNN with gates that decide what its state keeps (Cho et al., 2014)", "gru"),
+    "lstm": _recurrent("LSTM", "an RNN with a gated memory cell (Hochreiter and Schmidhuber, 1997)", "lstm"),
+    "lstm-2": _recurrent("two-layer LSTM", "two LSTMs, the second of which reads the states of the first", "lstm", 2),
+    "transformer": Rung(
+        "Transformer",
+        "a network that attends to all tokens of its context (Vaswani et al., 2017; GPT-2 with rotary positions)",
+        "all tokens of its context",
+        {"family": "gpt2"},
+        {
+            "tiny": _size({"size": "1x64", "heads": 2}, 16, 1e-2),
+            "small": _size({"size": "4x128", "heads": 4, **ROTARY, **dict.fromkeys(DROPOUTS, 0.0)}, 128, 4e-3),
+            "large": _size(
+                {"size": "6x384", **ROTARY, **dict.fromkeys(DROPOUTS, 0.3)}, 256, 1e-3, compile=True, **LARGE
+            ),
+        },
+        {"large": {"model": dict.fromkeys(DROPOUTS, 0.2)}},
+    ),
+}
+# What every network of the ladder is trained with, unless its own size says otherwise.
+TRAINING = {"batch": 8, "warmup": 50, "floor": 0.0, "beta2": 0.99, "explode": 10.0}
+
+
+def rung_of(name: str, given: Mapping[str, Mapping[str, Any]]) -> Rung:
+    """A rung by its name: one of the table, or one of the user's own that names its family."""
+    if name in RUNGS:
+        return RUNGS[name]
+    if not re.fullmatch(r"\w[\w-]*", name) or name == "run":  # it names a folder beside the ladder's own
+        raise UserError(f"rung {shown(name)!r}: a name is letters, digits and hyphens, and not run")
+    family = given.get(name, {}).get("model", {}).get("family")
+    if not isinstance(family, str):
+        own = f"a new one needs --set {name}.model.family=FAMILY"
+        raise UserError(f"rung {name!r} is not one of {listed(RUNGS, 20)}{did_you_mean(name, RUNGS)}; {own}")
+    return Rung(name, f"a model of the family {family}", "what its family sees", {})
+
+
+def recipe_of(name: str, size: str, given: Mapping[str, Mapping[str, Any]], characters: bool = False) -> dict[str, Any]:
+    """The sections model, objective and training of a rung's recipe."""
+    rung = rung_of(name, given)
+    values: dict[str, Any] = {"model": dict(rung.model)}
+    if rung.model.get("family") != "ngram":
+        values = merged({**values, "training": TRAINING}, rung.sizes.get(size, {}))
+        values = merged(values, rung.characters.get(size, {}) if characters else {})
+    return merged(values, given.get(name, {}))
+
+
+def large_number(text: str) -> int:
+    """20M -> 20,000,000."""
+    letters = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+    plain = text.strip().lower().replace(",", "").replace("_", "")
+    by = letters.get(plain[-1:], 1)
+    try:
+        return round(float(plain[:-1] if by > 1 else plain) * by)
+    except (ValueError, OverflowError):
+        raise UserError(f"--tokens {text}: must be a number, such as 20M") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """`[ladder]`: which models, and how much each of them may learn from the text."""
+
+    panel: ClassVar = "Training"
+    minutes: float | None = option(None, "--minutes", help="Training time of each model. Default: 3, unless --tokens.")
+    tokens: int | None = option(None, "--tokens", help="Tokens that each model reads, such as 20M.", parse=large_number)
+    models: tuple[str, ...] = option(
+        tuple(RUNGS), "--models", help="Rungs, such as ngram-2,lstm,transformer. Default: all.", parse=comma_list
+    )
+    vocabulary: str | None = option(
+        None, "--vocabulary", help="characters, or a number of subwords. Default: by the size of the text."
+    )
+    size: LadderSize | None = option(None, "--size", help="Size of the models. Default: small, on a GPU large.")
+    prompt: str | None = option(
+        None, "--prompt", help="Prompt of the samples. Default: the beginning of the held-out text."
+    )
+    parallel: int = option(1, "--parallel", help="Models trained at once, each in its own process. 0: in this process.")
+
+    def __post_init__(self) -> None:
+        size, minutes, tokens = self.vocabulary or "characters", self.minutes, self.tokens
+        known = size == "characters" or (size.isdecimal() and 258 <= int(size) <= 200_000)
+        twice = [name for place, name in enumerate(self.models) if name in self.models[:place]]
+        refuse(
+            (minutes is not None and tokens is not None, "minutes and tokens cannot both be given"),
+            (minutes is not None and not 0 < minutes < 1e5, f"minutes must be above 0, not {minutes}"),
+            (tokens is not None and not 1 <= tokens < 1 << 50, f"tokens must be at least 1, not {tokens}"),
+            (not 0 <= self.parallel <= 64, f"parallel must be between 0 and 64, not {self.parallel}"),
+            (not self.models, f"no models: the rungs are {', '.join(RUNGS)}"),
+            (bool(twice), f"model {twice[:1]} is given more than once"),
+            (not known, f"vocabulary must be characters or a number between 258 and 200000, not {size!r}"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderRecipe(RunRecipe):
+    """One ladder: a text, a budget, and what rungs have of their own."""
+
+    verb: ClassVar = "ladder"
+    out: str | None = option(None, "--out", help="Folder of the ladder, new or to continue.", metavar="FOLDER")
+    ladder: Budget = Budget()
+    text: TextSection = section(TextSection(), without=("dev", "documents"))
+    rungs: dict[str, Any] = field(default_factory=dict)  # by name: keys of the recipe of that rung
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, values in self.rungs.items():
+            if not isinstance(values, dict) or not all(isinstance(section, dict) for section in values.values()):
+                raise UserError(f"rungs.{name} must be sections of a recipe, such as rungs.{name}.model.width")
+            if wrong := set(values) - {"model", "objective", "training"}:
+                raise UserError(f"rungs.{name}: {min(wrong)} is not one of model, objective, training")
+        for name in (*self.ladder.models, *self.rungs):
+            rung_of(name, self.rungs)
