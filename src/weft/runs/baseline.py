@@ -104,8 +104,8 @@ def _sparse(bags: SparseRows, features: int) -> Tensor:
     """n d"""
     starts = torch.from_numpy(bags.starts)
     rows = torch.repeat_interleave(torch.arange(len(starts) - 1), starts.diff())
-    places = torch.stack([rows, torch.from_numpy(bags.columns)])
-    return torch.sparse_coo_tensor(places, torch.from_numpy(bags.values), (len(starts) - 1, features)).coalesce()
+    places, size = torch.stack([rows, torch.from_numpy(bags.columns)]), (len(starts) - 1, features)
+    return torch.sparse_coo_tensor(places, torch.from_numpy(bags.values), size, check_invariants=True).coalesce()
 
 
 def fit(matrix: Tensor, targets: Tensor, kind: str, strength: float = STRENGTH) -> tuple[Tensor, ...]:

@@ -12,21 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from weft.data import rows as sources
 from weft.data.masking import Masking, SpanCorruption, shift
-from weft.data.rows import (
-    DocumentRows,
-    Drawn,
-    ExampleSource,
-    Frame,
-    Framed,
-    PackedRows,
-    PairFrame,
-    SentencePairs,
-    Streams,
-)
-from weft.data.rows import held_out as held_out_streams
 from weft.data.shards import Corpus, TextFiles, tokenized
-from weft.data.tables import Dataset, RunRows, Table, check_rows, examples_of, is_section, long_note, split, split_whole
+from weft.data.tables import Dataset, RunRows, Table, check_rows, examples_of, is_section, split, split_whole
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
 from weft.progress import Log, log_notes
@@ -38,22 +27,17 @@ from weft.text.plain_text import DOCUMENTS, NAMES
 from weft.text.records import document_kinds
 from weft.text.row_problems import Problems, Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, pair_frame
 from weft.text.windows import frame as frame_of
+from weft.text.windows import pair_frame
 from weft.training.signals import Control
 
 SIDES = ("source", "target", "dev_source", "dev_target")  # of files that belong together line for line
 DEV = ("dev", "dev_source", "dev_target")
+FEW = 12  # tokens; documents that are shorter on average are probably lines of something longer
+Values = Mapping[str, Any]
 
 
-def settings_of(
-    given: Mapping[str, Any],
-    rows: RunRows,
-    section: type[Any],
-    tables: Mapping[str, Any],
-    values: Mapping[str, Any],
-    out: str | os.PathLike[str] | None,
-) -> dict[str, Any]:
+def settings_of(given: Values, rows: RunRows, section: type[Any], tables: Values, values: Values) -> dict[str, Any]:
     """The settings of a call: `tables` of [data], `values` by `section.key`, each of which may be a whole section."""
     settings, tables = dict(given), dict(tables)
     if is_section(tables.get("files"), section):
@@ -64,7 +48,7 @@ def settings_of(
     there = settings.get("data", {})
     tables |= {key: there[key] for key in SIDES if isinstance(there.get(key), str | os.PathLike)}
     files = {f"data.{key}": rows.names(key, value) for key, value in tables.items() if value is not None}
-    for name, value in {**files, **values, "out": out}.items():
+    for name, value in {**files, **values}.items():
         if value is not None and not isinstance(value, Mapping):
             head, _, key = name.partition(".")
             plain = os.fspath(value) if isinstance(value, os.PathLike) else value
@@ -156,7 +140,7 @@ def gather(recipe: TaskRecipe, control: Control) -> tuple[Task, Dataset[Example]
     if not dev:
         raise UserError(f"{dev_table.name}: there are no rows")
     if note := task.swap_note(dev, dev_table.name):
-        control.note(f"{note}")
+        control.note(note)
     count = len(examples)
     hashes["dev"] = dev_table.hash()
     return task, Dataset([*examples, *dev], range(count), range(count, count + len(dev)), hashes, columns=columns)
@@ -183,14 +167,6 @@ def normalized(examples: list[Example], normalization: Normalization, where: str
     return examples
 
 
-def announce_long(examples: Sequence[Example], framing: Framing, log: Log) -> None:
-    """A note on each of the first texts that will take long."""
-    how = framing.stride, framing.cutting
-    notes = [note for example in examples if (note := long_note(example.texts, example.where, *how))]
-    for note in [*notes[:3], *([f"and {len(notes) - 3:,} more such texts"] if len(notes) > 3 else [])]:
-        log(f"weft: note: {note}")
-
-
 def checked(task: Task, examples: list[Example], on_bad_row: str, log: Log) -> list[Example]:
     """The examples without a target, or with one that the task knows; others stop in one error, or are counted."""
     skipped, problems, kept = Skipped(), Problems(), list[Example]()
@@ -210,9 +186,6 @@ def checked(task: Task, examples: list[Example], on_bad_row: str, log: Log) -> l
     problems.check()
     log_notes(skipped.lines(), log)
     return kept
-
-
-FEW = 12  # tokens; documents that are shorter on average are probably lines of something longer
 
 
 def text_of(recipe: Any) -> TextFiles:
@@ -236,10 +209,10 @@ def resolved_documents(recipe: Recipe, log: Log) -> str:
 class TextDataset:
     """What a run over text trains with: tokens, rows and labels."""
 
-    source: ExampleSource
-    short: ExampleSource | None  # the rows of the first steps, where they are shorter
-    held_out: ExampleSource | None
-    prepare: Callable[[Drawn], Batch]
+    source: sources.ExampleSource
+    short: sources.ExampleSource | None  # the rows of the first steps, where they are shorter
+    held_out: sources.ExampleSource | None
+    prepare: Callable[[sources.Drawn], Batch]
     corpus: Corpus
     dev: Corpus | None
 
@@ -281,12 +254,8 @@ def gather_text(
 
     `filled`: the number of labels of full rows depends on their size alone, for passes of one shape.
     """
-    aim, name, length, given = (
-        recipe.objective,
-        recipe.objective.name or "next",
-        recipe.objective.length or 0,
-        recipe.text,
-    )
+    aim, given = recipe.objective, recipe.text
+    name, length = aim.name or "next", aim.length or 0
     spans = SpanCorruption.of(tokenizer, begin or 0, aim.mask, aim.span, recipe.seed) if name == "spans" else None
     text, sentences = text_of(recipe), name in ("mlm+nsp", "mlm+sop")
     corpus, dev = tokens_of(text, tokenizer, "the text", sentences, control), None
@@ -300,10 +269,8 @@ def gather_text(
     if name == "mlm+nsp" and count < 2:
         raise UserError("mlm+nsp needs at least two documents: give --documents block, or --objective mlm+sop")
     if given.documents == "line" and count > 100 and corpus.size / count < FEW:
-        control.note(
-            f"documents are lines of {corpus.size / count:.0f} tokens on average; if they are parts of a "
-            "longer text, give --documents block or --documents file"
-        )
+        lines = f"documents are lines of {corpus.size / count:.0f} tokens on average"
+        control.note(f"{lines}; if they are parts of a longer text, give --documents block or --documents file")
     # Less is read than the text has, so the text of a row is longer than the row.
     raw = (lambda size: size) if spans is None else spans.raw
     source = _rows(recipe, corpus, tokenizer, raw(length), recipe.seed)
@@ -311,17 +278,15 @@ def gather_text(
     held_out = _rows(recipe, dev, tokenizer, raw(length), None) if dev else None
     # One graph for all batches needs the longest length of rows, or a fixed number of labels.
     longest = length if recipe.training.compile and not source.even else None
-    prepare: Callable[[Drawn], Batch]
+    prepare: Callable[[sources.Drawn], Batch]
     if name == "next":
         start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
         prepare = partial(shift, longest=longest, start=None if start == end else start)
     elif spans is not None:
         wanted = int(spans.wanted(np.array([spans.raw(length)]))[1][0])
         if wanted > len(spans.sentinels):
-            control.note(
-                f"rows of {length} tokens would have {wanted} gaps; the vocabulary has "
-                f"{len(spans.sentinels)} sentinels, so there are as many gaps, and longer ones"
-            )
+            there = f"the vocabulary has {len(spans.sentinels)} sentinels, so spans are fewer and longer"
+            control.note(f"rows of {length} tokens would have {wanted} spans; {there}")
         prepare = partial(spans.apply, longest=longest)
     else:
         masking = Masking.of(tokenizer, aim.mask, aim.whole_words, recipe.seed)
@@ -329,17 +294,17 @@ def gather_text(
     return TextDataset(source, short, held_out, prepare, corpus, dev)
 
 
-def next_frame(tokenizer: Tokenizer, stream: bool, lead: bool = False) -> Frame:
+def next_frame(tokenizer: Tokenizer, stream: bool, lead: bool = False) -> sources.Frame:
     """The special tokens around a text of which each predicts the next; `lead`: one before the first text too."""
     start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
     start = end if start is None else start
     # Where texts follow each other, one token that both ends and begins a text stands there once.
     before = () if start is None or (start == end and stream) else (start,)
     first = (start,) if lead and start is not None and not before else ()
-    return Frame(before, () if end is None else (end,), lead=first)
+    return sources.Frame(before, () if end is None else (end,), lead=first)
 
 
-def _rows(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, length: int, seed: int | None) -> ExampleSource:
+def _rows(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, length: int, seed: int | None) -> sources.ExampleSource:
     """How documents become rows; `seed` None: for evaluation."""
     rows, name = recipe.objective.rows, recipe.objective.name
     if name == "next":
@@ -348,26 +313,28 @@ def _rows(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, length: int, see
         left, right = frame_of(tokenizer)
         separator = tokenizer.id_of("separator")
         between = () if separator is None else (separator,)
-        frame = Frame((), between if rows == "stream" else (), tuple(left), tuple(right))
+        frame = sources.Frame((), between if rows == "stream" else (), tuple(left), tuple(right))
         if rows == "apart":
-            frame = Frame(tuple(left), tuple(right))
+            frame = sources.Frame(tuple(left), tuple(right))
         if length <= frame.row:
             raise UserError(f"rows of {length} tokens have no room for a text")
     elif name == "spans":
-        frame = Frame()  # as published: documents follow each other with nothing between them
+        frame = sources.Frame()  # as published: documents follow each other with nothing between them
     else:
         around = pair_frame(tokenizer)
         if around is None:
             raise UserError("the tokenizer has no separator token for pairs of texts; learn one of kind wordpiece")
         kind = "next" if name == "mlm+nsp" else "order"
-        return SentencePairs(corpus, PairFrame(*map(tuple, around)), length, kind, recipe.seed, rows != "documents")
+        return sources.SentencePairs(
+            corpus, sources.PairFrame(*map(tuple, around)), length, kind, recipe.seed, rows != "documents"
+        )
     extra = 1 if name == "next" else 0
-    framed = Framed(corpus, frame)
+    framed = sources.Framed(corpus, frame)
     if rows == "carried":
-        return Streams(framed, length, True) if seed is not None else held_out_streams(framed)
+        return sources.Streams(framed, length, True) if seed is not None else sources.held_out(framed)
     if rows == "documents":
-        return DocumentRows(framed, length, extra)
-    return PackedRows(framed, length, extra, rows == "apart", seed)
+        return sources.DocumentRows(framed, length, extra)
+    return sources.PackedRows(framed, length, extra, rows == "apart", seed)
 
 
 def texts_of(dataset: TextDataset) -> dict[str, Any]:

@@ -8,9 +8,8 @@ import json
 import math
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -27,25 +26,15 @@ from weft.checkpoint.vectors import open_vectors
 from weft.config import changed, read_toml, values_of
 from weft.data.batching import Feed
 from weft.data.examples import Examples, Sequences, VectorSide, batch_of
-from weft.data.tables import Dataset, RunRows
+from weft.data.tables import Dataset, RunRows, long_note
 from weft.errors import UserError, listed, one_of, refuse
 from weft.files import read_json, write_json
 from weft.metrics.bootstrap import Score, summarized
-from weft.progress import Log, ProgressChoice, to_logger
-from weft.runs.architecture import (
-    Beginning,
-    both_ways,
-    chosen_family,
-    family_for,
-    find_vectors,
-    from_folder,
-    from_scratch,
-    sized,
-    tasks_for,
-    vocabulary_for,
-)
+from weft.progress import Log, ProgressChoice, log_notes, to_logger
+from weft.runs import architecture
+from weft.runs.architecture import Beginning
 from weft.runs.baseline import BASELINES, FEW_JUDGES, Baseline, compare_baselines, linear_models
-from weft.runs.dataset import absolute_paths, absolute_tables, announce_long, gather, settings_of
+from weft.runs.dataset import absolute_paths, absolute_tables, gather, settings_of
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, resume, scratch_folder, settled
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe
 from weft.scratch import sweep
@@ -93,61 +82,55 @@ def finetune(
     columns may be named: `columns={"text": "summary", "label": "team"}`. A base that is a model in memory is kept in
     the run folder, so that the run can be resumed.
     """
-    rows, in_memory = RunRows(), isinstance(base, Model)
+    rows, in_memory = RunRows(), None
     if isinstance(base, Model):  # a folder for now, named as the one that it was opened from
-        model, name = base, base.folder.name if base.folder is not None else ""
-        base = scratch_folder() / (name or "model")
-        model.save(base)
+        in_memory = scratch_folder() / (base.folder.name if base.folder is not None else "model")
+        base.save(in_memory)
+        base = in_memory
     if not isinstance(recipe, TaskRecipe):
         more = more if columns is None else overlaid(more, {"data": {"columns": dict(columns)}})
-        values = {"task.name": task, "model.base": base, "model.vectors": vectors}
+        values = {"task.name": task, "model.base": base, "model.vectors": vectors, "out": out}
         given, files = overlaid(settings or {}, more), {"files": data, "dev": dev}
-        recipe = read_recipe(recipe, settings_of(given, rows, DataSection, files, values, out), TaskRecipe)
+        recipe = read_recipe(recipe, settings_of(given, rows, DataSection, files, values), TaskRecipe)
     if recipe.out is None:
         recipe = replace(recipe, out=str(scratch_folder() / "run"))
     run = new_run(recipe)
     if online and isinstance(recipe.model.get("base"), str) and not Path(recipe.model["base"]).exists():
         find_folder(recipe.model["base"], online)  # from here on it lies in the cache
-    recipe = replace(recipe, model=family_for(recipe.task.name, recipe.model, log))
+    recipe = replace(recipe, model=architecture.family_for(recipe.task.name, recipe.model, log))
     _check(recipe)
     tables = absolute_tables(recipe.data, ("files",), rows, recipe.out or "", log)
     recipe = changed(recipe, {"data": tables, **absolute_paths(recipe)})
-    if in_memory and base is not None:
-        recipe = changed(recipe, {"model": {"base": str((run.inside / "base" / Path(base).name).absolute())}})
+    if in_memory is not None:
+        recipe = changed(recipe, {"model": {"base": str((run.inside / "base" / in_memory.name).absolute())}})
     with begun(run, recipe, log, progress) as control:
         rows.write(recipe.out or "")
-        if in_memory and base is not None:
-            shutil.copytree(base, recipe.model["base"])
+        if in_memory is not None:
+            shutil.copytree(in_memory, recipe.model["base"])
         return go(run, recipe, control)
 
 
 def _check(recipe: TaskRecipe) -> None:
     """All that can be wrong before any data is read."""
-    family, work, data = chosen_family(recipe.model, recipe.tokenizer), recipe.task, recipe.data
+    family, work, data = architecture.chosen_family(recipe.model, recipe.tokenizer), recipe.task, recipe.data
     task = task_class(work.name)
     if "vectors" in recipe.model:
-        find_vectors(recipe.model["vectors"])
+        architecture.find_vectors(recipe.model["vectors"])
     if not task.fits(family):
         if task.needs:
             able = listed([each.name for each in FAMILIES.values() if task.fits(each)])
             raise UserError(f"{work.name} needs a model that {task.needs} ({able}), not {family.name}")
-        able = f"; it learns {listed(tasks_for(family), 20)}" if tasks_for(family) else " and learns from text alone"
+        names = listed(architecture.tasks_for(family), 20)
+        able = f"; it learns {names}" if names else " and learns from text alone"
         raise UserError(f"{family.name} has no head for {work.name}{able}")
-    separate, two = recipe.tokenizer.separate, ", or --source FILE and --target FILE" if task.parallel else ""
+    separate, files = recipe.tokenizer.separate, data.source or data.target
+    one, two = not family.config.has("source_vocabulary"), ", or --source FILE and --target FILE" * task.parallel
+    sides = not task.parallel and bool(files or separate)
     refuse(
-        (
-            separate and not family.config.has("source_vocabulary"),
-            f"{family.name} has one vocabulary for source and target",
-        ),
+        (separate and one, f"{family.name} has one vocabulary for source and target"),
         (bool(work.words) and not family.speaks, f"--words needs a decoder such as gpt2, not {family.name}"),
-        (
-            not (data.files or data.source or data.target),
-            f"no data: give --data FILE{two}; in Python, a file or rows as the first argument",
-        ),
-        (
-            not task.parallel and bool(data.source or data.target or separate),
-            f"{work.name} does not generate a text from another: it has no source and target",
-        ),
+        (not (data.files or files), f"no data: give --data FILE{two}; in Python, a file or rows as the first argument"),
+        (sides, f"{work.name} does not generate a text from another: it has no source and target"),
     )
     check_tensorboard(recipe)
 
@@ -162,7 +145,7 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     )
     task, dataset = gather(recipe, control)
     metric = _metric(recipe, task, control.log)
-    recipe, beginning = _beginning(run, recipe, task, dataset, control)
+    recipe, beginning = _begun(run, recipe, task, dataset, control)
     model, card = beginning.opened, beginning.opened.card
     if note := task.swap_note(dataset.train, "the rows, beside those of the base", card.profiles):
         control.note(note)
@@ -171,7 +154,6 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
         freeze(model.network, recipe.task.freeze)
     window = task.window(model, recipe.task.length, recipe.task.stride, recipe.task.long)
     framing = framing_for(model, window)
-    announce_long(dataset.examples, framing, control.log)
     capture = device.type == "cuda" and not plan.compile
     train, dev = _tokenized(task, dataset, model, framing, control)
     # The held-out windows are for the loss; the metrics are those of whole texts.
@@ -262,46 +244,43 @@ def _metric(recipe: TaskRecipe, task: Task, log: Log) -> str:
     return "loss"
 
 
-def _beginning(
-    run: Run, recipe: TaskRecipe, task: Task, dataset: Rows, control: Control
-) -> tuple[TaskRecipe, Beginning]:
+def _begun(run: Run, recipe: TaskRecipe, task: Task, dataset: Rows, control: Control) -> tuple[TaskRecipe, Beginning]:
     """The model to train, and the recipe with its sizes."""
     heads, base, work = dict(task.objective().heads), recipe.model.get("base"), recipe.task
     if base is not None and Path(base).is_file():
         counts = {head: count or 0 for head, count in heads.items()}
         return recipe, Beginning(open_vectors(Path(base), counts, recipe.seed, on_bad_row=recipe.data.on_bad_row), True)
     if base is not None:
-        beginning = from_folder(find_folder(base), heads, task.head, (work.name, task.labels), recipe.seed, work.mix)
+        same = (work.name, task.labels)
+        beginning = architecture.from_folder(find_folder(base), heads, task.head, same, recipe.seed, work.mix)
         if beginning.note and not run.about.exists():
             control.note(beginning.note)
         return recipe, beginning
-    family = chosen_family(recipe.model, recipe.tokenizer)
+    family = architecture.chosen_family(recipe.model, recipe.tokenizer)
     if family.reads:
-        sizes = sized(recipe.model, family, len(dataset.train), control.log)
+        sizes = architecture.sized(recipe.model, family, len(dataset.train), control.log)
         recipe = replace(recipe, model=task.network_settings() | sizes)
     elif not work.words:
-        recipe = replace(recipe, model=both_ways(recipe.model, family, control.log))
+        recipe = replace(recipe, model=architecture.both_ways(recipe.model, family, control.log))
 
     def vocabularies(like: Tokenizer | None) -> tuple[Tokenizer, ...]:
         """One for all texts, or one for the sources and another for the targets."""
         alone = family.speaks and not family.reads
-        learned = partial(
-            vocabulary_for, given=recipe.tokenizer, family=family, speaks=alone, control=control, like=like
-        )
         read = ((work.prefix or "") + text for row in dataset.train for text in row.texts)
         written = (row.target for row in dataset.train) if family.reads else ()
+        texts: dict[str, Iterable[str]] = {"": chain(read, written)}
         if recipe.tokenizer.separate and family.reads:
-            return learned(run.folder, texts=read), learned(run.folder / TARGET, texts=written)
-        return (learned(run.folder, texts=chain(read, written)),)
+            texts = {"": read, TARGET: written}
+        options = (recipe.tokenizer, family, alone)
+        places = ((run.folder / name, each) for name, each in texts.items())
+        return tuple(architecture.vocabulary_for(place, *options, each, control, like) for place, each in places)
 
     mix = {"mix": True} if work.mix else {}
-    recipe, model = from_scratch(run, recipe, heads, mix, vocabularies, control, recipe.data.on_bad_row)
+    recipe, model = architecture.from_scratch(run, recipe, heads, mix, vocabularies, control, recipe.data.on_bad_row)
     return recipe, Beginning(model, True, True)
 
 
-def _tokenized(
-    task: Task, dataset: Rows, model: LoadedModel, framing: Framing, control: Control
-) -> tuple[Batches, Batches]:
+def _tokenized(task: Task, dataset: Rows, model: LoadedModel, framing: Framing, control: Control) -> list[Batches]:
     """The rows as sources of batches: those to train on, and those that are held out."""
     with control.progress("tokenizing", "rows") as advance:
         train = task.dataset(dataset.train, model, framing)
@@ -310,7 +289,7 @@ def _tokenized(
         dev = task.dataset(dataset.dev, model, framing)
     for note in (*train.notes, *(f"of the held-out rows: {note}" for note in dev.notes)):
         control.note(note)
-    return train, dev
+    return [train, dev]
 
 
 def _sampled(share: float, opened: LoadedModel, steps: int) -> Callable[[int], dict[str, Tensor]] | None:
@@ -391,17 +370,14 @@ def resolved(
     usual = BASE_LEARNING_RATE * width if few else BASE_LEARNING_RATE
     head_rate = HEAD_RATE if few and new_head and not alone else 1.0
     batch = min(plan.batch or batch, train.count)
-    usual_epochs = steps * batch / train.count
-    settled_plan = decided(plan, train, device, batch, usual_epochs, max(usual, 1e-3) if alone else usual)
-    settled_plan = replace(settled_plan, head_rate=plan.head_rate or head_rate)
+    result = decided(plan, train, device, batch, steps * batch / train.count, max(usual, 1e-3) if alone else usual)
+    result = replace(result, head_rate=plan.head_rate or head_rate)
     if not few or plan.steps or plan.epochs:
-        return settled_plan
-    if plan.evaluate_every is None:
-        # A handful of held-out rows would pick a model by luck: they choose among few, all of them well trained.
-        every = max(1, math.ceil((settled_plan.steps or 1) / (10 if dev >= JUDGES else 4)))
-        settled_plan = replace(settled_plan, evaluate_every=every, save_every=plan.save_every or every)
+        return result
+    # A handful of held-out rows would select a model by luck: they choose among few, all of them well trained.
+    every = plan.evaluate_every or max(1, math.ceil((result.steps or 1) / (10 if dev >= JUDGES else 4)))
     patience = PATIENCE if plan.patience is None and dev >= JUDGES else plan.patience
-    return replace(settled_plan, patience=patience)
+    return replace(result, evaluate_every=every, save_every=plan.save_every or every, patience=patience)
 
 
 def few_rows_plan(rows: int, labels: int) -> tuple[int, int]:
@@ -450,6 +426,9 @@ def announce(selection: Selection, recipe: TaskRecipe, dataset: Rows, train: Bat
                 size = sum(len(next(lengths)) for _ in row.texts) + special_tokens(framing, len(row.texts))
                 truncated += size > length
         long = f"{truncated:,} of them truncated at {length} tokens" if truncated else "none is truncated"
+    how = framing.stride, framing.cutting
+    notes = [note for row in dataset.examples if (note := long_note(row.texts, row.where, *how))]
+    log_notes(notes[:3] + ([f"and {len(notes) - 3:,} more such texts"] if len(notes) > 3 else []), log)
     labels = f"{len(task.labels)} labels, " if task.labels else ""
     held = "" if dataset.held_out is None else " (drawn from the rows, listed in run/split.json)"
     if len(dataset.dev) < FEW_JUDGES:

@@ -6,6 +6,7 @@ import hashlib
 import math
 import tomllib
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,20 +16,7 @@ from weft.config import build, read_record
 from weft.errors import UserError, listed
 from weft.files import read_text, write_text
 from weft.metrics.bootstrap import Score
-from weft.picture import (
-    Bar,
-    ChartLine,
-    Point,
-    bar_chart,
-    entries,
-    heading,
-    line_chart,
-    page,
-    paragraph,
-    short,
-    table,
-    verbatim,
-)
+from weft.picture import Bar, ChartLine, bar_chart, entries, heading, line_chart, page, paragraph, table, verbatim
 from weft.tasks.evaluate import Evaluation, evaluation_parts
 from weft.tasks.registry import CLASSES, task_class
 from weft.training.log import time_left
@@ -38,12 +26,7 @@ PERCENT = ("bleu", "chrf")  # scores between 0 and 100
 ERRORS = ("mse", "mae")  # scores in the unit of the data
 NAMED = 6  # labels named in a heading
 # Keys of a recipe that decide what its loss is of.
-KEYS: dict[str, dict[str, Any]] = {
-    "task": {"name": str, "metric": str, "labels": list},
-    "distill": {"metric": str},
-    "teacher": {"folders": list},
-    "objective": {"name": str},
-}
+KEYS = {"task": ("name", "metric", "labels"), "distill": ("metric",), "teacher": ("folders",), "objective": ("name",)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,25 +49,14 @@ class BaselineRecord:
 
 @dataclass(frozen=True)
 class RunRecord:
-    """What a run folder says of its training."""
+    """The training record of a run folder."""
 
     name: str
     folder: Path
     lines: list[dict[str, Any]]
-    recipe: dict[str, Any]
-    unit: str  # in words: what its loss is of; losses of one unit can be compared
+    scores: list[str]  # of its evaluations beside the loss; the one that selects the model first
+    unit: str  # what its loss is of; losses of one unit can be compared
     key: str  # equal for runs of one unit
-
-    @property
-    def scores(self) -> list[str]:
-        """The scores that its evaluations have beside the loss, that by which the model is chosen first."""
-        judged = [line for line in self.lines if "validation_loss" in line]
-        # Parts of the loss are no scores: training lines name them too, or there is one, which equals the loss.
-        parts = {f"validation_{name}" for line in self.lines if "validation_loss" not in line for name in line}
-        names = {name for line in judged for name in line if name.startswith("validation_")} - parts
-        known = [name for name in sorted(names) if any(line.get(name) != line["validation_loss"] for line in judged)]
-        chosen = self.recipe.get("task", {}).get("metric") or self.recipe.get("distill", {}).get("metric")
-        return sorted((name.removeprefix("validation_") for name in known), key=lambda name: (name != chosen, name))
 
 
 def write_curves(folders: Sequence[Path], out: Path) -> None:
@@ -98,12 +70,11 @@ def write_curves(folders: Sequence[Path], out: Path) -> None:
         path = Run(alone.folder).evaluation
         first, *others = evaluation_parts(Evaluation.read(path)) if path.is_file() else [""]
         parts = [part for part in (first, _baselines(alone.folder), *_metrics([alone]), *others) if part]
-    rows = [_row(record) for record in records]
-    facts = table(HEADER, rows) if alone is None else entries(dict(zip(HEADER, rows[0], strict=True)))
+    rows = list(map(_row, records))
+    facts = table(list(rows[0]), [list(row.values()) for row in rows]) if alone is None else entries(rows[0])
     parts.append(heading("Training") + facts)
     if len(groups) > 1:
-        note = "Losses of different objectives or vocabularies cannot be compared: each has charts of its own."
-        parts.append(paragraph(note))
+        parts.append(paragraph("Losses of different objectives or vocabularies cannot be compared in one chart."))
     for group in groups.values():
         charts = [*([] if alone else _metrics(group)), *_losses_and_rates(group)]
         if len(groups) > 1:
@@ -117,25 +88,27 @@ def _record(folder: Path) -> RunRecord:
     run = Run(folder)
     if not run.metrics.is_file():
         raise UserError(f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl")
-    recipe = _recipe(run.recipe)
-    return RunRecord(str(folder), folder, run.lines(), recipe, *_unit(folder, recipe))
-
-
-def _recipe(path: Path) -> dict[str, Any]:
-    """The sections of a recipe, whatever it trains, that the unit of its loss depends on; {} if it cannot be read."""
-    try:
-        values = tomllib.loads(read_text(path)) if path.is_file() else {}
-    except (ValueError, RecursionError):
-        return {}
-    sections: dict[str, Any] = {name: values[name] for name in KEYS if name in values}
+    lines, sections = run.lines(), dict[str, Any]()
+    with suppress(ValueError, RecursionError):  # a recipe that cannot be read decides nothing
+        values = tomllib.loads(read_text(run.recipe)) if run.recipe.is_file() else {}
+        sections = {name: values[name] for name in KEYS if name in values}
     for name, section in sections.items():
         if not isinstance(section, dict):
-            raise UserError(f"{path}: {name} must be a section")
-        for key, kind in KEYS[name].items():
+            raise UserError(f"{run.recipe}: {name} must be a section")
+        for key in KEYS[name]:
+            kind = list if key in ("labels", "folders") else str
             value = section.get(key, kind())
             if not isinstance(value, kind) or not all(isinstance(item, str) for item in value):
-                raise UserError(f"{path} [{name}]: {key} must be {'a text' if kind is str else 'a list, each a text'}")
-    return sections
+                what = "a text" if kind is str else "a list, each a text"
+                raise UserError(f"{run.recipe} [{name}]: {key} must be {what}")
+    # Parts of the loss are no scores: training lines name them too, or there is one, which equals the loss.
+    judged = [line for line in lines if "validation_loss" in line]
+    parts = {f"validation_{name}" for line in lines if "validation_loss" not in line for name in line}
+    names = {name for line in judged for name in line if name.startswith("validation_")} - parts
+    known = [name for name in names if any(line.get(name) != line["validation_loss"] for line in judged)]
+    chosen = sections.get("task", {}).get("metric") or sections.get("distill", {}).get("metric")
+    scores = sorted((name.removeprefix("validation_") for name in known), key=lambda name: (name != chosen, name))
+    return RunRecord(str(folder), folder, lines, scores, *_unit(folder, sections))
 
 
 def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
@@ -148,7 +121,7 @@ def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
     teachers = recipe.get("teacher", {}).get("folders", [])
     if teachers:
         name = f"distill from {', '.join(Path(teacher).name for teacher in teachers)}"
-    # A loss by token: of other tokens, it is another measure.
+    # A loss by token depends on the vocabulary.
     paths = [path for path in (folder / TARGET / "tokenizer.json", folder / "tokenizer.json") if path.is_file()]
     digest = hashlib.sha256(paths[0].read_bytes()).hexdigest()[:8] if paths else "unknown"
     unit = f"{name or recipe.get('objective', {}).get('name') or 'next'}, vocabulary {digest}"
@@ -170,7 +143,7 @@ def _baselines(folder: Path) -> str:
     return heading("Linear baselines") + table(["baseline", record.metric, "time"], rows) + paragraph(note)
 
 
-def _points(record: RunRecord, key: str, by: str = "step") -> list[Point]:
+def _points(record: RunRecord, key: str, by: str = "step") -> list[tuple[float, float]]:
     places = {line["step"]: line[by] for line in record.lines if by in line}
     values = ((line["step"], line[key]) for line in record.lines if key in line)
     return [(places[step], math.nan if value is None else value) for step, value in values if step in places]
@@ -199,29 +172,19 @@ def _metrics(group: Sequence[RunRecord]) -> list[str]:
     scales: dict[str, list[ChartLine]] = {}
     for record in group:
         for score in record.scores if len(group) == 1 else record.scores[:1]:
-            points = [(line["step"], line[key]) for line in record.lines if (key := f"validation_{score}") in line]
             scale = score if score in ERRORS else "score, 0 to 100" if score in PERCENT else "score"
             faint = len(group) == 1 and scale not in ERRORS and score != record.scores[0]
             name = score if len(group) == 1 else f"{record.name}: {score}"
-            scales.setdefault(scale, []).append(ChartLine(name, points, faint=faint))
+            scales.setdefault(scale, []).append(ChartLine(name, _points(record, f"validation_{score}"), faint=faint))
     return [
         line_chart(f"Held-out {scale if scale in ERRORS else 'scores'} by step", lines, "step", scale)
         for scale, lines in scales.items()
     ]
 
 
-HEADER = [
-    "run", "loss of", "parameters", "steps", "tokens", "loss", "held-out loss", "at step", "perplexity", "best score",
-    "time", "tokens/s",
-]  # fmt: skip
-
-
-def _row(record: RunRecord) -> list[str]:
-    run = Run(record.folder)
-    parameters = run.info().parameters if run.about.exists() else 0
-    train = [line for line in record.lines if "loss" in line]
-    judged = [line for line in record.lines if "validation_loss" in line]
-    last = train[-1] if train else {}
+def _row(record: RunRecord) -> dict[str, str]:
+    run, judged = Run(record.folder), [line for line in record.lines if "validation_loss" in line]
+    last: dict[str, Any] = next((line for line in reversed(record.lines) if "loss" in line), {})
     best = min(judged, key=lambda line: line["validation_loss"], default={})
     words, best_score = best.get("validation_words"), ""
     if record.scores:
@@ -229,20 +192,20 @@ def _row(record: RunRecord) -> list[str]:
         values = [line[f"validation_{name}"] for line in judged if f"validation_{name}" in line]
         highest = (min if name in ERRORS else max)(filter(math.isfinite, values), default=math.nan)
         best_score = f"{name} {highest:.4f}"
-    return [
-        record.name,
-        record.unit,
-        f"{parameters:,}",
-        f"{last.get('step', 0):,}",
-        f"{last.get('tokens', 0):,}",
-        f"{last['loss']:.4f}" if last else "",
-        f"{best['validation_loss']:.4f}" if best else "",
-        f"{best['step']:,}" if best else "",
-        f"{math.exp(min(words, 99)):.2f}" if words is not None else "",
-        best_score,
-        time_left(last.get("seconds", 0)),
-        f"{last.get('tokens_per_second', 0):,}",
-    ]
+    return {
+        "run": record.name,
+        "loss of": record.unit,
+        "parameters": f"{run.info().parameters if run.about.exists() else 0:,}",
+        "steps": f"{last.get('step', 0):,}",
+        "tokens": f"{last.get('tokens', 0):,}",
+        "loss": f"{last['loss']:.4f}" if last else "",
+        "held-out loss": f"{best['validation_loss']:.4f}" if best else "",
+        "at step": f"{best['step']:,}" if best else "",
+        "perplexity": f"{math.exp(min(words, 99)):.2f}" if words is not None else "",
+        "best score": best_score,
+        "time": time_left(last.get("seconds", 0)),
+        "tokens/s": f"{last.get('tokens_per_second', 0):,}",
+    }
 
 
 LADDER_HEADER = (
@@ -436,5 +399,5 @@ def _method(results: dict[str, Any]) -> str:
         "Of each network the state with the lowest held-out loss is kept, which favors it a little. During training "
         "the held-out text is read in separate rows, so the curves end a little above the table, which uses a sliding "
         "window. Intervals: bootstrap over blocks of 64 tokens. Samples: temperature 1, one seed. "
-        f"Training text: {short(text['train_tokens'])} tokens.{unknown}"
+        f"Training text: {text['train_tokens']:,} tokens.{unknown}"
     )
