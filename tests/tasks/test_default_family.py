@@ -41,7 +41,7 @@ def test_a_task_without_a_model(
     command += ["--set", "tokenizer.kind=word", *(["--size", "1x64"] if task != "classify" else [])]
     assert run([*command, "--out", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
-    assert f"model: {FROM_SCRATCH[task]}, from scratch (--model or --base decides)" in said.splitlines()[0]
+    assert f"model: {FROM_SCRATCH[task]}, from scratch (--model or --base overrides)" in said.splitlines()[0]
     assert weft.load(tmp_path / "run").opened.family.name == FROM_SCRATCH[task]
 
 

@@ -132,7 +132,7 @@ def test_what_is_chosen_where_nothing_is_said(here: Path) -> None:
         data, task={"name": "translate", "metric": "loss"}, model={"family": "transformer"}, out=here / "r",
         training={"steps": 1}, tokenizer={"kind": "word"}, log=lines.append,
     )  # fmt: skip
-    assert "size: 3x256 with a dropout of 0.3, for 72 pairs (--size decides)" in lines
+    assert "size: 3x256 with a dropout of 0.3, for 72 pairs (--size overrides)" in lines
     recipe = (here / "r/run/recipe.toml").read_text()
     for line in ('size = "3x256"', "dropout = 0.3", 'schedule = "cosine"', "ema = 0.999", "batch = 9", "steps = 1"):
         assert f"\n{line}\n" in recipe, line

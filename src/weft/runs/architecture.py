@@ -77,7 +77,7 @@ def family_for(task: str, model: Mapping[str, Any], log: Log) -> dict[str, Any]:
     check_has_model(model, task)
     if "base" in model or "family" in model:
         return dict(model)
-    log(f"model: {FROM_SCRATCH[task]}, from scratch (--model or --base decides)")
+    log(f"model: {FROM_SCRATCH[task]}, from scratch (--model or --base overrides)")
     return {"family": FROM_SCRATCH[task], **model}
 
 
@@ -100,10 +100,8 @@ def sized(model: Mapping[str, Any], family: Family, pairs: int, log: Log) -> dic
         return settings
     settings["size"] = "3x256" if pairs < FEW else "4x384"
     dropouts = {name: DROPOUT for name in ("dropout", "embedding_dropout") if name in fields and name not in settings}
-    log(
-        f"size: {settings['size']}{f' with a dropout of {DROPOUT}' if dropouts else ''}, "
-        f"for {pairs:,} pairs (--size decides)"
-    )
+    dropout = f" with a dropout of {DROPOUT}" if dropouts else ""
+    log(f"size: {settings['size']}{dropout}, for {pairs:,} pairs (--size overrides)")
     return settings | dropouts
 
 
@@ -114,7 +112,7 @@ def both_ways(model: Mapping[str, Any], family: Family, log: Log) -> dict[str, A
         return settings
     if not ({"size", "width", "layers"} & set(settings)) and settings.get("family") == family.name:
         settings |= {"layers": 1, "width": 256}
-        log("size: 1x256 (--size decides)")
+        log("size: 1x256 (--size overrides)")
     # Of a long text the last states know its ends; the largest of each number know where something stood out.
     return {"bidirectional": True, "pooling": "max", "dropout": LABELLED_DROPOUT, **settings}
 
@@ -149,16 +147,11 @@ def vocabulary_for(
             if like is not None:
                 tokenizer = learn_like(counted(texts, step), like, size, least)
             else:
-                tokenizer = learn(
-                    counted(texts, step),
-                    kind,
-                    size,
-                    lowercase=usual.get("lowercase") if given.lowercase is None else given.lowercase,
-                    minimum_count=least,
-                    specials=None if speaks else family.specials,
-                    around=None if speaks else family.around,
-                    extra=[sentinel(number) for number in reversed(range(family.sentinels))],
-                )
+                options: dict[str, Any] = {} if speaks else {"specials": family.specials, "around": family.around}
+                lowercase = usual.get("lowercase") if given.lowercase is None else given.lowercase
+                options |= {"lowercase": lowercase, "minimum_count": least}
+                extra = [sentinel(number) for number in reversed(range(family.sentinels))]
+                tokenizer = learn(counted(texts, step), kind, size, extra=extra, **options)
         fewer = f" (of {size} requested; the text has no more)" if given.size and tokenizer.vocabulary < size else ""
         control.log(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{fewer}")
     folder.mkdir(exist_ok=True)

@@ -141,7 +141,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> None:
     """The text in two parts and one vocabulary: what all rungs share; made once."""
     if place.about.exists():
-        place.text(whole=True)
+        place.text()
         return
     t = recipe.text
     documents = list(TextFiles(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding).read())
@@ -174,9 +174,8 @@ def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> Non
     }
     if size <= PACKED:  # bits that xz adds for each held-out byte once it has compressed the rest
         filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 128 << 20}]
-        first, second = (
-            len(lzma.compress(x.encode(), lzma.FORMAT_RAW, filters=filters)) for x in (train, train + held_out)
-        )
+        texts = (train.encode(), (train + held_out).encode())
+        first, second = (len(lzma.compress(text, lzma.FORMAT_RAW, filters=filters)) for text in texts)
         about["xz_bits_per_byte"] = 8 * (second - first) / len(held_out.encode())
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     if recipe.ladder.parallel > 1:
@@ -217,9 +216,7 @@ def subwords(size: int) -> int:
 def beginning_of(text: str, most: int = 60) -> str:
     """The first words of a text, of one line."""
     line = next(line.strip() for line in text.splitlines() if line.strip())
-    if len(line) <= most:
-        return line
-    return line[:most].rpartition(" ")[0] or line[:most]
+    return line if len(line) <= most else line[:most].rpartition(" ")[0] or line[:most]
 
 
 def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[str, Any]:
@@ -276,7 +273,7 @@ def climb(place: LadderFolder, name: str, control: Control) -> None:
     try:
         if is_sound(place.result(name)):
             return
-        text, ladder, folder = place.text(whole=True), read_toml(LadderRecipe, place.run.recipe), place.folder / name
+        text, ladder, folder = place.text(), read_toml(LadderRecipe, place.run.recipe), place.folder / name
         if not rung_of(name, ladder.rungs).learns:
             if not (folder / "config.json").is_file():
                 family = dict(recipe_of(name, "", ladder.rungs)["model"])
@@ -385,13 +382,12 @@ class LadderFolder:
         self.results = folder / "ladder.json"
         self.page = folder / "index.html"
 
-    def text(self, whole: bool = False) -> LadderText:
-        """The facts about the text; `whole`: after a check of its files too."""
+    def text(self) -> LadderText:
+        """The facts about the text, after a check of its files."""
         try:
-            values = (read_checked if whole else read_manifest)(self.about)[0]
+            return build(LadderText, read_checked(self.about)[0], str(self.about))
         except Damaged as error:
             raise UserError(f"{error}; put it back, or remove {self.folder} and climb again") from None
-        return build(LadderText, values, str(self.about))
 
     def result(self, name: str) -> Path:
         return self.folder / name / "run" / "rung.json"

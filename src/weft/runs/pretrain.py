@@ -26,9 +26,9 @@ from weft.runs.counts import check_counting, count_text
 from weft.runs.dataset import (
     TextDataset,
     absolute_paths,
+    document_kind_of,
     gather_text,
     named_files,
-    resolved_documents,
     text_of,
     texts_of,
 )
@@ -74,7 +74,7 @@ def pretrain(
     # With absolute paths the run can be resumed from any folder.
     text = {"files": [str(p.absolute()) for p in paths], "dev": [str(p.absolute()) for p in dev]}
     recipe = changed(recipe, {"text": text, **absolute_paths(recipe)})
-    recipe = changed(recipe, {"text": {"documents": resolved_documents(recipe, log)}})
+    recipe = changed(recipe, {"text": {"documents": document_kind_of(recipe, log)}})
     with begun(run, recipe, log, progress) as control:
         return go(run, recipe, control)
 
@@ -82,33 +82,23 @@ def pretrain(
 def _family(recipe: Recipe) -> Family:
     """The family to train, with every choice of the model and the objective checked."""
     family, aim = chosen_family(recipe.model, recipe.tokenizer), recipe.objective
-    name, carries, pairs = aim.name, family.network.CARRIES, aim.name in ("mlm+nsp", "mlm+sop")
-    carried = (aim.rows or family.rows) == "carried"
+    name, carries, carried = aim.name, family.network.CARRIES, (aim.rows or family.rows) == "carried"
+    pairs = name in ("mlm+nsp", "mlm+sop") and aim.rows not in (None, "stream", "documents")
+    unfit = name is not None and name not in family.objectives
     refuse(
         ("words" not in family.names.heads, f"{family.name} has no head for words, so it cannot be pre-trained"),
         (not family.objectives, f"{family.name} learns from pairs: weft finetune --task translate"),
-        (
-            pairs and aim.rows not in (None, "stream", "documents"),
-            f"objective {name} makes pairs of texts: rows may be stream or documents, not {aim.rows}",
-        ),
+        (pairs, f"objective {name} makes pairs of texts: rows may be stream or documents, not {aim.rows}"),
     )
     if family.counts:
         check_counting(recipe)
     check_tensorboard(recipe)
+    stateless = f"{family.name} has no state"
     refuse(
-        (
-            recipe.training.watch_gradients and not carries,
-            f"{family.name} has no state that gradients go through; watch_gradients is for rnn, lstm, gru",
-        ),
-        (carried and not carries, f"{family.name} has no state: rows carried is for rnn, lstm and gru"),
-        (
-            carried and aim.short is not None,
-            "rows carried have one length: leave out objective.short, or set rows stream",
-        ),
-        (
-            name is not None and name not in family.objectives,
-            f"objective {name} does not fit {family.name}, which learns by {listed(family.objectives)}",
-        ),
+        (recipe.training.watch_gradients and not carries, f"{stateless}: watch_gradients is for rnn, lstm and gru"),
+        (carried and not carries, f"{stateless}: rows carried is for rnn, lstm and gru"),
+        (carried and aim.short is not None, "rows carried have one length: leave out objective.short"),
+        (unfit, f"objective {name} does not fit {family.name}, which learns by {listed(family.objectives)}"),
     )
     return family
 
@@ -142,17 +132,10 @@ def go(run: Run, recipe: Recipe, control: Control) -> Model:
         recipe, model = from_scratch(run, recipe, objective.heads, context, vocabularies, control, on_bad_row)
     rows = recipe.objective.rows or family.rows
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows}}, run.recipe.name)
-    job = text_job(
-        run,
-        recipe,
-        model,
-        objective,
-        control,
-        base=None if base is None else Path(base).name,  # without its path, which is private
-        share=1.0 if base is None else 0.2,  # of the usual learning rate, so that a base does not forget
-        evaluate_first=base is not None,
-    )
-    drive(run, job, control)
+    options: dict[str, Any] = {}
+    if base is not None:  # a fifth of the usual learning rate, so that the base does not forget; its path is private
+        options = {"base": Path(base).name, "share": 0.2, "evaluate_first": True}
+    drive(run, text_job(run, recipe, model, objective, control, **options), control)
     return load(run.folder)
 
 
@@ -225,13 +208,11 @@ def _resolved(recipe: Recipe, dataset: TextDataset, model: LoadedModel, device: 
     rows = source.count  # refuses a text that is too short for one
     stream = "" if recipe.objective.rows == "stream" else "give --rows stream, or "
     uneven = plan.compile and device.type == "cpu" and not source.even
+    timed = dataset.short is not None and plan.minutes is not None
     refuse(
         (plan.patience is not None and dataset.held_out is None, "patience needs held-out text"),
         (uneven, f"on the CPU only full rows can be compiled, and these are not: {stream}leave out --compile"),
-        (
-            dataset.short is not None and plan.minutes is not None,
-            "objective.short needs --steps or --epochs, not --minutes",
-        ),
+        (timed, "objective.short needs --steps or --epochs, not --minutes"),
     )
     batch = plan.batch or max(1, round(8192 / source.mean))
     in_epoch = rows / batch
@@ -256,9 +237,9 @@ def _announce(
     if 2 * mean < length:
         short = f"\nrows are under half of --length {length}: the text has only {corpus.size:,} tokens"
         if recipe.objective.rows == "documents" and corpus.size >= length:
+            each = f"each is one document, of {corpus.size / documents:.0f} tokens on average"
             short = (
-                f"\nrows are under half of --length {length}: each is one document, of {corpus.size / documents:.0f} "
-                "tokens on average; --rows stream fills rows with several documents"
+                f"\nrows are under half of --length {length}: {each}; --rows stream fills rows with several documents"
             )
     held_out = f", held out {dataset.dev.size:,}" if dataset.dev is not None else ""
     if held_out and recipe.objective.name == "next":

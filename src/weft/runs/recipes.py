@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from weft.config import Option, build, comma_list, keys, merged, option, section
+from weft.config import Option, build, comma_list, keys, merged, option, section, toml_values
 from weft.errors import UserError, did_you_mean, listed, one_of, refuse, shown
 from weft.files import read_text
 from weft.tasks.registry import SUPERVISED, WRITES, supervised_names
@@ -61,9 +60,7 @@ class TextSection:
     dev: tuple[str, ...] = option((), "--dev", help="Held-out text to evaluate on. Default: the last 5 % of the text.")
     holdout: float = 0.05  # share of the text that is held out without --dev
     column: str = option("text", "--column", help="Text column of csv, tsv, jsonl and parquet files.")
-    delimiter: str | None = option(
-        None, "--delimiter", help="Column separator of csv and tsv files. Default: detected."
-    )
+    delimiter: str | None = option(None, "--delimiter", help="Column separator. Default: detected.")
     encoding: str | None = option(None, "--encoding", help="utf-8, cp1252 ... Default: detected for each file.")
     documents: Documents = option("auto", "--documents", help="What one document of a text file is. auto: detected.")
     on_bad_row: OnBadRow = option("stop", "--on-bad-row", help="Stop at a bad row, or skip and count it.")
@@ -83,9 +80,7 @@ class TokenizerSection:
     )
     size: int | None = option(None, "--vocabulary", help="Tokens to learn. Default: 8000; for n-grams, every word.")
     separate: bool = option(
-        False,
-        "--separate-vocabularies/--joint-vocabulary",
-        help="One vocabulary for source and one for target, or one for both (default).",
+        False, "--separate-vocabularies/--joint-vocabulary", help="For source and target. Default: joint."
     )
     lowercase: bool | None = None
     minimum_count: int | None = None
@@ -280,12 +275,9 @@ class TaskRecipe(TrainingRecipe):
 
 def shipped() -> dict[str, str]:
     """The recipes of the package: name and text."""
-    folder = resources.files("weft.recipes")
-    return {
-        path.name.removesuffix(".toml"): path.read_text(encoding="utf-8")
-        for path in sorted(folder.iterdir(), key=lambda path: path.name)
-        if path.name.endswith(".toml")
-    }
+    paths = sorted(resources.files("weft.recipes").iterdir(), key=lambda path: path.name)
+    recipes = [path for path in paths if path.name.endswith(".toml")]
+    return {path.name.removesuffix(".toml"): path.read_text(encoding="utf-8") for path in recipes}
 
 
 def find_recipe(name: str) -> tuple[str, str]:
@@ -299,9 +291,8 @@ def find_recipe(name: str) -> tuple[str, str]:
     plain = path.name.removesuffix(".toml")
     if plain in known and len(path.parts) <= 2 and path.parts[0] in ("recipes", path.name):
         return known[plain], f"{plain}.toml"
-    raise UserError(
-        f"{shown(name)}: neither a file nor a recipe of the package ({listed(known, 20)}){did_you_mean(plain, known)}"
-    )
+    names = f"({listed(known, 20)}){did_you_mean(plain, known)}"
+    raise UserError(f"{shown(name)}: neither a file nor a recipe of the package {names}")
 
 
 # Sections by which the recipe of a verb is known; one that has none of them is for pretrain.
@@ -335,12 +326,7 @@ def overlaid(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str
 def recipe_values(name: str, kind: type[Any]) -> tuple[dict[str, Any], str]:
     """The plain values of a recipe of this kind, and what messages call it."""
     text, where = find_recipe(name)
-    try:
-        values = tomllib.loads(text)
-    except ValueError as error:
-        raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
-    except RecursionError:
-        raise UserError(f"{where}: nested too deeply") from None
+    values = toml_values(text, where)
     sections = ((verb, name) for verb, names in SECTIONS.items() for name in names if name in values)
     verb, section = next(sections, ("pretrain", ""))
     if verb != kind.verb:
@@ -527,9 +513,7 @@ class Budget:
         None, "--vocabulary", help="characters, or a number of subwords. Default: by the size of the text."
     )
     size: LadderSize | None = option(None, "--size", help="Size of the models. Default: small, on a GPU large.")
-    prompt: str | None = option(
-        None, "--prompt", help="Prompt of the samples. Default: the beginning of the held-out text."
-    )
+    prompt: str | None = option(None, "--prompt", help="Prompt of the samples. Default: from the held-out text.")
     parallel: int = option(1, "--parallel", help="Models trained at once, each in its own process. 0: in this process.")
 
     def __post_init__(self) -> None:
