@@ -44,7 +44,7 @@ from weft.objectives.base import Objective, SoftTargets
 from weft.objectives.hidden_states import TeacherNetwork
 from weft.objectives.language import MaskedWords, NextToken
 from weft.progress import Log, log_notes
-from weft.runs.corpus import next_frame, text_of
+from weft.runs.dataset import next_frame, text_of
 from weft.runs.driver import Job, device_for, drive
 from weft.runs.finetune import decided
 from weft.runs.pretrain import text_job

@@ -66,7 +66,7 @@ class DescribeTask(VectorInputs, SequenceTask):
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> DescribeTask:
         cls.check_recipe(work)
-        return cls("describe", smoothing=work.smoothing, judged=work.judged)
+        return cls("describe", smoothing=work.smoothing, max_evaluated=work.max_evaluated)
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> DescribeTask:
