@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,10 +54,7 @@ def gather(task: Task, data: DistillDataSection, control: Control) -> Dataset[Ex
     if data.text:
         if task.pair:
             columns = listed(task.input_columns(Record({}, ""), {}))
-            raise UserError(
-                f"a teacher for {task.name} reads two texts at a time: give rows (--data FILE with the columns "
-                f"{columns}), not --text"
-            )
+            raise UserError(f"a teacher for {task.name} reads pairs: give --data FILE with the columns {columns}")
         files = TextFiles(data.text)
         add("text", files, read_lines(files, data, data.format, control))
     if (data.source or data.target) and not task.writes:
@@ -99,15 +97,9 @@ def gather(task: Task, data: DistillDataSection, control: Control) -> Dataset[Ex
 def read_lines(files: TextFiles, data: DistillDataSection, format: str | None, control: Control) -> list[Example]:
     """Unlabeled texts, one on each line of a file or in its column."""
     skipped, examples = Skipped(), list[Example]()
-    texts = read_texts(
-        files.paths(),
-        column=data.columns.get("text", "text"),
-        format=format,
-        delimiter=data.delimiter,
-        on_bad_row=data.on_bad_row,
-        skipped=skipped,
-        encoding=data.encoding,
-    )
+    reading: dict[str, Any] = {name: vars(data)[name] for name in ("delimiter", "on_bad_row", "encoding")}
+    column = data.columns.get("text", "text")
+    texts = read_texts(files.paths(), column=column, format=format, skipped=skipped, **reading)
     with control.count("reading the texts", "texts", "stopped while reading") as advance:
         for text in texts:
             examples.append(Example((text.text,), None, text.where))
@@ -167,6 +159,7 @@ COPIES = 128  # numbers that each text has for its copies
 WHOLE = re.compile(r"\w*[^\W_]\w*")  # a word has a letter or a digit
 
 Spans = Sequence[tuple[int, int]]  # words, by characters
+Words = Callable[[Sequence["Gaps"]], list[list[str]]]  # other words for those of each text
 
 
 def augmented(
@@ -183,12 +176,12 @@ def augmented(
     """
     if not 0 <= times < COPIES:
         raise UserError(f"a text may come between 0 and {COPIES - 1} times again, not {times}")
-    source = Guesses.of(by) if by is not None else Frequent.of(examples)
+    source = Guesses.of(by).words if by is not None else frequent(examples)
     numbers = ((example, number * COPIES + copy) for number, example in enumerate(examples) for copy in range(times))
     key, copied = key_of(seed, "augment"), list[Example]()
     while chunk := list(islice(numbers, CHUNK)):
         gaps = [_gaps(task, example, int(scrambled(key, np.array([number]))[0])) for example, number in chunk]
-        words = iter(source.words([gap for sides in gaps for gap in sides.values()]))
+        words = iter(source([gap for sides in gaps for gap in sides.values()]))
         for (example, _), sides in zip(chunk, gaps, strict=True):
             texts = list(zip(example.texts, task.word_spans(example), strict=True))
             for side, gap in sides.items():
@@ -253,33 +246,21 @@ def _gaps(task: Task, example: Example, identity: int) -> dict[int, Gaps]:
     return gaps
 
 
-@dataclass(frozen=True)
-class Frequent:
-    """The words of some texts, each drawn as often as it is there."""
+def frequent(examples: Sequence[Example]) -> Words:
+    """Words of the texts, each drawn as often as it is there."""
+    counts = Counter(word for example in examples for text in example.texts for word in WHOLE.findall(text))
+    choices = sorted(counts)
+    sums = np.cumsum([counts[word] for word in choices], dtype=np.int64)  # how often a word or one before it is there
 
-    choices: list[str]
-    sums: np.ndarray[tuple[int], np.dtype[np.int64]]  # how often this word or one before it is there
-
-    @staticmethod
-    def of(examples: Sequence[Example]) -> Frequent:
-        counts = Counter(word for example in examples for text in example.texts for word in WHOLE.findall(text))
-        choices = sorted(counts)
-        return Frequent(choices, np.cumsum([counts[word] for word in choices], dtype=np.int64))
-
-    def words(self, gaps: Sequence[Gaps]) -> list[list[str]]:
-        return [
-            [self._word(gap.text[a:b], chance) for (a, b), chance in zip(gap.spans, gap.chances, strict=True)]
-            for gap in gaps
-        ]
-
-    def _word(self, word: str, chance: float) -> str:
+    def word(old: str, chance: float) -> str:
         """Another word: where it is the same, the next that is not; the word itself where there is no other."""
-        first = int(np.searchsorted(self.sums, chance * self.sums[-1], side="right"))
-        for step in range(len(self.choices)):
-            other = self.choices[(first + step) % len(self.choices)]
-            if other.casefold() != word.casefold():
-                return other
-        return word
+        first = int(np.searchsorted(sums, chance * sums[-1], side="right"))
+        others = (choices[(first + step) % len(choices)] for step in range(len(choices)))
+        return next((other for other in others if other.casefold() != old.casefold()), old)
+
+    return lambda gaps: [
+        [word(gap.text[a:b], chance) for (a, b), chance in zip(gap.spans, gap.chances, strict=True)] for gap in gaps
+    ]
 
 
 @dataclass(frozen=True)
@@ -320,46 +301,41 @@ class Guesses:
                 windows.append(piece)
         words = [[gap.text[a:b] for a, b in gap.spans] for gap in gaps]
         barred = self.barred.to(self.opened.device)
+        size = max(1, SCORES // len(barred))
         with torch.inference_mode():
             for numbers, batch in batches(windows, self.opened.device, False):
                 hidden = self.opened.network(batch.tokens, batch.rows)
-                starts = batch.rows.starts.tolist()
-                here = [
-                    (starts[row] + place, number, word)
-                    for row, window in enumerate(numbers)
-                    for place, number, word in asked[window]
-                ]
-                size = max(1, SCORES // len(barred))
-                for some in (here[first : first + size] for first in range(0, len(here), size)):
-                    at = torch.tensor([place for place, _, _ in some], device=hidden.device)
+                starts = zip(batch.rows.starts.tolist(), numbers, strict=False)
+                here = [(start + place, *gap) for start, window in starts for place, *gap in asked[window]]
+                for chunk in (here[first : first + size] for first in range(0, len(here), size)):
+                    at = torch.tensor([place for place, _, _ in chunk], device=hidden.device)
                     scores = in_full(self.opened.network.words(hidden[at]))
                     best = scores.masked_fill(barred, -torch.inf).topk(TOP + 1)
-                    likely = zip(some, best.indices.tolist(), best.values.tolist(), strict=True)
+                    likely = zip(chunk, best.indices.tolist(), best.values.tolist(), strict=True)
                     for (_, number, word), tokens, values in likely:
                         guesses = [self.tokenizer.decode([token]).strip() for token in tokens]
-                        before, chance = words[number][word], gaps[number].chances[word]
-                        words[number][word] = _drawn(before, guesses, np.array(values), chance)
+                        chance = gaps[number].chances[word]
+                        words[number][word] = _drawn(words[number][word], guesses, np.array(values), chance)
         return words
 
     def _masked(self, ids: list[int], offsets: Spans, spans: Spans) -> tuple[list[int], list[tuple[int, int]]]:
         """The tokens with one mask in place of each of the words; by word, where its mask stands."""
-        whole: list[int] = []
+        masked: list[int] = []
         places: list[tuple[int, int]] = []
         word = 0
         for token, (begin, end) in zip(ids, offsets, strict=True):
             while word < len(spans) and spans[word][1] <= begin:
                 word += 1
-            if word < len(spans) and end > spans[word][0] and end > begin:
-                if not places or places[-1][0] != word:
-                    places.append((word, len(whole)))
-                    whole.append(self.mask)
-                continue
-            whole.append(token)
-        return whole, places
+            if word == len(spans) or end <= spans[word][0] or end <= begin:
+                masked.append(token)
+            elif not places or places[-1][0] != word:
+                places.append((word, len(masked)))
+                masked.append(self.mask)
+        return masked, places
 
 
 def _drawn(word: str, guesses: list[str], scores: np.ndarray[tuple[int], np.dtype[np.float64]], chance: float) -> str:
-    """One of the likeliest guesses that are another word, each by its chance among them."""
+    """One of the likeliest guesses that are another word, each by its probability among them."""
     others = [place for place, guess in enumerate(guesses) if guess.casefold() != word.casefold()][:TOP]
     weights = np.exp(scores[others] - scores[others].max())
     place = int(np.searchsorted(weights.cumsum(), chance * weights.sum(), side="right"))

@@ -47,7 +47,7 @@ def staged(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     task_name, teachers = open_teachers(recipe, device)
     context = Distillation(run, recipe, teachers, device, control)
     task = student_task(recipe, task_name, teachers)
-    find_student(recipe, context.teacher, lambda _: None)  # mistakes in it are named before anything else
+    find_student(recipe, context.teacher)  # mistakes in it are named before anything else
     dataset = gather(task, recipe.data, control)
     stages, names = run.inside / "stages", recipe.stages.names
     labeled = [row for row in dataset.train if task.has_target(row)]
@@ -121,7 +121,7 @@ def write_rows(stages: Path, task: Task, dataset: Dataset[Example]) -> None:
 def pretraining(context: Distillation, dataset: Dataset[Example], stages: Path) -> Recipe:
     """The first stage: masked or next words of the text, from the student before it has learned anything."""
     recipe, student = context.recipe, context.recipe.student
-    lineage, fresh = find_student(recipe, context.teacher, lambda _: None), False
+    lineage, fresh = find_student(recipe, context.teacher), False
     if isinstance(lineage, Path):
         base = lineage
     else:

@@ -27,7 +27,7 @@ from weft.data.tables import Dataset
 from weft.distillation import report as reporting
 from weft.distillation.dataset import LanguageTexts, augmented, gather, held_texts, language_texts, part_of
 from weft.distillation.recipe import DistillRecipe
-from weft.distillation.student import along, begun_student, find_student, matched, parameters_of
+from weft.distillation.student import begun_student, find_student, matched, parameters_of
 from weft.distillation.teacher_outputs import (
     Distillation,
     PlacedRows,
@@ -193,7 +193,7 @@ def distill_task(context: Distillation, task: Task) -> Model:
 def prepare(context: Distillation, task: Task) -> Student:
     """Read the data, begin a student, run its teachers, and decide what is open; mistakes are named first."""
     recipe, settings, control = context.recipe, context.recipe.distill, context.control
-    find_student(recipe, context.teacher, lambda text: None)
+    find_student(recipe, context.teacher)
     task, dataset = _dataset(context, task)
     metric = decided_metric(context, task, dataset.labeled_dev)
     reads = TeacherReads(context.run.inside)
@@ -343,7 +343,7 @@ def distill_language(context: Distillation) -> Model:
             raise UserError(f"{other.folder}: has another vocabulary than the first teacher: their mean has no meaning")
     # Tokens are predicted from one side alone, as in pre-training, whatever a network may do for labels.
     one_way = replace(context, recipe=replace(recipe, distill=replace(recipe.distill, pretrain=True)))
-    lineage = find_student(one_way.recipe, teacher, lambda text: None)
+    lineage = find_student(one_way.recipe, teacher)
     if not isinstance(lineage, Path):
         check_writes(lineage.family)
     texts = language_texts(recipe.data, control)
@@ -538,7 +538,8 @@ def pretrain_student(context: Distillation) -> Model:
         raise UserError(f"the teacher {does}, and {student.family.name} does not: choose another student")
     if not settings.match and not speaks:
         settings = replace(settings, match=("cosine",))  # the third of DistilBERT's losses
-    objective = along(wanted, teacher, student, settings, SoftTargets(settings.temperature, settings.hard))
+    soft = SoftTargets(settings.temperature, settings.hard)
+    objective: Any = matched(wanted, teacher, student, settings, soft)
     length = settings.length or min(student.family.row or student.config.context, room)
     if length > room:
         raise UserError(f"rows of {length} tokens are longer than the teacher's context of {room}")
