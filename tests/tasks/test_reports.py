@@ -23,7 +23,7 @@ from weft.runs.curves import write_curves
 from weft.runs.ladder_page import page_of
 from weft.tasks.evaluate import Evaluation
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.training.watching import draw_gradients
+from weft.training.log import draw_gradients
 
 SVG = "{http://www.w3.org/2000/svg}"
 LONG = " so it went on and on" * 40 + " <script>alert(1)</script> & the end"

@@ -62,10 +62,9 @@ from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class
 from weft.tasks.translate import writer_of
 from weft.text.windows import Framing, special_tokens
-from weft.training.freezing import freeze
 from weft.training.run import Run, State, tokenizer_hash
 from weft.training.signals import Control
-from weft.training.step import HeldOutMetrics, Setup
+from weft.training.step import HeldOutMetrics, Setup, freeze
 
 RECIPE = TaskRecipe  # what `weft.resume` reads
 MOST_WINDOWS = 16  # of one text in one step of training
