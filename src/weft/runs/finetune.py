@@ -47,10 +47,9 @@ from weft.tasks.registry import task_class
 from weft.tasks.seq2seq import writer_of
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, special_tokens
-from weft.training.freezing import freeze
 from weft.training.run import Run, State, tokenizer_hash
 from weft.training.signals import Control
-from weft.training.step import HeldOutMetrics, Setup
+from weft.training.step import HeldOutMetrics, Setup, freeze
 
 RECIPE = TaskRecipe  # what `weft.resume` reads
 MOST_WINDOWS = 16  # of one text in one step of training
