@@ -22,7 +22,7 @@ from weft.objectives.language import Writing
 from weft.tasks.base import Example
 from weft.tasks.seq2seq import sifted
 from weft.tasks.translate import profile_of, swapped
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 
 FEW: dict[str, Any] = {"steps": 1, "batch": 4}
 

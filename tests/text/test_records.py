@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from weft.errors import UserError
-from weft.text import delimited, json_rows, plain_text, sources
+from weft.text import json_rows, sources, tables
 from weft.text.records import find_files, read_records, read_texts
-from weft.text.row_problems import BadRows, Skipped
+from weft.text.rows import BadRows, Skipped
 
 
 @pytest.fixture(autouse=True)
@@ -196,7 +196,7 @@ def test_unclosed_quote_always_stops_and_names_its_line(rest: str, on_bad_row: s
 
 
 def test_unclosed_quote_does_not_take_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delimited, "LIMIT", 10_000)
+    monkeypatch.setattr(tables, "LIMIT", 10_000)
     write("a.csv", 'a,b\n1,"open\n' + "2,x\n" * 10_000)
     assert message("a.csv").startswith("a.csv line 2: a quote opened here is not closed, or the row is longer than")
 
@@ -435,7 +435,7 @@ def test_long_line_is_an_error() -> None:
 
 @pytest.mark.parametrize(("name", "what"), [("a.conll", "this sentence"), ("a.txt", "this block")])
 def test_endless_block_is_an_error(name: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_text, "LIMIT", 2**20)
+    monkeypatch.setattr(sources, "LIMIT", 2**20)
     write(name, "\n" + "x O\n" * 10_000)
     assert message(name, documents="block") == f"{name} line 2: {what} takes more than 1 MiB"
 

@@ -14,7 +14,7 @@ import pytest
 from weft.errors import UserError
 from weft.text import vector_files
 from weft.text.records import read_records
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.training import UNKNOWN, word_tokenizer
 from weft.text.vector_files import looks_like_vectors, read_vectors

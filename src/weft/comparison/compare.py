@@ -22,7 +22,7 @@ from weft.tasks.forward import chunked, evaluating, framing_for
 from weft.tasks.model import Model, load
 from weft.tasks.rows import Paths, Reader, RowOptions, table_for
 from weft.text.records import Record
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 
 
 @dataclass(frozen=True)

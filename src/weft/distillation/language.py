@@ -55,7 +55,7 @@ from weft.tasks.forward import unseen_in_words
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity, tokenizer_of
 from weft.tasks.seq2seq import pack_texts, unpack_texts
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 from weft.training.loop import evaluate

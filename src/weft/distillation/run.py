@@ -44,7 +44,7 @@ from weft.tasks.registry import task_class, task_for
 from weft.tasks.rows import Reader
 from weft.tasks.translate import writer_of
 from weft.text.records import Record, read_texts
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.windows import Framing
 from weft.training.run import Run, State, tokenizer_hash
 from weft.training.signals import Control

@@ -31,7 +31,7 @@ from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model, load
 from weft.tasks.rows import Paths, RowOptions, table_of
 from weft.tasks.rows import rows_of as table_rows
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.version import VERSION
 
 TOLERANCE = 1e-4  # of the largest logit: far above what another order of sums makes, far below what a fault makes

@@ -28,9 +28,8 @@ from weft.errors import UserError, listed
 from weft.nn.rows import Batch
 from weft.progress import Log, log_notes
 from weft.runs.recipes import Recipe
-from weft.text.plain_text import DOCUMENTS, NAMES
-from weft.text.records import document_kinds
-from weft.text.row_problems import Skipped
+from weft.text.records import DOCUMENTS, NAMES, document_kinds
+from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame as frame_of
 from weft.text.windows import pair_frame

@@ -14,8 +14,8 @@ from weft.progress import Log, log_notes
 from weft.runs.recipes import TableSection, TaskRecipe, overlaid
 from weft.tasks.base import Example, Normalization, Task
 from weft.tasks.registry import task_class
-from weft.text.delimited import USUAL, folded
-from weft.text.row_problems import Problems, Skipped
+from weft.text.rows import Problems, Skipped
+from weft.text.tables import USUAL, folded
 from weft.text.windows import Framing
 from weft.training.signals import Control
 

@@ -15,8 +15,8 @@ from weft.metrics.bootstrap import Bootstrap, Score, share
 from weft.tasks.answers import Chosen, Continuation
 from weft.tasks.base import UnsupervisedTask
 from weft.tasks.perplexity import Reading, beginning, surprises, tokenizer_of
-from weft.text.paths import Patterns
 from weft.text.records import Record, read_records
+from weft.text.sources import Patterns
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 

@@ -38,8 +38,8 @@ from weft.tasks.base import (
     teacher_prediction,
 )
 from weft.tasks.forward import InputWindows, pieces_in, tokenizer_of
-from weft.text.delimited import folded
 from weft.text.records import Record
+from weft.text.tables import folded
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 

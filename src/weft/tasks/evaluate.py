@@ -24,7 +24,7 @@ from weft.tasks.forward import chunked, framing_for
 from weft.tasks.registry import task_for
 from weft.tasks.rows import RowOptions, table_for
 from weft.text.records import Record
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.windows import Framing
 
 MAX_EVALUATION = 256 * MEGABYTE  # bytes of evaluation.json

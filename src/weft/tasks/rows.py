@@ -16,7 +16,7 @@ from weft.progress import Log, log_notes, to_logger
 from weft.tasks.base import Example, Task
 from weft.tasks.forward import framing_for
 from weft.text.records import Record
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 

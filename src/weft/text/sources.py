@@ -1,10 +1,12 @@
-"""From files, plain or compressed, to numbered lines of UTF-8 text, holding a line at a time."""
+"""Files that names, globs and folders stand for, and their numbered lines of text, one held at a time."""
 
 from __future__ import annotations
 
 import codecs
 import fnmatch
+import glob
 import gzip
+import hashlib
 import importlib
 import io
 import lzma
@@ -13,8 +15,8 @@ import re
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import IO, Any, TypeVar, cast
@@ -31,6 +33,7 @@ BYTE_ORDER_MARKS = (  # the longer first: UTF-32's begins with UTF-16's
 )
 WIDE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 HIGH = re.compile(rb"[\x80-\xff]+")
+LAST = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,3}\Z")  # a character that may go on in the next chunk
 UNDEFINED = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")  # in cp1252
 # Signs of cp1252 that people write: the euro, quotes, dashes, dots, a non-breaking space, money, degrees, fractions and
 # Latin letters. Left out is what damage looks like: the last letters of the table, and the bytes with which most
@@ -80,61 +83,6 @@ class Encoding:
     note: str = ""  # a line for the user where the encoding is not UTF-8
 
 
-def whole_characters(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes, cut elsewhere, so that no character of UTF-8 is cut in two."""
-    rest = b""
-    for chunk in chunks:
-        chunk = rest + chunk
-        end = len(chunk)
-        while len(chunk) - end < 4 and end and chunk[end - 1] >= 0x80:
-            end -= 1
-            if chunk[end] >= 0xC0:  # the first byte of a character
-                break
-        chunk, rest = chunk[:end], chunk[end:]
-        yield chunk
-    if rest:
-        yield rest
-
-
-def encoding_of(chunks: Iterable[bytes], name: str) -> Encoding:
-    """The encoding that these bytes of a file show; UTF-8 unless there is good evidence of another."""
-    tally = ByteStatistics()
-    for chunk in whole_characters(chunks):
-        tally.add(chunk)
-    for mark, encoding in BYTE_ORDER_MARKS:
-        if tally.head.startswith(mark):
-            mac = encoding == "utf-8" and tally.returns > 0 and not tally.newlines
-            return Encoding(encoding, mac, "" if encoding == "utf-8" else f"read as {encoding.upper()}")
-    if wide := _zeros(tally.head):
-        return Encoding(wide, note=f"read as {wide.upper()}, by its zero bytes")
-    mac = tally.returns > 0 and not tally.newlines
-    # Where there is about as much UTF-8 as not, it is a damaged file of UTF-8: whole characters of several bytes hardly
-    # ever come about by chance in other encodings.
-    # A zero byte: no text at all, which its lines will show.
-    if not tally.stray or 10 * tally.wide >= tally.stray or b"\0" in tally.head:
-        return Encoding("utf-8", mac)
-    if tally.stray > 2.5 * tally.runs and tally.stray >= 20:
-        raise UserError(
-            f"{name}: not UTF-8: it looks like an encoding for another script than Latin; "
-            "give --encoding NAME, such as cp1251, gb18030, shift_jis or euc_kr"
-        )
-    if tally.usual < 0.7 * tally.stray:
-        return Encoding("utf-8", mac)
-    encoding = "latin-1" if tally.undefined else "cp1252"
-    return Encoding(encoding, mac, f"not UTF-8; read as {encoding} (--encoding NAME for another)")
-
-
-def _zeros(head: bytes) -> str | None:
-    """UTF-16 without a mark: in Latin text every other byte is zero."""
-    pairs = len(head) // 2
-    if pairs < 4 or b"\0" not in head:
-        return None
-    even, odd = head[: 2 * pairs : 2].count(0), head[1 : 2 * pairs : 2].count(0)
-    if odd > 0.6 * pairs and even < 0.02 * pairs:
-        return "utf-16-le"
-    return "utf-16-be" if even > 0.6 * pairs and odd < 0.02 * pairs else None
-
-
 def known_encoding(name: str) -> str:
     """The usual name of an encoding that a user gives."""
     try:
@@ -157,6 +105,18 @@ SEEN = 256 * MEGABYTE  # how much of a file is looked through for its encoding
 MAX_UNPACKED, RATIO = 256 * MEGABYTE, 200  # a file may unpack to so much, and beyond that to so many times its size
 MAX_CONTENTS = 64 * MEGABYTE  # of a zip's table of contents; an entry of 46 bytes takes some hundred in memory
 PACKED = (".gz", ".xz", ".zip")
+FORMAT_SUFFIXES = {
+    "txt": (".txt", ".text"),
+    "csv": (".csv",),
+    "tsv": (".tsv", ".tab"),
+    "jsonl": (".jsonl", ".ndjson"),
+    "parquet": (".parquet",),
+    "arrow": (".arrow", ".feather"),
+    "conll": (".conll", ".bio", ".iob"),
+    "json": (".json",),
+    "xlsx": (".xlsx", ".xlsm"),
+}
+SUFFIXES = {suffix: format for format, suffixes in FORMAT_SUFFIXES.items() for suffix in suffixes}
 STANDARD_INPUT = Path("-")
 RUN_ROWS = {"train": "data", "dev": "dev data", "text": "text data"}  # rows in memory -> their name in messages
 MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -219,13 +179,16 @@ def name_of(path: Path) -> str:
 
 def open_sources(path: Path) -> Iterator[TextSource]:
     """Open the texts that a path stands for, one after the other; each is closed when the next is asked for."""
-    if path == STANDARD_INPUT:
-        with _standard_input() as stream:
-            yield TextSource("standard input", stream, ())
-        return
     file, member = zip_and_member(path)
     name, suffix = shown(name_of(file), 300), format_suffix(file)
     with ExitStack() as stack:
+        if path == STANDARD_INPUT:
+            try:  # a reader of its own: Python cannot end while a thread waits for the one of sys.stdin
+                typed: Any = stack.enter_context(open(os.dup(sys.stdin.fileno()), "rb"))
+            except (OSError, ValueError, AttributeError):  # not a file, in a test or a notebook
+                typed = sys.stdin.buffer
+            yield TextSource("standard input", typed, ())
+            return
         stream = _open(file, name, stack)
         size = os.fstat(stream.fileno()).st_size if stream.seekable() else None
         place = file if stream.seekable() else None  # a named pipe is read once
@@ -256,18 +219,6 @@ def _readable(name: str) -> Iterator[None]:
         raise UserError(f"{name}: unpacking it takes more memory than there is") from None
     except (OSError, ValueError, NotImplementedError) as error:  # ValueError: a NUL in the name
         raise UserError(f"{name}: cannot be read: {_words(error)}") from None
-
-
-@contextmanager
-def _standard_input() -> Iterator[io.BufferedIOBase]:
-    """Standard input through a reader of its own: Python cannot end while a thread waits for the one of sys.stdin."""
-    try:
-        number = os.dup(sys.stdin.fileno())
-    except (OSError, ValueError, AttributeError):  # not a file, in a test or a notebook
-        yield cast(io.BufferedIOBase, sys.stdin.buffer)
-        return
-    with open(number, "rb") as stream:
-        yield stream
 
 
 def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:
@@ -411,33 +362,54 @@ def remembered(source: TextSource, what: str, look: Callable[[], T]) -> T:
     return KNOWN[key]
 
 
-def _sample(source: TextSource) -> Iterator[bytes]:
-    """The bytes that show the encoding: all of a file, unless it is huge."""
-    left = SEEN if source.plain else SEEN // 4
+def encoding_of(source: TextSource) -> Encoding:
+    """The encoding that the bytes of a file show; UTF-8 unless there is good evidence of another."""
+    tally, rest, left = ByteStatistics(), b"", SEEN if source.plain else SEEN // 4
     for chunk in _chunks(source):
-        yield chunk
         left -= len(chunk)
+        chunk = rest + chunk
+        last = LAST.search(chunk, max(0, len(chunk) - 4))
+        end = last.start() if last else len(chunk)
+        tally.add(chunk[:end])
+        rest = chunk[end:]
         if left <= 0:
-            return
-
-
-def _encoding(source: TextSource) -> Encoding:
-    """The encoding that the caller gave, or that the bytes show; of a stream, UTF-8."""
-    if source.encoding is not None:
-        return Encoding(source.encoding)
-    if not rewind(source):
-        return Encoding("utf-8")
-    encoding = remembered(source, "encoding", lambda: encoding_of(_sample(source), source.name))
-    rewind(source)
-    if encoding.note:
-        source.note(f"{source.name}: {encoding.note}")
-    return encoding
+            break
+    tally.add(rest)
+    mac = tally.returns > 0 and not tally.newlines
+    for mark, encoding in BYTE_ORDER_MARKS:
+        if tally.head.startswith(mark):
+            utf8 = encoding == "utf-8"
+            return Encoding(encoding, mac and utf8, "" if utf8 else f"read as {encoding.upper()}")
+    pairs = len(tally.head) // 2
+    even, odd = (tally.head[first : 2 * pairs : 2].count(0) for first in (0, 1))
+    for encoding, zeros, others in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
+        if pairs >= 4 and zeros > 0.6 * pairs and others < 0.02 * pairs:  # UTF-16 of Latin text, without a mark
+            return Encoding(encoding, note=f"read as {encoding.upper()}, by its zero bytes")
+    # Where there is about as much UTF-8 as not, it is a damaged file of UTF-8: whole characters of several bytes hardly
+    # ever come about by chance in other encodings.
+    # A zero byte: no text at all, which its lines will show.
+    if not tally.stray or 10 * tally.wide >= tally.stray or b"\0" in tally.head:
+        return Encoding("utf-8", mac)
+    if tally.stray > 2.5 * tally.runs and tally.stray >= 20:
+        raise UserError(
+            f"{source.name}: not UTF-8: it looks like an encoding for another script than Latin; "
+            "give --encoding NAME, such as cp1251, gb18030, shift_jis or euc_kr"
+        )
+    if tally.usual < 0.7 * tally.stray:
+        return Encoding("utf-8", mac)
+    encoding = "latin-1" if tally.undefined else "cp1252"
+    return Encoding(encoding, mac, f"not UTF-8; read as {encoding} (--encoding NAME for another)")
 
 
 def _text_chunks(source: TextSource) -> Iterator[tuple[int, bytes]]:
     """The bytes as UTF-8 without a byte-order mark, each chunk with the number of the line it begins in."""
     # Only what is not UTF-8 is decoded here, so that a bad byte of UTF-8 spoils nothing but its own line.
-    encoding = _encoding(source)
+    encoding = Encoding(source.encoding or "utf-8")
+    if source.encoding is None and rewind(source):  # what can be read but once is UTF-8
+        encoding = remembered(source, "encoding", lambda: encoding_of(source))
+        rewind(source)
+        if encoding.note:
+            source.note(f"{source.name}: {encoding.note}")
     decoder = None if encoding.name == "utf-8" else codecs.getincrementaldecoder(encoding.name)()
     line = 1
     head = b""
@@ -513,3 +485,84 @@ def read_pieces(source: TextSource) -> Iterator[str]:
     if decoder.getstate()[0]:  # bytes that wait for the rest of their character
         line += chunk.count(b"\n")
         raise UserError(f"{source.name} line {line}: ends in the middle of a character")
+
+
+Patterns = str | Path | Iterable[str | Path]
+
+
+def find_files(patterns: Patterns) -> list[Path]:
+    """The files that names, globs, folders and 'corpus.zip/*.txt' stand for, each once; '-' is standard input."""
+    each = [patterns] if isinstance(patterns, str | Path) else patterns
+    return list(dict.fromkeys(path for pattern in each for path in _matches(str(pattern))))
+
+
+def _matches(pattern: str) -> list[Path]:
+    if not pattern or "\0" in pattern:
+        raise UserError(f"{shown(pattern)!r} is not the name of a file")
+    path, name = Path(pattern), shown(pattern, 300)
+    if path == STANDARD_INPUT or (os.path.exists(path) and not path.is_dir()):  # before globs: a name may hold brackets
+        return [path]
+    if path.is_dir():
+        inside = (file for file in _below(path, links=False) if not file.name.startswith("."))
+        known = (file for file in inside if format_suffix(file) in SUFFIXES or file.suffix.lower() == ".zip")
+        if files := sorted(file for file in known if file.is_file()):  # a pipe or a device may never end
+            return files
+        raise UserError(f"{name}: holds no file of a known format ({listed(SUFFIXES, 20)})")
+    archive, member = zip_and_member(path)
+    if member is not None:
+        return [archive / name for name in find_members(archive, member)]
+    if glob.has_magic(pattern):
+        if "**" in path.parts:  # below it every folder is gone through once, however many links lead to it
+            first = path.parts.index("**")
+            roots = glob.glob(str(Path(*path.parts[:first]))) if first else ["."]
+            below = ((root, file) for root in roots for file in _below(Path(root), links=True))
+            matches = [file for root, file in below if _fits(file.relative_to(root).parts, path.parts[first:])]
+        else:
+            matches = [Path(match) for match in glob.glob(pattern)]
+        if files := sorted(file for file in matches if file.is_file()):
+            return files
+        raise UserError(f"{name}: matches no file")
+    missing = path  # the first part of the path that is not there: that is where the slip is
+    while not os.path.exists(missing.parent) and missing.parent != missing:
+        missing = missing.parent
+    beside = list[str]()
+    with suppress(OSError):
+        beside = os.listdir(missing.parent)
+    raise UserError(f"{name}: no such file{did_you_mean(missing.name, beside)}")
+
+
+def _below(root: Path, links: bool) -> Iterator[Path]:
+    """The files in a folder and its folders, those that links lead to included or not; hidden folders are left out."""
+
+    def unreadable(error: OSError) -> None:
+        raise UserError(f"{shown(str(error.filename), 300)}: cannot be read: {(error.strerror or '').lower()}")
+
+    seen = set[tuple[int, int]]()
+    for place, folders, names in os.walk(root, onerror=None if links else unreadable, followlinks=links):
+        with suppress(OSError):  # a folder that was removed meanwhile
+            about = os.stat(place)
+            if (about.st_dev, about.st_ino) in seen:
+                folders.clear()
+                continue
+            seen.add((about.st_dev, about.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(place, name) for name in names)
+
+
+def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether the parts of a path are what those of a glob stand for; hidden files are those asked for only."""
+    if not parts:
+        return not names
+    if parts[0] == "**":
+        return _fits(names, parts[1:]) or (bool(names) and names[0][0] != "." and _fits(names[1:], parts))
+    fits = bool(names) and fnmatch.fnmatchcase(names[0], parts[0]) and (names[0][0] != "." or parts[0][0] == ".")
+    return fits and _fits(names[1:], parts[1:])
+
+
+def digest_of(path: Path) -> bytes:
+    """What stands for the contents of a file, or of the archive that it lies in."""
+    archive, _ = zip_and_member(path)
+    if archive.exists() and not archive.is_file():  # a pipe is empty the second time
+        raise UserError(f"{archive}: is not a plain file, and it is read more than once: name a file")
+    with _readable(str(archive)), open(archive, "rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

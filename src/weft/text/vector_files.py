@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here, reason, whole_file
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.sources import Line, TextSource, find_members, open_sources, read_lines, zip_and_member
 from weft.text.tokenizers.limits import MAX_TOKEN_LENGTH
 
