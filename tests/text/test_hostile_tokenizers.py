@@ -17,7 +17,7 @@ from weft.checkpoint.ngram import read_arpa
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.text import windows
-from weft.text.tokenizers import limits, sentencepiece
+from weft.text.tokenizers import schema, sentencepiece
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.schema import COMPONENTS, MODELS, check_pipeline
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -238,7 +238,7 @@ def test_spaces_take_no_square(tmp_path: Path) -> None:
 
 
 def test_a_text_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_NORMALIZED", 1 << 20)
+    monkeypatch.setattr(schema, "MAX_NORMALIZED", 1 << 20)
     grows = {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 200}
     tokenizer = load_tokenizer(folder_of(tmp_path, **whole(normalizer=grows)))
     text = "a" * 300_000
@@ -255,12 +255,12 @@ def test_character_maps() -> None:
     units = [0] * 256
     texts = b"b" * 65 + b"\0"
     sound = struct.pack("<I256I", 1024, *units) + b"b\0"
-    sentencepiece.check_charsmap(sound, "m")
+    schema.check_charsmap(sound, "m")
     with pytest.raises(UserError, match="m: the precompiled character map puts 65 bytes for a character, over 64"):
-        sentencepiece.check_charsmap(struct.pack("<I256I", 1024, *units) + texts, "m")
+        schema.check_charsmap(struct.pack("<I256I", 1024, *units) + texts, "m")
     root = [1 << 31 | 1 << 20, *units[1:]]  # a root that calls itself a leaf is followed all the same
     with pytest.raises(UserError, match="points outside itself"):
-        sentencepiece.check_charsmap(struct.pack("<I256I", 1024, *root) + b"b\0", "m")
+        schema.check_charsmap(struct.pack("<I256I", 1024, *root) + b"b\0", "m")
 
 
 def test_what_nothing_is_learned_from() -> None:
@@ -293,7 +293,7 @@ def test_what_stands_around_a_text_is_not_looked_for_in_vain(tmp_path: Path, mon
 
 def test_counts_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weft import files
-    from weft.text.tokenizers import published, schema
+    from weft.text.tokenizers import published
 
     monkeypatch.setattr(files, "MOST_VALUES", 100)
     with pytest.raises(UserError, match="holds up to 203 values; at most 100 are read"):
@@ -314,8 +314,8 @@ def test_counts_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(schema, "MAX_ADDED_TOKENS", 1)
     with pytest.raises(UserError, match="added_tokens has 2 entries; at most 1 are read"):
         load_tokenizer(folder_of(tmp_path / "e", **whole(added_tokens=[ADDED, TWIN])))
-    monkeypatch.setattr(limits, "MAX_UNIGRAM_BYTES", 10)
-    monkeypatch.setattr(limits, "MAX_TREE_NODES", 20)
+    monkeypatch.setattr(schema, "MAX_UNIGRAM_BYTES", 10)
+    monkeypatch.setattr(schema, "MAX_TREE_NODES", 20)
     pieces = [["u", 0.0], ["a" * 12, -1.0], ["a" * 5 + "b" * 8, -1.0]]
     with pytest.raises(UserError, match="the tree of its pieces has 21 nodes; at most 20 are built"):
         load_tokenizer(folder_of(tmp_path / "f", **whole(model=UNIGRAM | {"vocab": pieces})))

@@ -18,7 +18,7 @@ from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here, reason, whole_file
 from weft.text.rows import Skipped
 from weft.text.sources import Line, TextSource, find_members, open_sources, read_lines, zip_and_member
-from weft.text.tokenizers.limits import MAX_TOKEN_LENGTH
+from weft.text.tokenizers.schema import MAX_TOKEN_LENGTH
 
 FORMATS = ("text", "binary", "glove")  # word2vec's text begins with a line of two numbers, GloVe's does not
 MAX_WORD_BYTES = MAX_TOKEN_LENGTH  # bytes of a word

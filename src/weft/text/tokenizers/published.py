@@ -11,25 +11,11 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, listed, shown
-from weft.files import MEGABYTE, read_json, read_text
-from weft.text.tokenizers import sentencepiece
-from weft.text.tokenizers.limits import MAX_ADDED_TOKENS, MAX_MERGES, MAX_TOKENS, check_tokens
-from weft.text.tokenizers.marian import SOURCE, TARGET, is_marian, read_sides
-from weft.text.tokenizers.schema import check_pipeline
-from weft.text.tokenizers.sentencepiece import linear_spaces
-from weft.text.tokenizers.tokenizer import (
-    AROUND,
-    Roles,
-    Tokenizer,
-    check,
-    check_added_tokens,
-    find_roles,
-    guarded,
-    numbered,
-    settings_in,
-    surround,
-    token_name,
-)
+from weft.files import MEGABYTE, read_bytes, read_json, read_text
+from weft.text.tokenizers import sentencepiece, tokenizer
+from weft.text.tokenizers.schema import MAX_ADDED_TOKENS, MAX_MERGES, MAX_TOKENS, check_pipeline, check_tokens
+from weft.text.tokenizers.sentencepiece import SOURCE, TARGET, is_marian, linear_spaces, read_sides
+from weft.text.tokenizers.tokenizer import AROUND, Roles, Tokenizer
 
 # Families whose files have these names but another way to cut words or to number pieces: refused, not read wrongly.
 OTHER_BPE = ("xlm", "clip", "ctrl", "flaubert", "biogpt", "fsmt", "phobert", "bertweet", "herbert")
@@ -49,7 +35,7 @@ def read_wordpiece(file: Path, settings: dict[str, Any]) -> Library:
     for number, token in enumerate(tokens):
         if vocabulary.setdefault(token, number) != number:
             raise UserError(f"{file} line {number + 1}: {shown(token)!r} is already in line {vocabulary[token] + 1}")
-    unknown = token_name(settings.get("unk_token"), "unk_token", file) or "[UNK]"
+    unknown = tokenizer.token_name(settings.get("unk_token"), "unk_token", file) or "[UNK]"
     library = Library(models.WordPiece(vocabulary, unk_token=unknown))
     library.normalizer = normalizers.BertNormalizer(
         lowercase=bool(_flag(settings, "do_lower_case", True, file)),
@@ -61,7 +47,7 @@ def read_wordpiece(file: Path, settings: dict[str, Any]) -> Library:
     roles = _add_tokens(library, settings, file, mask_takes_space=False)
     if roles.start is None or roles.separator is None:
         raise UserError(f"{file}: has no [CLS] or no [SEP]; other names for them belong in tokenizer_config.json")
-    surround(library, roles, "bert")
+    tokenizer.surround(library, roles, "bert")
     return library
 
 
@@ -71,12 +57,10 @@ def read_bpe(file: Path, merges_file: Path, settings: dict[str, Any], family: st
         raise UserError(f"{file}: {family} cuts words in its own way; Weft needs its tokenizer.json")
     vocabulary = read_json(file)
     check_tokens(vocabulary, str(file))
-    if not all(type(number) is int and number >= 0 for number in vocabulary.values()):
-        token = next(token for token, number in vocabulary.items() if type(number) is not int or number < 0)
-        raise UserError(f"{file}: the id of {shown(token)!r} is {shown(str(vocabulary[token]))}, not a number from 0")
+    tokenizer.check_ids(vocabulary, file)
     merges = _read_merges(merges_file, vocabulary, file)
     if family == "openaigpt":
-        unknown = token_name(settings.get("unk_token"), "unk_token", file) or "<unk>"
+        unknown = tokenizer.token_name(settings.get("unk_token"), "unk_token", file) or "<unk>"
         model = models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix="</w>")
         library = Library(model)
         library.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -91,16 +75,16 @@ def read_bpe(file: Path, merges_file: Path, settings: dict[str, Any], family: st
     around = family in ROBERTAS or family == "deberta"
     roles = _add_tokens(library, settings, file, mask_takes_space=around)
     if family == "deberta":
-        surround(library, roles, family)
+        tokenizer.surround(library, roles, family)
     elif around and roles.start is not None and roles.separator is not None:
-        start, separator = numbered(library, roles.start), numbered(library, roles.separator)
+        start, separator = tokenizer.numbered(library, roles.start), tokenizer.numbered(library, roles.separator)
         library.post_processor = processors.RobertaProcessing(separator, start, True, prefix)
     elif _flag(settings, "add_bos_token", False, file) and roles.start is not None:
         template = [f"{roles.start}:0", "$A:0"]
         library.post_processor = processors.TemplateProcessing(
             single=template,
             pair=[*template, f"{roles.start}:1", "$B:1"],
-            special_tokens=[numbered(library, roles.start)],
+            special_tokens=[tokenizer.numbered(library, roles.start)],
         )
     return library
 
@@ -109,7 +93,7 @@ def read_pieces(file: Path, settings: dict[str, Any], family: str) -> Library:
     """A SentencePiece model with what its family adds: T5's sentinels, XLM-R's own numbers, ALBERT's small letters."""
     if family in OTHER_PIECES:
         raise UserError(f"{file}: {family} numbers its pieces in its own way; Weft needs its tokenizer.json")
-    pieces = sentencepiece.read(file)
+    pieces = sentencepiece.parse(read_bytes(file, sentencepiece.MAX_FILE_BYTES), str(file))
     before: list[normalizers.Normalizer] = []
     if family == "xlmroberta":  # fairseq's order of the special tokens, and one more at the end
         fair = {"<s>": sentencepiece.CONTROL, "<pad>": sentencepiece.CONTROL, "</s>": sentencepiece.CONTROL}
@@ -136,7 +120,7 @@ def read_pieces(file: Path, settings: dict[str, Any], family: str) -> Library:
         library.add_tokens([AddedToken(name, special=True, normalized=False) for name in names])
     roles = _add_tokens(library, settings, file, mask_takes_space=True)
     if family in AROUND:
-        surround(library, roles, family)
+        tokenizer.surround(library, roles, family)
     return library
 
 
@@ -164,14 +148,18 @@ def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_tak
     listed: dict[str, tuple[int, AddedToken]] = {}
     extra = file.parent / "added_tokens.json"
     more = settings.get("additional_special_tokens") or []
-    more = {token_name(token, "additional_special_tokens", file) for token in more} if isinstance(more, list) else set()
+    more = (
+        {tokenizer.token_name(token, "additional_special_tokens", file) for token in more}
+        if isinstance(more, list)
+        else set()
+    )
     for name, number in (read_json(extra) if extra.is_file() else {}).items():
         listed[name] = (number, AddedToken(name, normalized=name not in more, special=name in more))
     decoder = settings.get("added_tokens_decoder") or {}
     if not isinstance(decoder, dict) or not all(k.isdecimal() and isinstance(v, dict) for k, v in decoder.items()):
         raise UserError(f"{file.parent / 'tokenizer_config.json'}: added_tokens_decoder does not map ids to objects")
     for key, token in decoder.items():
-        name = token_name(token, "added_tokens_decoder", file) or ""
+        name = tokenizer.token_name(token, "added_tokens_decoder", file) or ""
         flags = {flag: bool(token.get(flag)) for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")}
         listed[name] = (int(key), AddedToken(name, **flags))
     if not all(name and type(number) is int for name, (number, _) in listed.items()):
@@ -184,9 +172,9 @@ def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_tak
         if have != number:
             raise UserError(f"{file}: added token {shown(name)!r} cannot have the id {number}: it would be {have}")
     added = [token for _, token in sorted(listed.values(), key=lambda item: item[0])]
-    check_added_tokens(added, library, str(file))
+    tokenizer.check_added_tokens(added, library, str(file))
     library.add_tokens(added)
-    roles = find_roles(settings, library, file)
+    roles = tokenizer.find_roles(settings, library, file)
     library.add_tokens(
         [
             AddedToken(name, special=True, normalized=False, lstrip=mask_takes_space and name == roles.mask)
@@ -223,10 +211,10 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
             f"{folder}: has no tokenizer: none of tokenizer.json, vocab.txt, vocab.json with merges.txt, "
             "encoder.json with vocab.bpe, spiece.model, sentencepiece.bpe.model, *.spm"
         )
-    settings = settings_in(folder)
+    settings = tokenizer.settings_in(folder)
     for first, second in PAIRS:
         file = folder / first if file.name == second else file
-    with guarded(file):
+    with tokenizer.guarded(file):
         if file.name in dict(PAIRS):
             library = read_bpe(file, folder / dict(PAIRS)[file.name], settings, _family(folder, settings))
         elif file.suffix == ".json":
@@ -235,9 +223,9 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
             library = read_wordpiece(file, settings)
         else:
             library = read_pieces(file, settings, _family(folder, settings))
-        check(library, file)
+        tokenizer.check(library, file)
     whole = file.suffix == ".json" and file.name not in dict(PAIRS)
-    return Tokenizer(library, find_roles(settings, library, folder), settings, whole)
+    return Tokenizer(library, tokenizer.find_roles(settings, library, folder), settings, whole)
 
 
 def vocabulary_file(folder: Path) -> Path | None:
@@ -279,7 +267,9 @@ def _read_whole(file: Path) -> Library:
         small = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
         bare = Library.from_str(json.dumps({"normalizer": data.get("normalizer"), "model": small}))
         flags = ("content", "normalized", "lstrip", "rstrip")
-        check_added_tokens([AddedToken(**{key: token[key] for key in flags}) for token in added], bare, str(file))
+        tokenizer.check_added_tokens(
+            [AddedToken(**{key: token[key] for key in flags}) for token in added], bare, str(file)
+        )
     library = Library.from_str(json.dumps(data))
     for token in added:  # the library gives its own ids, in order, whatever the file says
         name, number = token["content"], token["id"]

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, one_of, shown
 from weft.text.tokenizers import sentencepiece
-from weft.text.tokenizers.limits import MAX_TOKENS
+from weft.text.tokenizers.schema import MAX_TOKENS
 from weft.text.tokenizers.tokenizer import CHARACTERS, Roles, Tokenizer, spaced, surround
 
 MAX_VOCABULARY = MAX_TOKENS  # the trainers take memory for as many as they are asked for
