@@ -147,12 +147,9 @@ def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_tak
     """Add what added_tokens.json and the settings list, at the ids they say; mark the roles as special tokens."""
     listed: dict[str, tuple[int, AddedToken]] = {}
     extra = file.parent / "added_tokens.json"
-    more = settings.get("additional_special_tokens") or []
-    more = (
-        {tokenizer.token_name(token, "additional_special_tokens", file) for token in more}
-        if isinstance(more, list)
-        else set()
-    )
+    key = "additional_special_tokens"
+    given = settings.get(key) if isinstance(settings.get(key), list) else []
+    more = {tokenizer.token_name(token, key, file) for token in given or ()}
     for name, number in (read_json(extra) if extra.is_file() else {}).items():
         listed[name] = (number, AddedToken(name, normalized=name not in more, special=name in more))
     decoder = settings.get("added_tokens_decoder") or {}
@@ -267,9 +264,8 @@ def _read_whole(file: Path) -> Library:
         small = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
         bare = Library.from_str(json.dumps({"normalizer": data.get("normalizer"), "model": small}))
         flags = ("content", "normalized", "lstrip", "rstrip")
-        tokenizer.check_added_tokens(
-            [AddedToken(**{key: token[key] for key in flags}) for token in added], bare, str(file)
-        )
+        tokens = [AddedToken(**{key: token[key] for key in flags}) for token in added]
+        tokenizer.check_added_tokens(tokens, bare, str(file))
     library = Library.from_str(json.dumps(data))
     for token in added:  # the library gives its own ids, in order, whatever the file says
         name, number = token["content"], token["id"]

@@ -60,8 +60,9 @@ class _Request:
         assert self.roles.unknown is not None
         return self.roles.unknown
 
-    def special_tokens(self) -> list[AddedToken]:
-        return [AddedToken(name, special=True, normalized=False) for name in self.names]
+    @property
+    def normalizer(self) -> normalizers.Normalizer | None:
+        return normalizers.Lowercase() if self.lowercase else None
 
     def need(self, min_size: int, why: str) -> None:
         if self.size < min_size:
@@ -102,7 +103,7 @@ def learn(
     minimum = _minimum(minimum_count, 1 if kind == "character" else 2)
     request = _Request(size - len(extra), lowercase, minimum, roles, names)
     library = TRAINERS[kind](_counted(texts, progress), request)
-    library.add_tokens([AddedToken(name, special=True, normalized=False) for name in extra])
+    library.add_special_tokens(list(extra))
     if around is not None:
         surround(library, roles, around)
     return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
@@ -167,7 +168,7 @@ def _wordpiece(texts: Iterator[str], request: _Request) -> Library:
     library = Library(models.WordPiece(vocabulary, unk_token=request.unknown))
     library.normalizer, library.pre_tokenizer = normalizer, cutter
     library.decoder = decoders.WordPiece(prefix="##")
-    library.add_tokens(request.special_tokens())
+    library.add_special_tokens(names)
     if roles.start is not None and roles.separator is not None:
         surround(library, roles, "bert")
     return library
@@ -179,8 +180,8 @@ def _bpe(texts: Iterator[str], request: _Request) -> Library:
     min_size = len(names) + len(alphabet)
     request.need(min_size, f"{len(alphabet)} bytes and {len(names)} special tokens")
     library = Library(models.BPE())
-    if request.lowercase:
-        library.normalizer = normalizers.Lowercase()
+    if request.normalizer:
+        library.normalizer = request.normalizer
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -246,17 +247,15 @@ def _unigram(texts: Iterator[str], request: _Request) -> Library:
 
 def _word(texts: Iterator[str], request: _Request) -> Library:
     """Whole words and single marks, most frequent first; nothing is put around a text."""
-    lower = normalizers.Lowercase() if request.lowercase else None
-    return _words(texts, request, lower, pre_tokenizers.Split(Regex(WORDS), "removed", True), spaced())
+    return _words(texts, request, request.normalizer, pre_tokenizers.Split(Regex(WORDS), "removed", True), spaced())
 
 
 def _whitespace(texts: Iterator[str], request: _Request) -> Library:
     """What stands between spaces, most frequent first, for text that was cut before: mr. and 's stay whole."""
     # Special tokens in the text, such as <unk>, have ids already; the trainer would take them for words.
     plain = (" ".join(word for word in text.split() if word not in request.names) for text in texts)
-    lower = normalizers.Lowercase() if request.lowercase else None
     joined = decoders.Sequence([decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()])
-    return _words(plain, request, lower, pre_tokenizers.WhitespaceSplit(), joined)
+    return _words(plain, request, request.normalizer, pre_tokenizers.WhitespaceSplit(), joined)
 
 
 def _words(texts: Iterator[str], request: _Request, normalizer: Any, cutter: Any, decoder: Any) -> Library:
@@ -278,22 +277,21 @@ def _words(texts: Iterator[str], request: _Request, normalizer: Any, cutter: Any
 
 def _character(texts: Iterator[str], request: _Request) -> Library:
     """Every character a token, spaces and line ends too, most frequent first; nothing is put around a text."""
-    request.need(len(request.names) + 1, f"{len(request.names)} special tokens and one character")
-    lower = normalizers.Lowercase() if request.lowercase else None
+    names, lower = request.names, request.normalizer
+    request.need(len(names) + 1, f"{len(names)} special tokens and one character")
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(lower.normalize_str(text) if lower else text)
     seen = [c for c, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count >= request.minimum]
     if not seen:
         raise UserError(f"{NO_TEXT}: no character is there {request.minimum} times")
-    tokens = list(dict.fromkeys([*request.names, *seen]))[: request.size]
-    vocabulary = {token: number for number, token in enumerate(tokens)}
+    vocabulary = {token: number for number, token in enumerate(list(dict.fromkeys([*names, *seen]))[: request.size])}
     library = Library(models.WordLevel(vocabulary, unk_token=request.unknown))
     if lower:
         library.normalizer = lower
     library.pre_tokenizer = pre_tokenizers.Split(Regex(CHARACTERS), "isolated")
     library.decoder = decoders.Fuse()
-    library.add_tokens(request.special_tokens())
+    library.add_special_tokens(names)
     return library
 
 
@@ -328,7 +326,7 @@ def word_tokenizer(words: Sequence[str], lowercase: bool | None = None) -> Token
     contractions = "n't" in vocabulary
     joined = r" (?=(?:n't|'(?:s|m|d|re|ve|ll))(?!\w))"
     library.decoder = spaced([decoders.Replace(Regex(joined), "")] if contractions else [])
-    library.add_tokens([AddedToken(UNKNOWN, special=True, normalized=False)])
+    library.add_special_tokens([UNKNOWN])
     return Tokenizer(library, Roles(unknown=UNKNOWN), {"clean_up_tokenization_spaces": False})
 
 
