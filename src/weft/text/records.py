@@ -17,9 +17,9 @@ from weft.errors import UserError, listed, one_of, refuse, shown
 from weft.files import MEGABYTE
 from weft.text import sources
 from weft.text.arrow import read_arrow
-from weft.text.json_rows import json_kind, read_contexts, read_json, read_jsonl, read_squad
+from weft.text.json_rows import json_kind, read_json, read_jsonl, read_squad
 from weft.text.rows import Options, Problems, Record, Rows, Skipped, check_columns, check_length, need_columns
-from weft.text.sources import BadBytes, Line, Patterns, TextSource, find_files, open_sources, read_lines, rewind
+from weft.text.sources import BadBytes, Line, Patterns, TextSource, find_files, open_sources, read_lines
 from weft.text.tables import DELIMITERS, delimiter_of, known_name, read_delimited, read_xlsx, split_rows
 
 LINES = 500  # that are looked at
@@ -34,7 +34,7 @@ TAG = re.compile(r"O|[BIESLUM]-\S+")
 
 def format_of(source: TextSource, loose: bool) -> str | None:
     """The format that the content shows beyond doubt; `loose`: the name is not .txt, so that any table counts."""
-    if not rewind(source):
+    if source.path is None:  # it can be read but once
         return None
     magic = sources.first_bytes(source)
     for first, format in MAGIC.items():
@@ -43,7 +43,7 @@ def format_of(source: TextSource, loose: bool) -> str | None:
     if magic.startswith(b"PK\x03\x04"):
         # A hostile table of contents raises nearly anything.
         with suppress(Exception), zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
-            if "xl/workbook.xml" in archive.namelist() and rewind(source):
+            if "xl/workbook.xml" in archive.namelist():
                 return "xlsx"
         return None
     lines, size = list[str](), 0
@@ -52,7 +52,6 @@ def format_of(source: TextSource, loose: bool) -> str | None:
         size += len(text)
         if size > CHARACTERS:
             break
-    rewind(source)
     full = [line for line in lines if line.strip()]
     if not full:
         return None
@@ -385,7 +384,7 @@ def _texts(source: TextSource, options: Options, kind: str) -> Rows:
     column = options.text_column or ""
     if kind in ("txt", "conll", "squad"):
         column, options = "text", Options(documents=options.documents)
-    reader = read_contexts if kind == "squad" else READERS[kind]
+    reader = partial(read_squad, contexts=True) if kind == "squad" else READERS[kind]
     for row in reader(source, options):
         if isinstance(row, UserError):
             yield row

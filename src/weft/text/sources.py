@@ -162,7 +162,7 @@ def find_members(path: Path, pattern: str) -> list[str]:
     """The names inside a zip that a name or a glob stands for, sorted."""
     name = shown(str(path), 300)
     with ExitStack() as stack:
-        names = [info.filename for info in _members(_open_zip(_open(path, name, stack), name, stack))]
+        names = [info.filename for info in _open_zip(_open(path, name, stack), name, stack)[1]]
     matches = [pattern] if pattern in names else fnmatch.filter(names, pattern)
     if not matches:
         hint = did_you_mean(pattern, names) or f"; it holds {listed(shown(each) for each in names) or 'no file'}"
@@ -194,9 +194,9 @@ def open_sources(path: Path) -> Iterator[TextSource]:
         place = file if stream.seekable() else None  # a named pipe is read once
         packing = file.suffix.lower()
         if packing == ".zip":
-            yield from _open_members(stream, file, member, suffix, stack)
+            yield from _open_members(stream, file, member, stack)
         elif packing in (".gz", ".xz"):
-            with _readable(name):
+            with readable(name):
                 if packing == ".gz" and not stream.peek(1):  # which gzip takes for a whole file
                     raise EOFError
             opener = gzip.open if packing == ".gz" else lzma.open
@@ -207,7 +207,7 @@ def open_sources(path: Path) -> Iterator[TextSource]:
 
 
 @contextmanager
-def _readable(name: str) -> Iterator[None]:
+def readable(name: str) -> Iterator[None]:
     """Turn the errors of reading a file, plain or compressed, into one line."""
     try:
         yield
@@ -227,28 +227,30 @@ def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:
         raise UserError(f"{name}: is a folder, not a file")
     if kind := special_kind(path):  # which may never end
         raise UserError(f"{name}: is {kind}, not a file; for standard input give -")
-    with _readable(name):
+    with readable(name):
         return stack.enter_context(open(path, "rb"))
 
 
-def _open_zip(stream: io.BufferedReader, name: str, stack: ExitStack) -> zipfile.ZipFile:
-    """The table of contents of a zip file."""
+def _open_zip(stream: io.BufferedReader, name: str, stack: ExitStack) -> tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]:
+    """A zip file and its members in the order of their names, without what a Mac or an editor left there."""
     try:
         check_contents(stream, name)
-        return stack.enter_context(zipfile.ZipFile(cast("io.BytesIO", stream)))
+        archive = stack.enter_context(zipfile.ZipFile(cast("io.BytesIO", stream)))
     except UserError:
         raise
     except Exception as error:  # a hostile table of contents raises nearly anything: struct.error, ValueError, OSError
         raise UserError(f"{name}: damaged or cut short: {_words(error)}") from None
+    files = (info for info in archive.infolist() if not info.is_dir() and not info.filename.startswith("__MACOSX/"))
+    shown_files = (info for info in files if not PurePath(info.filename).name.startswith("."))
+    return archive, sorted(shown_files, key=lambda info: info.filename)
 
 
 def check_contents(stream: IO[bytes] | io.BufferedIOBase, name: str) -> None:
     """Refuse a zip whose table of contents would fill the memory, before it is read."""
     end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]  # what ZipFile itself reads first
     if end and end[5] > MAX_CONTENTS:
-        raise UserError(
-            f"{name}: its table of contents has more than {MAX_CONTENTS // MEGABYTE} MiB: too many files in it"
-        )
+        limit = f"{MAX_CONTENTS // MEGABYTE} MiB"
+        raise UserError(f"{name}: its table of contents has more than {limit}: too many files in it")
 
 
 def check_ratio(name: str, unpacked: int, packed: int) -> None:
@@ -260,20 +262,11 @@ def check_ratio(name: str, unpacked: int, packed: int) -> None:
         )
 
 
-def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """The files in a zip in the order of their names, without what a Mac or an editor left there."""
-    files = (info for info in archive.infolist() if not info.is_dir() and not info.filename.startswith("__MACOSX/"))
-    shown_files = (info for info in files if not PurePath(info.filename).name.startswith("."))
-    return sorted(shown_files, key=lambda info: info.filename)
-
-
-def _open_members(
-    stream: io.BufferedReader, path: Path, member: str | None, suffix: str, stack: ExitStack
-) -> Iterator[TextSource]:
+def _open_members(stream: io.BufferedReader, path: Path, member: str | None, stack: ExitStack) -> Iterator[TextSource]:
     """The members of a zip one after the other, or the one that is asked for."""
-    name = shown(str(path), 300)
-    archive = _open_zip(stream, name, stack)
-    members = [info for info in _members(archive) if member in (None, info.filename)]
+    name, suffix = shown(str(path), 300), format_suffix(path)
+    archive, members = _open_zip(stream, name, stack)
+    members = [info for info in members if member in (None, info.filename)]
     if not members:
         raise UserError(f"{name}: holds no file" + (f" {shown(member, 200)!r}" if member else ""))
     # Members may lie over each other in the file, so that all of them together unpack to more than each says.
@@ -301,10 +294,13 @@ def _words(error: Exception) -> str:
 
 
 def _chunks(source: TextSource) -> Iterator[bytes]:
-    """The bytes of a source; what is damaged or cut short is one clear line."""
+    """The bytes of a source from its beginning; what is damaged or cut short is one clear line."""
     size = 0
+    if source.path is not None:
+        with readable(source.name):
+            source.stream.seek(0)
     while True:
-        with _readable(source.name):
+        with readable(source.name):
             chunk = source.stream.read1(CHUNK)  # read1: a line typed at the terminal is there at once
         if not chunk:
             return
@@ -327,20 +323,9 @@ def need_module(source: TextSource, name: str, extra: str, kind: str) -> Any:
     return module
 
 
-def rewind(source: TextSource) -> bool:
-    """Back to the beginning; False where a stream cannot."""
-    if source.path is None:
-        return False
-    with _readable(source.name):
-        source.stream.seek(0)
-    return True
-
-
 def first_bytes(source: TextSource) -> bytes:
     """What a file begins with, by which many formats are known."""
-    head = next(_chunks(source), b"")[:8]
-    rewind(source)
-    return head
+    return next(_chunks(source), b"")[:8]
 
 
 KNOWN: dict[tuple[Any, ...], Any] = {}  # results of looks through files, so that each is looked through once
@@ -405,9 +390,8 @@ def _text_chunks(source: TextSource) -> Iterator[tuple[int, bytes]]:
     """The bytes as UTF-8 without a byte-order mark, each chunk with the number of the line it begins in."""
     # Only what is not UTF-8 is decoded here, so that a bad byte of UTF-8 spoils nothing but its own line.
     encoding = Encoding(source.encoding or "utf-8")
-    if source.encoding is None and rewind(source):  # what can be read but once is UTF-8
+    if source.encoding is None and source.path is not None:  # what can be read but once is UTF-8
         encoding = remembered(source, "encoding", lambda: encoding_of(source))
-        rewind(source)
         if encoding.note:
             source.note(f"{source.name}: {encoding.note}")
     decoder = None if encoding.name == "utf-8" else codecs.getincrementaldecoder(encoding.name)()
@@ -564,5 +548,5 @@ def digest_of(path: Path) -> bytes:
     archive, _ = zip_and_member(path)
     if archive.exists() and not archive.is_file():  # a pipe is empty the second time
         raise UserError(f"{archive}: is not a plain file, and it is read more than once: name a file")
-    with _readable(str(archive)), open(archive, "rb") as file:
+    with readable(str(archive)), open(archive, "rb") as file:
         return hashlib.file_digest(file, "sha256").digest()

@@ -24,7 +24,6 @@ from weft.text.sources import (
     need_module,
     read_lines,
     remembered,
-    rewind,
 )
 
 # What people call the columns, likeliest first; a pair's two names belong together.
@@ -303,9 +302,8 @@ def read_delimited(source: TextSource, options: Options, usual: str) -> Rows:
         delimiter = given[1] if given else delimiter_of(texts, usual)
         if delimiter != usual:
             source.note(f"{source.name}: delimiter {delimiter!r}")
-    if usual == "\t" and rewind(source):
+    if usual == "\t" and source.path is not None:
         quoted = remembered(source, f"quotes {delimiter}", lambda: _has_quotes(source, delimiter))
-        rewind(source)
         lines, head = read_lines(source), []
     else:
         quoted = usual != "\t"
@@ -329,7 +327,7 @@ def _has_quotes(source: TextSource, delimiter: str) -> bool:
         width, count = width or len(fields), count + 1
         even = even and len(fields) == width
         some = some or any(field.startswith('"') for field in fields)
-    if not some or not rewind(source):
+    if not some:
         return False
     needed, doubled, rows = named, False, 0
     try:
@@ -512,7 +510,6 @@ def _check_size(source: TextSource) -> None:
         ) from None
     if size > MAX_BYTES:
         raise UserError(f"{source.name}: unpacks to more than {MAX_BYTES // MEGABYTE} MiB; save it as csv")
-    rewind(source)
 
 
 def _check_tags(source: TextSource, archive: zipfile.ZipFile) -> None:

@@ -31,10 +31,7 @@ def cut(length: int, size: int, stride: int) -> list[Cut]:
         starts.append(starts[-1] + stride)
     ends = [min(start + size, length) for start in starts]
     borders = [0, *((start + end) // 2 for start, end in zip(starts[1:], ends[:-1], strict=True)), length]
-    return [
-        Cut(start, end, first, last)
-        for start, end, first, last in zip(starts, ends, borders[:-1], borders[1:], strict=True)
-    ]
+    return list(map(Cut, starts, ends, borders, borders[1:]))
 
 
 def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -115,11 +112,9 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
     if second is None:
         first = first or framing.nothing
         before, after = framing.before, framing.after
-        room = _room(framing, len(before) + len(after))
-        return [
-            TextWindow(whole := [*before, *first[c.start : c.end], *after], len(whole), len(before), c)
-            for c in _cuts(framing, len(first), room)
-        ]
+        cuts = _cuts(framing, len(first), _room(framing, len(before) + len(after)))
+        texts = ([*before, *first[c.start : c.end], *after] for c in cuts)
+        return [TextWindow(text, len(text), len(before), c) for text, c in zip(texts, cuts, strict=True)]
     if framing.pair is None:
         raise UserError("the tokenizer has no separator token for pairs of texts")
     before, between, after = framing.pair
@@ -131,10 +126,8 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
         return TextWindow(whole, border if framing.segments else len(whole), len(before) if of_first else border, c)
 
     if len(first) + len(second) <= room or len(first) <= room // 2:
-        return [
-            piece(first, second[c.start : c.end], False, c)
-            for c in _cuts(framing, len(second), max(1, room - len(first)))
-        ]
+        cuts = _cuts(framing, len(second), max(1, room - len(first)))
+        return [piece(first, second[c.start : c.end], False, c) for c in cuts]
     if len(second) <= room // 2:
         return [piece(first[c.start : c.end], second, True, c) for c in _cuts(framing, len(first), room - len(second))]
     ones, others = _cuts(framing, len(first), room // 2), _cuts(framing, len(second), room // 2)
