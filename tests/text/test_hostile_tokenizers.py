@@ -19,7 +19,7 @@ from weft.errors import UserError
 from weft.text import windows
 from weft.text.tokenizers import schema, sentencepiece
 from weft.text.tokenizers.published import load_tokenizer
-from weft.text.tokenizers.schema import COMPONENTS, MODELS, check_pipeline
+from weft.text.tokenizers.schema import COMPONENTS, MODELS, SEQUENCES, check_pipeline
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 from weft.text.vector_files import read_binary, read_file
@@ -44,7 +44,7 @@ TWIN = {**ADDED, "id": 3, "content": "<X>", "normalized": True}
 
 def sequence(stage: str, *steps: Any) -> dict[str, Any]:
     """A tokenizer.json with these steps in one stage."""
-    return whole(**{stage: {"type": "Sequence", COMPONENTS[stage][0]: list(steps)}})
+    return whole(**{stage: {"type": "Sequence", SEQUENCES[stage]: list(steps)}})
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def example(check: Any) -> Any:
 WRONG: list[Any] = [10**30, -1, 2**64, 0.5, "\0" * 5000, [[]], {"a": {}}, [0, "a"], float("1e300")]
 FIELDS = [
     (stage, kind, field)
-    for stage, (_, components) in COMPONENTS.items()
+    for stage, components in COMPONENTS.items()
     for kind, fields in components.items()
     for field in fields
     if field not in ("precompiled_charsmap",)
@@ -161,7 +161,7 @@ FIELDS = [
 
 @pytest.mark.parametrize(("stage", "kind", "field"), FIELDS, ids=lambda value: str(value))
 def test_every_field_of_a_component(stage: str, kind: str, field: str) -> None:
-    fields = COMPONENTS[stage][1][kind]
+    fields = COMPONENTS[stage][kind]
     sound = {"type": kind, **{name: example(check) for name, check in fields.items()}}
     if kind == "TemplateProcessing":
         sound["pair"] = [A, B]

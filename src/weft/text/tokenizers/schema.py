@@ -37,9 +37,8 @@ def check_tokens(tokens: Collection[str], where: str, max_count: int = MAX_TOKEN
         raise UserError(f"{where}: {len(tokens)} {what}; at most {max_count} are read")
     if max(map(len, tokens), default=0) > MAX_TOKEN_LENGTH:
         token = next(token for token in tokens if len(token) > MAX_TOKEN_LENGTH)
-        raise UserError(
-            f"{where}: token {shown(token, 20)!r} has {len(token)} characters; at most {MAX_TOKEN_LENGTH} are read"
-        )
+        size = f"{len(token)} characters; at most {MAX_TOKEN_LENGTH} are read"
+        raise UserError(f"{where}: token {shown(token, 20)!r} has {size}")
 
 
 def check_pieces(pieces: Collection[str], where: str) -> None:
@@ -197,6 +196,8 @@ MAX_CHUNK = 10_000  # characters
 MAX_NUMBER = (1 << 31) - 1  # the largest id, length or segment
 MAX_REPLACEMENT = 64  # bytes in the place of a character; Unicode's longest have 33
 
+an_id, a_token = whole(0, MAX_NUMBER), text(MAX_TOKEN_LENGTH)
+
 
 def pattern(value: Any, where: str, empty: bool = True) -> None:
     """{"String": text} or {"Regex": text}."""
@@ -218,7 +219,7 @@ def check_charsmap(charsmap: bytes, where: str) -> None:
     texts = len(charsmap) - 4 - size
     if len(charsmap) < 4 or size % 1024 or size == 0 or texts <= 0 or charsmap[-1]:
         raise UserError(f"{where}: the precompiled character map is damaged")
-    units = np.frombuffer(charsmap, "<u4", size // 4, 4)
+    units, letters = np.frombuffer(charsmap, "<u4", size // 4, 4), np.frombuffer(charsmap, "u1", texts, 4 + size)
     leaf, has_leaf = units >> 31 == 1, (units >> 8) & 1 == 1
     leaf[0] = False  # the root is followed whatever it says
     offset = (units >> 10) << ((units & 512) >> 6)
@@ -227,16 +228,13 @@ def check_charsmap(charsmap: bytes, where: str) -> None:
     if not outside:
         # Starts of texts; none may begin outside them or inside a character.
         starts = units[target[has_leaf & ~leaf]] & 0x7FFFFFFF
-        outside = bool((starts >= texts).any())
-        outside = outside or bool((np.frombuffer(charsmap, "u1", texts, 4 + size)[starts] & 0xC0 == 0x80).any())
+        outside = bool((starts >= texts).any()) or bool((letters[starts] & 0xC0 == 0x80).any())
     if outside:
         raise UserError(f"{where}: the precompiled character map points outside itself")
-    ends = np.flatnonzero(np.frombuffer(charsmap, "u1", texts, 4 + size) == 0)
-    longest = int(np.diff(ends, prepend=-1).max()) - 1
+    longest = int(np.diff(np.flatnonzero(letters == 0), prepend=-1).max()) - 1
     if longest > MAX_REPLACEMENT:
-        raise UserError(
-            f"{where}: the precompiled character map puts {longest} bytes for a character, over {MAX_REPLACEMENT}"
-        )
+        many = f"{longest} bytes for a character, over {MAX_REPLACEMENT}"
+        raise UserError(f"{where}: the precompiled character map puts {many}")
     try:
         charsmap[4 + size :].decode("utf-8")
     except UnicodeDecodeError:
@@ -256,8 +254,8 @@ def named_id(value: Any, where: str) -> None:
     """[token, id]."""
     if not isinstance(value, list) or len(value) != 2:
         raise UserError(f"{where} is {value_shown(value)}, not a token with its id")
-    text(MAX_TOKEN_LENGTH)(value[0], where)
-    whole(0, MAX_NUMBER)(value[1], where)
+    a_token(value[0], where)
+    an_id(value[1], where)
 
 
 def template(value: Any, where: str) -> None:
@@ -281,8 +279,8 @@ def template_tokens(value: Any, where: str) -> None:
     few(list(value), where, MAX_TEMPLATE)
     fields: dict[str, Check] = {
         "id": text(MAX_TOKEN_LENGTH, 1),
-        "ids": partial(few, max_entries=MAX_TEMPLATE, inner=whole(0, MAX_NUMBER)),
-        "tokens": partial(few, max_entries=MAX_TEMPLATE, inner=text(MAX_TOKEN_LENGTH)),
+        "ids": partial(few, max_entries=MAX_TEMPLATE, inner=an_id),
+        "tokens": partial(few, max_entries=MAX_TEMPLATE, inner=a_token),
     }
     for name, token in value.items():
         here = f"{where}.{shown(name)}"
@@ -291,73 +289,61 @@ def template_tokens(value: Any, where: str) -> None:
             raise UserError(f"{here} has {len(token['ids'])} ids for {len(token['tokens'])} tokens")
 
 
-AFFIX = text(MAX_AFFIX)
+AFFIX, DIRECTION = text(MAX_AFFIX), choice("Left", "Right")
+BEHAVIOR = choice("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
 BYTE_LEVEL: dict[str, Check] = {"add_prefix_space": flag, "trim_offsets": flag, "use_regex": flag}
 METASPACE: dict[str, Check] = {
     "replacement": text(1, 1),
-    "add_prefix_space": flag,
     "prepend_scheme": choice("first", "never", "always"),
-    "split": flag,
-    "str_rep": text(MAX_AFFIX),
+    "str_rep": AFFIX,
+    **dict.fromkeys(("add_prefix_space", "split"), flag),
 }
-BEHAVIOR = choice("Removed", "Isolated", "MergedWithPrevious", "MergedWithNext", "Contiguous")
 REPLACE: dict[str, Check] = {"pattern": replaced, "content": text(MAX_CONTENT)}
 ENDS: dict[str, Check] = {"sep": named_id, "cls": named_id}
 
-# Stage -> the field that holds the steps of its Sequence, and its components with their fields.
-COMPONENTS: dict[str, tuple[str, dict[str, dict[str, Check]]]] = {
-    "normalizer": (
-        "normalizers",
-        {
-            "BertNormalizer": {
-                "clean_text": flag,
-                "handle_chinese_chars": flag,
-                "strip_accents": none_or(flag),
-                "lowercase": flag,
-            },
-            "Strip": {"strip_left": flag, "strip_right": flag},
-            "Replace": REPLACE,
-            "Prepend": {"prepend": text(MAX_AFFIX, 1)},
-            "Precompiled": {"precompiled_charsmap": charsmap},
-            **dict.fromkeys(("StripAccents", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt", "ByteLevel"), {}),
+# The field of each stage's Sequence that holds its steps.
+SEQUENCES = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "post_processor": "processors"}
+SEQUENCES["decoder"] = "decoders"
+# Stage -> its components with their fields.
+COMPONENTS: dict[str, dict[str, dict[str, Check]]] = {
+    "normalizer": {
+        "BertNormalizer": {
+            **dict.fromkeys(("clean_text", "handle_chinese_chars", "lowercase"), flag),
+            "strip_accents": none_or(flag),
         },
-    ),
-    "pre_tokenizer": (
-        "pretokenizers",
-        {
-            "ByteLevel": BYTE_LEVEL,
-            "Metaspace": METASPACE,
-            "Split": {"pattern": pattern, "behavior": BEHAVIOR, "invert": flag},
-            "Punctuation": {"behavior": BEHAVIOR},
-            "Digits": {"individual_digits": flag},
-            "CharDelimiterSplit": {"delimiter": text(1, 1)},
-            "FixedLength": {"length": whole(1, MAX_CHUNK)},
-            **dict.fromkeys(("BertPreTokenizer", "Whitespace", "WhitespaceSplit", "UnicodeScripts"), {}),
-        },
-    ),
-    "post_processor": (
-        "processors",
-        {
-            "BertProcessing": ENDS,
-            "RobertaProcessing": {**ENDS, "trim_offsets": flag, "add_prefix_space": flag},
-            "ByteLevel": BYTE_LEVEL,
-            "TemplateProcessing": {"single": template, "pair": template, "special_tokens": template_tokens},
-        },
-    ),
-    "decoder": (
-        "decoders",
-        {
-            "BPEDecoder": {"suffix": AFFIX},
-            "ByteLevel": BYTE_LEVEL,
-            "WordPiece": {"prefix": AFFIX, "cleanup": flag},
-            "Metaspace": METASPACE,
-            "CTC": {"pad_token": AFFIX, "word_delimiter_token": AFFIX, "cleanup": flag},
-            "Replace": REPLACE,
-            # At the end the library takes characters off that are not there, and panics.
-            "Strip": {"content": text(1, 1), "start": whole(0, MAX_STRIP), "stop": whole(0, 0)},
-            **dict.fromkeys(("Fuse", "ByteFallback"), {}),
-        },
-    ),
+        "Strip": {"strip_left": flag, "strip_right": flag},
+        "Replace": REPLACE,
+        "Prepend": {"prepend": text(MAX_AFFIX, 1)},
+        "Precompiled": {"precompiled_charsmap": charsmap},
+        **dict.fromkeys(("StripAccents", "NFC", "NFD", "NFKC", "NFKD", "Lowercase", "Nmt", "ByteLevel"), {}),
+    },
+    "pre_tokenizer": {
+        "ByteLevel": BYTE_LEVEL,
+        "Metaspace": METASPACE,
+        "Split": {"pattern": pattern, "behavior": BEHAVIOR, "invert": flag},
+        "Punctuation": {"behavior": BEHAVIOR},
+        "Digits": {"individual_digits": flag},
+        "CharDelimiterSplit": {"delimiter": text(1, 1)},
+        "FixedLength": {"length": whole(1, MAX_CHUNK)},
+        **dict.fromkeys(("BertPreTokenizer", "Whitespace", "WhitespaceSplit", "UnicodeScripts"), {}),
+    },
+    "post_processor": {
+        "BertProcessing": ENDS,
+        "RobertaProcessing": {**ENDS, "trim_offsets": flag, "add_prefix_space": flag},
+        "ByteLevel": BYTE_LEVEL,
+        "TemplateProcessing": {"single": template, "pair": template, "special_tokens": template_tokens},
+    },
+    "decoder": {
+        "BPEDecoder": {"suffix": AFFIX},
+        "ByteLevel": BYTE_LEVEL,
+        "WordPiece": {"prefix": AFFIX, "cleanup": flag},
+        "Metaspace": METASPACE,
+        "CTC": {"pad_token": AFFIX, "word_delimiter_token": AFFIX, "cleanup": flag},
+        "Replace": REPLACE,
+        # At the end the library takes characters off that are not there, and panics.
+        "Strip": {"content": text(1, 1), "start": whole(0, MAX_STRIP), "stop": whole(0, 0)},
+        **dict.fromkeys(("Fuse", "ByteFallback"), {}),
+    },
 }
 OPTIONAL = ("use_regex", "add_prefix_space", "prepend_scheme", "split", "str_rep", "behavior", "strip_accents")
 REQUIRED = {"ByteLevel": ("add_prefix_space",), "RobertaProcessing": ("add_prefix_space",), "Split": ("behavior",)}
@@ -365,37 +351,28 @@ REQUIRED = {"ByteLevel": ("add_prefix_space",), "RobertaProcessing": ("add_prefi
 MODELS: dict[str, dict[str, Check]] = {
     "BPE": {
         "dropout": none_or(number(0, 1)),
-        "unk_token": none_or(text(MAX_TOKEN_LENGTH)),
-        "continuing_subword_prefix": none_or(AFFIX),
-        "end_of_word_suffix": none_or(AFFIX),
-        "fuse_unk": flag,
-        "byte_fallback": flag,
-        "ignore_merges": flag,
-        "vocab": anything,
-        "merges": anything,
+        "unk_token": none_or(a_token),
+        **dict.fromkeys(("continuing_subword_prefix", "end_of_word_suffix"), none_or(AFFIX)),
+        **dict.fromkeys(("fuse_unk", "byte_fallback", "ignore_merges"), flag),
+        **dict.fromkeys(("vocab", "merges"), anything),
     },
     "WordPiece": {
-        "unk_token": text(MAX_TOKEN_LENGTH),
+        "unk_token": a_token,
         "continuing_subword_prefix": AFFIX,
         "max_input_chars_per_word": whole(0, MAX_WORD_LENGTH),
         "vocab": anything,
     },
-    "WordLevel": {"unk_token": text(MAX_TOKEN_LENGTH), "vocab": anything},
+    "WordLevel": {"unk_token": a_token, "vocab": anything},
     "Unigram": {"unk_id": none_or(whole(0, MAX_TOKENS)), "byte_fallback": flag, "vocab": anything},
 }
-MODEL_OPTIONAL = {
-    "BPE": tuple(name for name in MODELS["BPE"] if name not in ("vocab", "merges")),
-    "Unigram": ("unk_id", "byte_fallback"),
-}
+MODEL_OPTIONAL = {"BPE": MODELS["BPE"].keys() - {"vocab", "merges"}, "Unigram": ("unk_id", "byte_fallback")}
 ADDED = {
-    "id": whole(0, MAX_NUMBER),
+    "id": an_id,
     "content": text(MAX_TOKEN_LENGTH, 1),
     **dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), flag),
 }
-DIRECTION = choice("Left", "Right")
 TRUNCATION = {
-    "max_length": whole(0, MAX_NUMBER),
-    "stride": whole(0, MAX_NUMBER),
+    **dict.fromkeys(("max_length", "stride"), an_id),
     "strategy": choice("LongestFirst", "OnlyFirst", "OnlySecond"),
     "direction": DIRECTION,
 }
@@ -404,16 +381,15 @@ TRUNCATION = {
 def padding_strategy(value: Any, where: str) -> None:
     """BatchLongest, or a fixed length."""
     if value != "BatchLongest":
-        check_fields(value, where, {"Fixed": whole(0, MAX_NUMBER)})
+        check_fields(value, where, {"Fixed": an_id})
 
 
 PADDING = {
     "strategy": padding_strategy,
     "direction": DIRECTION,
-    "pad_to_multiple_of": none_or(whole(0, MAX_NUMBER)),
-    "pad_id": whole(0, MAX_NUMBER),
-    "pad_type_id": whole(0, MAX_NUMBER),
-    "pad_token": text(MAX_TOKEN_LENGTH),
+    "pad_to_multiple_of": none_or(an_id),
+    **dict.fromkeys(("pad_id", "pad_type_id"), an_id),
+    "pad_token": a_token,
 }
 
 
@@ -449,8 +425,7 @@ def _steps(stage: str, value: Any, where: str, depth: int = 0) -> Iterator[tuple
     if value is None and depth == 0:
         return
     an_object(value, where)
-    inside, components = COMPONENTS[stage]
-    kind = value.get("type")
+    inside, components, kind = SEQUENCES[stage], COMPONENTS[stage], value.get("type")
     if kind == "Sequence":
         if depth >= MAX_NESTED:
             raise UserError(f"{where}: more than {MAX_NESTED} sequences inside each other")
@@ -502,7 +477,7 @@ def check_model(model: Any, where: str) -> None:
     check_tokens(vocabulary, f"{where}.vocab")
     if not all(type(place) is int and 0 <= place <= MAX_NUMBER for place in vocabulary.values()):
         for token, place in vocabulary.items():
-            whole(0, MAX_NUMBER)(place, f"{where}.vocab: the id of {shown(token)!r}")
+            an_id(place, f"{where}.vocab: the id of {shown(token)!r}")
     if kind != "BPE":
         return
     prefix = model.get("continuing_subword_prefix") or ""
