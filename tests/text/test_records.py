@@ -430,14 +430,14 @@ def test_empty_file_yields_nothing(name: str) -> None:
 
 def test_long_line_is_an_error() -> None:
     write("a.txt.gz", b"short\n" + b"x" * (sources.LIMIT + 100_000))
-    assert message("a.txt.gz", on_bad_row="skip") == "a.txt.gz line 2: longer than 64 MiB"
+    assert message("a.txt.gz", on_bad_row="skip") == "a.txt.gz line 2: this line is longer than 64 MiB"
 
 
 @pytest.mark.parametrize(("name", "what"), [("a.conll", "this sentence"), ("a.txt", "this block")])
 def test_endless_block_is_an_error(name: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "LIMIT", 2**20)
     write(name, "\n" + "x O\n" * 10_000)
-    assert message(name, documents="block") == f"{name} line 2: {what} takes more than 1 MiB"
+    assert message(name, documents="block") == f"{name} line 2: {what} is longer than 1 MiB"
 
 
 @pytest.mark.parametrize("packed", [".gz", ".xz", ".zip"])

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from weft.errors import UserError, listed, shown
 from weft.files import JSON_VALUES, check_json_values
-from weft.text.rows import Options, Record, Rows, check_columns, need_columns, too_long
-from weft.text.sources import CHUNK, LIMIT, RUN_ROWS, TextSource, read_lines, read_pieces
+from weft.text.rows import Options, Record, Rows, check_columns, need_columns
+from weft.text.sources import CHUNK, LIMIT, RUN_ROWS, TextSource, read_lines, read_pieces, too_long
 
 
 def _articles(source: TextSource) -> Iterator[tuple[int, Any]]:

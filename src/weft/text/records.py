@@ -9,17 +9,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
 from weft.errors import UserError, listed, one_of, refuse, shown
-from weft.files import MEGABYTE
 from weft.text import sources
 from weft.text.arrow import read_arrow
 from weft.text.json_rows import json_kind, read_json, read_jsonl, read_squad
 from weft.text.rows import Options, Problems, Record, Rows, Skipped, check_columns, check_length, need_columns
-from weft.text.sources import BadBytes, Line, Patterns, TextSource, find_files, open_sources, read_lines
+from weft.text.sources import BadBytes, Line, Patterns, TextSource, find_files, first_lines, open_sources, read_lines
 from weft.text.tables import DELIMITERS, delimiter_of, known_name, read_delimited, read_xlsx, split_rows
 
 LINES = 500  # that are looked at
@@ -46,12 +45,7 @@ def format_of(source: TextSource, loose: bool) -> str | None:
             if "xl/workbook.xml" in archive.namelist():
                 return "xlsx"
         return None
-    lines, size = list[str](), 0
-    for _, text, _ in islice(read_lines(source), LINES):
-        lines.append(text)
-        size += len(text)
-        if size > CHARACTERS:
-            break
+    lines = [text for _, text, _ in first_lines(read_lines(source), CHARACTERS, LINES)]
     full = [line for line in lines if line.strip()]
     if not full:
         return None
@@ -111,12 +105,8 @@ RARE = 0.01  # share of blank lines below which they separate nothing
 
 def detect_documents(lines: Iterable[Line]) -> tuple[str, Iterator[Line]]:
     """What the documents of a file are, and its lines from the first one on."""
-    rest, head, size = iter(lines), list[Line](), 0
-    for line in rest:
-        head.append(line)
-        size += len(line[1]) + 1
-        if size > LOOKED_AT:
-            break
+    rest = iter(lines)
+    head = first_lines(rest, LOOKED_AT)
     return documents_of([text.strip() for _, text, _ in head]), chain(head, rest)
 
 
@@ -164,8 +154,8 @@ def read_txt(source: TextSource, options: Options) -> Rows:
         texts.append(text)
         size += len(text) + 64  # what Python needs for a line
         if size > sources.LIMIT:
-            many = f"as one document it has more than {sources.LIMIT // MEGABYTE} MiB"
-            raise UserError(f"{source.name}: {many}; let a document be a line or a block")
+            problem = sources.too_long(source.name, "as one document it")
+            raise UserError(f"{problem}; let a document be a line or a block")
     text = "\n".join(texts) + "\n"  # line ends and blank lines are kept
     if not text.isspace():
         yield Record({"text": text}, f"{source.name} line 1")
@@ -181,9 +171,7 @@ def _blocks(source: TextSource, lines: Iterable[Line], what: str) -> Iterator[tu
             block.append(line)
             size += len(text) + 128  # what Python needs for a line of one letter
             if size > sources.LIMIT:
-                raise UserError(
-                    f"{source.name} line {block[0][0]}: {what} takes more than {sources.LIMIT // MEGABYTE} MiB"
-                )
+                raise sources.too_long(f"{source.name} line {block[0][0]}", what)
         elif block:
             yield block, next((fault for _, _, fault in block if fault), None)
             block, size = [], 0
@@ -370,10 +358,8 @@ def _good(source: TextSource, rows: Rows, on_bad_row: str, skipped: Skipped) -> 
             skipped.add(str(row))
     if damaged > MAX_DAMAGED * count and damaged > 2:
         many = ", too many to skip" if on_bad_row == "skip" else ""
-        raise UserError(
-            f"{source.name}: {damaged:,} of {count:,} rows are not UTF-8{many}: "
-            "it looks like another encoding; give --encoding NAME, such as cp1252"
-        )
+        rows_are = f"{damaged:,} of {count:,} rows are not UTF-8{many}"
+        raise UserError(f"{source.name}: {rows_are}; give --encoding NAME, such as cp1252")
     problems.check()
 
 

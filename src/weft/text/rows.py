@@ -7,8 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.files import MEGABYTE
-from weft.text.sources import LIMIT
 
 MAX_COLUMNS = 100_000  # of a table
 
@@ -143,10 +141,6 @@ def need_columns(there: Sequence[str], options: Options, where: str) -> None:
         if name not in names:
             has = f"it has {listed(shown(each) for each in there)}" if there else "it has none"
             raise UserError(f"{where}: no column {shown(name)!r}; {has}{did_you_mean(name, there)}")
-
-
-def too_long(where: str, what: str) -> UserError:
-    return UserError(f"{where}: {what} is longer than {LIMIT // MEGABYTE} MiB")
 
 
 def check_columns(count: int, where: str) -> None:

@@ -18,6 +18,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path, PurePath
 from typing import IO, Any, TypeVar, cast
 
@@ -89,9 +90,7 @@ def known_encoding(name: str) -> str:
         "".encode(name)
         codec = codecs.lookup(name).name
     except (LookupError, ValueError, TypeError):
-        raise UserError(
-            f"encoding {shown(name)!r} is not known; give a name such as utf-8, cp1252, latin-1, utf-16 or gb18030"
-        ) from None
+        raise UserError(f"encoding {shown(name)!r} is not known; give a name such as utf-8, cp1252 or utf-16") from None
     if codec in ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"):
         raise UserError(f"encoding {shown(name)!r} is no encoding of files")
     return "utf-8" if codec in ("utf-8-sig", "ascii") else codec
@@ -256,10 +255,8 @@ def check_contents(stream: IO[bytes] | io.BufferedIOBase, name: str) -> None:
 def check_ratio(name: str, unpacked: int, packed: int) -> None:
     """Refuse what unpacks to far more than any text does: a file of some kilobytes can hold any number of gigabytes."""
     if unpacked > max(MAX_UNPACKED, RATIO * packed):
-        raise UserError(
-            f"{name}: {packed:,} bytes unpack to more than {unpacked // MEGABYTE:,} MiB, over {RATIO} times as much, "
-            "which no text does; if it is sound, give it unpacked"
-        )
+        size = f"{unpacked // MEGABYTE:,} MiB, over {RATIO} times as much"
+        raise UserError(f"{name}: {packed:,} bytes unpack to more than {size}; if the file is sound, give it unpacked")
 
 
 def _open_members(stream: io.BufferedReader, path: Path, member: str | None, stack: ExitStack) -> Iterator[TextSource]:
@@ -376,10 +373,8 @@ def encoding_of(source: TextSource) -> Encoding:
     if not tally.stray or 10 * tally.wide >= tally.stray or b"\0" in tally.head:
         return Encoding("utf-8", mac)
     if tally.stray > 2.5 * tally.runs and tally.stray >= 20:
-        raise UserError(
-            f"{source.name}: not UTF-8: it looks like an encoding for another script than Latin; "
-            "give --encoding NAME, such as cp1251, gb18030, shift_jis or euc_kr"
-        )
+        hint = "give --encoding NAME, such as cp1251, gb18030, shift_jis or euc_kr"
+        raise UserError(f"{source.name}: not UTF-8, and not a Latin script; {hint}")
     if tally.usual < 0.7 * tally.stray:
         return Encoding("utf-8", mac)
     encoding = "latin-1" if tally.undefined else "cp1252"
@@ -408,9 +403,8 @@ def _text_chunks(source: TextSource) -> Iterator[tuple[int, bytes]]:
             try:
                 chunk = decoder.decode(chunk).encode()
             except UnicodeError as error:
-                raise UserError(
-                    f"{source.name} line {line} or after: is not {encoding.name} text: {_words(error)}"
-                ) from None
+                where = f"{source.name} line {line} or after"
+                raise UserError(f"{where}: is not {encoding.name} text: {_words(error)}") from None
         if encoding.mac:
             chunk = chunk.replace(b"\r", b"\n")
         nul = chunk.find(b"\0")
@@ -439,9 +433,24 @@ def read_lines(source: TextSource) -> Iterator[Line]:
             pieces.append(rest)
             size += len(rest)
         if size > LIMIT:
-            raise UserError(f"{source.name} line {number}: longer than {LIMIT // MEGABYTE} MiB")
+            raise too_long(f"{source.name} line {number}", "this line")
     if pieces:
         yield _decoded(source, number, b"".join(pieces))
+
+
+def too_long(where: str, what: str) -> UserError:
+    return UserError(f"{where}: {what} is longer than {LIMIT // MEGABYTE} MiB")
+
+
+def first_lines(lines: Iterator[Line], max_characters: int, max_lines: int | None = None) -> list[Line]:
+    """The first lines, until there are more characters or so many lines."""
+    head, size = list[Line](), 0
+    for line in islice(lines, max_lines):
+        head.append(line)
+        size += len(line[1]) + 1
+        if size > max_characters:
+            break
+    return head
 
 
 def _decoded(source: TextSource, number: int, data: bytes) -> Line:

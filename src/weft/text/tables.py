@@ -14,17 +14,9 @@ from typing import IO, Any, cast
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE
-from weft.text.rows import Options, Record, Rows, check_columns, check_names, need_columns, too_long
-from weft.text.sources import (
-    LIMIT,
-    Line,
-    TextSource,
-    check_contents,
-    check_ratio,
-    need_module,
-    read_lines,
-    remembered,
-)
+from weft.text import sources
+from weft.text.rows import Options, Record, Rows, check_columns, check_names, need_columns
+from weft.text.sources import LIMIT, Line, TextSource, first_lines, need_module, read_lines, too_long
 
 # What people call the columns, likeliest first; a pair's two names belong together.
 NAMES = {
@@ -76,9 +68,7 @@ def words_of(name: str) -> list[str]:
     return [word for word in re.split(r"[\W_]+", apart.casefold()) if word]
 
 
-USUAL = {folded(name) for names in NAMES.values() for name in names} | {
-    folded(name) for pair in (*PAIRS, *PAIRED) for name in pair
-}
+USUAL = {folded(name) for names in (*NAMES.values(), *PAIRS, *PAIRED) for name in names}
 
 
 def known_name(name: str) -> str:
@@ -115,12 +105,12 @@ def split_rows(lines: Sequence[str], delimiter: str) -> tuple[list[list[str]], b
 
 def delimiter_of(lines: Sequence[str], usual: str) -> str:
     """The delimiter that parts the lines of a table most evenly; the usual one where nothing is clearly better."""
-    best, even = _evenest(lines, usual)
-    for place in range(1, min(5, len(lines) - 3)):  # a title may stand above the header
+    best, even = usual, 0.0
+    for place in range(max(1, min(5, len(lines) - 3))):  # a title may stand above the header
+        below, more = _evenest(lines[place:], usual)
+        best, even = (below, more) if not place or more > 0.9 else (best, even)
         if even >= 0.5:
             break
-        below, more = _evenest(lines[place:], usual)
-        best, even = (below, more) if more > 0.9 else (best, even)
     return best
 
 
@@ -282,19 +272,13 @@ LOOK = 1000  # lines that show the delimiter
 MAX_FIELDS = 1 << 22  # delimiters in one row, those inside of quotes too
 HEAD = 1 << 22  # characters of the first rows that are held together, beyond the first three
 
-
 Fields = tuple[int, list[str], UserError | None]
 
 
 def read_delimited(source: TextSource, options: Options, usual: str) -> Rows:
     """Rows of a table; in a tsv file the whole of it shows whether quotes are letters or stand around fields."""
     lines = read_lines(source)
-    head, size = list[Line](), 0
-    for line in lines:
-        head.append(line)
-        size += len(line[1])
-        if size > CHARACTERS or len(head) >= LOOK:
-            break
+    head = first_lines(lines, CHARACTERS, LOOK)
     texts = [text for _, text, _ in head if text]
     delimiter = options.delimiter
     given = re.fullmatch(r"sep=(.)", texts[0]) if texts else None  # a line that Excel writes and reads
@@ -303,7 +287,7 @@ def read_delimited(source: TextSource, options: Options, usual: str) -> Rows:
         if delimiter != usual:
             source.note(f"{source.name}: delimiter {delimiter!r}")
     if usual == "\t" and source.path is not None:
-        quoted = remembered(source, f"quotes {delimiter}", lambda: _has_quotes(source, delimiter))
+        quoted = sources.remembered(source, f"quotes {delimiter}", lambda: _has_quotes(source, delimiter))
         lines, head = read_lines(source), []
     else:
         quoted = usual != "\t"
@@ -458,9 +442,8 @@ def read_xlsx(source: TextSource, options: Options) -> Rows:
             gaps = row.count(None)
             empty += gaps or not row
             if empty > MAX_EMPTY:
-                raise UserError(
-                    f"{source.name}: has more than {MAX_EMPTY:,} empty cells between the others; save it as csv"
-                )
+                many = f"{MAX_EMPTY:,} empty cells between the others"
+                raise UserError(f"{source.name}: has more than {many}; save it as csv")
             if gaps < len(row) and any(value is not None and str(value).strip() for value in row):
                 yield number, list(row)
 
@@ -496,18 +479,16 @@ def read_xlsx(source: TextSource, options: Options) -> Rows:
 def _check_size(source: TextSource) -> None:
     """Refuse what would take all memory when it is unpacked, before it is."""
     try:
-        check_contents(source.stream, source.name)
+        sources.check_contents(source.stream, source.name)
         with zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
             size = sum(info.file_size for info in archive.infolist())
             if size <= MAX_BYTES:
-                check_ratio(source.name, size, os.fstat(source.stream.fileno()).st_size)
+                sources.check_ratio(source.name, size, os.fstat(source.stream.fileno()).st_size)
                 _check_tags(source, archive)
     except UserError:
         raise
     except Exception:  # a hostile table of contents raises nearly anything
-        raise UserError(
-            f"{source.name}: not an Excel workbook (.xlsx); save an old .xls file as .xlsx or csv first"
-        ) from None
+        raise UserError(f"{source.name}: not an Excel workbook (.xlsx); save an .xls file as .xlsx first") from None
     if size > MAX_BYTES:
         raise UserError(f"{source.name}: unpacks to more than {MAX_BYTES // MEGABYTE} MiB; save it as csv")
 
@@ -515,35 +496,28 @@ def _check_size(source: TextSource) -> None:
 def _check_tags(source: TextSource, archive: zipfile.ZipFile) -> None:
     """Refuse XML that would fill the memory: openpyxl holds every tag of a file, of a sheet those of a row."""
     for info in archive.infolist():
-        sheet = info.filename.startswith("xl/worksheets/")
+        sheet, name = info.filename.startswith("xl/worksheets/"), f"{source.name}: {shown(info.filename)}"
         max_tags = MAX_STRINGS if info.filename.endswith("sharedStrings.xml") else MAX_TAGS
-        rows = tags = 0
-        for chunk in _whole_tags(archive, info):
-            first, *others = chunk.split(b"<row") if sheet else [chunk]
-            tags += first.count(b"<")
-            for part in others:
+        rows, tags, rest, chunk = 0, 0, b"", b"<"
+        with archive.open(info) as file:
+            while chunk:
+                chunk = file.read(MEGABYTE)
+                data = rest + chunk
+                end = max(data.rfind(b"<"), 0) if chunk else len(data)  # before a tag
+                if len(data) - end > LIMIT:
+                    raise ValueError("a text that does not end")
+                first, *others = data[:end].split(b"<row") if sheet else [data[:end]]
+                rest = data[end:]
+                tags += first.count(b"<")
+                for part in others:
+                    if tags > max_tags:
+                        break
+                    rows, tags = rows + 1, part.count(b"<")
+                    number = ROW.match(part)
+                    if rows > MAX_ROW or (number and len(number[1]) > 6 and int(number[1][:9]) > MAX_ROW):
+                        raise UserError(f"{name} has a row after {MAX_ROW:,}, Excel's last")
                 if tags > max_tags:
-                    break
-                rows, tags = rows + 1, part.count(b"<")
-                number = ROW.match(part)
-                if rows > MAX_ROW or (number and len(number[1]) > 6 and int(number[1][:9]) > MAX_ROW):
-                    raise UserError(f"{source.name}: {shown(info.filename)} has a row after {MAX_ROW:,}, Excel's last")
-            if tags > max_tags:
-                raise UserError(f"{source.name}: {shown(info.filename)} has more than {max_tags:,} tags in one piece")
-
-
-def _whole_tags(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:
-    """The bytes of a file of XML, cut before a tag."""
-    rest = b""
-    with archive.open(info) as file:
-        while chunk := file.read(MEGABYTE):
-            chunk = rest + chunk
-            cut = max(chunk.rfind(b"<"), 0)
-            if len(chunk) - cut > LIMIT:
-                raise ValueError("a text that does not end")
-            yield chunk[:cut]
-            rest = chunk[cut:]
-    yield rest
+                    raise UserError(f"{name} has more than {max_tags:,} tags in one piece")
 
 
 def _texts(rows: Sequence[tuple[int, list[Any]]]) -> list[tuple[int, list[str]]]:

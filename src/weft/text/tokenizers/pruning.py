@@ -129,22 +129,20 @@ def pruned_sides(
         while (more := {*anatomies[0].closed(both), *anatomies[1].closed(both)}) != both:
             both = more
         kept = [tuple(sorted(both))] * 2
-    files = dict(source.files)
-    sides: list[MarianTokenizer] = []
+    both_sides, names = (source, target), (SOURCE, TARGET)
     numbers = [
-        {side.names[old]: number for number, old in enumerate(some)}
-        for side, some in zip((source, target), kept, strict=True)
+        {side.names[old]: number for number, old in enumerate(ids)} for side, ids in zip(both_sides, kept, strict=True)
     ]
-    for side, some, cutter in zip((source, target), numbers, (SOURCE, TARGET), strict=True):
-        gone = {name for name in side.numbers if name not in some}
-        files[cutter] = sentencepiece.without(files[cutter], gone, cutter)
-    files[NUMBERS] = json.dumps(numbers[0], ensure_ascii=False).encode()
+    files = {**source.files, NUMBERS: json.dumps(numbers[0], ensure_ascii=False).encode()}
     if apart:
         files[TARGET_NUMBERS] = json.dumps(numbers[1], ensure_ascii=False).encode()
-    for side, some, cutter in zip((source, target), numbers, (SOURCE, TARGET), strict=True):
-        pieces = sentencepiece.parse(files[cutter], cutter)
-        sides.append(MarianTokenizer(pieces, some, side.settings, files, Path(cutter)))
-        check(sides[-1].library, cutter)
+    for side, stay, name in zip(both_sides, numbers, names, strict=True):
+        files[name] = sentencepiece.without(files[name], side.numbers.keys() - stay.keys(), name)
+    sides = []
+    for side, stay, name in zip(both_sides, numbers, names, strict=True):
+        pieces = sentencepiece.parse(files[name], name)
+        sides.append(MarianTokenizer(pieces, stay, side.settings, files, Path(name)))
+        check(sides[-1].library, name)
     return sides[0], sides[1], kept[0], kept[1]
 
 

@@ -231,9 +231,7 @@ def _merges(pieces: SentencePieceModel, where: str) -> list[tuple[str, str]]:
     }
     work = sum(len(name) ** 2 for name in usable)
     if work > MAX_MERGE_WORK:
-        raise UserError(
-            f"{where}: its pieces are too long for BPE: their squares sum up to {work}, over {MAX_MERGE_WORK}"
-        )
+        raise UserError(f"{where}: pieces too long for BPE: their squares sum up to {work}, over {MAX_MERGE_WORK}")
     merges = []
     for name, (score, number) in usable.items():
         for cut in range(1, len(name)):
@@ -344,10 +342,6 @@ class MarianTokenizer(Tokenizer):
     def pipeline(self) -> str:
         return f"{super().pipeline}{sorted(self.numbers.items())}"
 
-    def id_of(self, role: str) -> int | None:
-        name: str | None = vars(self.roles)[role]
-        return None if name is None else self.numbers.get(name)
-
     def id(self, token: str) -> int | None:
         return self.numbers.get(token)
 
@@ -357,10 +351,6 @@ class MarianTokenizer(Tokenizer):
 
     def token(self, number: int) -> str | None:
         return self.names.get(number)
-
-    def with_padding(self, name: str | None) -> Tokenizer:
-        assert name == self.roles.padding, "Marian's vocabularies have a padding token"
-        return self
 
     def encode(self, text: Text, pair: Text | None = None, specials: bool = True) -> Encoded:
         code, rest = _code(text)
@@ -419,9 +409,8 @@ def read_sides(folder: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
     settings = tokenizer.settings_in(folder)
     apart = settings.get("separate_vocabs", False)
     if not isinstance(apart, bool):
-        raise UserError(
-            f"{folder / 'tokenizer_config.json'}: separate_vocabs is {shown(str(apart))}, neither true nor false"
-        )
+        file = folder / "tokenizer_config.json"
+        raise UserError(f"{file}: separate_vocabs is {shown(str(apart))}, neither true nor false")
     names = [SOURCE, TARGET, NUMBERS, *([TARGET_NUMBERS] if apart else [])]
     files = {
         name: read_bytes(folder / name, MAX_FILE_BYTES if name.endswith(".spm") else 64 * MEGABYTE) for name in names

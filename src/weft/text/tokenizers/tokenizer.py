@@ -102,9 +102,7 @@ def check_added_tokens(tokens: Sequence[AddedToken], library: Library, where: st
         if (token.lstrip or token.rstrip) and form.isspace():
             raise UserError(f"{where}: added token {shown(name)!r} is space, and takes the space around it too")
         if token.normalized and forms.setdefault(form, name) != name:
-            raise UserError(
-                f"{where}: added tokens {shown(forms[form])!r} and {shown(name)!r} are the same when normalized"
-            )
+            raise UserError(f"{where}: added tokens {shown(forms[form])!r} and {shown(name)!r} normalize to the same")
 
 
 def numbered(library: Library, name: str) -> tuple[str, int]:
@@ -273,7 +271,7 @@ class Tokenizer:
     def id_of(self, role: str) -> int | None:
         """The id of the special token with this role: `id_of("mask")`."""
         name: str | None = vars(self.roles)[role]
-        return None if name is None else self.library.token_to_id(name)
+        return None if name is None else self.id(name)
 
     def id(self, token: str) -> int | None:
         """The id of a token, None where the vocabulary does not have it."""

@@ -92,9 +92,7 @@ def learn(
     order = (T5_ORDER if kind == "unigram" else vars(roles)) if isinstance(given, Roles) else given
     names = list(dict.fromkeys(name for role in order if (name := vars(roles)[role]) is not None))
     if size > MAX_VOCABULARY:
-        raise UserError(
-            f"a vocabulary of {size} tokens is larger than any that can be learned ({MAX_VOCABULARY} at most)"
-        )
+        raise UserError(f"a vocabulary of {size} tokens is too large: at most {MAX_VOCABULARY} can be learned")
     if kind != "bpe" and roles.unknown is None:
         raise UserError(f"a {kind} vocabulary needs an unknown token (unknown)")
     if len({*names, *extra}) < len(names) + len(extra) or "" in (*names, *extra):
