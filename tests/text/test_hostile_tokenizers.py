@@ -112,7 +112,7 @@ UNKNOWN = ("<unk>", 0.0, sentencepiece.UNKNOWN)
         (split("(a+)+$"), "may fail after a repeat without an end"),
         (whole(added_tokens=[SPACE]), "added token ' ' is space, and takes the space around it too"),
         # values that mean nothing
-        (whole(added_tokens=[{**ADDED, "normalized": True}, TWIN], normalizer={"type": "Lowercase"}), "normalize to the same"),
+        (whole(added_tokens=[{**ADDED, "normalized": True}, TWIN], normalizer={"type": "Lowercase"}), "to the same"),
         (whole(model=UNIGRAM | {"vocab": [["u", 1e30]]}), r"vocab.0 is 1e\+30, not a number from -1e\+09 to 1e\+09"),
         (whole(model=UNIGRAM | {"vocab": [["u", "0"]]}), r"vocab.0 is '0', not a number"),
         (whole(model=UNIGRAM | {"vocab": [["u"]]}), r"vocab.0 is not a piece with its score"),

@@ -59,7 +59,7 @@ def rows_of(
 
     def examples() -> Iterator[Example]:
         yield from read_table(files, begin, skipped)
-        log_notes(skipped.without_bad().lines(), to_logger)
+        log_notes(replace(skipped, count=0).lines(), to_logger)
 
     return ComparedRows(examples(), files.name, files.hash(), skipped, normalization)
 

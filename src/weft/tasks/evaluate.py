@@ -255,7 +255,7 @@ def evaluate(
     with progress_of(progress)(f"judging on {where}", "examples") as count:
         examples = task.merge_references(examples_of(files, needed, read, skipped))
         result = evaluate_examples(task, opened, framing, examples, progress=count)
-    log_notes(skipped.without_bad().lines(), log)
+    log_notes(replace(skipped, count=0).lines(), log)
     if note := normalization.note():
         log(f"weft: note: {where}: {note}")
     return evaluation_of(result, task.name, where, files.hash(), skipped)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from weft.errors import UserError, did_you_mean, listed, shown
@@ -57,18 +57,13 @@ class Skipped:
             return "skipped no rows"
         return f"skipped {self.count:,} bad row{'s' * (self.count > 1)}; the first: {self.first[0]}"
 
-    def without_bad(self) -> Skipped:
-        """The same without the bad rows, where these are reported elsewhere."""
-        return replace(self, count=0)
-
     def lines(self) -> list[str]:
         """The whole report, in lines."""
         lines = list(self.notes)
-        for places, what in ((self.empty, "empty row"), (self.unlabeled, "row")):
+        for places, what, lack in ((self.empty, "empty row", ""), (self.unlabeled, "row", " without a label")):
             if places.count:
-                lack = " without a label" if what == "row" else ""
-                some = f"{places.count:,} {what}{'s' * (places.count > 1)}{lack}"
-                lines.append(f"left out {some}; the first: {places.first}")
+                rows = f"{places.count:,} {what}{'s' * (places.count > 1)}{lack}"
+                lines.append(f"left out {rows}; the first: {places.first}")
         return [*lines, str(self)] if self.count else lines
 
 

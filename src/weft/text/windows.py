@@ -109,16 +109,18 @@ class TextWindow:
 
 def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None = None) -> list[TextWindow]:
     """The windows of a text or a pair; the shorter of a pair stands in every window, or both are cut side by side."""
+    if second is not None and framing.pair is None:
+        raise UserError("the tokenizer has no separator token for pairs of texts")
+    alone = (framing.before, (), framing.after)
+    before, between, after = alone if second is None or framing.pair is None else framing.pair
+    room = framing.length - len(before) - len(between) - len(after)
+    if room < 2:
+        raise UserError(f"a window of {framing.length} tokens has no room beside the special tokens")
     if second is None:
         first = first or framing.nothing
-        before, after = framing.before, framing.after
-        cuts = _cuts(framing, len(first), _room(framing, len(before) + len(after)))
+        cuts = _cuts(framing, len(first), room)
         texts = ([*before, *first[c.start : c.end], *after] for c in cuts)
         return [TextWindow(text, len(text), len(before), c) for text, c in zip(texts, cuts, strict=True)]
-    if framing.pair is None:
-        raise UserError("the tokenizer has no separator token for pairs of texts")
-    before, between, after = framing.pair
-    room = _room(framing, len(before) + len(between) + len(after))
 
     def piece(a: Sequence[int], b: Sequence[int], of_first: bool, c: Cut) -> TextWindow:
         whole = [*before, *a, *between, *b, *after]
@@ -136,12 +138,6 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
         a, b = ones[min(number, len(ones) - 1)], others[min(number, len(others) - 1)]
         windows.append(piece(first[a.start : a.end], second[b.start : b.end], longer, a if longer else b))
     return windows
-
-
-def _room(framing: Framing, special: int) -> int:
-    if framing.length - special < 2:
-        raise UserError(f"a window of {framing.length} tokens has no room beside the special tokens")
-    return framing.length - special
 
 
 def _cuts(framing: Framing, length: int, room: int) -> list[Cut]:

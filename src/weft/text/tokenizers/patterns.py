@@ -141,7 +141,18 @@ class _PatternParser:
     def _atom(self, depth: int) -> PatternPart:
         mark = self.pattern[self.place]
         if mark == "(":
-            return self._group(depth)
+            match = GROUP.match(self.pattern, self.place)
+            if match is None:
+                raise self.refused(f"holds the group {shown(self.pattern[self.place : self.place + 4])!r}")
+            self.place = match.end()
+            part = self._choices(depth + 1)
+            if self.place >= len(self.pattern):
+                raise self.refused("has a bracket that is not closed")
+            self.place += 1
+            looks = match["kind"] in ("=", "!", "<=", "<!")
+            if looks and part.open:
+                raise self.refused("looks ahead or behind without an end")
+            return PatternPart(part.ways, empty=True) if looks else part
         if mark == "[":
             self._class()
             return PatternPart()
@@ -155,21 +166,6 @@ class _PatternParser:
             raise self.refused("repeats nothing")
         self.place += 1
         return PatternPart(empty=mark in "^$")
-
-    def _group(self, depth: int) -> PatternPart:
-        match = GROUP.match(self.pattern, self.place)
-        if match is None:
-            raise self.refused(f"holds the group {shown(self.pattern[self.place : self.place + 4])!r}")
-        self.place = match.end()
-        part = self._choices(depth + 1)
-        if self.place >= len(self.pattern):
-            raise self.refused("has a bracket that is not closed")
-        self.place += 1
-        if match["kind"] in ("=", "!", "<=", "<!"):
-            if part.open:
-                raise self.refused("looks ahead or behind without an end")
-            return PatternPart(part.ways, empty=True)
-        return part
 
     def _class(self) -> None:
         """A set of characters, with those inside it."""

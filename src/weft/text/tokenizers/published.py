@@ -58,7 +58,19 @@ def read_bpe(file: Path, merges_file: Path, settings: dict[str, Any], family: st
     vocabulary = read_json(file)
     check_tokens(vocabulary, str(file))
     tokenizer.check_ids(vocabulary, file)
-    merges = _read_merges(merges_file, vocabulary, file)
+    text, merges = read_text(merges_file).replace("\r\n", "\n"), list[tuple[str, str]]()
+    if (lines := text.count("\n")) > MAX_MERGES:
+        raise UserError(f"{merges_file}: {lines} lines; at most {MAX_MERGES} merges are read")
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line or line.startswith("#version"):
+            continue
+        left, _, right = line.partition(" ")
+        if not left or not right or " " in right:
+            raise UserError(f"{merges_file} line {number}: {shown(line)!r} is not two tokens with a space between them")
+        for token in (left, right, left + right):
+            if token not in vocabulary:
+                raise UserError(f"{merges_file} line {number}: {shown(token)!r} is not in {file.name}")
+        merges.append((left, right))
     if family == "openaigpt":
         unknown = tokenizer.token_name(settings.get("unk_token"), "unk_token", file) or "<unk>"
         model = models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix="</w>")
@@ -122,25 +134,6 @@ def read_pieces(file: Path, settings: dict[str, Any], family: str) -> Library:
     if family in AROUND:
         tokenizer.surround(library, roles, family)
     return library
-
-
-def _read_merges(file: Path, vocabulary: dict[str, Any], vocabulary_file: Path) -> list[tuple[str, str]]:
-    text = read_text(file).replace("\r\n", "\n")
-    lines = text.count("\n")
-    if lines > MAX_MERGES:
-        raise UserError(f"{file}: {lines} lines; at most {MAX_MERGES} merges are read")
-    merges = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line or line.startswith("#version"):
-            continue
-        left, _, right = line.partition(" ")
-        if not left or not right or " " in right:
-            raise UserError(f"{file} line {number}: {shown(line)!r} is not two tokens with a space between them")
-        for token in (left, right, left + right):
-            if token not in vocabulary:
-                raise UserError(f"{file} line {number}: {shown(token)!r} is not in {vocabulary_file.name}")
-        merges.append((left, right))
-    return merges
 
 
 def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_takes_space: bool) -> Roles:

@@ -25,15 +25,12 @@ from weft.text.tokenizers.tokenizer import CHARACTERS, Roles, Tokenizer, spaced,
 
 MAX_VOCABULARY = MAX_TOKENS  # the trainers take memory for as many as they are asked for
 MAX_COUNT = 1 << 40  # times that a token can be asked to be seen
-KINDS = ("wordpiece", "bpe", "unigram", "word", "whitespace", "character")
 SPECIALS = {
     "wordpiece": Roles(padding="[PAD]", unknown="[UNK]", start="[CLS]", separator="[SEP]", mask="[MASK]"),
     "bpe": Roles(start="<|endoftext|>", end="<|endoftext|>"),
     "unigram": Roles(padding="<pad>", end="</s>", unknown="<unk>"),
-    **dict.fromkeys(
-        ("word", "whitespace", "character"), Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>")
-    ),
 }
+WORD_SPECIALS = Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>")
 T5_ORDER = ("padding", "end", "unknown", "start", "separator", "mask")  # in which a unigram vocabulary has them
 WORDS = r"\w+(?:['’]\w+)*|[^\w\s]"  # words, with their inner apostrophes, and single marks
 MARK = "\ue000"  # begins each word while WordPiece is learned; BERT's normalizer takes it out of any text
@@ -43,6 +40,16 @@ NO_TEXT = "there is no text to learn a vocabulary from"
 MAX_WORD_LENGTH = 1000  # characters
 ENDLESS = re.compile(rf"\S{{{MAX_WORD_LENGTH}}}")
 ENDLESS_SPACE = re.compile(rf"(\s{{{MAX_WORD_LENGTH}}})\s+")
+# Vocabularies of whole words, most frequent first, with nothing put around a text: what cuts and what joins the words.
+WORD_KINDS: dict[str, tuple[pre_tokenizers.PreTokenizer, decoders.Decoder]] = {
+    "word": (pre_tokenizers.Split(Regex(WORDS), "removed", True), spaced()),
+    # For text that was cut before: mr. and 's stay whole.
+    "whitespace": (
+        pre_tokenizers.WhitespaceSplit(),
+        decoders.Sequence([decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()]),
+    ),
+    "character": (pre_tokenizers.Split(Regex(CHARACTERS), "isolated"), decoders.Fuse()),  # spaces and line ends too
+}
 
 
 @dataclass(frozen=True)
@@ -59,10 +66,6 @@ class _Request:
     def unknown(self) -> str:
         assert self.roles.unknown is not None
         return self.roles.unknown
-
-    @property
-    def normalizer(self) -> normalizers.Normalizer | None:
-        return normalizers.Lowercase() if self.lowercase else None
 
     def need(self, min_size: int, why: str) -> None:
         if self.size < min_size:
@@ -87,7 +90,7 @@ def learn(
     unigram. specials: by role, the first ids, a mapping in its order; extra: the last ids. around: a family of AROUND.
     """
     one_of(kind, KINDS, "vocabulary kind")
-    given = SPECIALS[kind] if specials is None else specials
+    given = SPECIALS.get(kind, WORD_SPECIALS) if specials is None else specials
     roles = given if isinstance(given, Roles) else Roles(**given)
     order = (T5_ORDER if kind == "unigram" else vars(roles)) if isinstance(given, Roles) else given
     names = list(dict.fromkeys(name for role in order if (name := vars(roles)[role]) is not None))
@@ -100,7 +103,14 @@ def learn(
     lowercase = kind == "wordpiece" if lowercase is None else lowercase
     minimum = _minimum(minimum_count, 1 if kind == "character" else 2)
     request = _Request(size - len(extra), lowercase, minimum, roles, names)
-    library = TRAINERS[kind](_counted(texts, progress), request)
+    counted = _counted(texts, progress)
+    if kind == "whitespace":  # special tokens in the text, such as <unk>, would be taken for words
+        counted = (" ".join(word for word in text.split() if word not in names) for text in counted)
+    if kind in WORD_KINDS:
+        normalizer = normalizers.Lowercase() if lowercase else None
+        library = _words(counted, request, normalizer, *WORD_KINDS[kind], kind == "character")
+    else:
+        library = TRAINERS[kind](counted, request)
     library.add_special_tokens(list(extra))
     if around is not None:
         surround(library, roles, around)
@@ -109,7 +119,7 @@ def learn(
 
 def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: int | None = None) -> Tokenizer:
     """The words of the texts, most frequent first, cut as another tokenizer of words cuts them."""
-    roles = SPECIALS["word"]
+    roles = WORD_SPECIALS
     names = [name for name in vars(roles).values() if name is not None]
     assert like.kind in ("word", "whitespace")
     request = _Request(size, False, _minimum(minimum_count, 1), roles, names)
@@ -178,8 +188,8 @@ def _bpe(texts: Iterator[str], request: _Request) -> Library:
     min_size = len(names) + len(alphabet)
     request.need(min_size, f"{len(alphabet)} bytes and {len(names)} special tokens")
     library = Library(models.BPE())
-    if request.normalizer:
-        library.normalizer = request.normalizer
+    if request.lowercase:
+        library.normalizer = normalizers.Lowercase()
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -243,23 +253,12 @@ def _unigram(texts: Iterator[str], request: _Request) -> Library:
     return library
 
 
-def _word(texts: Iterator[str], request: _Request) -> Library:
-    """Whole words and single marks, most frequent first; nothing is put around a text."""
-    return _words(texts, request, request.normalizer, pre_tokenizers.Split(Regex(WORDS), "removed", True), spaced())
-
-
-def _whitespace(texts: Iterator[str], request: _Request) -> Library:
-    """What stands between spaces, most frequent first, for text that was cut before: mr. and 's stay whole."""
-    # Special tokens in the text, such as <unk>, have ids already; the trainer would take them for words.
-    plain = (" ".join(word for word in text.split() if word not in request.names) for text in texts)
-    joined = decoders.Sequence([decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()])
-    return _words(plain, request, request.normalizer, pre_tokenizers.WhitespaceSplit(), joined)
-
-
-def _words(texts: Iterator[str], request: _Request, normalizer: Any, cutter: Any, decoder: Any) -> Library:
-    """The words that a pre-tokenizer cuts, most frequent first."""
-    names = request.names
-    request.need(len(names) + 1, f"{len(names)} special tokens and one word")
+def _words(
+    texts: Iterator[str], request: _Request, normalizer: Any, cutter: Any, decoder: Any, characters: bool = False
+) -> Library:
+    """The words, or characters, that a pre-tokenizer cuts, most frequent first."""
+    names, unit = request.names, "character" if characters else "word"
+    request.need(len(names) + 1, f"{len(names)} special tokens and one {unit}")
     library = Library(models.WordLevel({request.unknown: 0}, unk_token=request.unknown))
     if normalizer is not None:
         library.normalizer = normalizer
@@ -269,39 +268,12 @@ def _words(texts: Iterator[str], request: _Request, normalizer: Any, cutter: Any
     )
     library.train_from_iterator(texts, trainer)
     if library.get_vocab_size() == len(names):
-        raise UserError(f"{NO_TEXT}: no word is there {request.minimum} times")
+        raise UserError(f"{NO_TEXT}: no {unit} is there {request.minimum} times")
     return library
 
 
-def _character(texts: Iterator[str], request: _Request) -> Library:
-    """Every character a token, spaces and line ends too, most frequent first; nothing is put around a text."""
-    names, lower = request.names, request.normalizer
-    request.need(len(names) + 1, f"{len(names)} special tokens and one character")
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(lower.normalize_str(text) if lower else text)
-    seen = [c for c, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count >= request.minimum]
-    if not seen:
-        raise UserError(f"{NO_TEXT}: no character is there {request.minimum} times")
-    vocabulary = {token: number for number, token in enumerate(list(dict.fromkeys([*names, *seen]))[: request.size])}
-    library = Library(models.WordLevel(vocabulary, unk_token=request.unknown))
-    if lower:
-        library.normalizer = lower
-    library.pre_tokenizer = pre_tokenizers.Split(Regex(CHARACTERS), "isolated")
-    library.decoder = decoders.Fuse()
-    library.add_special_tokens(names)
-    return library
-
-
-TRAINERS = {
-    "wordpiece": _wordpiece,
-    "bpe": _bpe,
-    "unigram": _unigram,
-    "word": _word,
-    "whitespace": _whitespace,
-    "character": _character,
-}
-
+TRAINERS = {"wordpiece": _wordpiece, "bpe": _bpe, "unigram": _unigram}
+KINDS = (*TRAINERS, *WORD_KINDS)
 
 UNKNOWN = "<unk>"
 # Cut as the Penn Treebank does, which GloVe's texts were: do n't, it 's.
