@@ -30,7 +30,6 @@ SPECIALS = {
     "bpe": Roles(start="<|endoftext|>", end="<|endoftext|>"),
     "unigram": Roles(padding="<pad>", end="</s>", unknown="<unk>"),
 }
-WORD_SPECIALS = Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>")
 T5_ORDER = ("padding", "end", "unknown", "start", "separator", "mask")  # in which a unigram vocabulary has them
 WORDS = r"\w+(?:['’]\w+)*|[^\w\s]"  # words, with their inner apostrophes, and single marks
 MARK = "\ue000"  # begins each word while WordPiece is learned; BERT's normalizer takes it out of any text
@@ -50,6 +49,7 @@ WORD_KINDS: dict[str, tuple[pre_tokenizers.PreTokenizer, decoders.Decoder]] = {
     ),
     "character": (pre_tokenizers.Split(Regex(CHARACTERS), "isolated"), decoders.Fuse()),  # spaces and line ends too
 }
+SPECIALS |= dict.fromkeys(WORD_KINDS, Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>"))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def learn(
     unigram. specials: by role, the first ids, a mapping in its order; extra: the last ids. around: a family of AROUND.
     """
     one_of(kind, KINDS, "vocabulary kind")
-    given = SPECIALS.get(kind, WORD_SPECIALS) if specials is None else specials
+    given = SPECIALS[kind] if specials is None else specials
     roles = given if isinstance(given, Roles) else Roles(**given)
     order = (T5_ORDER if kind == "unigram" else vars(roles)) if isinstance(given, Roles) else given
     names = list(dict.fromkeys(name for role in order if (name := vars(roles)[role]) is not None))
@@ -119,7 +119,7 @@ def learn(
 
 def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: int | None = None) -> Tokenizer:
     """The words of the texts, most frequent first, cut as another tokenizer of words cuts them."""
-    roles = WORD_SPECIALS
+    roles = SPECIALS["word"]
     names = [name for name in vars(roles).values() if name is not None]
     assert like.kind in ("word", "whitespace")
     request = _Request(size, False, _minimum(minimum_count, 1), roles, names)
