@@ -275,7 +275,7 @@ def test_what_nothing_is_learned_from() -> None:
 def test_ids_that_are_none() -> None:
     tokenizer = learn(lines(50), "word", 30)
     for ids in ([-1], [2**40], ["a"]):
-        with pytest.raises(UserError, match="the tokenizer failed on this tokens"):
+        with pytest.raises(UserError, match="the tokenizer failed on these tokens"):
             tokenizer.decode(ids)  # type: ignore[arg-type]
 
 

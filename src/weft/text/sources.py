@@ -15,10 +15,11 @@ import re
 import sys
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import IO, Any, TypeVar, cast
 
@@ -40,39 +41,6 @@ UNDEFINED = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")  # in cp1252
 # Latin letters. Left out is what damage looks like: the last letters of the table, and the bytes with which most
 # characters of UTF-8 begin (0xc2, 0xc3).
 USUAL = re.compile(rb"[\x80\x82\x84\x85\x8a\x8c\x8e\x91-\x97\x99\x9a\x9c\x9e\xa0-\xc1\xc4-\xfd]")
-
-
-@dataclass
-class ByteStatistics:
-    """What the bytes of a file show, chunk by chunk."""
-
-    head: bytes = b""
-    wide: int = 0  # whole characters of several bytes, as UTF-8 has them
-    stray: int = 0  # bytes above 127 that are no part of one
-    runs: int = 0  # runs of such bytes
-    usual: int = 0  # of them, those that cp1252 has and people write
-    undefined: bool = False
-    newlines: int = 0
-    returns: int = 0
-
-    def add(self, chunk: bytes) -> None:
-        if len(self.head) < 4096:
-            self.head += chunk[: 4096 - len(self.head)]
-        self.newlines += chunk.count(b"\n")
-        self.returns += chunk.count(b"\r")
-        if chunk.isascii():
-            return
-        try:
-            chunk.decode("utf-8")
-            self.wide += 1  # at least one
-        except UnicodeDecodeError:
-            rest, wide = WIDE.subn(b"", chunk)
-            self.wide += wide
-            strays = HIGH.findall(rest)
-            self.stray += sum(map(len, strays))
-            self.runs += len(strays)
-            self.usual += len(USUAL.findall(rest))
-            self.undefined = self.undefined or UNDEFINED.search(rest) is not None
 
 
 @dataclass(frozen=True)
@@ -104,18 +72,9 @@ SEEN = 256 * MEGABYTE  # how much of a file is looked through for its encoding
 MAX_UNPACKED, RATIO = 256 * MEGABYTE, 200  # a file may unpack to so much, and beyond that to so many times its size
 MAX_CONTENTS = 64 * MEGABYTE  # of a zip's table of contents; an entry of 46 bytes takes some hundred in memory
 PACKED = (".gz", ".xz", ".zip")
-FORMAT_SUFFIXES = {
-    "txt": (".txt", ".text"),
-    "csv": (".csv",),
-    "tsv": (".tsv", ".tab"),
-    "jsonl": (".jsonl", ".ndjson"),
-    "parquet": (".parquet",),
-    "arrow": (".arrow", ".feather"),
-    "conll": (".conll", ".bio", ".iob"),
-    "json": (".json",),
-    "xlsx": (".xlsx", ".xlsm"),
-}
-SUFFIXES = {suffix: format for format, suffixes in FORMAT_SUFFIXES.items() for suffix in suffixes}
+SUFFIXES = {f".{name}": name for name in ("txt", "csv", "tsv", "jsonl", "parquet", "arrow", "conll", "json", "xlsx")}
+SUFFIXES |= {".text": "txt", ".tab": "tsv", ".ndjson": "jsonl", ".feather": "arrow", ".xlsm": "xlsx"}
+SUFFIXES |= dict.fromkeys((".bio", ".iob"), "conll")
 STANDARD_INPUT = Path("-")
 RUN_ROWS = {"train": "data", "dev": "dev data", "text": "text data"}  # rows in memory -> their name in messages
 MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -344,40 +303,56 @@ def remembered(source: TextSource, what: str, look: Callable[[], T]) -> T:
     return KNOWN[key]
 
 
-def encoding_of(source: TextSource) -> Encoding:
-    """The encoding that the bytes of a file show; UTF-8 unless there is good evidence of another."""
-    tally, rest, left = ByteStatistics(), b"", SEEN if source.plain else SEEN // 4
-    for chunk in _chunks(source):
+def _byte_counts(source: TextSource) -> tuple[bytes, Counter[str]]:
+    """What the bytes of a file show: the first of them, and counts."""
+    # wide: whole characters of several bytes, as UTF-8 has them; stray: other bytes above 127; runs: runs of those;
+    # usual: those that cp1252 has and people write.
+    head, rest, counts, left = b"", b"", Counter[str](), SEEN if source.plain else SEEN // 4
+    for chunk in chain(_chunks(source), [b""]):
         left -= len(chunk)
-        chunk = rest + chunk
-        last = LAST.search(chunk, max(0, len(chunk) - 4))
-        end = last.start() if last else len(chunk)
-        tally.add(chunk[:end])
-        rest = chunk[end:]
+        data = rest + chunk
+        last = LAST.search(data, max(0, len(data) - 4)) if chunk else None
+        end = last.start() if last else len(data)
+        data, rest = data[:end], data[end:]
+        head += data[: 4096 - len(head)] if len(head) < 4096 else b""
+        counts.update(newlines=data.count(b"\n"), returns=data.count(b"\r"))
+        try:
+            data.decode("utf-8")
+            counts["wide"] += not data.isascii()  # at least one
+        except UnicodeDecodeError:
+            others, wide = WIDE.subn(b"", data)
+            strays, undefined = HIGH.findall(others), UNDEFINED.findall(others)
+            counts.update(wide=wide, stray=sum(map(len, strays)), runs=len(strays), undefined=len(undefined))
+            counts["usual"] += len(USUAL.findall(others))
         if left <= 0:
             break
-    tally.add(rest)
-    mac = tally.returns > 0 and not tally.newlines
+    return head, counts
+
+
+def encoding_of(source: TextSource) -> Encoding:
+    """The encoding that the bytes of a file show; UTF-8 unless there is good evidence of another."""
+    head, counts = _byte_counts(source)
+    mac = counts["returns"] > 0 and not counts["newlines"]
     for mark, encoding in BYTE_ORDER_MARKS:
-        if tally.head.startswith(mark):
+        if head.startswith(mark):
             utf8 = encoding == "utf-8"
             return Encoding(encoding, mac and utf8, "" if utf8 else f"read as {encoding.upper()}")
-    pairs = len(tally.head) // 2
-    even, odd = (tally.head[first : 2 * pairs : 2].count(0) for first in (0, 1))
+    pairs = len(head) // 2
+    even, odd = (head[first : 2 * pairs : 2].count(0) for first in (0, 1))
     for encoding, zeros, others in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
         if pairs >= 4 and zeros > 0.6 * pairs and others < 0.02 * pairs:  # UTF-16 of Latin text, without a mark
             return Encoding(encoding, note=f"read as {encoding.upper()}, by its zero bytes")
     # Where there is about as much UTF-8 as not, it is a damaged file of UTF-8: whole characters of several bytes hardly
     # ever come about by chance in other encodings.
     # A zero byte: no text at all, which its lines will show.
-    if not tally.stray or 10 * tally.wide >= tally.stray or b"\0" in tally.head:
+    if not counts["stray"] or 10 * counts["wide"] >= counts["stray"] or b"\0" in head:
         return Encoding("utf-8", mac)
-    if tally.stray > 2.5 * tally.runs and tally.stray >= 20:
+    if counts["stray"] > 2.5 * counts["runs"] and counts["stray"] >= 20:
         hint = "give --encoding NAME, such as cp1251, gb18030, shift_jis or euc_kr"
         raise UserError(f"{source.name}: not UTF-8, and not a Latin script; {hint}")
-    if tally.usual < 0.7 * tally.stray:
+    if counts["usual"] < 0.7 * counts["stray"]:
         return Encoding("utf-8", mac)
-    encoding = "latin-1" if tally.undefined else "cp1252"
+    encoding = "latin-1" if counts["undefined"] else "cp1252"
     return Encoding(encoding, mac, f"not UTF-8; read as {encoding} (--encoding NAME for another)")
 
 

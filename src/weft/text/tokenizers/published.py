@@ -204,7 +204,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     settings = tokenizer.settings_in(folder)
     for first, second in PAIRS:
         file = folder / first if file.name == second else file
-    with tokenizer.guarded(file):
+    with tokenizer.guarded(f"{file}: not a usable tokenizer"):
         if file.name in dict(PAIRS):
             library = read_bpe(file, folder / dict(PAIRS)[file.name], settings, _family(folder, settings))
         elif file.suffix == ".json":

@@ -417,7 +417,7 @@ def read_sides(folder: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
     }
     sides = []
     for cutter, numbering in ((SOURCE, NUMBERS), (TARGET, TARGET_NUMBERS if apart else NUMBERS)):
-        with tokenizer.guarded(folder / cutter):
+        with tokenizer.guarded(f"{folder / cutter}: not a usable tokenizer"):
             pieces = parse(files[cutter], str(folder / cutter))
             file = folder / numbering
             numbers: dict[str, int] = read_json(file)

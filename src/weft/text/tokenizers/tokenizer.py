@@ -139,14 +139,14 @@ def settings_in(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def guarded(where: Path | str) -> Iterator[None]:
-    """Turn what the library raises on files it cannot use (bare Exception, Rust panics) into one line."""
+def guarded(problem: str) -> Iterator[None]:
+    """Turn what the library raises on files and texts it cannot use (bare Exception, Rust panics) into one line."""
     try:
         yield
     except (UserError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, AssertionError):
         raise
     except BaseException as error:  # a panic in Rust is no Exception
-        raise UserError(f"{where}: not a usable tokenizer: {shown(str(error), 200)}") from None
+        raise UserError(f"{problem}: {shown(str(error), 200)}") from None
 
 
 def check_ids(vocabulary: Mapping[str, int], where: Path | str) -> None:
@@ -296,13 +296,23 @@ class Tokenizer:
         assert not isinstance(texts, str), "a list of texts is expected, not one text"
         words = len(texts) > 0 and isinstance(texts[0], list | tuple)
         _check_lengths([*texts, *pairs], max_length)
-        try:
-            for text in (*texts, *pairs):
-                if isinstance(text, str) and len(text) >= LONG:
-                    check_growth(self.library.normalizer, text)
-            yield words
-        except BaseException as error:
-            raise _explained(error, texts, pairs, words) from None
+        with guarded("the tokenizer failed on this text"):
+            try:
+                for text in (*texts, *pairs):
+                    if isinstance(text, str) and len(text) >= LONG:
+                        check_growth(self.library.normalizer, text)
+                yield words
+            except (TypeError, UnicodeEncodeError):
+                for number, text in enumerate((*texts, *pairs)):
+                    where = f"text {number % len(texts) + 1} of {len(texts)}"
+                    for part in text if words and isinstance(text, list | tuple) else [text]:
+                        if not isinstance(part, str):
+                            expected = "words are" if words else "a text is"
+                            raise UserError(f"{where}: a {type(part).__name__} where {expected} expected") from None
+                        if half := next((c for c in part if "\ud800" <= c <= "\udfff"), None):
+                            what = "half of a surrogate pair and no character"
+                            raise UserError(f"{where}: holds {half!r}, {what}") from None
+                raise
 
     def encode(self, text: Text, pair: Text | None = None, specials: bool = True) -> Encoded:
         """The tokens of one text, or of a text and its pair."""
@@ -337,10 +347,8 @@ class Tokenizer:
 
     def decode(self, ids: Sequence[int], specials: bool = False) -> str:
         """The text of these ids; part of a character at either end comes out as U+FFFD."""
-        try:
+        with guarded("the tokenizer failed on these tokens"):
             return self.library.decode(list(ids), skip_special_tokens=not specials)
-        except BaseException as error:
-            raise _failed(error, "tokens") from None
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, which transformers' AutoTokenizer opens with the same ids."""
@@ -381,27 +389,3 @@ def _check_lengths(texts: Sequence[Text], max_length: int) -> None:
     for number, text in enumerate(texts, start=1):
         if isinstance(text, str | list | tuple) and (wrong := length_problem(text, max_length)):
             raise UserError(f"text {number} of {len(texts)}: {wrong}")
-
-
-def _explained(error: BaseException, texts: Sequence[Text], pairs: Sequence[Text], words: bool) -> BaseException:
-    """What is wrong with the text that the library refused, or the error itself where it is not about text."""
-    if isinstance(error, TypeError | UnicodeEncodeError):
-        for number, text in enumerate((*texts, *pairs), start=1):
-            where = f"text {number if number <= len(texts) else number - len(texts)} of {len(texts)}"
-            for part in text if words and isinstance(text, list | tuple) else [text]:
-                if not isinstance(part, str):
-                    expected = "words are" if words else "a text is"
-                    return UserError(f"{where}: a {type(part).__name__} where {expected} expected")
-                half = next((c for c in part if "\ud800" <= c <= "\udfff"), None)
-                if half is not None:
-                    return UserError(f"{where}: holds {half!r}, half of a surrogate pair and no character")
-    return _failed(error, "text")
-
-
-def _failed(error: BaseException, what: str) -> BaseException:
-    """What the library raises as one line; a panic in Rust is no Exception."""
-    if isinstance(error, UserError):
-        return error
-    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-        return UserError(f"the tokenizer failed on this {what}: {shown(str(error), 200)}")
-    return error
