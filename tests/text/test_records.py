@@ -558,7 +558,7 @@ def test_find_files() -> None:
         ("dat/reviews.csv", "dat/reviews.csv: no such file; did you mean 'data'?"),
         ("data/zzz", "data/zzz: no such file"),
         ("*.nothing", "*.nothing: matches no file"),
-        ("empty", "empty: holds no file of a known format (.txt, .text, .csv,"),
+        ("empty", "empty: holds no file of a known format (.txt, .csv, .tsv,"),
         ("", "'' is not the name of a file"),
         ("a\0b", "'a\\\\x00b' is not the name of a file"),
     ],

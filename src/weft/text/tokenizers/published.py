@@ -14,7 +14,7 @@ from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_bytes, read_json, read_text
 from weft.text.tokenizers import sentencepiece, tokenizer
 from weft.text.tokenizers.schema import MAX_ADDED_TOKENS, MAX_MERGES, MAX_TOKENS, check_pipeline, check_tokens
-from weft.text.tokenizers.sentencepiece import SOURCE, TARGET, is_marian, linear_spaces, read_sides
+from weft.text.tokenizers.sentencepiece import SOURCE, TARGET, Piece, is_marian, linear_spaces, read_sides
 from weft.text.tokenizers.tokenizer import AROUND, Roles, Tokenizer
 
 # Families whose files have these names but another way to cut words or to number pieces: refused, not read wrongly.
@@ -55,9 +55,7 @@ def read_bpe(file: Path, merges_file: Path, settings: dict[str, Any], family: st
     """GPT's vocab.json and merges.txt: byte-level for GPT-2 and its like, words that end in </w> for the first GPT."""
     if family in OTHER_BPE:
         raise UserError(f"{file}: {family} cuts words in its own way; Weft needs its tokenizer.json")
-    vocabulary = read_json(file)
-    check_tokens(vocabulary, str(file))
-    tokenizer.check_ids(vocabulary, file)
+    vocabulary = tokenizer.read_ids(file)
     text, merges = read_text(merges_file).replace("\r\n", "\n"), list[tuple[str, str]]()
     if (lines := text.count("\n")) > MAX_MERGES:
         raise UserError(f"{merges_file}: {lines} lines; at most {MAX_MERGES} merges are read")
@@ -105,31 +103,26 @@ def read_pieces(file: Path, settings: dict[str, Any], family: str) -> Library:
     """A SentencePiece model with what its family adds: T5's sentinels, XLM-R's own numbers, ALBERT's small letters."""
     if family in OTHER_PIECES:
         raise UserError(f"{file}: {family} numbers its pieces in its own way; Weft needs its tokenizer.json")
-    pieces = sentencepiece.parse(read_bytes(file, sentencepiece.MAX_FILE_BYTES), str(file))
+    model = sentencepiece.parse(read_bytes(file, sentencepiece.MAX_FILE_BYTES), str(file))
     before: list[normalizers.Normalizer] = []
     if family == "xlmroberta":  # fairseq's order of the special tokens, and one more at the end
-        fair = {"<s>": sentencepiece.CONTROL, "<pad>": sentencepiece.CONTROL, "</s>": sentencepiece.CONTROL}
-        fair["<unk>"] = sentencepiece.UNKNOWN
-        pieces = replace(
-            pieces,
-            names=[*fair, *pieces.names[3:], "<mask>"],
-            scores=[0.0] * 4 + pieces.scores[3:] + [0.0],
-            types=[*fair.values(), *pieces.types[3:], sentencepiece.CONTROL],
-        )
+        control = ("<s>", "<pad>", "</s>")
+        first = [*(Piece(name, sentencepiece.CONTROL) for name in control), Piece("<unk>", sentencepiece.UNKNOWN)]
+        model = replace(model, pieces=[*first, *model.pieces[3:], Piece("<mask>", sentencepiece.CONTROL)])
     elif family in ("albert", "xlnet"):
         before = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
         if not _flag(settings, "keep_accents", False, file):
             before += [normalizers.NFKD(), normalizers.StripAccents()]
         if _flag(settings, "do_lower_case", family == "albert", file):
             before.append(normalizers.Lowercase())
-    library = sentencepiece.build(pieces, str(file), before)
+    library = sentencepiece.build(model, str(file), before)
     listed = "added_tokens_decoder" in settings or (file.parent / "added_tokens.json").is_file()
     extra = settings.get("extra_ids", 100 if family == "t5" and not listed else 0)
     if type(extra) is not int or not 0 <= extra <= 10_000:
         raise UserError(f"{file}: extra_ids in its settings is {shown(str(extra))}, not a number from 0 to 10000")
     if not listed:  # sentinels count down, so that <extra_id_0> is the last token
         names = [f"<extra_id_{number}>" for number in reversed(range(extra))] + ["[MASK]"] * (family == "debertav2")
-        library.add_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+        library.add_special_tokens(names)
     roles = _add_tokens(library, settings, file, mask_takes_space=True)
     if family in AROUND:
         tokenizer.surround(library, roles, family)

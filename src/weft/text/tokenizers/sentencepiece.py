@@ -17,13 +17,13 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from tokenizers import AddedToken, Encoding, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, listed, shown
-from weft.files import MEGABYTE, read_bytes, read_json, write_bytes, write_json
+from weft.files import MEGABYTE, read_bytes, write_bytes, write_json
 from weft.text.tokenizers import tokenizer
 from weft.text.tokenizers.schema import MAX_ADDED_TOKENS, MAX_SCORE, check_charsmap, check_pieces, check_tokens
 from weft.text.tokenizers.tokenizer import Encoded, Roles, Text, Tokenizer
@@ -41,13 +41,19 @@ MAX_MERGE_WORK = 1_000_000_000  # the sum of the squares of the lengths of piece
 T = TypeVar("T", int, bytes)
 
 
+class Piece(NamedTuple):
+    """One token of a SentencePiece model."""
+
+    name: str
+    kind: int = NORMAL
+    score: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class SentencePieceModel:
     """What a SentencePiece model file says."""
 
-    names: list[str]
-    scores: list[float]
-    types: list[int]
+    pieces: list[Piece]
     model: int = UNIGRAM
     charsmap: bytes = b""
     dummy_prefix: bool = True
@@ -58,47 +64,39 @@ class SentencePieceModel:
 
     @property
     def unknown(self) -> int:
-        """The id of the one unknown piece; `read` sees to it that there is one."""
-        return self.types.index(UNKNOWN)
+        """The id of the one unknown piece; `parse` sees to it that there is one."""
+        return next(number for number, piece in enumerate(self.pieces) if piece.kind == UNKNOWN)
 
 
 def parse(data: bytes, where: str) -> SentencePieceModel:
     """The model in the bytes of a SentencePiece file; `where` names it in errors."""
-    names: list[str] = []
-    scores: list[float] = []
-    types: list[int] = []
+    pieces: list[Piece] = []
     trainer: dict[int, int | bytes] = {}
     normalizer: dict[int, int | bytes] = {}
     for number, value in _fields(data, where, MAX_PIECES):
         if number == 1:
-            name, kind, score = _piece(value, where)
-            names.append(name)
-            types.append(kind)
-            scores.append(score)
+            pieces.append(_piece(value, where))
         elif number in (2, 3):
             (trainer if number == 2 else normalizer).update(_fields(_typed(value, bytes, where), where))
-
-    if not names:
+    if not pieces:
         raise UserError(f"{where}: not a SentencePiece model: it has no pieces")
+    names = Counter(piece.name for piece in pieces)
     check_tokens(names, where, MAX_PIECES, "pieces")
-    if len(set(names)) < len(names):
-        twice, _ = Counter(names).most_common(1)[0]
-        raise UserError(f"{where}: piece {shown(twice)!r} stands there twice")
-    if types.count(UNKNOWN) != 1:
-        raise UserError(f"{where}: has {types.count(UNKNOWN)} unknown pieces where a model has exactly one")
-    sound = [NORMAL <= kind <= BYTE and abs(score) <= MAX_SCORE for score, kind in zip(scores, types, strict=True)]
-    if not all(sound):
-        wrong = (shown(name) for name, good in zip(names, sound, strict=True) if not good)
-        raise UserError(f"{where}: pieces with an impossible type or score: {listed(wrong)}")
+    if len(names) < len(pieces):
+        raise UserError(f"{where}: piece {shown(names.most_common(1)[0][0])!r} stands there twice")
+    unknown = sum(piece.kind == UNKNOWN for piece in pieces)
+    if unknown != 1:
+        raise UserError(f"{where}: has {unknown} unknown pieces where a model has exactly one")
+    wrong = [name for name, kind, score in pieces if not (NORMAL <= kind <= BYTE and abs(score) <= MAX_SCORE)]
+    if wrong:
+        raise UserError(f"{where}: pieces with an impossible type or score: {listed(map(shown, wrong))}")
     if not trainer or not normalizer:  # both come after the pieces, and every writer writes them
         raise UserError(f"{where}: is cut short: it does not say how it was trained or how text is normalized")
     charsmap = _typed(normalizer.get(2, b""), bytes, where)
     if charsmap:
         check_charsmap(charsmap, where)
     return SentencePieceModel(
-        names=names,
-        scores=scores,
-        types=types,
+        pieces=pieces,
         model=_typed(trainer.get(3, UNIGRAM), int, where),
         charsmap=charsmap,
         dummy_prefix=bool(normalizer.get(3, 1)),
@@ -109,8 +107,7 @@ def parse(data: bytes, where: str) -> SentencePieceModel:
     )
 
 
-def _piece(value: int | bytes, where: str) -> tuple[str, int, float]:
-    """The name, type and score of a piece."""
+def _piece(value: int | bytes, where: str) -> Piece:
     piece = dict(_fields(_typed(value, bytes, where), where))
     score = _typed(piece.get(2, b"\0\0\0\0"), bytes, where)
     if len(score) != 4:
@@ -119,7 +116,7 @@ def _piece(value: int | bytes, where: str) -> tuple[str, int, float]:
         name = _typed(piece.get(1, b""), bytes, where).decode("utf-8")
     except UnicodeDecodeError:
         raise _damaged(where, "a piece that is not UTF-8") from None
-    return name, _typed(piece.get(3, NORMAL), int, where), float(struct.unpack("<f", score)[0])
+    return Piece(name, _typed(piece.get(3, NORMAL), int, where), float(struct.unpack("<f", score)[0]))
 
 
 def without(data: bytes, names: Collection[str], where: str) -> bytes:
@@ -145,51 +142,52 @@ def _varint(value: int) -> bytes:
     return bytes([*data, value])
 
 
-def build(pieces: SentencePieceModel, where: str, before: list[normalizers.Normalizer] | None = None) -> Library:
+def build(model: SentencePieceModel, where: str, before: list[normalizers.Normalizer] | None = None) -> Library:
     """A tokenizer with the ids of the model; `before` are normalizers that the family runs before the model's own."""
-    if pieces.spaces_end_words:
+    if model.spaces_end_words:
         raise UserError(f"{where}: puts the space at the end of words (treat_whitespace_as_suffix), not supported")
-    if pieces.model == UNIGRAM:
-        check_pieces(pieces.names, where)
-        vocabulary = list(zip(pieces.names, _unigram_scores(pieces), strict=True))
-        library = Library(models.Unigram(vocabulary, unk_id=pieces.unknown, byte_fallback=pieces.byte_fallback))
-    elif pieces.model == BPE:
+    names = [piece.name for piece in model.pieces]
+    if model.model == UNIGRAM:
+        check_pieces(names, where)
+        vocabulary = list(zip(names, _unigram_scores(model.pieces), strict=True))
+        library = Library(models.Unigram(vocabulary, unk_id=model.unknown, byte_fallback=model.byte_fallback))
+    elif model.model == BPE:
         library = Library(
             models.BPE(
-                vocab={name: number for number, name in enumerate(pieces.names)},
-                merges=_merges(pieces, where),
-                unk_token=pieces.names[pieces.unknown],
+                vocab={name: number for number, name in enumerate(names)},
+                merges=_merges(model.pieces, where),
+                unk_token=names[model.unknown],
                 fuse_unk=True,
-                byte_fallback=pieces.byte_fallback,
+                byte_fallback=model.byte_fallback,
             )
         )
     else:
-        raise UserError(f"{where}: model type {pieces.model} is neither unigram (1) nor BPE (2)")
+        raise UserError(f"{where}: model type {model.model} is neither unigram (1) nor BPE (2)")
 
     steps = list(before or [])
-    if pieces.charsmap:
-        steps.append(normalizers.Precompiled(pieces.charsmap))
-    if pieces.squeeze_spaces:
+    if model.charsmap:
+        steps.append(normalizers.Precompiled(model.charsmap))
+    if model.squeeze_spaces:
         # In this order: a pattern for all the spaces at an end takes the square of a run of them inside the text.
         steps += [normalizers.Replace(Regex(SPACES), " "), normalizers.Replace(Regex("^ | $"), "")]
-    if pieces.dummy_prefix:
+    if model.dummy_prefix:
         steps.append(normalizers.Prepend(SPACE))
-    if pieces.escape_spaces:
+    if model.escape_spaces:
         steps.append(normalizers.Replace(" ", SPACE))
     library.normalizer = normalizers.Sequence(steps)
 
     # Word by word is faster and gives the same ids, unless a piece may reach over a space or a space may be unknown.
-    inner = any(SPACE in name[1:] for name, kind in zip(pieces.names, pieces.types, strict=True) if kind != CONTROL)
-    if SPACE in pieces.names and not inner:
+    inner = any(SPACE in piece.name[1:] for piece in model.pieces if piece.kind != CONTROL)
+    if SPACE in names and not inner:
         library.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
-    spaces = decoders.Metaspace(SPACE, "always" if pieces.dummy_prefix else "never", False)
-    library.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if pieces.byte_fallback else spaces
+    spaces = decoders.Metaspace(SPACE, "always" if model.dummy_prefix else "never", False)
+    library.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if model.byte_fallback else spaces
 
     # User-defined pieces stay in the model where it can find them: after an added token a new word would begin.
     added = [
         AddedToken(name, normalized=False, special=kind != USER)
-        for name, kind in zip(pieces.names, pieces.types, strict=True)
-        if kind in (UNKNOWN, CONTROL) or (kind == USER and pieces.model == BPE and len(name) > 1)
+        for name, kind, _ in model.pieces
+        if kind in (UNKNOWN, CONTROL) or (kind == USER and model.model == BPE and len(name) > 1)
     ]
     if len(added) > MAX_ADDED_TOKENS:
         raise UserError(f"{where}: {len(added)} control and user-defined pieces; at most {MAX_ADDED_TOKENS} are read")
@@ -207,12 +205,12 @@ def linear_spaces(steps: list[Any]) -> list[Any]:
     return steps
 
 
-def _unigram_scores(pieces: SentencePieceModel) -> list[float]:
+def _unigram_scores(pieces: list[Piece]) -> list[float]:
     """The scores with which the library's search finds what sentencepiece's would."""
-    normal = [score for score, kind in zip(pieces.scores, pieces.types, strict=True) if kind == NORMAL]
+    normal = [piece.score for piece in pieces if piece.kind == NORMAL]
     best, worst = max(normal, default=0.0), min(normal, default=0.0)
     scores = []
-    for name, score, kind in zip(pieces.names, pieces.scores, pieces.types, strict=True):
+    for name, kind, score in pieces:
         if kind == USER:
             score = len(name.encode()) * best - 0.1  # sentencepiece's bonus: such a piece is always taken whole
         elif kind == UNUSED:
@@ -222,13 +220,9 @@ def _unigram_scores(pieces: SentencePieceModel) -> list[float]:
     return scores
 
 
-def _merges(pieces: SentencePieceModel, where: str) -> list[tuple[str, str]]:
+def _merges(pieces: list[Piece], where: str) -> list[tuple[str, str]]:
     """Every way to put a piece together from two, best score first: sentencepiece merges whatever gives a piece."""
-    usable = {
-        name: (score, number)
-        for number, (name, score, kind) in enumerate(zip(pieces.names, pieces.scores, pieces.types, strict=True))
-        if kind == NORMAL
-    }
+    usable = {name: (score, number) for number, (name, kind, score) in enumerate(pieces) if kind == NORMAL}
     work = sum(len(name) ** 2 for name in usable)
     if work > MAX_MERGE_WORK:
         raise UserError(f"{where}: pieces too long for BPE: their squares sum up to {work}, over {MAX_MERGE_WORK}")
@@ -295,7 +289,7 @@ class MarianTokenizer(Tokenizer):
 
     def __init__(
         self,
-        pieces: SentencePieceModel,
+        model: SentencePieceModel,
         numbers: Mapping[str, int],
         settings: dict[str, Any],
         files: Mapping[str, bytes],
@@ -310,13 +304,11 @@ class MarianTokenizer(Tokenizer):
         lacking = [name for name in named if name not in numbers]
         if lacking:
             raise UserError(f"{where}: has no number for {listed(shown(name) for name in lacking)}")
-        self.controls = {
-            name for name, kind in zip(pieces.names, pieces.types, strict=True) if kind == CONTROL and name not in named
-        }
+        self.controls = {name for name, kind, _ in model.pieces if kind == CONTROL and name not in named}
         # The names of these in a text are spelled out, as sentencepiece does it.
-        hidden = replace(pieces, names=[HIDDEN + name if name in self.controls else name for name in pieces.names])
-        library = build(hidden, str(where))
-        library.add_tokens([AddedToken(name, special=True, normalized=False) for name in named])
+        hidden = [p._replace(name=HIDDEN + p.name) if p.name in self.controls else p for p in model.pieces]
+        library = build(replace(model, pieces=hidden), str(where))
+        library.add_special_tokens(named)
         tokenizer.surround(library, roles, "t5")
         super().__init__(library, roles, settings)
         self.files = files
@@ -324,7 +316,7 @@ class MarianTokenizer(Tokenizer):
         self.vocabulary = len(numbers)
         self.names = {number: name for name, number in numbers.items()}
         self.special = frozenset(named)
-        self.unknown, self.unknown_piece = numbers[str(roles.unknown)], pieces.unknown
+        self.unknown, self.unknown_piece = numbers[str(roles.unknown)], model.unknown
         size = library.get_vocab_size(with_added_tokens=True)
         tokens = (library.id_to_token(number) or "" for number in range(size))
         self.table = [numbers.get(token, self.unknown) for token in tokens]  # by the model's own ids
@@ -420,10 +412,7 @@ def read_sides(folder: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
         with tokenizer.guarded(f"{folder / cutter}: not a usable tokenizer"):
             pieces = parse(files[cutter], str(folder / cutter))
             file = folder / numbering
-            numbers: dict[str, int] = read_json(file)
-            check_tokens(numbers, str(file))
-            tokenizer.check_ids(numbers, file)
-            side = MarianTokenizer(pieces, numbers, settings, files, file)
+            side = MarianTokenizer(pieces, tokenizer.read_ids(file), settings, files, file)
             tokenizer.check(side.library, folder / cutter)
         sides.append(side)
     return sides[0], sides[1]

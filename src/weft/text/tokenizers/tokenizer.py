@@ -17,7 +17,7 @@ from weft.budget import by_budget
 from weft.errors import UserError, listed, shown
 from weft.files import read_json, write_json, write_text
 from weft.text.rows import MAX_LENGTH, PART, TOGETHER, length_problem, parts_of
-from weft.text.tokenizers.schema import LONG, check_growth
+from weft.text.tokenizers.schema import LONG, check_growth, check_tokens
 
 # What each family puts around a text and around a pair, with roles in braces; the number is the segment.
 AROUND = {
@@ -160,6 +160,14 @@ def check_ids(vocabulary: Mapping[str, int], where: Path | str) -> None:
     if not named or max(named) >= len(named):
         missing = itertools.islice((str(i) for i in range(len(named) + 1) if i not in named), 3)
         raise UserError(f"{where}: the ids of its {len(named)} tokens have gaps; the first missing: {listed(missing)}")
+
+
+def read_ids(file: Path) -> dict[str, int]:
+    """The ids of the tokens in a JSON file."""
+    vocabulary: dict[str, int] = read_json(file)
+    check_tokens(vocabulary, str(file))
+    check_ids(vocabulary, file)
+    return vocabulary
 
 
 def check(library: Library, where: Path | str) -> None:
