@@ -18,7 +18,7 @@ from weft.data.tables import Table, examples_of
 from weft.errors import UserError
 from weft.tasks.classify import TextTask
 from weft.text.records import Record, read_records
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 
 ROWS = messy.rows()
 
@@ -339,7 +339,7 @@ def test_excel(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found == [("a b", "1"), ("c d", "2")] and notes == ["a.xlsx: the sheet 'Sheet' is read, not more"]
     write("b.xlsx", "text,label\n")
     assert "b.xlsx: not an Excel workbook" in wrong("b.xlsx")
-    monkeypatch.setattr("weft.text.excel.MAX_BYTES", 100)
+    monkeypatch.setattr("weft.text.tables.MAX_BYTES", 100)
     assert "a.xlsx: unpacks to more than" in wrong("a.xlsx")
     monkeypatch.setitem(__import__("sys").modules, "openpyxl", None)
     assert "pip install 'weft[excel]'" in wrong("a.xlsx")

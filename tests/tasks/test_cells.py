@@ -17,7 +17,7 @@ from weft.tasks.answer import AnswerTask
 from weft.tasks.classify import MultilabelTask, TextTask
 from weft.tasks.tag import TagTask
 from weft.text.records import Record
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 LABELS = ("one", "two", "three")

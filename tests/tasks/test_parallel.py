@@ -21,7 +21,7 @@ from weft.errors import UserError
 from weft.objectives.language import Writing
 from weft.tasks.base import Example
 from weft.tasks.seq2seq import SequenceTask, profile_of, swapped
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 
 FEW: dict[str, Any] = {"steps": 1, "batch": 4}
 

@@ -39,7 +39,7 @@ def learn_tokenizer(
     """
     from weft.files import whole_folder
     from weft.text.records import read_texts
-    from weft.text.row_problems import Skipped
+    from weft.text.rows import Skipped
     from weft.text.tokenizers.training import learn as learn_from
 
     files, special = source.pop("files", None), dict[str, Any]()

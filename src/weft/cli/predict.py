@@ -107,7 +107,7 @@ class Predictions:
     """Predictions of a model, or of an ensemble, for a screen or a file; and how much was read for them."""
 
     def __init__(self, models: Sequence[Model], jsonl: bool) -> None:
-        from weft.text.row_problems import Skipped
+        from weft.text.rows import Skipped
 
         self.model, *self.others = models
         self.jsonl, self.skipped = jsonl, Skipped()
@@ -525,7 +525,7 @@ def _table_vectors(model: Any, data: list[str], table: Given) -> Iterator[list[f
     from weft.tasks.base import Example
     from weft.tasks.complete import vector_in
     from weft.text.records import Record
-    from weft.text.row_problems import Skipped
+    from weft.text.rows import Skipped
 
     files, skipped = table_of(data, table, split="test"), Skipped()
     first = next(files.records(Skipped()), None)

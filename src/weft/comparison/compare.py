@@ -21,7 +21,7 @@ from weft.tasks.evaluate import Paths, ReadCounts, Reader, RowOptions, table_for
 from weft.tasks.forward import chunked, evaluating, framing_for
 from weft.tasks.model import Model, load
 from weft.text.records import Record
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def rows_of(
 
     def examples() -> Iterator[Example]:
         yield from read_table(files, begin, skipped)
-        log_notes(skipped.without_bad().lines(), to_logger)
+        log_notes(replace(skipped, count=0).lines(), to_logger)
 
     return ComparedRows(examples(), files.name, files.hash(), skipped, normalization)
 

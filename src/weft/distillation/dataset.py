@@ -34,7 +34,7 @@ from weft.tasks.evaluate import Reader
 from weft.tasks.fill import filler
 from weft.tasks.forward import batches, framing_for, window_for
 from weft.text.records import Record, read_texts
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces
 from weft.training.signals import Control

@@ -58,7 +58,7 @@ from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
 from weft.tasks.registry import task_class, task_for
 from weft.tasks.seq2seq import pack_texts, unpack_texts, writer_of
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 from weft.training.loop import evaluate

@@ -31,7 +31,9 @@ from weft.tasks.evaluate import Paths, RowOptions, table_of
 from weft.tasks.evaluate import rows_of as table_rows
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model, load
-from weft.text.row_problems import Skipped
+from weft.tasks.rows import rows_of as table_rows
+from weft.tasks.rows import table_of
+from weft.text.rows import Skipped
 from weft.version import VERSION
 
 TOLERANCE = 1e-4  # of the largest logit: far above what another order of sums makes, far below what a fault makes

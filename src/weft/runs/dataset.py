@@ -23,10 +23,11 @@ from weft.progress import Log, log_notes
 from weft.runs.recipes import Recipe, TableSection, TaskRecipe, overlaid
 from weft.tasks.base import Example, Normalization, Task
 from weft.tasks.registry import task_class
-from weft.text.delimited import USUAL, folded
-from weft.text.plain_text import DOCUMENTS, NAMES
-from weft.text.records import document_kinds
-from weft.text.row_problems import Problems, Skipped
+from weft.text.delimited import USUAL
+from weft.text.plain_text import NAMES
+from weft.text.records import DOCUMENTS, document_kinds
+from weft.text.rows import Problems, Skipped
+from weft.text.tables import USUAL, folded
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame as frame_of
 from weft.text.windows import pair_frame

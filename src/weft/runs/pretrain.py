@@ -36,7 +36,7 @@ from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, n
 from weft.runs.recipes import Recipe, overlaid, read_recipe
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model, load
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.plan import Training
 from weft.training.run import Run, State

@@ -26,9 +26,9 @@ from weft.tasks.base import UnsupervisedTask
 from weft.tasks.forward import check_finite, evaluating, unseen_in_words
 from weft.tasks.model import Model
 from weft.tasks.perplexity import Reading, beginning, surprises, tokenizer_of
-from weft.text.paths import Patterns
 from weft.text.records import read_records
 from weft.text.sentences import lead
+from weft.text.sources import Patterns
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 

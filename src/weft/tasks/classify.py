@@ -37,8 +37,8 @@ from weft.tasks.base import (
     teacher_prediction,
 )
 from weft.tasks.forward import InputWindows, pieces_in, softmax, tokenizer_of
-from weft.text.delimited import folded
 from weft.text.records import Record
+from weft.text.tables import folded
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 

@@ -26,7 +26,7 @@ from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import chunked, framing_for
 from weft.tasks.registry import task_for
 from weft.text.records import Record
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.windows import Framing
 
 MAX_EVALUATION = 256 * MEGABYTE  # bytes of evaluation.json
@@ -444,7 +444,7 @@ def evaluate(
     with progress_of(progress)(f"evaluating on {where}", "examples") as count:
         examples = task.merge_references(examples_of(files, needed, read, skipped))
         result = evaluate_examples(task, model, framing, examples, progress=count)
-    log_notes(skipped.without_bad().lines(), log)
+    log_notes(replace(skipped, count=0).lines(), log)
     if note := normalization.note():
         log(f"weft: note: {where}: {note}")
     return result.evaluation(where, files.hash(), skipped)

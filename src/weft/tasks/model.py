@@ -36,8 +36,9 @@ from weft.tasks.complete import Stream
 from weft.tasks.evaluate import Evaluation, Row, evaluate, inputs_in_call, rows_of
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.registry import task_class, task_for
-from weft.text.paths import digest_of
-from weft.text.row_problems import Skipped
+from weft.tasks.rows import Row, rows_of
+from weft.text.rows import Skipped
+from weft.text.sources import digest_of
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
