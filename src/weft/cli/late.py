@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from weft.distillation import recipe, report
     from weft.pruning import options
     from weft.quantization import quantize
-    from weft.runs import architecture, curves, finetune, ladder, ladder_page, ladder_recipe, recipes
-    from weft.tasks import base, choose, complete, embed, model, perplexity, rank, rows, templates, word_vectors
-    from weft.text import records, row_problems, sources
+    from weft.runs import architecture, finetune, ladder, pages, recipes
+    from weft.tasks import base, choose, complete, embed, evaluate, model, perplexity, word_vectors
+    from weft.text import records, rows, sources
     from weft.text.tokenizers import training
     from weft.training import signals
 
 __all__ = [
-    "architecture", "base", "card", "choose", "complete", "curves", "embed", "families", "finetune", "folder",
-    "ladder", "ladder_page", "ladder_recipe", "locate", "model", "ngram", "options", "perplexity", "picture",
-    "quantize", "rank", "recipe", "recipes", "records", "report", "row_problems", "rows", "shards", "signals",
-    "sources", "table_writer", "tables", "templates", "training", "word_vectors",
+    "architecture", "base", "card", "choose", "complete", "embed", "evaluate", "families", "finetune", "folder",
+    "ladder", "locate", "model", "ngram", "options", "pages", "perplexity", "picture", "quantize", "recipe",
+    "recipes", "records", "report", "rows", "shards", "signals", "sources", "table_writer", "tables", "training",
+    "word_vectors",
 ]  # fmt: skip
 ROOMS = {
     "weft": "picture",
@@ -31,9 +31,9 @@ ROOMS = {
     "weft.distillation": "recipe report",
     "weft.pruning": "options",
     "weft.quantization": "quantize",
-    "weft.runs": "architecture curves finetune ladder ladder_page ladder_recipe recipes",
-    "weft.tasks": "base choose complete embed model perplexity rank rows templates word_vectors",
-    "weft.text": "records row_problems sources",
+    "weft.runs": "architecture finetune ladder pages recipes",
+    "weft.tasks": "base choose complete embed evaluate model perplexity word_vectors",
+    "weft.text": "records rows sources",
     "weft.text.tokenizers": "training",
     "weft.training": "signals",
 }

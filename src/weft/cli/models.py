@@ -155,7 +155,7 @@ def _learned(card: dict[str, Any]) -> dict[str, str]:
     if window := card.get("window"):
         windows = f"read in windows, each {window['stride']} after the one before"
         lines["window"] = (
-            f"{window['length']} tokens; a longer text is {'truncated' if window['long'] == 'cut' else windows}"
+            f"{window['length']} tokens; a longer text is {'truncated' if window['long'] == 'truncate' else windows}"
         )
     if card.get("thresholds"):
         lines["thresholds"] = ", ".join(f"{name} {value:.4f}" for name, value in card["thresholds"].items())
@@ -221,7 +221,7 @@ def curves(
     for other in runs:  # runs/* may hold models that were never trained
         if kept and other not in kept:
             to_stderr(f"weft: note: {other} is left out: it has no run/metrics.jsonl")
-    late.curves.write_curves(kept or runs, out)
+    late.pages.write_curves(kept or runs, out)
     print(f"{out}: {len(kept)} run{'s' * (len(kept) != 1)}")
 
 
@@ -284,7 +284,7 @@ def learn_tokenizer(
     if model is not None:
         family = late.families.find_size(model)[0]
         kind, special = kind or family.tokenizer, {"specials": family.specials, "around": family.around}
-    skipped = late.row_problems.Skipped()
+    skipped = late.rows.Skipped()
     seen = 0
 
     def texts() -> Iterator[str]:
@@ -355,7 +355,7 @@ def learn_vectors(
         raise UserError(f"{files[0]}: text files are given by --text")
     if files:
         text["files"] = [*text["files"], *files]
-    recipe = late.recipes.vectors_recipe(None, settings)
+    recipe = late.recipes.read_recipe(None, settings, late.recipes.VectorsRecipe)
     inputs.check_run(recipe.out, {})
     if not recipe.text.files:
         raise UserError("no text: give --text FILE")
@@ -455,7 +455,7 @@ def evaluate(
     Example: weft vectors evaluate runs/w2v --data words/EN-WS-353-ALL.txt --data words/questions-words.txt.xz
     """
     space = _opened(vectors)
-    scores = late.word_vectors.judge_words(space, [*data, *(more or [])], multiply)
+    scores = late.word_vectors.evaluate_words(space, [*data, *(more or [])], multiply)
     rows = []
     for one in scores:
         about = {"name": one.name, one.measure: one.score.value, "low": one.score.low, "high": one.score.high}

@@ -34,8 +34,8 @@ from weft.progress import log_notes, to_stderr
 
 if TYPE_CHECKING:
     from weft.data.tables import Table
+    from weft.tasks.evaluate import Row
     from weft.tasks.model import Model
-    from weft.tasks.rows import Row
 
 
 BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
@@ -90,20 +90,19 @@ def predict(
     if out is not None:
         predictions.write(table, out, overwrite, folders, runtime.get("online", False))
     elif data:
-        predictions.print(inputs.chunked(late.rows.rows_of(predictions.model, table, predictions.skipped), 256))
+        predictions.print(inputs.chunked(late.evaluate.rows_of(predictions.model, table, predictions.skipped), 256))
     else:
         given = inputs.pairs_of(texts, task.pair_order) if task.pair else inputs.from_input(texts)
-        predictions.print(inputs.batches((late.rows.Row({}, text) for text in given), 256, inputs.are_given(texts)))
+        predictions.print(inputs.batches((late.evaluate.Row({}, text) for text in given), 256, inputs.are_given(texts)))
     predictions.note()
 
 
 def _check_no_data_file(folder: str, texts: Sequence[str] | None) -> None:
     """A file of data where texts are expected was meant as --data."""
-    from weft.text.rows import SUFFIXES
-
     for text in texts or ():
         try:
-            data = len(text) < 4096 and late.sources.format_suffix(Path(text)) in SUFFIXES and Path(text).is_file()
+            path = Path(text[:4096])
+            data = len(text) < 4096 and late.sources.format_suffix(path) in late.sources.SUFFIXES and path.is_file()
         except (OSError, ValueError):
             continue
         if data:
@@ -115,7 +114,7 @@ class Predictions:
 
     def __init__(self, models: Sequence[Model], jsonl: bool) -> None:
         self.model, *self.others = models
-        self.jsonl, self.skipped = jsonl, late.row_problems.Skipped()
+        self.jsonl, self.skipped = jsonl, late.rows.Skipped()
         self.read = self.windows = self.truncated = 0
 
     def count(self, chunk: Iterable[tuple[Row, Any]]) -> None:
@@ -221,8 +220,8 @@ def translate(
 ) -> None:
     """Translate texts, one line for each. A model of another task summarizes or rewrites them.
 
-    Beam search with 5 hypotheses by default; --max-tokens defaults to 3 times the source and 32. A text that is longer
-    than the context is read in pieces. With --n, a line has number, score, source and text.
+    Beam search with 5 hypotheses by default. --max-tokens: default 3 x source length + 32. A text that is longer than
+    the context is read in pieces. With --n, a line has number, score, source and text.
 
     Example: weft translate runs/en-de "Two dogs play in the snow." --beam-size 5
     """
@@ -244,8 +243,8 @@ def translate(
                 to_stderr(f"[text {count} was read in {answer.n_windows} pieces]")
             if picture is not None and len(drawn) < 50:
                 drawn.append(answer)
-            for way in answer.best or [answer]:
-                put((way.text, text) if reverse else (text, way.text), way.score)
+            for hypothesis in answer.best or [answer]:
+                put((hypothesis.text, text) if reverse else (text, hypothesis.text), hypothesis.score)
             if out is None:
                 _print(count, text, answer, n, shows, jsonl)
     if out is not None:
@@ -313,13 +312,14 @@ def describe(
     )
     with _rows(out, ("vector", "text", "score")) as put:
         for count, vector, answer in answers:
-            for way in answer.best or [answer]:  # the digits that single precision holds
-                put(([float(f"{value:.9g}") for value in vector], way.text), way.score)
+            for hypothesis in answer.best or [answer]:  # the digits that single precision holds
+                put(([float(f"{value:.9g}") for value in vector], hypothesis.text), hypothesis.score)
             if jsonl and out is None:
                 inputs.print_json(answer, input=vector)
             elif out is None:
-                for way in answer.best if n > 1 else [answer]:
-                    print(f"{count}\t{way.score:.4f}\t{one_line(way.text)}" if n > 1 else one_line(way.text))
+                for hypothesis in answer.best if n > 1 else [answer]:
+                    number = f"{count}\t{hypothesis.score:.4f}\t" if n > 1 else ""
+                    print(number + one_line(hypothesis.text))
     if out is not None:
         to_stderr(f"{out}: {count:,} vectors, {n} text{'s' * (n != 1)} each")
 
@@ -367,8 +367,8 @@ def _print(number: int, text: str, answer: Any, n: int, alignments: bool, jsonl:
         inputs.print_json(answer, input=text)
         return
     if n > 1:
-        for way in answer.best:
-            print(f"{number}\t{way.score:.4f}\t{one_line(text)}\t{one_line(way.text)}")
+        for hypothesis in answer.best:
+            print(f"{number}\t{hypothesis.score:.4f}\t{one_line(text)}\t{one_line(hypothesis.text)}")
     else:
         print(one_line(answer.text))
     for token, line in zip(answer.target_tokens, answer.alignments or () if alignments else (), strict=False):
@@ -418,21 +418,18 @@ def _given_vectors(model: Any, given: list[str]) -> Iterator[list[float]]:
     """Vectors from the command line or from standard input."""
     for number, text in enumerate(inputs.from_input(given), 1):
         where = f"vector {number}" if inputs.are_given(given) else f"standard input line {number}"
-        vector = late.complete.numbers_of(text, where)
-        late.complete.check_length(len(vector), model.config.features, where)
-        yield vector
+        yield late.complete.numbers_of(text, where, model.config.features)
 
 
 def _table_vectors(model: Any, data: list[str], table: Given) -> Iterator[list[float]]:
     """The vectors of a table; its columns are called as in the training data, as --column says, or as usual."""
-    files, skipped = inputs.table_of(data, table, split="test"), late.row_problems.Skipped()
-    first = next(files.records(late.row_problems.Skipped()), None)
+    files, skipped = inputs.table_of(data, table, split="test"), late.rows.Skipped()
+    first = next(files.records(late.rows.Skipped()), None)
     if not files.columns and first is not None and model.card.columns.get("vector") in first.values:
         files = replace(files, columns={"vector": model.card.columns["vector"]})
 
     def read(record: late.records.Record, columns: Any) -> late.base.Example:
-        vector = late.complete.vector_in(record, columns["vector"])
-        late.complete.check_length(len(vector), model.config.features, record.where)
+        vector = late.complete.vector_in(record, columns["vector"], model.config.features)
         return late.base.Example((), vector.tolist(), record.where)
 
     for example in late.tables.examples_of(files, ("vector",), read, skipped):

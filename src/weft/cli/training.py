@@ -94,7 +94,7 @@ def finetune(
     Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
     """
     _check_one_start(settings)
-    plan = late.recipes.task_recipe(recipe, settings)
+    plan = late.recipes.read_recipe(recipe, settings, late.recipes.TaskRecipe)
     inputs.check_run(plan.out, plan.model, several=seeds is not None, **online)
     late.recipes.check_has_model(plan.model, plan.task.name)
     _check_section(plan.data)
@@ -150,7 +150,7 @@ def distill(
 
 
 def ladder(
-    settings: Annotated[Given, Flags("weft.runs.ladder_recipe:LadderRecipe", example="lstm.model.width=512")],
+    settings: Annotated[Given, Flags("weft.runs.recipes:LadderRecipe", example="lstm.model.width=512")],
     given: RecipeAndFiles = None,
     only: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
@@ -168,7 +168,7 @@ def ladder(
     recipe = _recipe_and_files(list(given or []), settings)
     own, rungs = dict[str, Any](), dict[str, Any]()
     for key, value in settings.items():  # --set lstm.model.width=512 is a setting of the rung lstm
-        if key in late.ladder_recipe.LadderRecipe.__dataclass_fields__:
+        if key in late.recipes.LadderRecipe.__dataclass_fields__:
             own[key] = value
         elif isinstance(value, dict):
             rungs[key] = value
@@ -181,8 +181,8 @@ def _climb(recipe: str | None, settings: Given) -> None:
     inputs.check_data(settings.get("text", {}).get("files"))
     inputs.check_device(settings.get("device"))
     report = weft.ladder(recipe, settings, progress=progress)
-    print(table(list(late.ladder_page.HEADER), late.ladder_page.rows_of(report)))
-    print(*late.ladder_page.failures(report), late.ladder_page.verdict(report), sep="\n")
+    print(table(list(late.pages.LADDER_HEADER), late.pages.ladder_rows(report)))
+    print(*late.pages.failures(report), late.pages.verdict(report), sep="\n")
     failed = [rung["name"] for rung in report["rungs"] if "failed" in rung]
     if len(failed) == len(report["rungs"]):
         raise UserError(f"every rung failed: {listed(failed, 20)}; see above and {settings.get('out')}/ladder.json")
@@ -201,7 +201,7 @@ def _only(folder: Path, name: str) -> None:
         os.kill(os.getpid(), signal.SIGTERM)  # the parent is gone: save and end
 
     threading.Thread(target=watch, daemon=True).start()
-    late.ladder.here(place, name, late.signals.Control(to_stderr, progress))
+    late.ladder.climb(place, name, late.signals.Control(to_stderr, progress))
     if place.failure(name).is_file():
         raise typer.Exit(2)
 

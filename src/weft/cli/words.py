@@ -24,8 +24,8 @@ from weft.progress import live as progress
 from weft.progress import to_stderr
 
 if TYPE_CHECKING:
-    from weft.tasks.rank import Index, Rerank
-    from weft.tasks.suggest import Suggestions
+    from weft.tasks.choose import Suggestions
+    from weft.tasks.embed import Index, Rerank
 
 
 Pooling = Annotated[str | None, flag("How token vectors become one. Default: as the folder says.", "[mean|first|max]")]
@@ -50,8 +50,7 @@ def generate(
     """Continue prompts with a language model. An encoder-decoder prints its output for the prompt.
 
     Without --beam-size or a sampling option (--temperature, --top-k, --top-p, --min-p, --typical) decoding is greedy.
-    Without --max-tokens, generation stops at the end token or when the context is full; after 256 tokens if the context
-    has no limit.
+    Default of --max-tokens: the rest of the context, or 256 if the context has no limit.
 
     Example: weft generate runs/gpt "The weaver said" --max-tokens 40 --top-p 0.9
     """
@@ -68,9 +67,9 @@ def generate(
     model = inputs.load_model(folder, "complete", **runtime)
     chosen = None
     if template is not None:
-        chosen = late.templates.template_of(template)
-        shots = [late.templates.example_of(text) for text in example or []]
-        given = [late.templates.prompt_of(chosen, text, context=context, examples=shots) for text in given]
+        chosen = late.choose.template_of(template)
+        shots = [late.choose.example_of(text) for text in example or []]
+        given = [late.choose.prompt_of(chosen, text, context=context, examples=shots) for text in given]
         options = {**chosen.decoding, **options}  # as the template's paper decodes
     shows_prompt = chosen is None and not model.opened.family.reads
     if stream:
@@ -257,7 +256,7 @@ def rank(
     model = inputs.load_model(folder, "rank", **runtime)
     reranker = None if rerank is None else _reranker(rerank, positive, runtime)
     with progress("embedding", "texts") as tick:
-        index = late.rank.Index(model.opened, pool, pooling=pooling, layers=layers, on_progress=tick)
+        index = late.embed.Index(model.opened, pool, pooling=pooling, layers=layers, on_progress=tick)
     if pairs:
         _judge(index, right, reranker, candidates, jsonl)
         return
@@ -284,7 +283,7 @@ def _pool(pairs: list[str], query_column: str, text_column: str) -> tuple[list[s
 
 
 def _reranker(folder: str, positive: str | None, runtime: Given) -> Rerank:
-    return late.rank.pair_scores(inputs.load_model(folder, "pair", **runtime), positive)
+    return late.embed.pair_scores(inputs.load_model(folder, "pair", **runtime), positive)
 
 
 def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, candidates: int, jsonl: bool) -> None:
@@ -293,7 +292,7 @@ def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, c
 
     before, after = RankingMetrics(at=10), RankingMetrics(at=10)
     with progress("searching", "queries") as tick:
-        for place in late.rank.places(index, rights, rerank=rerank, candidates=candidates):
+        for place in late.embed.places(index, rights, rerank=rerank, candidates=candidates):
             before.add(place.embedding)
             after.add(place.pair)
             tick(1)
@@ -415,7 +414,7 @@ def _evaluate_choices(folder: str, runtime: Given, data: list[str], options: Giv
             inputs.print_json(answer, **question._asdict())
 
     with progress("choosing", "questions") as tick:
-        score = late.choose.judge(model.opened, questions, on_answer=on_answer, **options)
+        score = late.choose.evaluate_choices(model.opened, questions, on_answer=on_answer, **options)
     with redirect_stdout(sys.stderr if jsonl else sys.stdout):
         inputs.print_scores({"accuracy": score})
         print(f"{len(questions):,} questions, normalize: {options['normalize']}")

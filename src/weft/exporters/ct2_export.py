@@ -27,8 +27,7 @@ from weft.models.gpt import Gpt
 from weft.models.transformer import T5, Transformer, of_decoder
 from weft.nn.layers import Layer
 from weft.nn.positions import WAVES, Positions
-from weft.text.rows import SUFFIXES
-from weft.text.sources import format_suffix
+from weft.text.sources import SUFFIXES, format_suffix
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
 

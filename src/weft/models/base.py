@@ -78,6 +78,7 @@ class Network(nn.Module):
     BY_TOKEN: ClassVar[tuple[str, ...]] = ("words", "tag", "answer")  # heads that read every token
     POOLED: ClassVar[tuple[str, ...]] = ()  # heads that read the pooler
     TOP: ClassVar[tuple[str, ...]] = ("heads", "pooler", "mix", "final_norm")  # what stands above the highest layer
+    STACK: ClassVar[bool] = False  # its layers are a stack with attention, each of which can be recorded
     CARRIES: ClassVar[bool] = False  # its state can be carried from one row to the next: `beginning`, `carried=`
     SCORES_TARGETS: ClassVar[bool] = False  # `target_logprobs`: one word's probability without those of all others
     SCORES_TEXTS: ClassVar[bool] = False  # `text_logprobs`: an engine that scores whole texts and has no states
@@ -93,7 +94,7 @@ class Network(nn.Module):
     unrolled: Callable[..., tuple[Tensor, list[list[Any]]]]
     target_logprobs: Callable[[Tensor, Tensor], Tensor]  # n width, n words -> n
     text_logprobs: Callable[..., list[list[float]]]  # (texts): of every token but the first, after those before it
-    search: Callable[..., Any]  # (request, choice, seeds, live): generates for all prompts, as `generation.search`
+    search: Callable[..., Any]  # (request): generates for all prompts, as `generation.search`
     operations: Callable[[Rows, Rows], float]  # products and sums of a forward pass over a source and a target
 
     tokens: Any  # the table of token vectors

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network, States
 from weft.models.shared import LIMITS, mean_of
-from weft.nn.convolution import neighbors
 from weft.nn.heads import DeepLabelHead, LabelHead
+from weft.nn.layers import neighbors
 from weft.nn.rows import Rows, check_context
 
 
@@ -52,7 +52,7 @@ class Vectors(Network):
 
     def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: States = None) -> Tensor:
         """N tokens -> N width; segments mean nothing here, and `states`, where given, gets the vectors."""
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         x = self.tokens(tokens)
         if self.training:
             # The paper takes the mean of the words that stay. Here they are scaled up instead, which is the same on
@@ -129,7 +129,7 @@ class Cnn(Network):
 
     def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: States = None) -> Tensor:
         """N tokens -> N features, none below 0; segments mean nothing here, `states` gets the vectors and these."""
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         x = self.tokens(tokens)
         vectors = torch.cat([x, F.embedding(tokens, self.fixed)], -1) if self.config.both else x
         sights = [sight(kernel) for kernel in self.config.kernels]

@@ -48,6 +48,7 @@ class Encoder(Network):
     """The encoder, and the heads asked for."""
 
     HEADS: ClassVar[tuple[str, ...]] = ("words", "classify", "choose", "tag", "answer")
+    STACK = True
     make_label_head: Callable[[str, int], nn.Module]
     WORDS: ClassVar[Mapping[str, Any]] = {}  # settings of the word head that are not the config's
 

@@ -118,7 +118,7 @@ class Ngram(Network):
 
     def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: States = None) -> Tensor:
         """N tokens -> N C: what the next word follows on, -1 where the text has not begun yet."""
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         reach, places = self.config.reach, rows.places(tokens.shape[0])
         back = torch.arange(reach - 1, -1, -1, device=tokens.device)
         at = torch.arange(tokens.shape[0], device=tokens.device)[:, None] - back  # N C

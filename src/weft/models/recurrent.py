@@ -103,7 +103,7 @@ class RecurrentNetwork(Network):
         self, tokens: Tensor, rows: Rows, segments: None = None, states: States = None, carried: Carried | None = None
     ) -> Tensor:
         """N tokens -> N width of all directions; `carried`: what the rows begin with, and then what they end with."""
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         x = self._dropped(self.tokens(tokens), rows)
         seen, after = [x], []
         before = None if carried is None else carried.state
