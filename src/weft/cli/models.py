@@ -22,7 +22,6 @@ from weft.progress import log_notes, to_stderr
 if TYPE_CHECKING:
     from weft.vectors.space import Near, WordSpace
 
-VERBS = {"complete": "generate"}  # the verb of a task, where it has another name
 KINDS = ("fp32", "bf16", "int8")
 
 
@@ -40,7 +39,7 @@ def models(as_json: Json = False) -> None:
     for family in late.families.FAMILIES.values():
         written = ("describe" if family.numbers else "translate", "generate") if family.reads else ("embed",)
         about = {
-            "can": list(dict.fromkeys([VERBS.get(family.task, family.task), *written])),
+            "can": list(dict.fromkeys(["generate" if family.task == "complete" else family.task, *written])),
             "finetune": list(late.architecture.tasks_for(family)),
             "heads_published": list(family.names.heads),
             "paper": family.paper,
@@ -394,9 +393,7 @@ def near(
     Example: weft vectors near runs/english king --through runs/map
     """
     space = _opened(vectors)
-    mapped: Any = None
-    if through is not None:
-        mapped = late.word_vectors.open_map(through, space)
+    mapped = None if through is None else late.word_vectors.open_map(through, space)
     for number, word in enumerate(words):
         nearest = space.near(word, top) if mapped is None else mapped.near(word, top, retrieval)
         if len(words) > 1 and not jsonl:
@@ -456,17 +453,16 @@ def evaluate(
     """
     space = _opened(vectors)
     scores = late.word_vectors.evaluate_words(space, [*data, *(more or [])], multiply)
-    rows = []
-    for one in scores:
-        about = {"name": one.name, one.measure: one.score.value, "low": one.score.low, "high": one.score.high}
-        rows.append({**about, "used": one.used, "asked": one.asked, "missing": list(one.missing)})
-    if jsonl:
-        inputs.print_rows(rows, jsonl)
-        return
     cells = []
     for one in scores:
-        numbers = [f"{value:.4f}" for value in (one.score.value, one.score.low, one.score.high)]
+        values = {"value": one.score.value, "low": one.score.low, "high": one.score.high}
+        numbers = [f"{value:.4f}" for value in values.values()]
         cells.append([one.name, one.measure, *numbers, f"{one.used:,}", f"{one.asked:,}"])
+        if jsonl:
+            about = {"name": one.name, one.measure: values.pop("value"), **values}
+            inputs.print_json({**about, "used": one.used, "asked": one.asked, "missing": list(one.missing)})
+    if jsonl:
+        return
     print(table(["data", "score", "value", "low", "high", "used", "of"], cells))
     for one in scores:
         if one.words() and not one.part:  # of analogies the whole says it for all sections
