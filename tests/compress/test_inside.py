@@ -171,7 +171,7 @@ def both(case: str, scale: float) -> tuple[LoadedModel, LoadedModel]:
 def test_every_term_is_its_formula(case: str, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values and gradients, on rows of any length, in one piece and in many."""
     teacher, student = both(case, scale)
-    speaks = student.family.speaks
+    speaks = student.family.generates
     lessons = DistillSection(match=MATCHES, weight=0.7)
     objective: Any = matched(NextToken() if speaks else MaskedWords(), teacher, student, lessons)
     batch = batch_of(student.config.vocabulary, speaks)

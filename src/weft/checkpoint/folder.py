@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.checkpoint.card import (
     Card,
@@ -23,7 +23,7 @@ from weft.checkpoint.card import (
 )
 from weft.checkpoint.configs import CODE, DECODING, check_heads_config, read_config, write_config
 from weft.checkpoint.families import FAMILIES, Family, check_config, check_heads, family_named, outline
-from weft.checkpoint.names import to_ours, to_theirs, unfit
+from weft.checkpoint.names import Names, same, to_ours, to_theirs
 from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
 from weft.config import build, values_of
 from weft.errors import UserError, did_you_mean, listed, shown
@@ -60,7 +60,7 @@ class LoadedModel:
 
     @property
     def exported(self) -> bool:
-        """Whether another engine runs it: the network is then a stand-in, without weights of our own."""
+        """Whether another engine runs it: the network is then a stand-in without PyTorch weights."""
         return self.card.backend not in (None, "torch")
 
     @property
@@ -106,7 +106,7 @@ def open_folder(
     stored_card = read_card(folder)
     if stored_card is not None and stored_card.backend not in (None, "torch"):
         raise UserError(
-            f"{folder}: a model for {stored_card.backend} has no weights of our own; take the one it was made of"
+            f"{folder}: a model for {stored_card.backend} has no PyTorch weights; use the folder it was exported from"
         )
     check_hashes(folder, stored_card, trust)
     stored = read_tensors(folder)
@@ -137,8 +137,9 @@ def open_folder(
     if mix and not config.mix:
         config = replace(config, mix=True)
         fresh.append("mix.")
+    network = outline(family, config, everything)
     try:
-        network = _filled(family, config, everything, stored, tuple(fresh), own, seed)
+        fill(network, stored, tuple(fresh), seed, None if own else family.names_of(config), everything)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
     labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
@@ -172,28 +173,6 @@ def carried_keys(
     return {key: value for key, value in published.items() if key not in known}
 
 
-def _filled(
-    family: Family,
-    config: Any,
-    heads: Mapping[str, int],
-    stored: Mapping[str, Tensor],
-    new: tuple[str, ...],
-    own: bool,
-    seed: int,
-) -> Network:
-    """The network with the stored tensors; those whose names begin with one of `new` get fresh weights."""
-    network = outline(family, config, heads)
-    expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
-    fresh = {name for name in expected if name.startswith(new)} if new else set()
-    if own:
-        tensors = own_tensors(stored, expected, fresh)
-    else:
-        tensors = to_ours(family.names_of(config), heads, stored, expected, fresh)
-    scale = config.width**-0.5 if config.weight_scale is None else config.weight_scale
-    fill(network, tensors, fresh, scale, seed)
-    return network
-
-
 def read_tokenizers(folder: Path, config: Any = None) -> tuple[Tokenizer | None, Tokenizer | None]:
     """The tokenizer of a folder, and that of the target side where there is one; both must fit the config."""
     tokenizer: Tokenizer | None
@@ -220,14 +199,10 @@ def check_vocabularies(config: Any, tokenizer: Tokenizer | None, target: Tokeniz
         raise UserError(f"the model writes with another vocabulary than it reads with, and {TARGET}/ is missing")
     if source is None and target is None and tokenizer.vocabulary > config.vocabulary:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
-    for vocabulary, size, what in (
-        (tokenizer, source or config.vocabulary, "read"),
-        (target, config.vocabulary, "written"),
-    ):
+    sides = (("source", tokenizer, source or config.vocabulary), ("target", target, config.vocabulary))
+    for side, vocabulary, size in sides:
         if vocabulary is not None and vocabulary.vocabulary > size:
-            raise UserError(
-                f"the tokenizer of what is {what} has {vocabulary.vocabulary} tokens, the model only {size} for it"
-            )
+            raise UserError(f"the {side} tokenizer has {vocabulary.vocabulary} tokens, the model only {size} for it")
 
 
 def _spelled(family: Family, stored: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
@@ -277,8 +252,12 @@ def _heads(
             heads[head] = None
     if not heads:
         heads |= dict.fromkeys(_guessed(family, stored))
-    order = [head for head in family.network.HEADS if head in heads]
-    return {head: vocabulary if head == "words" else _outputs(family, head, stored) for head in order}
+    outputs = {}
+    for head in family.network.HEADS:
+        if head in heads:  # the outputs of its last map
+            weight = stored.get(next(name for name in reversed(names[head]) if name.endswith(".weight")))
+            outputs[head] = weight.shape[0] if weight is not None and weight.dim() == 2 else 2
+    return outputs | ({"words": vocabulary} if "words" in outputs else {})
 
 
 def _guessed(family: Family, stored: Mapping[str, Tensor]) -> list[str]:
@@ -298,12 +277,6 @@ def _guessed(family: Family, stored: Mapping[str, Tensor]) -> list[str]:
     return sorted(there, key=lambda head: (-len(rules[head]), head not in pooled))[:1]
 
 
-def _outputs(family: Family, head: str, stored: Mapping[str, Tensor]) -> int:
-    """What the last of a head's maps puts out."""
-    weight = stored.get(next(name for name in reversed(family.names.head_names[head]) if name.endswith(".weight")))
-    return weight.shape[0] if weight is not None and weight.dim() == 2 else 2
-
-
 def _without(
     family: Family, stored: Mapping[str, Tensor], heads: Collection[str], own: bool, tied: bool
 ) -> dict[str, Tensor]:
@@ -319,25 +292,43 @@ def _without(
     return {name: tensor for name, tensor in stored.items() if name not in names}
 
 
-def fill(network: nn.Module, tensors: dict[str, Tensor], fresh: Collection[str], scale: float, seed: int) -> None:
-    """Put the tensors into a network that has none yet; what is new gets fresh weights."""
+def fill(
+    network: Network,
+    stored: Mapping[str, Tensor],
+    fresh: tuple[str, ...] = (),
+    seed: int = 0,
+    names: Names | None = None,
+    heads: Iterable[str] = (),
+) -> None:
+    """Put stored tensors into a network that has none yet; those whose names begin with one of `fresh` get new weights.
+
+    `names` and `heads`: how they are published; None: under the network's own names.
+    """
+    state = network.state_dict()
+    new = {name for name in state if name.startswith(fresh)}
+    shapes = {name: tensor.shape for name, tensor in state.items()}
+    if names is None:
+        names, heads = Names(body=tuple(same(name, name) for name in state)), ()
+    tensors = to_ours(names, heads, stored, shapes, new)
     broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
     if broken:
         raise UserError(f"weights that are not numbers (NaN or infinite): {listed(broken)}")
-    places = {name for name, tensor in network.state_dict().items() if not tensor.is_floating_point()}  # in a table
+    places = {name for name, tensor in state.items() if not tensor.is_floating_point()}  # in a table
     for kind_of_number, wrong in (("whole numbers", False), ("not whole numbers, where places are stored", True)):
         named = [name for name, t in tensors.items() if (name in places) is wrong and t.is_floating_point() is wrong]
         if named:
             raise UserError(f"weights that are {kind_of_number}: {listed(named)}")
-    broken = unsound(tensors, network.config.vocabulary) if places else []  # type: ignore[union-attr, arg-type]
+    broken = unsound(tensors, network.config.vocabulary) if places else []
     if broken:
         raise UserError(f"tables whose places are out of order or lead nowhere: {listed(broken)}")
     floats = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
     kind = reduce(torch.promote_types, floats)  # mixed: what holds them all
-    new = {".".join(name.split(".")[: 2 if name.startswith("heads.") else 1]) for name in fresh}  # heads.NAME, pooler
+    parts = {".".join(name.split(".")[: 2 if name.startswith("heads.") else 1]) for name in new}  # heads.NAME, pooler
+    scale = network.config.weight_scale
+    scale = network.config.width**-0.5 if scale is None else scale
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for name in sorted(new):
+        for name in sorted(parts):
             module = network.get_submodule(name).to_empty(device="cpu")
             start_weights(module, scale)
             tensors |= {f"{name}.{inner}": tensor for inner, tensor in module.state_dict().items()}
@@ -392,21 +383,6 @@ def own_config(family: Family, published: Mapping[str, Any], where: str) -> tupl
     return config, dict(file.heads)
 
 
-def own_tensors(stored: Mapping[str, Tensor], expected: Mapping[str, torch.Size], fresh: set[str]) -> dict[str, Tensor]:
-    missing = [name for name in expected if name not in stored and name not in fresh]
-    extra = [shown(name, 100) for name in stored if name not in expected]
-    faults = [f"missing: {listed(missing)}"] if missing else []
-    faults += [f"extra: {listed(extra)}"] if extra else []
-    faults += [
-        f"{name}: checkpoint {tuple(stored[name].shape)}, model {tuple(shape)}"
-        for name, shape in expected.items()
-        if name in stored and stored[name].shape != shape
-    ]
-    if faults:
-        raise unfit(faults)
-    return {name: tensor.clone() for name, tensor in stored.items()}
-
-
 # --------------------------------------------------------------------------------------------------- writing
 
 
@@ -419,7 +395,7 @@ def save_folder(folder: Path, opened: LoadedModel, shard: int = SHARD) -> None:
 def write_files(inside: Path, opened: LoadedModel, shard: int = SHARD, weights: bool = True) -> None:
     """The files of a model folder, one by one; without `weights`, all that an engine's own files stand beside."""
     family, config, card, tokenizer = opened.family, opened.config, opened.card, opened.tokenizer
-    if family.speaks and "classify" in opened.heads and tokenizer is not None and tokenizer.roles.padding is None:
+    if family.generates and "classify" in opened.heads and tokenizer is not None and tokenizer.roles.padding is None:
         # Others fill a batch up, and read the last token that is no filling: any that no text ends with will do.
         tokenizer = tokenizer.with_padding(tokenizer.roles.end)
     architecture = family.architecture(config, opened.heads)
@@ -432,7 +408,7 @@ def write_files(inside: Path, opened: LoadedModel, shard: int = SHARD, weights: 
         for key, role in (("pad_token_id", "padding"), ("bos_token_id", "start"), ("eos_token_id", "end")):
             if values.get(key) is None and family.reads:
                 values[key] = opened.token_of(role)
-            elif values.get(key) is None and family.speaks and tokenizer is not None:
+            elif values.get(key) is None and family.generates and tokenizer is not None:
                 values[key] = tokenizer.id_of(role)
         if family.never:  # in transformers' words; what it takes for granted are the ids of one vocabulary
             values.setdefault("forced_eos_token_id", values["eos_token_id"])

@@ -28,13 +28,11 @@ class Rule:
         return (not self.beside or self.beside in tensors) and (not self.without or self.without not in tensors)
 
 
+MODULES = ("attention.output", "attention_norm", "feedforward.up", "feedforward.down", "feedforward_norm")
+
+
 def same(theirs: str, ours: str, beside: str = "", without: str = "") -> Rule:
     return Rule((theirs,), ours, "same", beside, without)
-
-
-def row(theirs: str, ours: str) -> Rule:
-    """Theirs is a matrix of one row, ours a vector."""
-    return Rule((theirs,), ours, "row")
 
 
 def both(theirs: str, ours: str) -> tuple[Rule, Rule]:
@@ -42,42 +40,42 @@ def both(theirs: str, ours: str) -> tuple[Rule, Rule]:
     return same(f"{theirs}.weight", f"{ours}.weight"), same(f"{theirs}.bias", f"{ours}.bias")
 
 
-def transposed(theirs: str, ours: str) -> Rule:
-    """GPT's Conv1D stores its matrices the other way round."""
-    return Rule((theirs,), ours, "transposed")
-
-
-def both_joined(theirs: Iterable[str], ours: str) -> tuple[Rule, ...]:
-    """The weights and the biases of several modules that are one of ours."""
+def joined(theirs: Iterable[str], ours: str, kinds: tuple[str, ...] = ("weight", "bias")) -> tuple[Rule, ...]:
+    """Several modules, their weights (and biases) one below the other, are one of ours."""
     theirs = tuple(theirs)
-    return tuple(joined(tuple(f"{name}.{kind}" for name in theirs), f"{ours}.{kind}") for kind in ("weight", "bias"))
+    return tuple(Rule(tuple(f"{name}.{kind}" for name in theirs), f"{ours}.{kind}", "joined") for kind in kinds)
 
 
-def joined(theirs: tuple[str, ...], ours: str) -> Rule:
-    """Several of theirs, one below the other, are one of ours."""
-    return Rule(theirs, ours, "joined")
+def layer(theirs: str, ours: str, maps: Iterable[str], modules: Iterable[str]) -> tuple[Rule, ...]:
+    """A Transformer layer: the maps to queries, keys and values, and its other modules in the order of `MODULES`."""
+    pairs = zip(modules, MODULES, strict=True)
+    return (
+        *joined([f"{theirs}.{name}" for name in maps], f"{ours}.attention.qkv"),
+        *(rule for name, own in pairs for rule in both(f"{theirs}.{name}", f"{ours}.{own}")),
+    )
 
 
-def dropped(theirs: str) -> Rule:
+def dropped(theirs: str, beside: str = "") -> Rule:
     """Stored, but no weight: a mask or a row of numbers that anyone can work out."""
-    return Rule((theirs,), "", "dropped")
+    return Rule((theirs,), "", "dropped", beside)
 
 
 @dataclass(frozen=True)
 class Names:
     """How one family publishes its tensors."""
 
-    prefix: str  # stands before the body's tensors when a head is saved with it
-    spellings: tuple[tuple[str, str], ...]  # older or longer ways to write a name: pattern, replacement
-    body: tuple[Rule, ...]
+    prefix: str = ""  # stands before the body's tensors when a head is saved with it
+    body: tuple[Rule, ...] = ()
     heads: Mapping[str, tuple[Rule, ...]] = field(default_factory=dict)
     tied: tuple[tuple[str, str], ...] = ()  # (theirs, ours): may be stored a second time, and must then be equal
+    spellings: tuple[tuple[str, str], ...] = ()  # older ways to write a name: pattern, replacement
 
     def rules(self, heads: Iterable[str]) -> tuple[Rule, ...]:
         return (*self.body, *(rule for head in heads for rule in self.heads[head]))
 
     def spelled(self, name: str) -> str:
         """A published name in its one canonical spelling."""
+        name = name.removeprefix(self.prefix)
         for pattern, replacement in self.spellings:
             name = re.sub(pattern, replacement, name)
         return name

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gzip
 import math
+import re
 from array import array
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, cast
@@ -18,8 +19,8 @@ from tokenizers import Tokenizer as Library
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel
-from weft.data.counts import Floats, NgramTable
-from weft.errors import UserError, shown
+from weft.data.counts import NgramTable
+from weft.errors import UserError, refuse, shown
 from weft.files import whole_file
 from weft.models.ngram import HIGHEST, MOST, Ngram, NgramConfig
 from weft.ngrams import FLOOR
@@ -32,6 +33,7 @@ TEN = math.log(10.0)
 WIDEST = 1 << 26  # words
 LONGEST = 1 << 20  # characters of a line
 EVERY = 1 << 16  # lines between two reports of progress
+KEYS, LOGPROBS, BACKOFFS = "keys_{}", "chances_{}", "backs_{}"  # names of tensors, by order
 Progress = Callable[[int], None]
 
 
@@ -41,9 +43,9 @@ def from_tables(stored: list[NgramTable], config: NgramConfig) -> tuple[NgramCon
     network = Ngram(config, {"words": config.vocabulary})
     buffers = dict(network.named_buffers())
     for order, each in enumerate(stored, 1):
-        for name, values in (("keys", each.keys), ("chances", each.logprobs), ("backs", each.backoffs)):
-            if f"{name}_{order}" in buffers:
-                buffers[f"{name}_{order}"].copy_(torch.from_numpy(values))
+        for name, values in ((KEYS, each.keys), (LOGPROBS, each.logprobs), (BACKOFFS, each.backoffs)):
+            if name.format(order) in buffers:
+                buffers[name.format(order)].copy_(torch.from_numpy(values))
     return config, network.eval()
 
 
@@ -56,8 +58,8 @@ class _Section:
 
     promised: int
     ids: array[int] = field(default_factory=lambda: array("q"))  # n of them for each
-    chances: array[float] = field(default_factory=lambda: array("d"))
-    backs: array[float] = field(default_factory=lambda: array("d"))
+    logprobs: array[float] = field(default_factory=lambda: array("d"))
+    backoffs: array[float] = field(default_factory=lambda: array("d"))
     lines: array[int] = field(default_factory=lambda: array("q"))
 
 
@@ -67,7 +69,7 @@ class _ArpaReader:
     def __init__(self) -> None:
         self.sections: list[_Section] = []
         self.words: dict[str, int] = {}
-        self.order = -1  # -1: before \data\, 0: in it, then the order of the section; the last is followed by the end
+        self.order = -1  # -1: before \\data\\, 0: in it, then the order of the section; the last is followed by the end
         self.done = False
 
     def take(self, number: int, text: str) -> None:
@@ -78,61 +80,55 @@ class _ArpaReader:
             return
         if text.startswith("\\") and (text.endswith(":") or text in ("\\data\\", "\\end\\")):
             self._turn(text)
-        elif self.order == 0:
-            self._promise(text)
-        else:
+        elif self.order > 0:
             self._entry(number, text)
+        else:
+            match = re.fullmatch(r"ngram\s*([0-9]+)\s*=\s*([0-9]+)\s*", text)
+            if match is None:
+                raise UserError(f"{shown(text)!r} is not a count such as ngram 1=5000")
+            order, count, expected = match[1][:4], match[2][:13], len(self.sections) + 1
+            refuse(
+                (len(order) > 3 or int(order) != expected, f"the count of {expected}-grams should stand here"),
+                (int(order) > HIGHEST, f"n-grams of order {order}: {HIGHEST} is the highest"),
+                (
+                    len(count) > 12 or int(count) > (WIDEST if expected == 1 else MOST),
+                    f"more {order}-grams than any model has",
+                ),
+            )
+            self.sections.append(_Section(int(count)))
 
     def _turn(self, text: str) -> None:
         """A line that begins a part."""
-        wanted = "\\data\\" if self.order < 0 else f"\\{self.order + 1}-grams:"
-        if self.order > 0 or (self.order == 0 and not self.sections):
-            if not self.sections:
-                raise UserError("no counts stand after \\data\\")
+        if self.order == 0 and not self.sections:
+            raise UserError("no counts stand after \\data\\")
+        if self.order > 0:
             section = self.sections[self.order - 1]
-            if len(section.chances) != section.promised:
+            if len(section.logprobs) != section.promised:
                 raise UserError(
-                    f"{section.promised} {self.order}-grams were promised, {len(section.chances)} are there"
+                    f"{section.promised} {self.order}-grams were promised, {len(section.logprobs)} are there"
                 )
+        wanted = "\\data\\" if self.order < 0 else f"\\{self.order + 1}-grams:"
         if self.order > 0 and self.order == len(self.sections):
             wanted = "\\end\\"
         if text != wanted:
             raise UserError(f"{shown(text)!r} stands where {wanted} should")
         self.order, self.done = self.order + 1, wanted == "\\end\\"
 
-    def _promise(self, text: str) -> None:
-        name, _, count = text.removeprefix("ngram").strip().partition("=")
-        order, count = name.strip(), count.strip()
-        if not text.startswith("ngram") or not (
-            order.isascii() and order.isdigit() and count.isascii() and count.isdigit()
-        ):
-            raise UserError(f"{shown(text)!r} is not a count such as ngram 1=5000")
-        if len(order) > 3 or int(order) != len(self.sections) + 1:
-            raise UserError(f"the count of {len(self.sections) + 1}-grams should stand here")
-        if int(order) > HIGHEST:
-            raise UserError(f"n-grams of order {order}: {HIGHEST} is the highest")
-        if len(count) > 12 or int(count) > (WIDEST if order == "1" else MOST):
-            raise UserError(f"more {order}-grams than any model has")
-        self.sections.append(_Section(int(count)))
-
     def _entry(self, number: int, text: str) -> None:
         order, section = self.order, self.sections[self.order - 1]
-        parts = text.replace("\t", " ").split(" ")
-        if "" in parts:
-            parts = [part for part in parts if part]
+        parts = [part for part in text.replace("\t", " ").split(" ") if part]
         if len(parts) - order not in ((1, 2) if order < len(self.sections) else (1,)):
-            raise UserError(
-                f"{len(parts)} fields; a {order}-gram has a log chance, {order} words and a back-off weight"
-            )
-        if len(section.chances) >= section.promised:
+            has = f"a log probability, {order} words and a back-off weight"
+            raise UserError(f"{len(parts)} fields; a {order}-gram has {has}")
+        if len(section.logprobs) >= section.promised:
             raise UserError(f"more than the {section.promised} {order}-grams that were promised")
         try:
-            chance = float(parts[0])
-            back = float(parts[order + 1]) if len(parts) == order + 2 else 0.0
+            logprob = float(parts[0])
+            backoff = float(parts[order + 1]) if len(parts) == order + 2 else 0.0
         except ValueError:
             raise UserError(f"{shown(parts[0])!r} or {shown(parts[-1])!r} is not a number") from None
-        if not chance <= 0.0 or not back < 1000.0:  # also what is not a number at all
-            raise UserError(f"a log chance is no more than 0, and a back-off weight is small: {chance}, {back}")
+        if not logprob <= 0.0 or not backoff < 1000.0:  # also what is not a number at all
+            raise UserError(f"a log probability is at most 0, a back-off weight small: not {logprob} and {backoff}")
         if order == 1:
             if parts[1] in self.words:
                 raise UserError(f"the word {shown(parts[1])!r} stands there twice")
@@ -141,8 +137,8 @@ class _ArpaReader:
             section.ids.extend([self.words[word] for word in parts[1 : order + 1]])
         except KeyError as error:
             raise UserError(f"the word {shown(str(error.args[0]))!r} is not among the 1-grams") from None
-        section.chances.append(chance)
-        section.backs.append(back)
+        section.logprobs.append(logprob)
+        section.backoffs.append(backoff)
         section.lines.append(number)
 
 
@@ -170,12 +166,17 @@ def read_arpa(
     check_tokens(words, name)
     unknown = next((word for word in ("<unk>", "<UNK>") if word in words), "<unk>")
     if unknown not in words:
-        log(f"weft: note: {name} has no <unk>; words that it does not know have next to no chance")
+        log(f"weft: note: {name} has no <unk>; unknown words have a probability of nearly 0")
         words[unknown] = len(words)
     roles = Roles(unknown=unknown, start="<s>" if "<s>" in words else None, end="</s>" if "</s>" in words else None)
-    tokenizer = _tokenizer(words, roles)
+    library = Library(models.WordLevel(words, unk_token=unknown))
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    library.decoder = spaced()
+    named = [role for role in (unknown, roles.start, roles.end) if role is not None]
+    library.add_tokens([AddedToken(role, special=True, normalized=False) for role in named])
+    tokenizer = Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
     start = words.get("<s>")
-    tables = _tables(reader.sections, len(words), start, list(words), name)
+    tables = _tables(reader.sections, start, list(words), name)
     config = NgramConfig(
         vocabulary=len(words),
         order=len(tables),
@@ -188,36 +189,25 @@ def read_arpa(
     return LoadedModel(FAMILIES["ngram"], config, network, {"words": config.vocabulary}, tokenizer, card)
 
 
-def _tokenizer(words: dict[str, int], roles: Roles) -> Tokenizer:
-    assert roles.unknown is not None
-    library = Library(models.WordLevel(words, unk_token=roles.unknown))
-    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    library.decoder = spaced()
-    named = [name for name in (roles.unknown, roles.start, roles.end) if name is not None]
-    library.add_tokens([AddedToken(name, special=True, normalized=False) for name in named])
-    return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
-
-
-def _tables(
-    sections: list[_Section], vocabulary: int, start: int | None, words: list[str], name: str
-) -> list[NgramTable]:
+def _tables(sections: list[_Section], start: int | None, words: list[str], name: str) -> list[NgramTable]:
     """The sections sorted as n-grams are stored: by context, then by word."""
-    tables: list[NgramTable] = []
+    tables, vocabulary = list[NgramTable](), len(words)
     for order, section in enumerate(sections, 1):
-        chances, backs = (_natural(np.frombuffer(part, dtype=np.float64)) for part in (section.chances, section.backs))
+        stored = (np.frombuffer(part, dtype=np.float64) for part in (section.logprobs, section.backoffs))
+        logprobs, backoffs = (np.maximum(part * TEN, FLOOR) for part in stored)
         if order == 1:
-            missing = vocabulary - len(chances)
-            chances, backs = np.append(chances, [FLOOR] * missing), np.append(backs, [0.0] * missing)
+            missing = vocabulary - len(logprobs)
+            logprobs, backoffs = np.append(logprobs, [FLOOR] * missing), np.append(backoffs, [0.0] * missing)
             if start is not None:  # some write 0 for what never comes
-                chances[start] = FLOOR
-            tables.append(NgramTable(np.arange(vocabulary), chances, backs))
+                logprobs[start] = FLOOR
+            tables.append(NgramTable(np.arange(vocabulary), logprobs, backoffs))
             continue
         ids = np.frombuffer(section.ids, dtype=np.int64).reshape(-1, order)
         lines = np.frombuffer(section.lines, dtype=np.int64)
 
-        def refuse(row: int, why: str, ids: Any = ids, lines: Any = lines) -> None:
+        def fault(row: int, why: str, ids: Any = ids, lines: Any = lines) -> UserError:
             ngram = " ".join(words[number] for number in ids[row])
-            raise UserError(f"{name} line {lines[row]}: {shown(ngram)!r} {why}")
+            return UserError(f"{name} line {lines[row]}: {shown(ngram)!r} {why}")
 
         places = ids[:, 0]
         for below in range(2, order):
@@ -227,18 +217,14 @@ def _tables(
             inside = places < len(keys)
             lost[inside] = keys[places[inside]] != wanted[inside]
             if lost.any():
-                refuse(int(lost.argmax()), f"goes on from words that are not among the {below}-grams")
+                raise fault(int(lost.argmax()), f"goes on from words that are not among the {below}-grams")
         keys = places * vocabulary + ids[:, -1]
         by = np.argsort(keys, kind="stable")
         twice = np.flatnonzero(np.diff(keys[by]) == 0)
         if len(twice):
-            refuse(int(by[twice[0] + 1]), "stands there twice")
-        tables.append(NgramTable(keys[by], chances[by], backs[by]))
+            raise fault(int(by[twice[0] + 1]), "stands there twice")
+        tables.append(NgramTable(keys[by], logprobs[by], backoffs[by]))
     return tables
-
-
-def _natural(values: Floats) -> Floats:
-    return np.maximum(values * TEN, FLOOR)
 
 
 # ---------------------------------------------------------------------------------------------- writing
@@ -250,9 +236,7 @@ def write_arpa(opened: LoadedModel, path: Path, progress: Progress = lambda more
     if opened.family.name != "ngram":
         raise UserError(f"an ARPA file holds n-grams, and this is a {opened.family.name} model")
     if config.direct:
-        raise UserError(
-            f"an ARPA file holds chances that back off, and {config.smoothing} does not; try kneser-ney or witten-bell"
-        )
+        raise UserError(f"{config.smoothing} has no back-off weights for an ARPA file; try kneser-ney or witten-bell")
     if tokenizer is None:
         raise UserError("this model folder has no tokenizer, so its words have no names")
     with whole_file(path) as file:
@@ -264,52 +248,8 @@ def write_arpa(opened: LoadedModel, path: Path, progress: Progress = lambda more
 
 
 def _write(file: IO[bytes], network: Any, config: NgramConfig, tokenizer: Tokenizer, progress: Progress) -> None:
-    first, names = _names(tokenizer, config.vocabulary)
-    start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
-    start = end if start is None else start
-    extra = ["<unk>"] if tokenizer.id_of("unknown") is None else []
-    extra += ["<s>"] if start == end else []
-    listed = [number for number in range(config.vocabulary) if number not in config.silent or number == start]
-    counts = [len(listed) + len(extra), *config.entries[1:]]
-    head = ["\\data\\", *(f"ngram {order}={count}" for order, count in enumerate(counts, 1)), "", ""]
-    file.write("\n".join(head).encode())
-    before: list[str] = first
-    for order in range(1, config.order + 1):
-        file.write(f"\\{order}-grams:\n".encode())
-        chances = (network.get_buffer(f"chances_{order}").double().cpu().numpy() / TEN).tolist()
-        backs: list[float] | None = None
-        if order < config.order:
-            backs = (network.get_buffer(f"backs_{order}").double().cpu().numpy() / TEN).tolist()
-        if order == 1:
-            texts = names
-            for name in extra:
-                back = backs[start] if backs is not None and name == "<s>" and start is not None else 0.0
-                file.write(_line(-99.0, name, None if backs is None else back).encode())
-        else:
-            keys = network.get_buffer(f"keys_{order}").cpu().numpy()
-            pairs = zip((keys // config.vocabulary).tolist(), (keys % config.vocabulary).tolist(), strict=True)
-            texts = [f"{before[context]} {names[word]}" for context, word in pairs]
-            before = texts
-        for some in _cut(listed if order == 1 else range(len(texts))):
-            lines = [_line(chances[row], texts[row], None if backs is None else backs[row]) for row in some]
-            file.write("".join(lines).encode())
-            progress(len(some))
-        file.write(b"\n")
-    file.write(b"\\end\\\n")
-
-
-def _cut(rows: Sequence[int]) -> Iterator[Sequence[int]]:
-    for begin in range(0, len(rows), EVERY):
-        yield rows[begin : begin + EVERY]
-
-
-def _line(chance: float, text: str, back: float | None) -> str:
-    return f"{chance:.8g}\t{text}\n" if back is None else f"{chance:.8g}\t{text}\t{back:.8g}\n"
-
-
-def _names(tokenizer: Tokenizer, vocabulary: int) -> tuple[list[str], list[str]]:
-    """What each token is called where it begins an n-gram, and elsewhere: special tokens by the names of the format."""
-    names = [tokenizer.token(number) or f"<unused-{number}>" for number in range(vocabulary)]
+    """The n-grams in the words of the format; a token may be called otherwise where it begins an n-gram."""
+    names = [tokenizer.token(number) or f"<unused-{number}>" for number in range(config.vocabulary)]
     wrong = next((name for name in names if any(c in " \t\n\r\v\f\0" for c in name)), None)
     if wrong is not None:
         raise UserError(f"the token {wrong!r} has a space in it, which an ARPA file cannot hold; words can be written")
@@ -317,8 +257,39 @@ def _names(tokenizer: Tokenizer, vocabulary: int) -> tuple[list[str], list[str]]
     for number, name in ((start, "<s>"), (unknown, "<unk>"), (end, "</s>")):
         if number is not None:
             names[number] = name
-    first = list(names)
-    begin = end if start is None else start
-    if begin is not None:
-        first[begin] = "<s>"
-    return first, names
+    before, start = list(names), end if start is None else start
+    if start is not None:
+        before[start] = "<s>"
+    extra = [*(["<unk>"] if unknown is None else []), *(["<s>"] if start == end else [])]
+    listed = [number for number in range(config.vocabulary) if number not in config.silent or number == start]
+    counts = [len(listed) + len(extra), *config.entries[1:]]
+    head = ["\\data\\", *(f"ngram {order}={count}" for order, count in enumerate(counts, 1)), "", ""]
+    file.write("\n".join(head).encode())
+    for order in range(1, config.order + 1):
+        file.write(f"\\{order}-grams:\n".encode())
+        logprobs = (network.get_buffer(LOGPROBS.format(order)).double().cpu().numpy() / TEN).tolist()
+        backoffs: list[float] | None = None
+        if order < config.order:
+            backoffs = (network.get_buffer(BACKOFFS.format(order)).double().cpu().numpy() / TEN).tolist()
+        rows: Sequence[int] = listed
+        if order == 1:
+            texts = names
+            for name in extra:
+                weight = backoffs[start] if backoffs is not None and name == "<s>" and start is not None else 0.0
+                file.write(_line(-99.0, name, None if backoffs is None else weight).encode())
+        else:
+            keys = network.get_buffer(KEYS.format(order)).cpu().numpy()
+            pairs = zip((keys // config.vocabulary).tolist(), (keys % config.vocabulary).tolist(), strict=True)
+            texts = [f"{before[context]} {names[word]}" for context, word in pairs]
+            before, rows = texts, range(len(texts))
+        for begin in range(0, len(rows), EVERY):
+            some = rows[begin : begin + EVERY]
+            lines = (_line(logprobs[row], texts[row], None if backoffs is None else backoffs[row]) for row in some)
+            file.write("".join(lines).encode())
+            progress(len(some))
+        file.write(b"\n")
+    file.write(b"\\end\\\n")
+
+
+def _line(logprob: float, text: str, backoff: float | None) -> str:
+    return f"{logprob:.8g}\t{text}\n" if backoff is None else f"{logprob:.8g}\t{text}\t{backoff:.8g}\n"

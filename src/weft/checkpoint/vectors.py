@@ -19,12 +19,7 @@ from weft.models.vectors import VectorsConfig
 from weft.text.row_problems import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import UNKNOWN, word_tokenizer
-from weft.text.vector_files import is_file_of_vectors, read_file
-
-
-def is_vectors(path: Path) -> bool:
-    """Whether a path is a file of word vectors, as its beginning tells; a model folder is none."""
-    return is_file_of_vectors(path)
+from weft.text.vector_files import read_file
 
 
 def open_vectors(
@@ -63,6 +58,5 @@ def opened_table(
     """A model of this table of words, with fresh heads."""
     family = FAMILIES["vectors"]
     network = outline(family, config, heads)
-    fresh = {name for name in network.state_dict() if name.startswith("heads.")}
-    fill(network, {"tokens.weight": table}, fresh, config.weight_scale, seed)
+    fill(network, {"tokens.weight": table}, ("heads.",), seed)
     return LoadedModel(family, config, network.eval(), dict(heads), tokenizer, card)

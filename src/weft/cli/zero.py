@@ -264,7 +264,7 @@ def _suggestions(
         try:
             model = load_model(name, **runtime)
             family = model.opened.family
-            if not family.speaks or family.reads or "words" not in model.opened.heads:
+            if not family.generates or family.reads or "words" not in model.opened.heads:
                 mute.append(name)
             else:
                 families[name] = family.name

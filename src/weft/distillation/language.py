@@ -269,7 +269,7 @@ STEPS = 1000  # that a student takes at least by default, but no more than 30 ep
 
 def check_writes(family: Family) -> None:
     """Refuse a student that predicts no next tokens."""
-    if not family.speaks or family.reads:
+    if not family.generates or family.reads:
         raise UserError(f"{family.name} does not continue a text: a student such as gpt2:2x128 or lstm:1x256 does")
 
 
@@ -365,7 +365,7 @@ def pretrain_student(run: Run, recipe: DistillRecipe, control: Control) -> Model
     device = device_for(recipe.device, recipe.training.threads)  # a missing one is named before anything is read
     teacher = _teacher(recipe)
     # Masks differ in every epoch, so there is nothing of the teacher's to keep: it reads every batch anew.
-    name = "next" if teacher.family.speaks else "mlm"
+    name = "next" if teacher.family.generates else "mlm"
     reading = _reading(recipe)
 
     def texts() -> Iterable[str]:
@@ -376,8 +376,8 @@ def pretrain_student(run: Run, recipe: DistillRecipe, control: Control) -> Model
     teachers = [Teacher.of(teacher, folder)]
     context = Distillation(run, recipe, teachers, device, control)
     student = begun_student(context, wanted.heads, "words", texts).opened
-    if student.family.speaks != teacher.family.speaks:
-        does = "predicts the next word" if teacher.family.speaks else "fills gaps"
+    if student.family.generates != teacher.family.generates:
+        does = "predicts the next word" if teacher.family.generates else "fills gaps"
         raise UserError(f"the teacher {does}, and {student.family.name} does not: choose another student")
     settings = recipe.distill
     if not settings.match and name == "mlm":

@@ -114,7 +114,7 @@ def rebuilt(opened: LoadedModel, config: Any, tensors: Mapping[str, Tensor], **c
     unfit = [name for name, tensor in expected.items() if name not in tensors or tensors[name].shape != tensor.shape]
     if unfit or len(expected) != len(tensors):
         raise UserError(f"the parts that would stay of {opened.family.name} do not fit together ({sorted(unfit)[:1]})")
-    fill(network, {name: tensors[name].detach().clone() for name in expected}, (), 0.0, 0)
+    fill(network, {name: tensors[name].detach() for name in expected})
     network.to(opened.device)
     return replace(opened, config=config, network=network.eval(), **changes)
 

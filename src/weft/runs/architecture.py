@@ -16,7 +16,7 @@ from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, Family, check_config, family_named, find_size
 from weft.checkpoint.folder import TARGET, LoadedModel, open_folder
 from weft.checkpoint.locate import find_folder
-from weft.checkpoint.vectors import is_vectors, open_vectors
+from weft.checkpoint.vectors import open_vectors
 from weft.config import changed
 from weft.data.masking import sentinel
 from weft.errors import UserError, listed, shown
@@ -29,6 +29,7 @@ from weft.tasks.registry import SUPERVISED, task_class
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import MAX_VOCABULARY, learn, learn_like
+from weft.text.vector_files import is_file_of_vectors
 from weft.training.run import Run
 from weft.training.signals import Control
 
@@ -52,7 +53,7 @@ def chosen_family(model: Mapping[str, Any], tokenizer: TokenizerSection, sizes: 
         if tokenizer != TokenizerSection():
             raise UserError("--base brings its own tokenizer: none can be chosen with it")
         if Path(chosen["base"]).is_file():
-            if not is_vectors(Path(chosen["base"])):
+            if not is_file_of_vectors(Path(chosen["base"])):
                 raise UserError(f"{chosen['base']}: is neither a model folder nor a text file of word vectors")
             return FAMILIES["vectors"]
         path = find_folder(chosen["base"]) / "config.json"
@@ -194,7 +195,7 @@ def vocabularies_for(
     """One vocabulary for all texts, or one for what is read and another for what is written."""
 
     def learned(texts: Iterator[str], inside: str = "") -> Tokenizer:
-        alone, like = family.speaks and not family.reads, None if start is None else start.tokenizer
+        alone, like = family.generates and not family.reads, None if start is None else start.tokenizer
         return vocabulary_for(run.folder / inside, recipe.tokenizer, family, alone, texts, control, like)
 
     ahead = recipe.task.prefix or ""
@@ -225,7 +226,7 @@ def fits_vectors(family: Family) -> bool:
 def find_vectors(name: str) -> Path:
     """A folder or a file of word vectors, as its first lines or its config tell."""
     path = Path(name).expanduser()
-    if not path.is_dir() and not is_vectors(path):
+    if not path.is_dir() and not is_file_of_vectors(path):
         what = "is not a file of word vectors" if path.exists() else "there is no such folder or file of word vectors"
         raise UserError(f"{path}: {what}")
     return path
@@ -296,7 +297,7 @@ def check_model(recipe: TaskRecipe) -> None:
         raise UserError(f"{family.name} has no head for {work.name}{able}")
     if recipe.tokenizer.apart and not family.config.has("source_vocabulary"):
         raise UserError(f"{family.name} has one vocabulary for what it reads and what it writes")
-    if work.words and not family.speaks:
+    if work.words and not family.generates:
         raise UserError(f"next words are learned by models that speak, not by {family.name}")
 
 

@@ -172,7 +172,7 @@ def asked_of(
 
 def generator_of(opened: LoadedModel) -> TextGenerator:
     """What writes with this model, where it can."""
-    if not opened.family.speaks or "words" not in opened.heads:
+    if not opened.family.generates or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not generate text: it has no language model head")
     if opened.tokenizer is None:
         raise UserError("this model folder has no tokenizer, so it reads and writes no text")

@@ -119,7 +119,7 @@ class Embedder:
         self.opened, card, context = opened, opened.card, opened.config.context
         self.network, self.tokenizer, self.device = opened.network, opened.tokenizer, opened.device
         self.pooling = one_of(pooling or card.pooling or "mean", POOLINGS, "pooling")
-        if self.pooling == "first" and opened.family.speaks:
+        if self.pooling == "first" and opened.family.generates:
             raise UserError(f"the first token of a {opened.family.name} has seen nothing of the text; use mean pooling")
         self.normalize = bool(card.normalize) if normalize is None else normalize
         self.layers = Layers.of(str(layers), opened.config.layers)

@@ -71,7 +71,7 @@ def fill(opened: LoadedModel, texts: Sequence[str], *, top: int = 5) -> list[Wor
 
 def filler(opened: LoadedModel) -> tuple[Tokenizer, int]:
     """The tokenizer of a model that says words behind masks, and its mask; an error for any other model."""
-    if opened.family.speaks or "words" not in opened.heads:
+    if opened.family.generates or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model fills no gaps: it has no head for masked words")
     if opened.tokenizer is None:
         raise UserError("this model folder has no tokenizer, so it reads and writes no text")

@@ -99,7 +99,7 @@ def framing_for(opened: LoadedModel, window: Window | None = None) -> Framing:
     """How this model reads texts; its card says in which windows."""
     window = window or opened.card.window or window_for(opened, None, None, "windows", 0.25)
     length = min(window.length, opened.config.context)
-    speaks = opened.family.speaks
+    speaks = opened.family.generates
     return framing_of(tokenizer_of(opened), speaks, length, window.stride, not speaks, window.long == "cut")
 
 

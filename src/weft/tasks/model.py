@@ -230,9 +230,7 @@ class Model:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a model folder, which transformers opens too; the folder must be new or empty."""
         if self.opened.exported:
-            raise UserError(
-                f"a model for {self.card.backend} has no weights of our own to save or train: copy its folder"
-            )
+            raise UserError(f"a model for {self.card.backend} has no PyTorch weights to save or train: copy its folder")
         save_folder(Path(folder), replace(self.opened, card=replace(self.card, weft=VERSION)))
 
     def to(self, device: str | torch.device) -> Model:
@@ -297,7 +295,7 @@ def _opened(folder: Path, backend: str | None, trust: bool) -> LoadedModel:
     if backend is not None:
         one_of(backend, ("torch", *ENGINES), "backend")
         if backend != (card or "torch"):
-            has = "no weights of our own" if backend == "torch" else f"nothing for {backend}"
+            has = "no PyTorch weights" if backend == "torch" else f"nothing for {backend}"
             raise UserError(f"{folder}: has {has}: it is a model for {card or 'torch'} (see weft export)")
     return open_folder(folder, trust=trust) if card is None else open_exported(folder, trust)
 

@@ -66,7 +66,7 @@ def tokenizer_of(opened: LoadedModel) -> Tokenizer:
             f"this {opened.family.name} model reads one text and writes another; "
             "a model that writes on, such as gpt2, is needed"
         )
-    if not opened.family.speaks or "words" not in opened.heads:
+    if not opened.family.generates or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not generate text: it has no language model head")
     if opened.tokenizer is None:
         raise UserError("this model folder has no tokenizer, so it reads and writes no text")
