@@ -16,10 +16,10 @@ import weft
 from tests.parity.test_heads import SIZES, TEXTS, peer_of
 from tests.table import CASES, PEERED
 from tests.training.small import batch_of
-from weft.checkpoint.configs import read_config, write_config
 from weft.checkpoint.families import FAMILIES, measure, usual_heads
 from weft.checkpoint.families import SIZES as PUBLISHED
 from weft.checkpoint.folder import open_folder
+from weft.checkpoint.formats import read_config, write_config
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.nn.rows import Ragged

@@ -18,9 +18,8 @@ import weft
 from tests.training.small import stories
 from tests.training.test_accumulation import joined
 from weft.checkpoint.folder import LoadedModel
-from weft.data.batching import Feed
 from weft.data.masking import Masking, shift
-from weft.data.rows import Drawn, Frame, Framed, PackedRows
+from weft.data.rows import Drawn, Feed, Frame, Framed, PackedRows
 from weft.data.shards import TextFiles, tokenized
 from weft.distillation.recipe import DistillSection
 from weft.distillation.student import along, common_tokens, layer_pairs, matched, relation_heads

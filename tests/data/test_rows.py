@@ -7,9 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.data.batching import Feed, cut_to_budget, every_example, in_two_phases
 from weft.data.masking import shift
-from weft.data.rows import DocumentRows, Frame, Framed, PackedRows, PairFrame, SentencePairs
+from weft.data.rows import (
+    DocumentRows,
+    Feed,
+    Frame,
+    Framed,
+    PackedRows,
+    PairFrame,
+    SentencePairs,
+    cut_to_budget,
+    every_example,
+    in_two_phases,
+)
 from weft.data.shards import Corpus
 from weft.errors import UserError
 

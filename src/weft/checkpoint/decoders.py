@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.checkpoint.configs import ACTIVATIONS, ConfigTable, Together
-from weft.checkpoint.names import Names, Rule, both, dropped, joined, layer, same
+from weft.checkpoint.formats import ACTIVATIONS, ConfigTable, Names, Rule, Together, both, dropped, joined, layer, same
 from weft.errors import UserError, shown
 from weft.models.gpt import GptConfig
 from weft.models.t5 import T5Config

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from weft.checkpoint.configs import ACTIVATIONS, ConfigTable
-from weft.checkpoint.names import Names, Rule, both, dropped, layer, same
+from weft.checkpoint.formats import ACTIVATIONS, ConfigTable, Names, Rule, both, dropped, layer, same
 from weft.models.encoders import AlbertConfig, BertConfig, DistilBertConfig, RobertaConfig
 
 UNUSED = "unused by the published code"

@@ -13,9 +13,8 @@ from torch.overrides import TorchFunctionMode
 
 from weft import plugins
 from weft.checkpoint import decoders, encoders
-from weft.checkpoint.configs import ConfigTable, is_published
+from weft.checkpoint.formats import ConfigTable, Names, is_published
 from weft.checkpoint.locate import check_name
-from weft.checkpoint.names import Names
 from weft.errors import UserError, listed, one_of
 from weft.models.base import ModelConfig, Network
 from weft.models.cnn import Cnn, CnnConfig
@@ -259,7 +258,7 @@ FAMILIES = {
             paper="Kim, 2014",
             config=CnnConfig,
             network=Cnn,
-            vocabulary={"size": 20_000, "lowercase": True, "minimum_count": 1},  # rare words say much of few texts
+            vocabulary={"size": 20_000, "lowercase": True, "min_count": 1},  # rare words say much of few texts
             **UNTRAINED,
         ),
     )

@@ -21,9 +21,8 @@ from weft.checkpoint.card import (
     sentence_settings,
     write_sentence_settings,
 )
-from weft.checkpoint.configs import CODE, DECODING, check_heads_config, read_config, write_config
 from weft.checkpoint.families import FAMILIES, Family, check_config, check_heads, family_named, outline
-from weft.checkpoint.names import Names, same, to_ours, to_theirs
+from weft.checkpoint.formats import CODE, DECODING, Names, read_config, to_ours, to_theirs, write_config
 from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
 from weft.config import build, values_of
 from weft.errors import UserError, did_you_mean, listed, shown
@@ -119,7 +118,7 @@ def open_folder(
             published = family.as_stored(published, stored, where)
         config = read_config(family.table, family.config, family.standard, published, where)
         heads = _heads(family, published, stored, config.vocabulary, where)
-        check_heads_config(family.table, heads, published, where)
+        family.table.check_heads(heads, published, where)
     if new_heads:
         gone = {head for head in heads if head in new_heads or head not in keep}
         stored = _without(family, stored, gone, own, config.tied in (True, "all", "decoder"))
@@ -255,7 +254,7 @@ def _heads(
     outputs = {}
     for head in family.network.HEADS:
         if head in heads:  # the outputs of its last map
-            weight = stored.get(next(name for name in reversed(names[head]) if name.endswith(".weight")))
+            weight = stored.get(next((name for name in reversed(names[head]) if name.endswith(".weight")), ""))
             outputs[head] = weight.shape[0] if weight is not None and weight.dim() == 2 else 2
     return outputs | ({"words": vocabulary} if "words" in outputs else {})
 
@@ -300,16 +299,10 @@ def fill(
     names: Names | None = None,
     heads: Iterable[str] = (),
 ) -> None:
-    """Put stored tensors into a network that has none yet; those whose names begin with one of `fresh` get new weights.
-
-    `names` and `heads`: how they are published; None: under the network's own names.
-    """
+    """Put stored tensors into a network that has none yet; those whose names begin with `fresh` get new weights."""
     state = network.state_dict()
     new = {name for name in state if name.startswith(fresh)}
-    shapes = {name: tensor.shape for name, tensor in state.items()}
-    if names is None:
-        names, heads = Names(body=tuple(same(name, name) for name in state)), ()
-    tensors = to_ours(names, heads, stored, shapes, new)
+    tensors = to_ours(names, heads, stored, state, new)
     broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
     if broken:
         raise UserError(f"weights that are not numbers (NaN or infinite): {listed(broken)}")

@@ -31,7 +31,7 @@ def learn_tokenizer(
     ] = None,
     size: Annotated[int, Option(help="Tokens, special ones included.")] = 8000,
     lowercase: Annotated[bool | None, Option(help="Lowercase the text. Default: as published for the kind.")] = None,
-    minimum_count: Annotated[int | None, Option(help="Lowest count of a piece. Default: 2, for characters 1.")] = None,
+    min_count: Annotated[int | None, Option(help="Lowest count of a piece. Default: 2, for characters 1.")] = None,
 ) -> None:
     """Learn a vocabulary. The same text gives the same vocabulary, byte for byte.
 
@@ -62,9 +62,7 @@ def learn_tokenizer(
 
     # The folder is tried first, so that a name that cannot be written does not cost the learning.
     with whole_folder(out) as inside, progress("reading", "documents") as tick:
-        tokenizer = learn_from(
-            texts(), kind or "wordpiece", size, lowercase=lowercase, minimum_count=minimum_count, **special
-        )
+        tokenizer = learn_from(texts(), kind or "wordpiece", size, lowercase=lowercase, min_count=min_count, **special)
         tokenizer.save(inside)
     for line in skipped.lines():
         print(f"weft: note: {line}", file=sys.stderr)

@@ -522,7 +522,7 @@ def _given_vectors(model: Any, given: list[str]) -> Iterator[list[float]]:
 
 def _table_vectors(model: Any, data: list[str], table: Given) -> Iterator[list[float]]:
     """The vectors of a table; its columns are called as in the training data, as --column says, or as usual."""
-    from weft.data.tables import examples_of
+    from weft.data.dataset import examples_of
     from weft.progress import log_notes, to_stderr
     from weft.tasks.base import Example
     from weft.tasks.complete import check_length, vector_in

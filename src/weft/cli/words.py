@@ -337,7 +337,7 @@ def _reranker(folder: str, positive: str | None, runtime: Given) -> Rerank:
 
 def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, candidates: int, jsonl: bool) -> None:
     """How high the right texts come, before and after re-ranking."""
-    from weft.metrics.vectors import RankingMetrics
+    from weft.metrics.numeric import RankingMetrics
     from weft.tasks.rank import places
 
     before, after = RankingMetrics(at=10), RankingMetrics(at=10)

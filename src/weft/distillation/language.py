@@ -20,10 +20,9 @@ from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.comparison.cost import evenly
 from weft.config import build, values_of
-from weft.data.batching import Feed
 from weft.data.chance import key_of
 from weft.data.masking import shift
-from weft.data.rows import ExampleSource, Framed, PackedRows
+from weft.data.rows import ExampleSource, Feed, Framed, PackedRows
 from weft.data.shards import Corpus, TextFiles, tokenized
 from weft.distillation.recipe import DistillDataSection, DistillRecipe
 from weft.distillation.student import along, begun_student, find_student, matched

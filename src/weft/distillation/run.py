@@ -16,12 +16,13 @@ import torch
 from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
 from weft.config import write_toml
-from weft.data.batching import Feed
 from weft.data.chance import key_of, shuffled
 from weft.data.columns import file_of
+from weft.data.dataset import FEW, Dataset, read_table, split, split_whole
 from weft.data.examples import batch_of
+from weft.data.rows import Feed
 from weft.data.shards import TextFiles
-from weft.data.tables import FEW, Dataset, Table, read_table, split, split_whole
+from weft.data.tables import Table
 from weft.distillation import report as reporting
 from weft.distillation.augment import augmented
 from weft.distillation.language import distill_language, held_texts, pretrain_student

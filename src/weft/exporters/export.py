@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from weft.backends.ctranslate2 import PATIENCE
 from weft.checkpoint.card import record_hashes
-from weft.checkpoint.configs import is_published
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel, write_files
+from weft.checkpoint.formats import is_published
 from weft.comparison.compare import compare
 from weft.errors import UserError, listed, one_of, shown
 from weft.exporters.ct2_export import read_from, write_ct2

@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from weft.budget import BUDGET
 from weft.checkpoint.families import outline
 from weft.checkpoint.folder import LoadedModel, fill
-from weft.data.batching import every_example
 from weft.data.examples import Examples, batch_of
+from weft.data.rows import every_example
 from weft.errors import UserError
 from weft.nn.attention import Attention
 from weft.nn.rows import Rows

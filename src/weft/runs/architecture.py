@@ -161,9 +161,9 @@ def _learned(
     every = family.counts and given.size is None and kind in ("word", "whitespace", "character")
     usual = family.vocabulary if kind == family.tokenizer and like is None else {}
     size = given.size or (MAX_VOCABULARY if every else usual.get("size", USUAL))
-    min_count = given.minimum_count
+    min_count = given.min_count
     if min_count is None:
-        min_count = 1 if every else usual.get("minimum_count")
+        min_count = 1 if every else usual.get("min_count")
     with control.count(f"learning a {kind} vocabulary", "documents", "stopped while learning the vocabulary") as step:
 
         def counted() -> Iterator[str]:
@@ -179,7 +179,7 @@ def _learned(
                 kind,
                 size,
                 lowercase=usual.get("lowercase") if given.lowercase is None else given.lowercase,
-                minimum_count=min_count,
+                min_count=min_count,
                 specials=None if speaks else family.specials,
                 around=None if speaks else family.around,
                 extra=[sentinel(number) for number in reversed(range(family.sentinels))],

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.data.tables import Dataset
+from weft.data.dataset import Dataset
 from weft.files import write_json
 from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress

@@ -8,7 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from weft.data.tables import Dataset, RunRows, Table, check_rows, examples_of, is_section, long_note, split, split_whole
+from weft.data.dataset import Dataset, RunRows, check_rows, examples_of, is_section, long_note, split, split_whole
+from weft.data.tables import Table
 from weft.errors import UserError
 from weft.progress import Log, log_notes
 from weft.runs.recipes import TableSection, TaskRecipe, overlaid

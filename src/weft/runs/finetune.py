@@ -21,9 +21,9 @@ from weft.checkpoint.card import Card, Metric, Window
 from weft.checkpoint.folder import TARGET, LoadedModel
 from weft.checkpoint.locate import find_folder
 from weft.config import changed, read_toml, values_of
-from weft.data.batching import Feed
+from weft.data.dataset import Dataset, RunRows
 from weft.data.examples import Examples, Sequences, VectorSide, batch_of
-from weft.data.tables import Dataset, RunRows
+from weft.data.rows import Feed
 from weft.errors import UserError, one_of
 from weft.files import read_json, write_json
 from weft.metrics.bootstrap import Score, summarized
@@ -91,7 +91,7 @@ def finetune(
 
     `weft.finetune("reviews.csv", task="classify", base="MODEL", training={"epochs": 2})`; every section of a recipe may
     be given so, `task={"name": "tag", "length": 256}` and `data={"files": ["a.csv"], "holdout": 0.2}` too.
-    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.parts`), whose
+    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.tables`), whose
     columns may be named: `columns={"text": "summary", "label": "team"}`. A base that is a model in memory is kept in
     the run folder, so that the run can be resumed.
     """

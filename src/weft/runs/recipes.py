@@ -109,7 +109,7 @@ class TokenizerSection:
         help="One vocabulary for source and one for target, or one for both (default).",
     )
     lowercase: bool | None = None
-    minimum_count: int | None = None
+    min_count: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +223,7 @@ FROM_SCRATCH = {
 }
 # How an encoder-decoder is trained from nothing, by default: as Vaswani et al. did, on less data.
 # The vocabulary of a model that begins from word vectors: a word that was seen but once has a vector all the same.
-FROM_VECTORS = {"size": 30_000, "minimum_count": 1}
+FROM_VECTORS = {"size": 30_000, "min_count": 1}
 FROM_NOTHING = {"schedule": "cosine", "warmup": 0.1, "beta2": 0.98, "epsilon": 1e-9, "ema": 0.999, "explode": 10.0}
 
 

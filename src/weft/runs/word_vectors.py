@@ -17,7 +17,7 @@ from torch import Tensor
 from weft.checkpoint.card import Card, Metric
 from weft.checkpoint.vectors import opened_table
 from weft.config import changed
-from weft.data.batching import Ahead
+from weft.data.rows import Ahead
 from weft.data.shards import Corpus
 from weft.errors import UserError, listed
 from weft.models.vectors import VectorsConfig
@@ -86,7 +86,7 @@ def go(run: Run, recipe: VectorsRecipe, control: Control) -> Model:
     control.log(
         f"{run.folder}: {plan.way}, {len(counts) - 1:,} words x {plan.width}, on {device.type}\n"
         f"text: {corpus.size:,} words in {len(corpus.documents) - 1:,} documents, "
-        f"{known / corpus.size:.1%} of them known (there at least {plan.minimum_count} times)"
+        f"{known / corpus.size:.1%} of them known (there at least {plan.min_count} times)"
     )
     if start.state.finished:
         control.log(f"{run.folder}: this run has finished already")
@@ -95,7 +95,8 @@ def go(run: Run, recipe: VectorsRecipe, control: Control) -> Model:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         learning = _learning(recipe, corpus, counts, device, start.state.step, stack, control)
         if start.stored is not None:
-            learning.learner.load(start.stored["vectors"])
+            for name, tensor in learning.learner.tensors().items():
+                tensor.copy_(start.stored["vectors"][name])
         run_log = stack.enter_context(recording(run, start.state, False, control))
         loss = learning.run(start, run_log, control.stop)
         _save(run, recipe, corpus, tokenizer, learning.learner.matrix(), loss)
@@ -122,7 +123,7 @@ def _vocabulary(run: Run, recipe: VectorsRecipe, control: Control) -> Tokenizer:
                 step(1)
                 yield text
 
-        tokenizer = learned_words(texts, plan.minimum_count, plan.vocabulary, plan.lowercase)
+        tokenizer = learned_words(texts, plan.min_count, plan.vocabulary, plan.lowercase)
     tokenizer.save(run.folder)
     return tokenizer
 

@@ -219,7 +219,7 @@ def judge(
             if on_answer is not None:
                 on_answer(question, answer)
     totals = sums.totals()
-    return totals.score(share(totals.sums[0], totals.sizes))
+    return totals.sampled(share(totals.sums[0], totals.sizes)).score()
 
 
 class ChooseTask(UnsupervisedTask):

@@ -18,7 +18,7 @@ from weft.checkpoint.card import POOLINGS, Card, Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, did_you_mean, one_of, shown
-from weft.metrics.vectors import SimilarityMetrics, VectorAgreement, cosine
+from weft.metrics.numeric import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Vector

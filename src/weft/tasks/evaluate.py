@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build
-from weft.data.tables import examples_of, long_note
+from weft.data.dataset import examples_of, long_note
 from weft.errors import UserError
 from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.metrics.bootstrap import Score, WorstRows

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
-from weft.data.batching import every_example
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed, held_out
+from weft.data.rows import Frame, Framed, every_example, held_out
 from weft.data.shards import Corpus, Places
 from weft.errors import UserError, one_of
 from weft.metrics.bootstrap import Bootstrap, Floats, Ratios, Score, interval

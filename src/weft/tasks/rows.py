@@ -9,8 +9,8 @@ from typing import Any, Protocol, TypedDict
 
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import file_of
-from weft.data.parts import is_frame, unboxed
-from weft.data.tables import LONG, Table, long_note
+from weft.data.dataset import LONG, long_note
+from weft.data.tables import Table, is_frame, unboxed
 from weft.errors import UserError, listed, shown
 from weft.progress import Log, log_notes, to_logger
 from weft.tasks.base import Example, Task

@@ -1,7 +1,6 @@
 """GloVe (Pennington et al., 2014): vectors whose products are the logarithms of how often words stand together.
 
-Counts lie in sorted arrays, and the squares are made small part by part: a part is a sparse matrix, its scores one
-sampled product, its gradients two sparse products. The table of counts is symmetric, and so is each part.
+A part of the counts is a symmetric sparse matrix, its scores one sampled product, its gradients two sparse products.
 
 v: words; m: counts of a part; d: width. A row of a table is a vector, a bias and a place for the other table's bias.
 """
@@ -9,7 +8,7 @@ v: words; m: counts of a part; d: width. A row of a table is a vector, a bias an
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,12 +51,12 @@ def count_together(blocks: Iterable[tuple[Integers, Integers]], words: int, wind
         pairs = np.concatenate(keys)
         pairs.sort()  # numbers alone are sorted many times as fast as numbers with something beside them
         waiting.append(_summed(pairs // NEAR, shares[pairs % NEAR]))
-        if len(waiting) > 1 and len(waiting[-1].keys) * 2 > len(waiting[-2].keys):
-            waiting = _merged(waiting)
+        while len(waiting) > 1 and len(waiting[-1].keys) * 2 > len(waiting[-2].keys):
+            waiting[-2:] = [_merged(*waiting[-2:])]
         if sum(len(some.keys) for some in waiting) * 64 > memory_here():
             raise UserError("the counts do not fit into the memory; a smaller vocabulary or window has fewer")
     while len(waiting) > 1:
-        waiting = _merged(waiting)
+        waiting[-2:] = [_merged(*waiting[-2:])]
     return waiting[0] if waiting else CooccurrenceCounts(np.zeros(0, np.int64), np.zeros(0))
 
 
@@ -69,16 +68,10 @@ def _summed(keys: Integers, values: Floats) -> CooccurrenceCounts:
     return CooccurrenceCounts(keys[first], np.add.reduceat(values, first))
 
 
-def _merged(waiting: list[CooccurrenceCounts]) -> list[CooccurrenceCounts]:
-    """The last two made one, and so on for as long as the one before is not much larger."""
-    *waiting, left, right = waiting
+def _merged(left: CooccurrenceCounts, right: CooccurrenceCounts) -> CooccurrenceCounts:
     keys, values = np.concatenate([left.keys, right.keys]), np.concatenate([left.values, right.values])
     order = np.argsort(keys, kind="stable")  # two runs in order: a merge, not a sort
-    both = _summed(keys[order], values[order])
-    waiting.append(both)
-    if len(waiting) > 1 and len(both.keys) * 2 > len(waiting[-2].keys):
-        return _merged(waiting)
-    return waiting
+    return _summed(keys[order], values[order])
 
 
 @dataclass(frozen=True)
@@ -121,10 +114,8 @@ def parts_of(
         other = np.searchsorted(keys, columns * words + rows)
         starts = np.searchsorted(rows, np.arange(words + 1))
         weights = np.minimum(1, (values / (plan.ceiling or 100.0)) ** plan.power)
-        whole = [torch.from_numpy(array).to(device) for array in (starts, columns, other)]
-        parts.append(
-            CooccurrencePart(*whole, *(torch.from_numpy(x).float().to(device) for x in (np.log(values), weights)))
-        )
+        arrays = (starts, columns, other, np.log(values).astype(np.float32), weights.astype(np.float32))
+        parts.append(CooccurrencePart(*(torch.from_numpy(array).to(device) for array in arrays)))
     return parts
 
 
@@ -158,12 +149,7 @@ class Glove:
         self.inner_squares, self.outer_squares = torch.ones_like(tables, device=device).unbind(0)
 
     def tensors(self) -> dict[str, Tensor]:
-        squares = {"inner_squares": self.inner_squares, "outer_squares": self.outer_squares}
-        return {"inner": self.inner, "outer": self.outer, **squares}
-
-    def load(self, stored: Mapping[str, Tensor]) -> None:
-        for name, tensor in self.tensors().items():
-            tensor.copy_(stored[name])
+        return {name: vars(self)[name] for name in ("inner", "outer", "inner_squares", "outer_squares")}
 
     def matrix(self) -> Tensor:
         """v d: the sum of both tables, as the paper has it."""

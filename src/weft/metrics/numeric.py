@@ -1,17 +1,81 @@
-"""Metrics of text vectors: agreement of two models on which texts are near, and ranks in a search; with intervals."""
+"""Metrics of numbers and of text vectors: correlations, errors, agreement on near texts, ranks; with intervals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from weft.errors import UserError
-from weft.metrics.bootstrap import REPLICATES, Floats, MeanMetrics, Metrics, Ratios, Replicates, drawn
-from weft.metrics.regression import RegressionMetrics, ranks
+from weft.metrics.bootstrap import REPLICATES, Floats, MeanMetrics, Metrics, Ratios, Replicates, drawn, same_length
+
+TINY = 1e-28  # the mean of equal numbers may miss them by a rounding: squared, that is no spread
+
+
+def _correlation(x: Floats, y: Floats, weights: Floats) -> float:
+    """Pearson's correlation of weighted pairs; not a number where one side does not vary."""
+    n = weights.sum()
+    if not n:
+        return math.nan
+    a, b = x - weights @ x / n, y - weights @ y / n
+    spread_a, spread_b = weights @ (a * a), weights @ (b * b)
+    if spread_a <= TINY * (weights @ (x * x)) or spread_b <= TINY * (weights @ (y * y)):
+        return math.nan
+    return float(np.clip(weights @ (a * b) / math.sqrt(spread_a * spread_b), -1, 1))
+
+
+def ranks(values: NDArray[Any], weights: Floats | None = None) -> Floats:
+    """The rank of each value (equal ones share the mean of theirs) when each counts `weights` times, or once."""
+    groups = np.unique(values, return_inverse=True)[1] if weights is None else values
+    sizes = np.bincount(groups, weights)
+    return (np.cumsum(sizes) - (sizes - 1) / 2)[groups]
+
+
+class RegressionMetrics(Metrics):
+    """A number per example. All pairs are kept (16 bytes each), since ranks need all of them."""
+
+    ranked = 200  # resamplings for spearman, the slow one
+
+    def __init__(self, seed: int = 0) -> None:
+        self.seed = seed
+        self.predicted, self.gold = array("d"), array("d")
+
+    def add(self, predicted: Sequence[float] | NDArray[Any], gold: Sequence[float] | NDArray[Any]) -> None:
+        """Take in the next examples."""
+        same_length(predicted, gold, "numbers")
+        self.predicted.frombytes(np.asarray(predicted, dtype=np.float64).tobytes())
+        self.gold.frombytes(np.asarray(gold, dtype=np.float64).tobytes())
+
+    def sampled(self) -> dict[str, Replicates]:
+        """pearson, spearman, mse, mae, r2; the correlations are 0 where one side does not vary."""
+        if not self.gold:
+            raise UserError("no examples to score")
+        p, g = np.array(self.predicted), np.array(self.gold)
+        groups = [np.unique(values, return_inverse=True)[1] for values in (p, g)]
+        distance = p - g
+        squares, sizes = distance * distance, np.abs(distance)
+        values = {name: np.full(REPLICATES + 1, math.nan) for name in ("pearson", "spearman", "mse", "mae", "r2")}
+        for column in range(REPLICATES + 1):
+            weights = drawn(self.seed, column, len(p)) if column else np.ones(len(p))
+            if not (n := weights.sum()):
+                continue
+            lost, around = weights @ squares, g - weights @ g / n
+            spread = weights @ (around * around)
+            values["mse"][column], values["mae"][column] = lost / n, weights @ sizes / n
+            values["r2"][column] = 1 - lost / spread if spread > TINY * (weights @ (g * g)) else math.nan
+            values["pearson"][column] = _correlation(p, g, weights)
+            if column <= self.ranked:
+                values["spearman"][column] = _correlation(ranks(groups[0], weights), ranks(groups[1], weights), weights)
+        if g.min() == g.max():  # as scikit-learn: no spread to explain
+            values["r2"][:] = float(not squares.any())
+        if p.min() == p.max() or g.min() == g.max():
+            values |= {name: np.zeros(REPLICATES + 1) for name in ("pearson", "spearman")}
+        return {name: Replicates(columns, len(p)) for name, columns in values.items()}
+
 
 MAX_TEXTS = 512  # texts whose pairs are compared: 130,816 of them
 
@@ -39,16 +103,19 @@ class SimilarityMetrics(Metrics):
         pairs = np.triu_indices(count, 1)
         weights = np.ones((REPLICATES + 1, count))
         weights[1:] = drawn(self.seed, 0, REPLICATES * count).reshape(REPLICATES, count)
-        same = _same_neighbors(ours, theirs, max(1, min(10, count // 10)))
-        sizes = weights.sum(1)
+        nearest, same, sizes = max(1, min(10, count // 10)), np.zeros(count), weights.sum(1)
+        for number, rows in enumerate(zip(ours, theirs, strict=True)):
+            orders = (np.argsort(-row, kind="stable") for row in rows)
+            one, other = (set(order[order != number][:nearest].tolist()) for order in orders)
+            same[number] = len(one & other) / nearest
         near = np.divide(weights @ same, sizes, out=np.full(len(sizes), math.nan), where=sizes > 0)
-        rank, other = (_square(ranks(each[pairs]), pairs, count) for each in (ours, theirs))
-        spearman, pearson = _correlations(rank, other, weights), _correlations(ours, theirs, weights)
-        return {
-            "spearman": Replicates(spearman, count),
-            "pearson": Replicates(pearson, count),
-            "neighbors": Replicates(near, count),
-        }
+        ranked = np.zeros((2, count, count))
+        for place, each in enumerate((ours, theirs)):
+            ranked[place][pairs] = ranks(each[pairs])
+        ranked += ranked.transpose(0, 2, 1)
+        spearman, pearson = (_correlations(one, other, weights) for one, other in (ranked, (ours, theirs)))
+        values = {"spearman": spearman, "pearson": pearson, "neighbors": near}
+        return {name: Replicates(columns, count) for name, columns in values.items()}
 
 
 def _cosines(vectors: Sequence[NDArray[Any]]) -> Floats:
@@ -58,12 +125,6 @@ def _cosines(vectors: Sequence[NDArray[Any]]) -> Floats:
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, 0.0)
     return cosines
-
-
-def _square(values: Floats, pairs: tuple[NDArray[Any], NDArray[Any]], count: int) -> Floats:
-    upper = np.zeros((count, count))
-    upper[pairs] = values
-    return upper + upper.T
 
 
 def _correlations(one: Floats, other: Floats, weights: Floats) -> Floats:
@@ -85,16 +146,6 @@ def _correlations(one: Floats, other: Floats, weights: Floats) -> Floats:
     return np.clip(correlations, -1, 1)
 
 
-def _same_neighbors(ours: Floats, theirs: Floats, nearest: int) -> Floats:
-    """n: of each text's nearest others, the share that both have."""
-    shares = np.zeros(len(ours))
-    for number, rows in enumerate(zip(ours, theirs, strict=True)):
-        orders = (np.argsort(-row, kind="stable") for row in rows)
-        one, other = (set(order[order != number][:nearest].tolist()) for order in orders)
-        shares[number] = len(one & other) / nearest
-    return shares
-
-
 class RankingMetrics(MeanMetrics):
     """mrr (the mean of 1 / rank), ndcg and recall within the first `at`, and recall@1, where one text is right."""
 
@@ -104,17 +155,12 @@ class RankingMetrics(MeanMetrics):
 
     def add(self, place: int | None) -> None:
         """Take in the rank of the right text of the next question, from 1; None where it is not among the results."""
-        self.add_many([place])
-
-    def add_many(self, places: Iterable[int | None]) -> None:
-        """Take in the ranks of the right texts of the next questions."""
-        places = list(places)
-        if any(place is not None and place < 1 for place in places):
-            raise UserError(f"place {min(p for p in places if p is not None)}: the first place is 1")
-        place = np.array([math.inf if place is None else place for place in places], dtype=np.float64)
+        if place is not None and place < 1:
+            raise UserError(f"place {place}: the first place is 1")
+        rank = math.inf if place is None else place
+        near = rank <= self.at
         # One text is right, so the best possible gain is 1 and needs no dividing by.
-        near = place <= self.at
-        self.add_values(np.stack([1 / place, near / np.log2(1 + place), place <= 1, near]))  # 4 n
+        self.add_values(np.array([[1 / rank], [near / math.log2(1 + rank)], [rank <= 1], [near]], dtype=np.float64))
 
 
 class VectorAgreement(Metrics):
