@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from weft.checkpoint.external import read_arpa, write_arpa
 from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
-from weft.checkpoint.ngram import read_arpa, write_arpa
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.runs.pretrain import pretrain

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import weft
+from weft.checkpoint.external import open_vectors
 from weft.checkpoint.families import FAMILIES, find_size, measure
 from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
-from weft.checkpoint.vectors import open_vectors
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.models.vectors import Vectors, VectorsConfig

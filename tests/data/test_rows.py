@@ -14,7 +14,6 @@ from weft.data.rows import (
     Frame,
     Framed,
     PackedRows,
-    PairFrame,
     SentencePairs,
     cut_to_budget,
     every_example,
@@ -101,7 +100,7 @@ def test_shards_may_cut_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (cut.take(places) == places + 100).all()
 
 
-PAIR = PairFrame((START,), (SEP,), (END,))
+PAIR = ((START,), (SEP,), (END,))
 
 
 def halves(row: list[int]) -> tuple[list[int], list[int]]:

@@ -293,9 +293,8 @@ def find_size(name: str, size: str | None = None, heads: Any = None) -> tuple[Fa
         return family, family.sizes[size]
     match = re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,5})", size)
     if not match:
-        if not family.sizes:
-            raise UserError(f"size {size!r} is not LAYERSxWIDTH such as 3x256, and {name} has no sizes with a name")
-        raise UserError(f"size {size!r} is neither LAYERSxWIDTH such as 3x256 nor one of {listed(family.sizes, 20)}")
+        named = f", nor one of {listed(family.sizes, 20)}" if family.sizes else f"; {name} has no named sizes"
+        raise UserError(f"size {size!r} is not LAYERSxWIDTH such as 3x256{named}")
     if not family.config.has("layers"):
         raise UserError(f"size {size}: {name} has no layers; set its width alone, as model.width={match[2]}")
     layers, width = int(match[1]), int(match[2])

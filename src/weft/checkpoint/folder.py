@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain
@@ -34,6 +34,8 @@ from weft.text.tokenizers.published import load_tokenizer, vocabulary_file
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 OWN = "weft-"  # before the model_type of a model that the published format cannot say
+Published = Mapping[str, Any]
+Tensors = Mapping[str, Tensor]
 LABEL_KEYS = ("id2label", "label2id", "num_labels", "problem_type")
 TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of what is written
 
@@ -94,10 +96,9 @@ def open_folder(
     mix: bool = False,
     trust: bool = False,
 ) -> LoadedModel:
-    """Read a model folder.
+    """Read a model folder; `new_heads` get fresh weights, and of the stored heads only those in `keep` stay then.
 
-    `new_heads` are the only parts that may be absent from it, and get fresh weights; with them, only those stored heads
-    stay that `keep` names, and `mix` puts a fresh mix of all layers below them. `trust`: see `check_hashes`.
+    `mix` puts a fresh mix of all layers below the heads. `trust`: see `check_hashes`.
     """
     new_heads = dict(new_heads or {})
     published, where = read_published(folder)
@@ -138,7 +139,7 @@ def open_folder(
         fresh.append("mix.")
     network = outline(family, config, everything)
     try:
-        fill(network, stored, tuple(fresh), seed, None if own else family.names_of(config), everything)
+        fill(network, stored, tuple(fresh), seed, None if own else family.names_of(config).only(everything))
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
     labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
@@ -153,17 +154,14 @@ def open_folder(
 
 def read_published(folder: Path) -> tuple[dict[str, Any], str]:
     """The `config.json` of a folder, and its name for messages."""
-    if not folder.is_dir():
-        raise UserError(f"{str(folder)!r} is not a model folder: there is no such folder")
     path = folder / "config.json"
     if not path.is_file():
-        raise UserError(f"{str(folder)!r} is not a model folder: it has no config.json")
+        why = "it has no config.json" if folder.is_dir() else "there is no such folder"
+        raise UserError(f"{str(folder)!r} is not a model folder: {why}")
     return read_json(path, 16 * MEGABYTE), str(path)
 
 
-def carried_keys(
-    folder: Path, family: Family, published: Mapping[str, Any], known: Collection[str] = ()
-) -> dict[str, Any]:
+def carried_keys(folder: Path, family: Family, published: Published, known: Collection[str] = ()) -> dict[str, Any]:
     """The published keys that mean nothing here, kept for saving; newer folders have a file of those of decoding."""
     if family.reads and (folder / "generation_config.json").is_file():
         decoding = read_json(folder / "generation_config.json", MEGABYTE)
@@ -204,7 +202,7 @@ def check_vocabularies(config: Any, tokenizer: Tokenizer | None, target: Tokeniz
             raise UserError(f"the {side} tokenizer has {vocabulary.vocabulary} tokens, the model only {size} for it")
 
 
-def _spelled(family: Family, stored: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
+def _spelled(family: Family, stored: Tensors, folder: Path) -> dict[str, Tensor]:
     """The tensors under their names in the one canonical spelling."""
     spelled: dict[str, Tensor] = {}
     for name, tensor in stored.items():
@@ -214,7 +212,7 @@ def _spelled(family: Family, stored: Mapping[str, Tensor], folder: Path) -> dict
     return spelled
 
 
-def family_of(published: Mapping[str, Any], where: str) -> tuple[Family, bool]:
+def family_of(published: Published, where: str) -> tuple[Family, bool]:
     """The family that a config names, and whether the config is of our own format."""
     name = published.get("model_type")
     if not isinstance(name, str):
@@ -228,9 +226,7 @@ def family_of(published: Mapping[str, Any], where: str) -> tuple[Family, bool]:
     return family, own
 
 
-def _heads(
-    family: Family, published: Mapping[str, Any], stored: Mapping[str, Tensor], vocabulary: int, where: str
-) -> dict[str, int]:
+def _heads(family: Family, published: Published, stored: Tensors, vocabulary: int, where: str) -> dict[str, int]:
     """Which heads a published folder has, by its architecture and by its tensors, and how many outputs each has."""
     architectures = published.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
@@ -259,11 +255,8 @@ def _heads(
     return outputs | ({"words": vocabulary} if "words" in outputs else {})
 
 
-def _guessed(family: Family, stored: Mapping[str, Tensor]) -> list[str]:
-    """The head of a folder that has no architecture, where several heads are stored under one name.
-
-    Of those that are all there: the one of most tensors, then one that reads the pooler where there is a pooler.
-    """
+def _guessed(family: Family, stored: Tensors) -> list[str]:
+    """The head of a folder without architecture: that of most stored tensors, then one that reads the stored pooler."""
     pooled = family.network.POOLED if any(name.startswith("pooler.") for name in stored) else ()
     rules = family.names.head_names
     there = [
@@ -276,9 +269,7 @@ def _guessed(family: Family, stored: Mapping[str, Tensor]) -> list[str]:
     return sorted(there, key=lambda head: (-len(rules[head]), head not in pooled))[:1]
 
 
-def _without(
-    family: Family, stored: Mapping[str, Tensor], heads: Collection[str], own: bool, tied: bool
-) -> dict[str, Tensor]:
+def _without(family: Family, stored: Tensors, heads: Collection[str], own: bool, tied: bool) -> dict[str, Tensor]:
     """The stored tensors less those of some heads."""
     if own:
         return {name: t for name, t in stored.items() if not any(name.startswith(f"heads.{head}.") for head in heads)}
@@ -292,17 +283,12 @@ def _without(
 
 
 def fill(
-    network: Network,
-    stored: Mapping[str, Tensor],
-    fresh: tuple[str, ...] = (),
-    seed: int = 0,
-    names: Names | None = None,
-    heads: Iterable[str] = (),
+    network: Network, stored: Tensors, fresh: tuple[str, ...] = (), seed: int = 0, names: Names | None = None
 ) -> None:
     """Put stored tensors into a network that has none yet; those whose names begin with `fresh` get new weights."""
     state = network.state_dict()
     new = {name for name in state if name.startswith(fresh)}
-    tensors = to_ours(names, heads, stored, state, new)
+    tensors = to_ours(names, stored, state, new)
     broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
     if broken:
         raise UserError(f"weights that are not numbers (NaN or infinite): {listed(broken)}")
@@ -363,7 +349,7 @@ class Own:
     label2id: dict[str, int] | None = None
 
 
-def own_config(family: Family, published: Mapping[str, Any], where: str) -> tuple[Any, dict[str, int]]:
+def own_config(family: Family, published: Published, where: str) -> tuple[Any, dict[str, int]]:
     file = build(Own, published, where)
     check_heads(family, file.heads)
     for head, outputs in file.heads.items():
@@ -394,7 +380,7 @@ def write_files(inside: Path, opened: LoadedModel, shard: int = SHARD, weights: 
     architecture = family.architecture(config, opened.heads)
     state = {name: tensor.detach().cpu() for name, tensor in opened.network.state_dict().items()}
     if architecture is not None:
-        tensors = to_theirs(family.names_of(config), opened.heads, state) if weights else {}
+        tensors = to_theirs(family.names_of(config).only(opened.heads), state) if weights else {}
         values = {"architectures": [architecture], "model_type": family.name, **write_config(family.table, config)}
         values["dtype"] = str(next(iter(state.values())).dtype).removeprefix("torch.")
         values |= {key: value for key, value in opened.carried.items() if key not in values}
@@ -408,13 +394,8 @@ def write_files(inside: Path, opened: LoadedModel, shard: int = SHARD, weights: 
             values.setdefault("bad_words_ids", [[number] for number in opened.never])
     else:
         tensors = {name: tensor.contiguous() for name, tensor in state.items()}
-        own = Own(
-            model_type=OWN + family.name,
-            architectures=(f"Weft-{family.name}",),
-            heads=dict(opened.heads),
-            sizes=values_of(config),
-        )
-        values = values_of(own)
+        values = {"model_type": OWN + family.name, "architectures": [f"Weft-{family.name}"]}
+        values |= {"heads": dict(opened.heads), "sizes": values_of(config)}
     if card.labels is not None:
         values["id2label"] = {str(number): label for number, label in enumerate(card.labels)}
         values["label2id"] = {label: number for number, label in enumerate(card.labels)}

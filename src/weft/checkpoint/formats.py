@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
 from typing import Any, Literal
 
@@ -74,8 +74,13 @@ class Names:
     tied: tuple[tuple[str, str], ...] = ()  # (theirs, ours): may be stored a second time, and must then be equal
     spellings: tuple[tuple[str, str], ...] = ()  # older ways to write a name: pattern, replacement
 
-    def rules(self, heads: Iterable[str]) -> tuple[Rule, ...]:
-        return (*self.body, *(rule for head in heads for rule in self.heads[head]))
+    def only(self, heads: Iterable[str]) -> Names:
+        """The names of a model with these heads."""
+        return replace(self, heads={head: self.heads[head] for head in heads})
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        return (*self.body, *(rule for rules in self.heads.values() for rule in rules))
 
     def spelled(self, name: str) -> str:
         """A published name in its one canonical spelling."""
@@ -96,19 +101,14 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def to_ours(
-    names: Names | None,
-    heads: Iterable[str],
-    stored: Mapping[str, Tensor],
-    expected: Mapping[str, Tensor],
-    fresh: set[str],
+    names: Names | None, stored: Mapping[str, Tensor], expected: Mapping[str, Tensor], fresh: set[str]
 ) -> dict[str, Tensor]:
     """The network's tensors out of the stored ones; every fault of the whole folder comes in one error.
 
     `names` None: under the network's own. `expected`: its names and shapes, of which those in `fresh` may be absent.
     """
-    if names is None:
-        names, heads = Names(body=tuple(same(name, name) for name in expected)), ()
-    rules = [(rule, [_pattern(name) for name in rule.theirs]) for rule in names.rules(heads) if rule.holds(expected)]
+    names = names or Names(body=tuple(same(name, name) for name in expected))
+    rules = [(rule, [_pattern(name) for name in rule.theirs]) for rule in names.rules if rule.holds(expected)]
     tied = dict(names.tied)
     parts: dict[str, dict[int, Tensor]] = {}  # ours -> which part -> tensor
     hows: dict[str, Rule] = {}
@@ -116,16 +116,13 @@ def to_ours(
     extra: list[str] = []
     for name, tensor in stored.items():
         for rule, patterns in rules:
-            matches = [(number, match) for number, p in enumerate(patterns) if (match := p.fullmatch(name))]
-            if not matches:
-                continue
-            number, match = matches[0]
-            ours = rule.ours.format(*match.groups())
-            if rule.how != "dropped" and ours in expected:
+            number, match = next(((n, m) for n, p in enumerate(patterns) if (m := p.fullmatch(name))), (0, None))
+            ours = rule.ours.format(*match.groups()) if match else ""
+            if match and rule.how != "dropped" and ours in expected:
                 parts.setdefault(ours, {})[number] = tensor
                 hows[ours] = rule
                 break
-            if rule.how == "dropped":
+            if match and rule.how == "dropped":
                 break
         else:
             if name in tied and tied[name] in expected:
@@ -138,14 +135,12 @@ def to_ours(
     sought = [rule for rule, _ in rules]
     missing = [_sought(sought, ours, parts.get(ours, {})) for ours in expected if ours not in there]
     faults = [f"missing: {listed(missing)}"] if missing else []
-    if extra:
-        faults.append(f"extra: {listed(shown(name, 100) for name in extra)}")
+    faults += [f"extra: {listed(shown(name, 100) for name in extra)}"] if extra else []
     pieces = {ours: [parts[ours][number] for number in range(len(rule.theirs))] for ours, rule in complete.items()}
     shapes = {ours: _shape(rule, pieces[ours]) for ours, rule in complete.items()}
     shapes |= {ours: tuple(stored[theirs].shape) for theirs, ours in lone}
-    for ours, shape in shapes.items():
-        if shape != tuple(expected[ours].shape):
-            faults.append(f"{ours}: checkpoint {shape}, model {tuple(expected[ours].shape)}")
+    models = {ours: tuple(expected[ours].shape) for ours in shapes}
+    faults += [f"{o}: checkpoint {shape}, model {models[o]}" for o, shape in shapes.items() if shape != models[o]]
     if not faults:  # only now is anything copied
         result = {ours: _ours(rule, pieces[ours]) for ours, rule in complete.items()}
         result |= {ours: stored[theirs].clone() for theirs, ours in lone}
@@ -182,25 +177,22 @@ def _ours(rule: Rule, tensors: list[Tensor]) -> Tensor:
 def _sought(rules: Iterable[Rule], ours: str, tensors: Mapping[int, Tensor]) -> str:
     """The published name under which a tensor of ours was looked for."""
     for rule in rules:
-        match = _pattern(rule.ours).fullmatch(ours) if rule.ours else None
-        if match:
-            return next(name for number, name in enumerate(rule.theirs) if number not in tensors).format(
-                *match.groups()
-            )
+        if rule.ours and (match := _pattern(rule.ours).fullmatch(ours)):
+            name = next(name for number, name in enumerate(rule.theirs) if number not in tensors)
+            return name.format(*match.groups())
     return ours
 
 
-def to_theirs(names: Names, heads: Iterable[str], ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_theirs(names: Names, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The network's tensors under their published names, in the network's order."""
-    heads = list(heads)
-    rules = [(rule, _pattern(rule.ours), rule in names.body) for rule in names.rules(heads) if rule.ours]
-    rules = [(rule, pattern, of_body) for rule, pattern, of_body in rules if rule.holds(ours)]
+    held = [rule for rule in names.rules if rule.ours and rule.holds(ours)]
+    rules = [(rule, _pattern(rule.ours), rule in names.body) for rule in held]
     result: dict[str, Tensor] = {}
     for name, tensor in ours.items():
         rule, match, of_body = next((r, m, b) for r, pattern, b in rules if (m := pattern.fullmatch(name)))
         pieces = tensor.chunk(len(rule.theirs)) if rule.how == "joined" else (tensor,)
         for theirs, piece in zip(rule.theirs, pieces, strict=True):
-            full = (names.prefix if of_body and heads else "") + theirs.format(*match.groups())
+            full = (names.prefix if of_body and names.heads else "") + theirs.format(*match.groups())
             assert full not in result, f"two heads would both be stored as {full}"
             if rule.how == "row":
                 piece = piece[None]

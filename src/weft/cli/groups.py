@@ -335,7 +335,7 @@ def write(
     Example: weft arpa write runs/5gram 5gram.arpa.gz
     """
     with leaving_at_once():
-        from weft.checkpoint.ngram import write_arpa
+        from weft.checkpoint.external import write_arpa
         from weft.tasks.model import load
 
     loaded = load(model)
@@ -354,8 +354,8 @@ def read(
     Example: weft arpa read 5gram.arpa.gz --out runs/from-kenlm
     """
     with leaving_at_once():
+        from weft.checkpoint.external import read_arpa
         from weft.checkpoint.folder import save_folder
-        from weft.checkpoint.ngram import read_arpa
         from weft.progress import to_stderr
 
     with progress("reading", "lines") as tick:

@@ -18,6 +18,7 @@ from weft.text.records import Record
 from weft.text.rows import check_length
 
 __all__ = ["NAMES", "OURS", "PAIRED", "file_of", "find_columns", "paired_columns"]
+Note = Callable[[str], None]
 PLACE = re.compile(r" (line|row) \d+")
 
 
@@ -29,11 +30,7 @@ def file_of(where: str, before: str = "") -> str:
 
 
 def find_columns(
-    needed: Sequence[str],
-    given: Mapping[str, str],
-    record: Record,
-    note: Callable[[str], None] = lambda text: None,
-    guess: bool = True,
+    needed: Sequence[str], given: Mapping[str, str], record: Record, note: Note = lambda text: None, guess: bool = True
 ) -> dict[str, str]:
     """The file's name of each column that a task needs: as given, by a usual name, or (`guess`) by its cells."""
     there = list(record.values)
@@ -44,10 +41,10 @@ def find_columns(
         columns |= dict(zip(("source", "target"), paired_columns(there) or (), strict=False))
     for name in needed:
         if name in given:
-            same = _same(given[name], there)
-            if same is None:
+            like = _like(given[name], there)
+            if len(like) != 1:
                 raise _no_column(given[name], record, file_of(record.where), did_you_mean(given[name], there))
-            columns[name] = same
+            columns[name] = like[0]
     guess = guess and ("pair" in needed or not _two_texts(there))  # two texts: not one
     chosen = dict[str, str]()
     for name in needed:
@@ -70,28 +67,20 @@ def find_columns(
     return columns
 
 
-def _same(name: str, there: Sequence[str]) -> str | None:
-    """The column of this name; case, spaces, underscores and hyphens are forgiven where only one can be meant."""
-    if name in there:
-        return name
-    like = [each for each in there if folded(each) == folded(name)]
-    return like[0] if len(like) == 1 else None
+def _like(name: str, there: Sequence[str]) -> list[str]:
+    """The column of this name, else all that differ in case, spaces, underscores and hyphens alone."""
+    return [name] if name in there else [each for each in there if folded(each) == folded(name)]
 
 
 def _two_texts(there: Sequence[str]) -> list[str]:
     """The columns of two texts, by their usual names; none where there are not two."""
-    pairs = ([same for name in names if (same := _same(name, there)) is not None] for names in PAIRS)
+    pairs = ([like[0] for name in names if len(like := _like(name, there)) == 1] for names in PAIRS)
     return next((pair for pair in pairs if len(pair) == 2), [])
 
 
 def _usual(name: str, there: Sequence[str]) -> str | None:
     """The column that has one of the usual names."""
-    for usual in NAMES.get(name, (name,)):
-        if usual in there:
-            return usual
-        if like := [each for each in there if folded(each) == folded(usual)]:
-            return like[0]
-    return None
+    return next((like[0] for usual in NAMES.get(name, (name,)) if (like := _like(usual, there))), None)
 
 
 def _by_word(name: str, there: Sequence[str], record: Record) -> str | None:
@@ -231,23 +220,18 @@ def number_in(record: Record, column: str) -> float:
     return number
 
 
-class DecimalMarks:
-    """Refuses a file whose values have a decimal comma in one row and a point in another: 2.000 is then 2 or 2000."""
-
-    def __init__(self) -> None:
-        self.first: dict[str, tuple[str, str]] = {}  # mark -> where it came first, and in which value
-
-    def check(self, record: Record, column: str) -> None:
-        value = record.values.get(column)
-        text = value.strip() if isinstance(value, str) else ""
-        if not re.search(r"\d", text) or not re.search("[.,]", text):
-            return
-        mark = "," if EUROPEAN.fullmatch(text) else "."
-        self.first.setdefault(mark, (record.where, text))
-        if len(self.first) > 1:
-            where, before = self.first["." if mark == "," else ","]
-            both = f"holds {shown(text)!r}, and {shown(before)!r} in {where}"
-            raise wrong_cell(record, column, f"{both}: use one decimal mark in the whole column")
+def check_decimal_mark(marks: dict[str, tuple[str, str]], record: Record, column: str) -> None:
+    """Refuse a file whose values have a decimal comma in one row and a point in another: 2.000 is then 2 or 2000."""
+    value = record.values.get(column)
+    text = value.strip() if isinstance(value, str) else ""
+    if not re.search(r"\d", text) or not re.search("[.,]", text):
+        return
+    mark = "," if EUROPEAN.fullmatch(text) else "."
+    marks.setdefault(mark, (record.where, text))
+    if len(marks) > 1:
+        where, before = marks["." if mark == "," else ","]
+        both = f"holds {shown(text)!r}, and {shown(before)!r} in {where}"
+        raise wrong_cell(record, column, f"{both}: use one decimal mark in the whole column")
 
 
 def words_in_list(record: Record, column: str) -> tuple[str, ...]:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.data.rows import Framed
+from weft.data.rows import Framed, Ids
 from weft.ngrams import FLOOR
 
+Log = Callable[[str], None]
 CHUNK = 1 << 21  # tokens that are sorted at a time
 Numbers = NDArray[np.int64]
 
@@ -102,12 +103,7 @@ class NgramTable:
 
 
 def tables(
-    counts: NgramCounts,
-    smoothing: str,
-    k: float = 1.0,
-    prune: Sequence[int] = (),
-    silent: Sequence[int] = (),
-    log: Callable[[str], None] = lambda text: None,
+    counts: NgramCounts, smoothing: str, k: float = 1.0, prune: Ids = (), silent: Ids = (), log: Log = lambda text: None
 ) -> list[NgramTable]:
     """The probabilities of all n-grams but those that occur at most `prune[order]` times; `silent`: never predicted."""
     vocabulary, logprobs, backoffs, kept = counts.vocabulary, list[Floats](), list[Floats](), list[NDArray[np.bool_]]()
@@ -162,7 +158,7 @@ def _logarithm(probabilities: Floats) -> Floats:
         return np.maximum(np.log(probabilities), FLOOR)
 
 
-def _discounts(amounts: Numbers, order: int, log: Callable[[str], None]) -> tuple[float, ...]:
+def _discounts(amounts: Numbers, order: int, log: Log) -> tuple[float, ...]:
     """What is taken from counts of 1, 2 and 3 or more (Chen and Goodman, 1998), from how many counts are 1, 2, 3, 4."""
     ones, twos, threes, fours = (int((amounts == number).sum()) for number in (1, 2, 3, 4))
     if ones and twos and threes:

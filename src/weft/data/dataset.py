@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 
 from weft.data.chance import key_of, shuffled
-from weft.data.columns import DecimalMarks, file_of, find_columns, is_blank
+from weft.data.columns import check_decimal_mark, file_of, find_columns, is_blank
 from weft.data.tables import Table
 from weft.errors import UserError, refuse, shown
 from weft.text.records import Record
@@ -77,11 +77,11 @@ def examples_of(
     def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], E]]:
         columns = find_columns(needed, table.columns, record, skipped.note)
         skipped.columns |= columns
-        marks = DecimalMarks()
+        marks = dict[str, tuple[str, str]]()  # decimal mark -> where it came first, and in which value
 
         def checked(record: Record) -> E:
             if "value" in columns:
-                marks.check(record, columns["value"])
+                check_decimal_mark(marks, record, columns["value"])
             return read(record, columns)
 
         return columns, checked

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -339,19 +339,6 @@ WINDOWS = 128  # of a run of documents that pairs are cut from
 
 
 @dataclass(frozen=True)
-class PairFrame:
-    """The special tokens around and between two texts."""
-
-    before: Ids
-    between: Ids
-    after: Ids
-
-    @property
-    def size(self) -> int:
-        return len(self.before) + len(self.between) + len(self.after)
-
-
-@dataclass(frozen=True)
 class SentencePairs(ExampleSource):
     """Two neighboring runs of sentences from one document, for objectives that ask whether the second follows.
 
@@ -360,16 +347,20 @@ class SentencePairs(ExampleSource):
     """
 
     corpus: Corpus
-    frame: PairFrame
+    frame: tuple[Sequence[int], Sequence[int], Sequence[int]]  # the special tokens before, between and after two texts
     length: int
     kind: str  # "next" or "order"
     seed: int
     across: bool = True  # a window fills its row across documents; its two texts part inside one where they can
 
+    @property
+    def framing(self) -> int:
+        return sum(map(len, self.frame))
+
     @cached_property
     def _windows(self) -> tuple[Places, Places]:
         """Where each example's tokens begin and end: as many whole sentences as fit."""
-        room = self.length - self.frame.size
+        room = self.length - self.framing
         if room < 2:
             raise UserError(f"rows of {self.length} tokens have no room for a pair of texts")
         documents = np.asarray(self.corpus.documents)
@@ -403,11 +394,11 @@ class SentencePairs(ExampleSource):
     @property
     def mean(self) -> float:
         begins, ends = self._windows
-        return float((ends - begins).mean()) + self.frame.size
+        return float((ends - begins).mean()) + self.framing
 
     def lengths(self, numbers: Places) -> Places:
         begins, ends = self._windows
-        return ends[numbers] - begins[numbers] + self.frame.size
+        return ends[numbers] - begins[numbers] + self.framing
 
     def draw(self, epochs: Places, numbers: Places) -> Drawn:
         begins, ends = self._windows
@@ -415,7 +406,7 @@ class SentencePairs(ExampleSource):
         cuts = uniform(key_of(self.seed, "middle"), chance)
         others, elsewhere = (uniform(key_of(self.seed, word), chance) for word in ("other", "elsewhere"))
         follows = (chance & np.uint64(1)).astype(np.int64)
-        before, between, after = (np.array(ids, dtype=np.int64) for ids in vars(self.frame).values())
+        before, between, after = (np.array(ids, dtype=np.int64) for ids in self.frame)
         pieces = list[Places]()
         for place, number in enumerate(numbers):
             begin, end = int(begins[number]), int(ends[number])
@@ -493,13 +484,11 @@ class Feed:
         """The epochs and numbers of a step's examples: epochs follow each other without a gap."""
         feed, step = self.at(step)
         count = feed.source.count
-        epochs, inside = np.divmod(np.arange(step * feed.rows, (step + 1) * feed.rows), count)
+        epochs, numbers = np.divmod(np.arange(step * feed.rows, (step + 1) * feed.rows), count)
         epochs += feed.epoch
-        numbers = np.empty_like(inside)
-        for epoch in np.unique(epochs):
-            key = key_of(feed.seed, "order", int(epoch))
-            there = inside[epochs == epoch]
-            numbers[epochs == epoch] = there if feed.source.ordered else shuffled(key, there, count)
+        for epoch in () if feed.source.ordered else np.unique(epochs):
+            here = epochs == epoch
+            numbers[here] = shuffled(key_of(feed.seed, "order", int(epoch)), numbers[here], count)
         return epochs, numbers
 
     def passes(self, step: int, budget: int, rank: int = 0, ranks: int = 1) -> list[Batch]:
@@ -523,16 +512,16 @@ def in_two_phases(feed: Feed, short: ExampleSource, border: int) -> Feed:
 
 def cut_to_budget(source: ExampleSource, numbers: Places, budget: int) -> Iterator[slice]:
     """The numbers in order, as many together as have no more tokens than the budget; at least one."""
-    lengths = source.lengths(numbers)
-    if source.even:  # batches of one shape where that can be had, since each shape is compiled for itself
-        most = max(1, min(len(numbers), budget // int(lengths[0])))
-        together = max(size for size in range(1, most + 1) if len(numbers) % size == 0)
-        together = together if 2 * together > most else most
-        yield from (slice(begin, begin + together) for begin in range(0, len(numbers), together))
+    lengths = source.lengths(numbers).tolist()
+    if not source.even:
+        groups = by_budget(range(len(numbers)), lengths.__getitem__, budget)
+        yield from (slice(group[0], group[-1] + 1) for group in groups)
         return
-    sizes = lengths.tolist()
-    for group in by_budget(range(len(numbers)), sizes.__getitem__, budget):
-        yield slice(group[0], group[-1] + 1)
+    # Batches of one shape where that can be had, since each shape is compiled for itself.
+    most = max(1, min(len(numbers), budget // lengths[0]))
+    together = max(size for size in range(1, most + 1) if len(numbers) % size == 0)
+    together = together if 2 * together > most else most
+    yield from (slice(begin, begin + together) for begin in range(0, len(numbers), together))
 
 
 def every_example(source: ExampleSource, prepare: Callable[[Drawn], Batch], budget: int) -> Iterator[Batch]:

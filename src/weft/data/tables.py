@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from weft.data.columns import OURS, file_of
+from weft.data.columns import OURS, Note, file_of
 from weft.data.shards import TextFiles
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import MEGABYTE, reason
@@ -30,7 +30,6 @@ from weft.text.sources import LIMIT, format_suffix, known_encoding, name_of, ope
 
 LOOK = 100  # rows of a file that show which column is which
 CHARACTERS = 1 << 20  # and characters at most
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -81,10 +80,6 @@ class Table:
     def paths(self, note: Note = lambda text: None) -> list[Path]:
         """The files, and folders of classes; none where the rows are in memory."""
         return [path for part in self._parts(note) for path in part.paths()]
-
-    def absolute(self, note: Note) -> list[str]:
-        """Names that mean the same from any folder; a folder of classes stays one name."""
-        return [str(path.absolute()) for path in self.paths(note)]
 
     def _parts(self, note: Note = lambda text: None) -> list[TablePart]:
         if self.in_memory:
@@ -211,20 +206,12 @@ class TableFile(TablePart):
 
 TEXTS = ("", ".txt", ".text")
 UNLABELED = ("unsup", "unlabeled", "unlabelled", "unsupervised")  # names of folders of unlabeled texts
-SPLITS = {
-    "train": ("train", "training"),
-    "test": ("test", "testing", "validation", "valid", "val", "dev", "eval"),
-}
+SPLITS = {"train": ("train", "training"), "test": ("test", "testing", "validation", "valid", "val", "dev", "eval")}
 
 
 @dataclass(frozen=True)
-class ClassFolder(TablePart):
+class ClassFolder(TableFile):
     """A folder whose folders are named after classes, each with files of one text."""
-
-    path: Path
-
-    def paths(self) -> list[Path]:
-        return [self.path]
 
     def files(self) -> Iterator[tuple[str, Path]]:
         """Label and file, in the order of their names."""

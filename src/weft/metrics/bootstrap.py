@@ -213,22 +213,6 @@ class MeanMetrics(SummedMetrics):
         return {name: share(sums, totals.sizes) for name, sums in zip(self.names, totals.sums, strict=True)}
 
 
-def _t_quantile(freedom: int) -> float:
-    """Between minus and plus this lies 95 % of Student's t with so many degrees of freedom."""
-    low, high, odd = 0.0, math.pi / 2, freedom % 2
-    for _ in range(60):
-        angle = (low + high) / 2
-        sine, cosine = math.sin(angle), math.cos(angle)
-        # The share between -t and t for t = sqrt(freedom) tan(angle), a finite sum (Abramowitz and Stegun 26.7.3).
-        term, total = (cosine if odd else 1.0), 0.0
-        for power in range(1 + odd, freedom, 2):
-            total += term
-            term *= cosine * cosine * power / (power + 1)
-        inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
-        low, high = (angle, high) if inside < 0.95 else (low, angle)
-    return math.sqrt(freedom) * math.tan(low)
-
-
 def summarized(values: Sequence[float]) -> tuple[float, float, float, float]:
     """Mean, standard deviation and 95 % t interval of the mean over several seeds; one seed alone has no spread."""
     if not len(values):
@@ -236,8 +220,18 @@ def summarized(values: Sequence[float]) -> tuple[float, float, float, float]:
     mean = float(np.mean(values))
     if len(values) == 1:
         return mean, 0.0, mean, mean
+    freedom, low, high = len(values) - 1, 0.0, math.pi / 2
+    for _ in range(60):  # t = sqrt(freedom) tan(angle), between minus and plus which 95 % of Student's t lie
+        angle = (low + high) / 2
+        sine, cosine, odd = math.sin(angle), math.cos(angle), freedom % 2
+        term, total = (cosine if odd else 1.0), 0.0
+        for power in range(1 + odd, freedom, 2):  # a finite sum (Abramowitz and Stegun 26.7.3)
+            total += term
+            term *= cosine * cosine * power / (power + 1)
+        inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
+        low, high = (angle, high) if inside < 0.95 else (low, angle)
     deviation = float(np.std(values, ddof=1))
-    reach = _t_quantile(len(values) - 1) * deviation / math.sqrt(len(values))
+    reach = math.sqrt(freedom) * math.tan(low) * deviation / math.sqrt(len(values))
     return mean, deviation, mean - reach, mean + reach
 
 

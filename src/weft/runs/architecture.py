@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from weft.checkpoint.card import Card
+from weft.checkpoint.external import open_vectors
 from weft.checkpoint.families import FAMILIES, Family, check_config, family_named, find_size
 from weft.checkpoint.folder import TARGET, LoadedModel, open_folder
 from weft.checkpoint.locate import find_folder
-from weft.checkpoint.vectors import open_vectors
 from weft.config import changed
 from weft.data.masking import sentinel
 from weft.errors import UserError, listed, shown

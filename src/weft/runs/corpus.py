@@ -11,17 +11,7 @@ from typing import Any
 import numpy as np
 
 from weft.data.masking import Masking, SpanCorruption, shift
-from weft.data.rows import (
-    DocumentRows,
-    Drawn,
-    ExampleSource,
-    Frame,
-    Framed,
-    PackedRows,
-    PairFrame,
-    SentencePairs,
-    Streams,
-)
+from weft.data.rows import DocumentRows, Drawn, ExampleSource, Frame, Framed, PackedRows, SentencePairs, Streams
 from weft.data.rows import held_out as held_out_streams
 from weft.data.shards import Corpus, TextFiles, tokenized
 from weft.errors import UserError, listed
@@ -189,7 +179,7 @@ def _rows(
         if around is None:
             raise UserError("the tokenizer has no separator token for pairs of texts; learn one of kind wordpiece")
         kind = "next" if name == "mlm+nsp" else "order"
-        return SentencePairs(corpus, PairFrame(*map(tuple, around)), length, kind, recipe.seed, rows != "documents")
+        return SentencePairs(corpus, around, length, kind, recipe.seed, rows != "documents")
     extra = 1 if name == "next" else 0
     framed = Framed(corpus, frame)
     if rows == "carried":

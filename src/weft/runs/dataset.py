@@ -64,7 +64,8 @@ def absolute_tables(data: Any, keys: tuple[str, ...], rows: RunRows, out: str, l
     for key in (*keys, "dev", *SIDES):
         if (names := vars(data)[key]) and key not in rows.tables:
             table = Table(names, format=data.format if key in ("files", "dev") else "txt")
-            values[key] = table.absolute(lambda text: log(f"weft: note: {text}"))
+            paths = table.paths(lambda text: log(f"weft: note: {text}"))
+            values[key] = [str(path.absolute()) for path in paths]  # a folder of classes stays one name
     train, dev = (
         {name for key, names in values.items() for name in names if (key in DEV) is held_out}
         for held_out in (False, True)

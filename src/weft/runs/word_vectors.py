@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.checkpoint.card import Card, Metric
-from weft.checkpoint.vectors import opened_table
+from weft.checkpoint.external import opened_table
 from weft.config import changed
 from weft.data.rows import Ahead
 from weft.data.shards import Corpus

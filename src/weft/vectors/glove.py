@@ -62,10 +62,8 @@ def count_together(blocks: Iterable[tuple[Integers, Integers]], words: int, wind
 
 def _summed(keys: Integers, values: Floats) -> CooccurrenceCounts:
     """Keys in order, each once, with the sum of their values."""
-    if not len(keys):
-        return CooccurrenceCounts(keys, values)
-    first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
-    return CooccurrenceCounts(keys[first], np.add.reduceat(values, first))
+    first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: len(keys)])
+    return CooccurrenceCounts(keys[first], np.add.reduceat(values, first) if len(keys) else values)
 
 
 def _merged(left: CooccurrenceCounts, right: CooccurrenceCounts) -> CooccurrenceCounts:

@@ -107,13 +107,13 @@ class WordSpace:
     def analogy(self, first: str, second: str, third: str, top: int = 10, multiply: bool = False) -> list[Near]:
         """first - second + third, the three themselves left out; multiply: 3CosMul (Levy and Goldberg, 2014)."""
         a, b, c = (self.place(word) for word in (first, second, third))
-        scores = next(self._analogies([(b, a, c)], multiply))[0]
+        scores = next(self.analogies(np.array([(b, a, c)]), multiply))[0]
         return self._best(scores, top, (a, b, c))
 
-    def _analogies(self, questions: Sequence[Sequence[int]], multiply: bool) -> Iterator[Floats]:
+    def analogies(self, questions: NDArray[np.int64], multiply: bool) -> Iterator[Floats]:
         """Scores of all words (q n) as what is to the third word as the second is to the first, some at a time."""
         for begin in range(0, len(questions), TOGETHER):
-            a, b, c = np.array(questions[begin : begin + TOGETHER]).T
+            a, b, c = questions[begin : begin + TOGETHER].T
             if multiply:
                 # Cosines moved to 0 .. 1, so that products keep their order.
                 like = [(self.unit[places] @ self.unit.T + 1) / 2 for places in (a, b, c)]
@@ -121,17 +121,6 @@ class WordSpace:
             else:
                 wanted = self.unit[b] - self.unit[a] + self.unit[c]
                 yield unit(wanted) @ self.unit.T
-
-    def solve(self, questions: Sequence[Analogy], multiply: bool = False) -> Iterator[bool]:
-        """Whether each analogy comes out right, the words of the question left out; all its words must be there."""
-        places = [[self.place(word) for word in question] for question in questions]
-        done = 0
-        for scores in self._analogies([some[:3] for some in places], multiply):
-            *asked, right = np.array(places[done : done + len(scores)]).T
-            for column in asked:
-                scores[np.arange(len(scores)), column] = -np.inf
-            yield from (scores.argmax(1) == right).tolist()
-            done += len(scores)
 
     def odd(self, words: Sequence[str]) -> list[Near]:
         """The words with how near each is to the mean of the others, the odd one first."""
@@ -236,7 +225,14 @@ def judge(space: WordSpace, questions: Questions, multiply: bool = False) -> lis
     parts, right = list[Judged](), 0
     for section, asked in questions.sections.items():
         known = [analogy for analogy in asked if all(word in space for word in analogy)]
-        count = sum(space.solve(known, multiply))
+        places = np.array([[space.place(word) for word in analogy] for analogy in known]).reshape(-1, 4)
+        done = count = 0
+        for scores in space.analogies(places[:, :3], multiply):
+            *given, answers = places[done : done + len(scores)].T
+            for column in given:  # the words of the question are no answer to it
+                scores[np.arange(len(scores)), column] = -np.inf
+            count += int((scores.argmax(1) == answers).sum())
+            done += len(scores)
         lost = missing(word for analogy in asked for word in analogy)
         parts.append(Judged(section, "accuracy", wilson(count, len(known)), len(known), len(asked), lost, True))
         right += count

@@ -1,7 +1,6 @@
 """word2vec (Mikolov et al., 2013): skip-gram as dense products over chunks of text, and CBOW; gradients written out.
 
-One product of a chunk and its surroundings has the scores of every center with every place; a band of ones says which
-are neighbors. Noise is drawn for a whole chunk and weighed, so that each neighbor has as much as it would have alone.
+Noise is drawn for a whole chunk and weighed, so that each neighbor has as much as it would have alone.
 
 n: chunks; c: centers of a chunk; j: places of a chunk and around it; k: words of noise; d: width; v: words.
 """

@@ -1,12 +1,13 @@
-"""n-gram models from tables, and the ARPA format that SRILM, KenLM and others read and write."""
+"""Models in files of other programs: word vectors (GloVe, word2vec), and n-grams (ARPA, of SRILM, KenLM and others)."""
 
 from __future__ import annotations
 
 import gzip
 import math
 import re
+import warnings
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Any, cast
@@ -15,18 +16,24 @@ import numpy as np
 import torch
 from tokenizers import AddedToken, models, pre_tokenizers
 from tokenizers import Tokenizer as Library
+from torch import Tensor
 
 from weft.checkpoint.card import Card
-from weft.checkpoint.families import FAMILIES
-from weft.checkpoint.folder import LoadedModel
+from weft.checkpoint.families import FAMILIES, check_heads, outline
+from weft.checkpoint.folder import LoadedModel, fill
+from weft.config import changed
 from weft.data.counts import NgramTable
 from weft.errors import UserError, refuse, shown
 from weft.files import whole_file
 from weft.models.ngram import HIGHEST, MOST, Ngram, NgramConfig
+from weft.models.vectors import VectorsConfig
 from weft.ngrams import FLOOR
+from weft.text.row_problems import Skipped
 from weft.text.sources import open_sources, read_lines
 from weft.text.tokenizers.limits import check_tokens
 from weft.text.tokenizers.tokenizer import Roles, Tokenizer, spaced
+from weft.text.tokenizers.training import UNKNOWN, word_tokenizer
+from weft.text.vector_files import read_file
 from weft.version import VERSION
 
 TEN = math.log(10.0)
@@ -293,3 +300,46 @@ def _write(file: IO[bytes], network: Any, config: NgramConfig, tokenizer: Tokeni
 
 def _line(logprob: float, text: str, backoff: float | None) -> str:
     return f"{logprob:.8g}\t{text}\n" if backoff is None else f"{logprob:.8g}\t{text}\t{backoff:.8g}\n"
+
+
+# ----------------------------------------------------------------------------------------- word vectors
+
+
+def open_vectors(
+    path: Path,
+    heads: Mapping[str, int],
+    seed: int = 0,
+    settings: Mapping[str, Any] | None = None,
+    on_bad_row: str = "stop",
+) -> LoadedModel:
+    """A model whose table of words is read from a file, with fresh heads; `settings` are those of `VectorsConfig`.
+
+    A word that the file does not have gets the file's own `<unk>`, else the mean of all vectors.
+    """
+    family = FAMILIES["vectors"]
+    check_heads(family, heads)
+    skipped = Skipped()
+    vectors = read_file(path, on_bad_row, skipped)
+    if skipped.count:
+        warnings.warn(f"{path}: {skipped}", stacklevel=2)
+    if vectors.repeated:
+        warnings.warn(
+            f"{path}: {vectors.repeated:,} lines repeat an earlier word; the first of each stays", stacklevel=2
+        )
+    words, table = vectors.words, torch.from_numpy(vectors.matrix)
+    if UNKNOWN not in words:
+        words, table = [*words, UNKNOWN], torch.cat([table, table.double().mean(0, keepdim=True).float()])
+    config = changed(VectorsConfig(vocabulary=len(words), width=table.shape[1]), settings or {}, "--set model")
+    if (config.vocabulary, config.width) != table.shape:
+        raise UserError(f"{path}: has {len(words)} words {table.shape[1]} wide; neither can be set to another number")
+    return opened_table(config, table, heads, word_tokenizer(words), Card(base=path.name), seed)
+
+
+def opened_table(
+    config: VectorsConfig, table: Tensor, heads: Mapping[str, int], tokenizer: Tokenizer, card: Card, seed: int = 0
+) -> LoadedModel:
+    """A model of this table of words, with fresh heads."""
+    family = FAMILIES["vectors"]
+    network = outline(family, config, heads)
+    fill(network, {"tokens.weight": table}, ("heads.",), seed)
+    return LoadedModel(family, config, network.eval(), dict(heads), tokenizer, card)
