@@ -90,7 +90,7 @@ def test_what_was_left_out_is_said(file: Path) -> None:
     with pytest.warns(UserWarning) as caught:
         open_vectors(file, {}, on_bad_row="skip")
     said = " ".join(str(warning.message) for warning in caught)
-    assert "skipped 1 bad row" in said and "1 lines repeat an earlier word" in said
+    assert "skipped 1 bad row" in said and "1 lines repeat a word" in said
 
 
 def test_what_cannot_be(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

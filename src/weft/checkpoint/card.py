@@ -72,7 +72,7 @@ class Card:
     pooling: Literal["mean", "first", "max"] | None = None
     normalize: bool | None = None
     thresholds: dict[str, float] = field(default_factory=dict)  # tuned on held-out data: by label, or "no answer"
-    temperature: float | None = None  # by which scores are divided before they become chances
+    temperature: float | None = None  # that logits are divided by before the softmax
     profiles: dict[str, tuple[str, ...]] = field(default_factory=dict)  # frequent letters of source and target
     metrics: tuple[Metric, ...] = ()
     prefix: str | None = None  # put before each source, as T5 names its task: "translate English to German: "
@@ -85,15 +85,13 @@ class Card:
     files: dict[str, str] = field(default_factory=dict)  # sha256 of every file of an export, by its path
 
     def __post_init__(self) -> None:
-        heat = self.temperature
+        heat, labels = self.temperature, self.labels or ()
+        far = next((name for name, value in self.thresholds.items() if not abs(value) < 1e9), None)
         refuse(
             (self.format != FORMAT, f"format is {self.format}; this version of Weft reads {FORMAT}"),
-            (not 0 < (1 if heat is None else heat) < 1e6, f"temperature must be above 0, not {self.temperature}"),
-            *(
-                (not abs(v) < 1e9, f"thresholds: {v} is none for {shown(name)!r}")
-                for name, v in self.thresholds.items()
-            ),
-            (len(set(self.labels or ())) < len(self.labels or ()), "labels: one of them stands there twice"),
+            (heat is not None and not 0 < heat < 1e6, f"temperature must be above 0, not {heat}"),
+            (far is not None, f"thresholds: {self.thresholds.get(far or '')} is none for {shown(far or '')!r}"),
+            (len(set(labels)) < len(labels), "labels: one of them stands there twice"),
         )
 
 
@@ -126,10 +124,10 @@ def labels_of(published: dict[str, Any], where: str) -> tuple[str, ...] | None:
         raise UserError(f"{where}: id2label must number its labels from 0 without gaps")
     labels = tuple(table[number] for number in wanted)
     back = published.get("label2id")
-    if back is not None and isinstance(back, dict) and len(set(labels)) == len(labels):
-        wrong = [label for number, label in enumerate(labels) if back.get(label) != number]
-        if wrong:
-            raise UserError(f"{where}: id2label and label2id do not agree on {wrong[0]!r}")
+    if isinstance(back, dict) and len(set(labels)) == len(labels):
+        for number, label in enumerate(labels):
+            if back.get(label) != number:
+                raise UserError(f"{where}: id2label and label2id do not agree on {label!r}")
     return labels
 
 
@@ -166,9 +164,8 @@ def sentence_settings(folder: Path) -> dict[str, Any]:
     if reading.get("do_lower_case"):
         raise UserError(f"{limits}: do_lower_case is not supported; lower the texts and remove the key")
     tokenizer = folder / "tokenizer_config.json"
-    length = reading.get("max_seq_length") or (
-        read_json(tokenizer).get("model_max_length") if tokenizer.exists() else 0
-    )
+    longest = read_json(tokenizer).get("model_max_length") if tokenizer.exists() else 0
+    length = reading.get("max_seq_length") or longest
     if isinstance(length, int) and 4 < length < 1 << 24:
         settings["window"] = Window(length=length, stride=3 * length // 4)
     return settings
@@ -210,11 +207,8 @@ def record_hashes(folder: Path) -> None:
 
 
 def check_hashes(folder: Path, card: Card | None, trust: bool = False) -> None:
-    """Refuse an export whose files are not those that were written; with `trust`, warn and go on.
-
-    Folders without a record of their files, such as those of other programs, are not checked.
-    """
-    if card is None or not card.files:
+    """Refuse an export whose files are not those that were written; with `trust`, warn and go on."""
+    if card is None or not card.files:  # such as a folder of another program
         return
     hashes = _hashes(folder)
     wrong = [f"{shown(name)} is missing" for name in card.files if name not in hashes]

@@ -42,6 +42,7 @@ LONGEST = 1 << 20  # characters of a line
 EVERY = 1 << 16  # lines between two reports of progress
 KEYS, LOGPROBS, BACKOFFS = "keys_{}", "chances_{}", "backs_{}"  # names of tensors, by order
 Progress = Callable[[int], None]
+Heads = Mapping[str, int]
 
 
 def from_tables(stored: list[NgramTable], config: NgramConfig) -> tuple[NgramConfig, Ngram]:
@@ -97,10 +98,7 @@ class _ArpaReader:
             refuse(
                 (len(order) > 3 or int(order) != expected, f"the count of {expected}-grams should stand here"),
                 (int(order) > HIGHEST, f"n-grams of order {order}: {HIGHEST} is the highest"),
-                (
-                    len(count) > 12 or int(count) > (WIDEST if expected == 1 else MOST),
-                    f"more {order}-grams than any model has",
-                ),
+                (int(count) > (WIDEST if expected == 1 else MOST), f"more {order}-grams than any model has"),
             )
             self.sections.append(_Section(int(count)))
 
@@ -306,26 +304,19 @@ def _line(logprob: float, text: str, backoff: float | None) -> str:
 
 
 def open_vectors(
-    path: Path,
-    heads: Mapping[str, int],
-    seed: int = 0,
-    settings: Mapping[str, Any] | None = None,
-    on_bad_row: str = "stop",
+    path: Path, heads: Heads, seed: int = 0, settings: Mapping[str, Any] | None = None, on_bad_row: str = "stop"
 ) -> LoadedModel:
     """A model whose table of words is read from a file, with fresh heads; `settings` are those of `VectorsConfig`.
 
     A word that the file does not have gets the file's own `<unk>`, else the mean of all vectors.
     """
-    family = FAMILIES["vectors"]
-    check_heads(family, heads)
+    check_heads(FAMILIES["vectors"], heads)
     skipped = Skipped()
     vectors = read_file(path, on_bad_row, skipped)
     if skipped.count:
         warnings.warn(f"{path}: {skipped}", stacklevel=2)
     if vectors.repeated:
-        warnings.warn(
-            f"{path}: {vectors.repeated:,} lines repeat an earlier word; the first of each stays", stacklevel=2
-        )
+        warnings.warn(f"{path}: {vectors.repeated:,} lines repeat a word; the first of each stays", stacklevel=2)
     words, table = vectors.words, torch.from_numpy(vectors.matrix)
     if UNKNOWN not in words:
         words, table = [*words, UNKNOWN], torch.cat([table, table.double().mean(0, keepdim=True).float()])
@@ -336,7 +327,7 @@ def open_vectors(
 
 
 def opened_table(
-    config: VectorsConfig, table: Tensor, heads: Mapping[str, int], tokenizer: Tokenizer, card: Card, seed: int = 0
+    config: VectorsConfig, table: Tensor, heads: Heads, tokenizer: Tokenizer, card: Card, seed: int = 0
 ) -> LoadedModel:
     """A model of this table of words, with fresh heads."""
     family = FAMILIES["vectors"]

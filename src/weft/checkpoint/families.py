@@ -44,10 +44,7 @@ from weft.plugins import broken, load_plugin
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One kind of model, and what it can do; `name` is also the `model_type` under which it is published.
-
-    A family that nobody publishes needs a name, a config and a network: its folders say `model_type: weft-NAME`.
-    """
+    """One kind of model, and what it can do; `name` is also the published `model_type` (else `weft-NAME`)."""
 
     name: str
     config: type[ModelConfig]
@@ -277,16 +274,13 @@ def family_named(name: str) -> Family | None:
 
 
 def find_size(name: str, size: str | None = None, heads: Any = None) -> tuple[Family, Any]:
-    """A family and a config by name: family ('bert': its usual size), a published one ('bert-tiny'), or '3x256'.
-
-    `heads`: how many a model of such a size has, where that was given; else each is 64 wide.
-    """
+    """A family and a config by name ('bert', 'bert-tiny') and size ('3x256'); `heads`: given, else each is 64 wide."""
     if name in SIZES and size is None:
         return SIZES[name]
     family = family_named(name)
     if family is None:
         check_name(name, size)
-        raise AssertionError(name)
+    assert family is not None
     if size is None:
         return family, family.config(**family.standard)
     if size in family.sizes:
@@ -300,10 +294,9 @@ def find_size(name: str, size: str | None = None, heads: Any = None) -> tuple[Fa
     layers, width = int(match[1]), int(match[2])
     heads = heads if isinstance(heads, int) and heads > 0 else None
     if heads is None and width % 64 and family.config.has("heads"):
-        raise UserError(
-            f"size {size}: a width of {width} is not a multiple of 64, the width of a head; choose their number, "
-            f"such as model.heads={next(count for count in range(max(1, width // 64), 0, -1) if width % count == 0)}"
-        )
+        fits = next(count for count in range(max(1, width // 64), 0, -1) if width % count == 0)
+        why = f"a width of {width} is not a multiple of 64, the width of a head"
+        raise UserError(f"size {size}: {why}; choose their number, such as model.heads={fits}")
     sizes = {"layers": layers, "width": width, "heads": heads or width // 64, "inner": 4 * width}
     sizes = {field: size for field, size in sizes.items() if family.config.has(field)}
     return family, family.config(**{**family.standard, **sizes})

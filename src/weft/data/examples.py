@@ -54,7 +54,6 @@ class Examples(ExampleSource):
 
     @property
     def rows_count(self) -> int:
-        """Rows of all examples: windows, where texts are long."""
         return len(self.starts) - 1
 
     @property
@@ -66,11 +65,10 @@ class Examples(ExampleSource):
         return int(np.diff(self.starts).max(initial=1))
 
     def lengths(self, numbers: Places) -> Places:
-        whole = self.starts[self.rows[numbers + 1]] - self.starts[self.rows[numbers]]
-        if self.most_rows is None:
-            return whole
-        counts = self.rows[numbers + 1] - self.rows[numbers]
-        return np.where(counts > self.most_rows, self.most_rows * self.longest, whole)
+        first, last = self.rows[numbers], self.rows[numbers + 1]
+        whole = self.starts[last] - self.starts[first]
+        most = self.most_rows
+        return whole if most is None else np.where(last - first > most, most * self.longest, whole)
 
     def for_training(self, most_rows: int, seed: int, fixed: bool) -> Examples:
         """The same examples as a run takes them: of a book, some windows in each step."""
@@ -224,9 +222,8 @@ class TextSide:
 
     @staticmethod
     def of(texts: Sequence[Sequence[int]]) -> TextSide:
-        lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-        tokens = np.fromiter((token for text in texts for token in text), dtype=np.int32, count=int(lengths.sum()))
-        return TextSide(tokens, np.r_[0, lengths.cumsum()])
+        tokens = np.fromiter((token for text in texts for token in text), dtype=np.int32)
+        return TextSide(tokens, np.cumsum([0, *map(len, texts)], dtype=np.int64))
 
     @cached_property
     def longest(self) -> int:
@@ -339,7 +336,6 @@ class Sequences(ExampleSource):
         return self.read.lengths(numbers) + self._longest[numbers]
 
     def for_training(self, most_rows: int, seed: int, fixed: bool) -> Sequences:
-        """The same pairs as a run takes them; none is read in part."""
         return replace(self, fixed=fixed, ways=None if self.ways is None else replace(self.ways, seed=seed))
 
     def draw(self, epochs: Places, numbers: Places) -> Drawn:

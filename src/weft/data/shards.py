@@ -142,8 +142,7 @@ class TextFiles:
 
     def paths(self) -> list[Path]:
         """The files, those that are not here looked for where $WEFT_DATA says that data lies."""
-        paths: list[Path] = []
-        elsewhere = os.environ.get("WEFT_DATA")
+        paths, elsewhere = list[Path](), os.environ.get("WEFT_DATA")
         for name in self.files:
             try:
                 paths += find_files(name)
@@ -219,8 +218,7 @@ class Corpus:
         """The tokens at these places of the whole."""
         if len(self.shards) == 1:
             return self.shards[0][places].astype(np.int64)
-        tokens = np.empty(places.shape, dtype=np.int64)
-        numbers = places // SHARD
+        tokens, numbers = np.empty(places.shape, dtype=np.int64), places // SHARD
         for number in np.unique(numbers):
             here = numbers == number
             tokens[here] = self.shards[number][places[here] - number * SHARD]

@@ -8,6 +8,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from enum import Enum
@@ -91,17 +92,14 @@ class Table:
             return [LinePairs(*pair) for pair in zip(sources, targets, strict=True)]
         parts = dict[TablePart, None]()
         for name in self.data:
-            folder = _folder(name)
+            folder, files = _folder(name), list[Path]()
             if folder is not None and self.format is None:
                 folder = chosen_split(folder, self.split, note)
                 if is_class_folder(folder):
                     parts[ClassFolder(folder)] = None
                     continue
-                if files := saved_dataset(folder):
-                    parts.update({TableFile(path): None for path in files})
-                    continue
-                name = str(folder)
-            parts.update({TableFile(path): None for path in TextFiles((name,)).paths()})
+                name, files = str(folder), saved_dataset(folder)
+            parts.update({TableFile(path): None for path in files or TextFiles((name,)).paths()})
         return list(parts)
 
     def records(self, skipped: Skipped | None = None) -> Iterator[Record]:
@@ -298,18 +296,12 @@ def chosen_split(folder: Path, split: str, note: Note) -> Path:
     return inside[wanted[0]]
 
 
-def saved_dataset(folder: Path) -> list[Path] | None:
-    """The Arrow files of a dataset as datasets.save_to_disk writes it; None for any other folder."""
-    state = folder / "state.json"
-    if not state.is_file():
-        return None
-    try:
-        if state.stat().st_size > 16 * MEGABYTE:
-            return None
-        about: Any = json.loads(state.read_bytes())
-        names = [entry["filename"] for entry in about["_data_files"]]
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return None
+def saved_dataset(folder: Path) -> list[Path]:
+    """The Arrow files of a dataset as datasets.save_to_disk writes it; none for any other folder."""
+    state, names = folder / "state.json", list[Any]()
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        if state.is_file() and state.stat().st_size <= 16 * MEGABYTE:
+            names = [entry["filename"] for entry in json.loads(state.read_bytes())["_data_files"]]
     for name in names:
         if not isinstance(name, str) or name != Path(name).name:
             raise UserError(f"{state}: {shown(str(name))!r} is not the name of a file beside it")

@@ -60,9 +60,8 @@ def share(part: Floats, whole: Floats, empty: float = 0.0) -> Floats:
 
 @dataclass(frozen=True)
 class Replicates:
-    """A score on the data (column 0) and on each of their resamplings."""
+    """A score on the data (column 0) and on each of their resamplings, which are those of every model: for pairing."""
 
-    # The draws depend on the number of an example alone, so columns of two models can be compared: a paired bootstrap.
     values: Floats
     examples: int
     share: bool = False  # of things that are right or not, so that all right is known as well as their number lets
@@ -257,20 +256,18 @@ class Ratios(Metrics):
         """The ratio of each name that has a whole."""
         totals = self.sums.totals()
         sums = totals.sums.reshape(len(self.names), 2, -1)
-        return {
-            name: Replicates(share(part, whole, math.nan), totals.examples, self.shares)
-            for name, (part, whole) in zip(self.names, sums, strict=True)
-            if whole[0]
+        shares = {
+            name: share(both[0], both[1], math.nan) for name, both in zip(self.names, sums, strict=True) if both[1][0]
         }
+        return {name: Replicates(values, totals.examples, self.shares) for name, values in shares.items()}
 
 
 class WorstRows:
     """The rows on which a model did worst, as many as asked for and no more in memory."""
 
     def __init__(self, max_rows: int = 10) -> None:
-        self.max_rows = max_rows
+        self.max_rows, self.seen = max_rows, 0
         self.heap = list[tuple[float, int, dict[str, Any]]]()
-        self.seen = 0
 
     def add(self, badness: float, row: dict[str, Any]) -> None:
         """Offer a row; of equally bad ones the earlier stays."""

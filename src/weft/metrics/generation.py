@@ -177,8 +177,7 @@ def longest_common(a: Sequence[str], b: Sequence[str]) -> int:
     places: dict[str, int] = {}
     for number, word in enumerate(a):
         places[word] = places.get(word, 0) | 1 << number
-    every = (1 << len(a)) - 1
-    open_ = every  # a bit that is gone: the sequence became longer by this word
+    every = open_ = (1 << len(a)) - 1  # a bit that is gone: the sequence became longer by this word
     for word in b:
         met = open_ & places.get(word, 0)
         open_ = (open_ + met | open_ - met) & every

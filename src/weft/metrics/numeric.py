@@ -120,9 +120,9 @@ class SimilarityMetrics(Metrics):
 
 def _cosines(vectors: Sequence[NDArray[Any]]) -> Floats:
     """n n, 0 between a text and itself."""
-    all_of = np.stack(vectors)
-    unit = all_of / np.maximum(np.linalg.norm(all_of, axis=1, keepdims=True), 1e-12)
-    cosines = unit @ unit.T
+    rows = np.stack(vectors)
+    rows = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+    cosines = rows @ rows.T
     np.fill_diagonal(cosines, 0.0)
     return cosines
 

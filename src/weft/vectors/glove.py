@@ -24,7 +24,6 @@ from weft.vectors.plan import Learning
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 NEAR = 128  # distances have room in the lowest bits of a key
-MERGE = 1 << 24  # keys that wait before they are added up
 
 
 @dataclass(frozen=True)
@@ -93,8 +92,7 @@ def parts_of(
     counts: CooccurrenceCounts, words: int, plan: Learning, seed: int, device: torch.device
 ) -> list[CooccurrencePart]:
     """The counts in parts of about `plan.batch`, which pair lies in which drawn by the seed."""
-    total = 2 * len(counts.keys)
-    number = max(1, round(total / (plan.batch or 1 << 20)))
+    number = max(1, round(2 * len(counts.keys) / (plan.batch or 1 << 20)))
     lots = (scrambled(key_of(seed, "parts"), counts.keys) % np.uint64(number)).astype(np.int64)
     order = np.argsort(lots, kind="stable")
     borders = np.searchsorted(lots[order], np.arange(number + 1))

@@ -107,8 +107,7 @@ class WordSpace:
     def analogy(self, first: str, second: str, third: str, top: int = 10, multiply: bool = False) -> list[Near]:
         """first - second + third, the three themselves left out; multiply: 3CosMul (Levy and Goldberg, 2014)."""
         a, b, c = (self.place(word) for word in (first, second, third))
-        scores = next(self.analogies(np.array([(b, a, c)]), multiply))[0]
-        return self._best(scores, top, (a, b, c))
+        return self._best(next(self.analogies(np.array([(b, a, c)]), multiply))[0], top, (a, b, c))
 
     def analogies(self, questions: NDArray[np.int64], multiply: bool) -> Iterator[Floats]:
         """Scores of all words (q n) as what is to the third word as the second is to the first, some at a time."""
@@ -339,8 +338,7 @@ class Map:
 
     def near(self, word: str, top: int = 10, retrieval: str = "csls") -> list[Near]:
         """The target's words for a word of the source, by score."""
-        scores = self.scores(self.source.vector(word)[None], retrieval)[0]
-        return self.target._best(scores, top, ())
+        return self.target._best(self.scores(self.source.vector(word)[None], retrieval)[0], top, ())
 
     def judge(self, pairs: Pairs, retrieval: str = "csls") -> Mapped:
         """Precision at 1 and at 5; a word with several translations is asked once, and any of them is right."""

@@ -64,8 +64,8 @@ def kept_shares(counts: NDArray[np.int64], sample: float) -> NDArray[np.float64]
     """How often each word stays when frequent ones are thinned out, as word2vec's program does it."""
     shares = counts / max(1, counts.sum())
     with np.errstate(divide="ignore"):
-        chance = np.sqrt(sample / shares) + sample / shares if sample else np.ones(len(counts))
-    return np.where(counts > 0, np.minimum(chance, 1), 0)  # what is never counted, the unknown word, never stays
+        kept = np.sqrt(sample / shares) + sample / shares if sample else np.ones(len(counts))
+    return np.where(counts > 0, np.minimum(kept, 1), 0)  # what is never counted, the unknown word, never stays
 
 
 Moved = tuple[Tensor, Push]  # numbers of words, and where they are pushed
@@ -103,11 +103,11 @@ class Word2Vec(ABC, Generic[Batch]):
         return self.inner
 
     def prepare(self, words: Tensor, documents: Tensor, number: int) -> list[Batch]:
-        """The block of this number, thinned out and shuffled; all chance is here, and nothing of the tables."""
-        chance = torch.Generator(self.device).manual_seed(key_of(self.seed, "block", number) >> 1)
-        thrown = torch.rand(len(words), generator=chance, dtype=torch.float64, device=self.device)
+        """The block of this number, thinned out and shuffled; all random numbers are drawn here."""
+        generator = torch.Generator(self.device).manual_seed(key_of(self.seed, "block", number) >> 1)
+        thrown = torch.rand(len(words), generator=generator, dtype=torch.float64, device=self.device)
         stays = thrown < self.stays[words]
-        return self._batches(words[stays], documents[stays], chance)
+        return self._batches(words[stays], documents[stays], generator)
 
     def learn(self, batches: list[Batch], rates: tuple[float, float]) -> float:
         """Go through a block; the rate falls from the first to the second. The loss per pair of some of it."""
@@ -118,7 +118,7 @@ class Word2Vec(ABC, Generic[Batch]):
         return self._loss(batches[0])
 
     @abstractmethod
-    def _batches(self, words: Tensor, documents: Tensor, chance: torch.Generator) -> list[Batch]: ...
+    def _batches(self, words: Tensor, documents: Tensor, generator: torch.Generator) -> list[Batch]: ...
 
     @abstractmethod
     def _step(self, batch: Batch, learning_rate: float) -> None:
@@ -127,9 +127,9 @@ class Word2Vec(ABC, Generic[Batch]):
     @abstractmethod
     def _loss(self, batch: Batch) -> float: ...
 
-    def _drawn(self, *size: int, chance: torch.Generator) -> Tensor:
+    def _drawn(self, *size: int, generator: torch.Generator) -> Tensor:
         """Words of noise."""
-        drawn = torch.rand(*size, dtype=torch.float64, generator=chance, device=self.device)
+        drawn = torch.rand(*size, dtype=torch.float64, generator=generator, device=self.device)
         return torch.searchsorted(self.noise, drawn).clamp_(max=len(self.noise) - 1)
 
     def _each(self, work: Any, parts: Sequence[Any]) -> list[Any]:
@@ -158,14 +158,14 @@ class SkipGram(Word2Vec[Some]):
         self.distance = (places - torch.arange(CHUNK, device=device)[:, None]).abs().int()  # c j
         self.distance[self.distance == 0] = 1 << 20  # no word is its own neighbor
 
-    def _batches(self, words: Tensor, documents: Tensor, chance: torch.Generator) -> list[Some]:
+    def _batches(self, words: Tensor, documents: Tensor, generator: torch.Generator) -> list[Some]:
         window = self.plan.window or 1
         chunks = Chunks.of(words, documents.int(), CHUNK, window)
         count = len(chunks.words)
-        order = torch.randperm(count, generator=chance, device=self.device)
+        order = torch.randperm(count, generator=generator, device=self.device)
         size = (count, CHUNK, 1)
-        reach = torch.randint(1, window + 1, size, dtype=torch.int32, generator=chance, device=self.device)
-        noise = self._drawn(count, DRAWN, chance=chance)
+        reach = torch.randint(1, window + 1, size, dtype=torch.int32, generator=generator, device=self.device)
+        noise = self._drawn(count, DRAWN, generator=generator)
         parts = torch.split(order, max(1, (self.plan.batch or 1) // CHUNK)) if count else ()
         return [Some(chunks, part, reach, noise) for part in parts]
 
@@ -286,14 +286,14 @@ def cbow(hidden: Tensor, centers: Tensor, noise: Tensor, there: Tensor, negative
 class Cbow(Word2Vec[CbowBatch]):
     """The mean of its neighbors foretells each word."""
 
-    def _batches(self, words: Tensor, documents: Tensor, chance: torch.Generator) -> list[CbowBatch]:
+    def _batches(self, words: Tensor, documents: Tensor, generator: torch.Generator) -> list[CbowBatch]:
         total, window, vocabulary = len(words), self.plan.window or 1, len(self.inner)
         if not total:
             return []
         pad, device = torch.nn.functional.pad, self.device
-        order = torch.randperm(total, generator=chance, device=device)
-        reach = torch.randint(1, window + 1, (total,), generator=chance, device=device)
-        noise = self._drawn(-(-total // GROUP), GROUP_NOISE, chance=chance)
+        order = torch.randperm(total, generator=generator, device=device)
+        reach = torch.randint(1, window + 1, (total,), generator=generator, device=device)
+        noise = self._drawn(-(-total // GROUP), GROUP_NOISE, generator=generator)
         # A center sees a run of places, itself left out; documents lie one after the other.
         _, document, lengths = torch.unique_consecutive(documents, return_inverse=True, return_counts=True)
         ends, document = lengths.cumsum(0), document[order]
