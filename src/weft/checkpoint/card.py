@@ -24,7 +24,7 @@ class Window:
 
     length: int
     stride: int
-    long: Literal["windows", "cut"] = "windows"  # how a longer text is read: in windows, or truncated
+    long: Literal["windows", "truncate"] = "windows"  # how a longer text is read: in windows, or truncated
 
     def __post_init__(self) -> None:
         if not 1 <= self.stride <= self.length:
@@ -96,7 +96,7 @@ class Card:
 
 
 def read_card(folder: Path) -> Card | None:
-    """The card of a folder, also one of format 1, which spelled two names otherwise; None where it has none."""
+    """The card of a folder, also one of format 1, which spelled some names otherwise; None where it has none."""
     path = folder / CARD
     if not path.exists():
         return None
@@ -104,6 +104,8 @@ def read_card(folder: Path) -> Card | None:
     if values.get("format", 1) == 1:
         values = {"normalize" if name == "normalise" else name: value for name, value in values.items()}
         values |= {"format": FORMAT} | ({"task": "summarize"} if values.get("task") == "summarise" else {})
+        if isinstance(window := values.get("window"), dict) and window.get("long") == "cut":
+            values["window"] = {**window, "long": "truncate"}
     return build(Card, values, str(path))
 
 

@@ -28,9 +28,9 @@ from weft.files import whole_file
 from weft.models.ngram import HIGHEST, MOST, Ngram, NgramConfig
 from weft.models.vectors import VectorsConfig
 from weft.ngrams import FLOOR
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.sources import open_sources, read_lines
-from weft.text.tokenizers.limits import check_tokens
+from weft.text.tokenizers.schema import check_tokens
 from weft.text.tokenizers.tokenizer import Roles, Tokenizer, spaced
 from weft.text.tokenizers.training import UNKNOWN, word_tokenizer
 from weft.text.vector_files import read_file

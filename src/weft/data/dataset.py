@@ -18,7 +18,7 @@ from weft.data.columns import check_decimal_mark, file_of, find_columns, is_blan
 from weft.data.tables import Table
 from weft.errors import UserError, refuse, shown
 from weft.text.records import Record
-from weft.text.row_problems import Problems, Skipped
+from weft.text.rows import Problems, Skipped
 
 
 class RunRows:

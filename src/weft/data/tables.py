@@ -22,12 +22,19 @@ from weft.data.shards import TextFiles
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import MEGABYTE, reason
 from weft.text.arrow import class_names, with_names
-from weft.text.delimited import likely_columns
-from weft.text.paths import digest_of
 from weft.text.records import ON_BAD_ROW, read_records
-from weft.text.row_problems import Problems, Skipped
-from weft.text.rows import SUFFIXES, Record
-from weft.text.sources import LIMIT, format_suffix, known_encoding, name_of, open_sources, read_lines
+from weft.text.rows import Problems, Record, Skipped
+from weft.text.sources import (
+    LIMIT,
+    SUFFIXES,
+    digest_of,
+    format_suffix,
+    known_encoding,
+    name_of,
+    open_sources,
+    read_lines,
+)
+from weft.text.tables import likely_columns
 
 LOOK = 100  # rows of a file that show which column is which
 CHARACTERS = 1 << 20  # and characters at most
