@@ -112,7 +112,7 @@ BERT: dict[str, Any] = {
     "around": "bert",
 }
 
-LARGE: dict[str, Any] = {"layers": 24, "width": 1024, "heads": 16, "inner": 4096}
+ROBERTA_SIZES: dict[str, Any] = {"base": {}, "large": {"layers": 24, "width": 1024, "heads": 16, "inner": 4096}}
 DENSE = (*both("classifier.dense", "heads.classify.dense"), *both("classifier.out_proj", "heads.classify.output"))
 ROBERTA: dict[str, Any] = {
     "names": _names("roberta.", BODY, "lm_head", "dense", "layer_norm", {**HEADS, "classify": DENSE}),
@@ -127,8 +127,7 @@ ROBERTA: dict[str, Any] = {
     "architectures": _architectures("Roberta"),
     "sizes": {
         "distilroberta-base": RobertaConfig(layers=6),
-        "roberta-base": RobertaConfig(),
-        "roberta-large": RobertaConfig(**LARGE),
+        **{f"roberta-{name}": RobertaConfig(**sizes) for name, sizes in ROBERTA_SIZES.items()},
     },
     # Padding is token 1, after which positions are counted; the end of a text is also what stands between two.
     "specials": dict(start="<s>", padding="<pad>", end="</s>", unknown="<unk>", mask="<mask>", separator="</s>"),
@@ -141,10 +140,7 @@ XLM_ROBERTA: dict[str, Any] = {
     **ROBERTA,
     "table": replace(ROBERTA["table"], absent={**ROBERTA["table"].absent, "vocab_size": 30522}),
     "architectures": _architectures("XLMRoberta"),
-    "sizes": {
-        "xlm-roberta-base": RobertaConfig(**XLM_STANDARD),
-        "xlm-roberta-large": RobertaConfig(**XLM_STANDARD, **LARGE),
-    },
+    "sizes": {f"xlm-roberta-{name}": RobertaConfig(**XLM_STANDARD, **sizes) for name, sizes in ROBERTA_SIZES.items()},
     "tokenizer": "unigram",
     "standard": XLM_STANDARD,
 }

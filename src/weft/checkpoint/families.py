@@ -372,9 +372,8 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
         matrices += network.tokens.weight.numel()
     if not config.heads:  # no attention
         return Measure(parameters, 2.0 * matrices)
-    head_width = config.head_width or config.width // config.heads
     keys = config.context / 2 if family.generates else config.context  # a decoder sees half the text on average
+    heads_of_all = sum(config.layer_heads or [config.layers * config.heads])
     # A multiplication and an addition per weight; scores and mixed values per key and head.
-    lookers = sum(config.layer_heads or [config.layers * config.heads])  # of all layers
-    flops = 2.0 * matrices + 4.0 * lookers * head_width * keys
-    return Measure(parameters, flops)
+    mixing = 4.0 * heads_of_all * (config.head_width or config.width // config.heads) * keys
+    return Measure(parameters, 2.0 * matrices + mixing)

@@ -25,7 +25,7 @@ from weft.checkpoint.families import FAMILIES, Family, check_config, check_heads
 from weft.checkpoint.formats import CODE, DECODING, Names, read_config, to_ours, to_theirs, write_config
 from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
 from weft.config import build, values_of
-from weft.errors import UserError, did_you_mean, listed, shown
+from weft.errors import UserError, did_you_mean, listed, refuse, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.models.base import Network, start_weights
 from weft.ngrams import unsound
@@ -234,10 +234,8 @@ def _heads(family: Family, published: Published, stored: Tensors, vocabulary: in
     heads: dict[str, None] = {}
     for name in architectures:
         if name not in family.architectures:
-            raise UserError(
-                f"{where}: architecture {shown(name)!r} is not supported; {family.name} has "
-                f"{listed(family.architectures, 20)}{did_you_mean(name, family.architectures)}"
-            )
+            choices = f"{family.name} has {listed(family.architectures, 20)}{did_you_mean(name, family.architectures)}"
+            raise UserError(f"{where}: architecture {shown(name)!r} is not supported; {choices}")
         heads |= dict.fromkeys(family.architectures[name])
     names = family.names.head_names
     for head, tensors in names.items():
@@ -290,16 +288,13 @@ def fill(
     new = {name for name in state if name.startswith(fresh)}
     tensors = to_ours(names, stored, state, new)
     broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
-    if broken:
-        raise UserError(f"weights that are not numbers (NaN or infinite): {listed(broken)}")
+    refuse((bool(broken), f"weights that are not numbers (NaN or infinite): {listed(broken)}"))
     places = {name for name, tensor in state.items() if not tensor.is_floating_point()}  # in a table
     for kind_of_number, wrong in (("whole numbers", False), ("not whole numbers, where places are stored", True)):
         named = [name for name, t in tensors.items() if (name in places) is wrong and t.is_floating_point() is wrong]
-        if named:
-            raise UserError(f"weights that are {kind_of_number}: {listed(named)}")
+        refuse((bool(named), f"weights that are {kind_of_number}: {listed(named)}"))
     broken = unsound(tensors, network.config.vocabulary) if places else []
-    if broken:
-        raise UserError(f"tables whose places are out of order or lead nowhere: {listed(broken)}")
+    refuse((bool(broken), f"tables whose places are out of order or lead nowhere: {listed(broken)}"))
     floats = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
     kind = reduce(torch.promote_types, floats)  # mixed: what holds them all
     parts = {".".join(name.split(".")[: 2 if name.startswith("heads.") else 1]) for name in new}  # heads.NAME, pooler
@@ -319,8 +314,7 @@ def fill(
 
 def card_of(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, int]) -> Card:
     """What `weft.json` says, or what a folder without one tells; labels in both must agree."""
-    card = read_card(folder)
-    outputs = heads.get("classify", heads.get("tag"))
+    card, outputs = read_card(folder), heads.get("classify", heads.get("tag"))
     for name, names in (("config.json", labels), ("weft.json", card.labels if card else None)):
         if names is not None and outputs is not None and len(names) != outputs:
             raise UserError(f"{folder / name}: {len(names)} labels for a head of {outputs} outputs")
@@ -328,9 +322,8 @@ def card_of(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, in
         return Card(labels=labels, **sentence_settings(folder))
     if card.labels is not None and labels is not None and card.labels != labels:
         differing = next((a, b) for a, b in zip(card.labels, labels, strict=True) if a != b)
-        raise UserError(
-            f"{folder}: the labels of weft.json and config.json differ: {differing[0]!r} against {differing[1]!r}"
-        )
+        both = f"{differing[0]!r} against {differing[1]!r}"
+        raise UserError(f"{folder}: the labels of weft.json and config.json differ: {both}")
     return card
 
 

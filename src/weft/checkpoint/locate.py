@@ -43,9 +43,7 @@ SIZE_NAMES: dict[str, tuple[str, ...]] = {
 def check_name(name: str, size: str | None = None) -> None:
     """Refuse what is neither a family nor a published size; a size has no size of its own."""
     family = next((family for family, sizes in SIZE_NAMES.items() if name in sizes), None)
-    if name in SIZE_NAMES or (family is not None and size is None):
-        return
-    if family is None and name in plugin_names(FAMILIES):
+    if name in SIZE_NAMES or (name in plugin_names(FAMILIES) if family is None else size is None):
         return
     if family is not None:
         raise UserError(f"{name} is a size already; ask for its family, {family}, to choose another")
@@ -75,10 +73,8 @@ def find_folder(name: str, online: bool = False) -> Path:
             return cached
     except (LocalEntryNotFoundError, HFValidationError, OSError):
         if not online:
-            raise UserError(
-                f"{name!r} is neither a folder nor in the local Hugging Face cache; "
-                "to download it, pass --online (online=True)"
-            ) from None
+            where = "neither a folder nor in the local Hugging Face cache"
+            raise UserError(f"{name!r} is {where}; to download it, pass --online (online=True)") from None
     try:
         return Path(snapshot_download(name, allow_patterns=files))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:

@@ -246,10 +246,6 @@ class VectorSide:
 
     longest = 1
 
-    @property
-    def starts(self) -> Places:
-        return np.arange(len(self.tokens) + 1)
-
     def lengths(self, numbers: Places) -> Places:
         return np.ones_like(numbers)
 

@@ -138,7 +138,7 @@ class Framed:
             tokens[framed] = np.tile([*self.frame.row_before, *self.frame.row_after], len(lengths))
             tokens[~framed], given[~framed] = inside
             lengths = whole
-        return Drawn(tokens, starts_of(lengths), identity_of(epochs, numbers, lengths), given), documents
+        return Drawn(tokens, np.r_[0, lengths.cumsum()], identity_of(epochs, numbers, lengths), given), documents
 
 
 def flat(begins: Places, lengths: Places) -> Places:
@@ -155,10 +155,6 @@ def example_of(epochs: Places, numbers: Places) -> NDArray[np.uint64]:
 def identity_of(epochs: Places, numbers: Places, lengths: Places) -> NDArray[np.uint64]:
     """N: a number of its own for each place of each example."""
     return np.repeat(example_of(epochs, numbers), lengths) + flat(np.zeros_like(lengths), lengths).astype(np.uint64)
-
-
-def starts_of(lengths: Places) -> Places:
-    return np.r_[0, lengths.cumsum()]
 
 
 @dataclass(frozen=True)
@@ -424,7 +420,7 @@ class SentencePairs(ExampleSource):
         lengths = sizes.reshape(-1, 5).sum(1)
         return Drawn(
             np.concatenate(pieces),
-            starts_of(lengths),
+            np.r_[0, lengths.cumsum()],
             identity_of(epochs, numbers, lengths),
             np.repeat(np.tile([True, False, True, False, True], len(numbers)), sizes),
             np.repeat(np.tile([0, 0, 0, 1, 1], len(numbers)), sizes),

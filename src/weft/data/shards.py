@@ -158,16 +158,8 @@ class TextFiles:
         return list(dict.fromkeys(paths))
 
     def read(self, skipped: Skipped | None = None) -> Iterator[str]:
-        documents = read_texts(
-            self.paths(),
-            column=self.column,
-            delimiter=self.delimiter,
-            documents=self.documents,
-            on_bad_row=self.on_bad_row,
-            skipped=skipped,
-            encoding=self.encoding,
-        )
-        return (document.text for document in documents)
+        how: dict[str, Any] = {name: value for name, value in vars(self).items() if name != "files"}
+        return (document.text for document in read_texts(self.paths(), skipped=skipped, **how))
 
     def hash(self) -> str:
         """What is in the files, and how they are read; not what they are called."""

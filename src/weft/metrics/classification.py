@@ -164,9 +164,6 @@ def best_no_answer(margin: Sequence[float], if_answered: Sequence[float], if_not
     return middle if middle < high else low
 
 
-Sentences = Sequence[Sequence[str]]
-
-
 class _SentenceMetrics(LabelMetrics):
     """Counts over tagged sentences; a whole sentence is one example, since its words hang together."""
 
@@ -180,7 +177,7 @@ class _SentenceMetrics(LabelMetrics):
         """Where right (0), predicted (1) and gold (2) of a label are counted; new labels are taken in."""
         return self.first + 3 * self.labels.setdefault(label, len(self.labels)) + place
 
-    def add(self, predicted: Sentences, gold: Sentences) -> None:
+    def add(self, predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> None:
         """Take in the next sentences: a tag per word each."""
         same_length(predicted, gold, "sentences")
         rows, keys = list[int](), list[int]()

@@ -77,13 +77,10 @@ class RegressionMetrics(Metrics):
         return {name: Replicates(columns, len(p)) for name, columns in values.items()}
 
 
-MAX_TEXTS = 512  # texts whose pairs are compared: 130,816 of them
-
-
 class SimilarityMetrics(Metrics):
-    """Vectors of the same texts by two models, whose widths may differ; the first `max_texts` texts are compared."""
+    """Vectors of the same texts by two models, whose widths may differ; pairs of the first `max_texts` are compared."""
 
-    def __init__(self, max_texts: int = MAX_TEXTS, seed: int = 0) -> None:
+    def __init__(self, max_texts: int = 512, seed: int = 0) -> None:
         self.max_texts, self.seed = max_texts, seed
         self.predicted, self.gold = list[NDArray[Any]](), list[NDArray[Any]]()
 
