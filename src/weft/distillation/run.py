@@ -519,7 +519,7 @@ def pretrain_student(context: Distillation) -> Model:
     """Teach a student its teacher's language model, whose outputs differ in every epoch, with the masks."""
     run, recipe, settings, control = context.run, context.recipe, context.recipe.distill, context.control
     teacher, folder, data = context.teacher, context.teachers[0].folder, recipe.data
-    speaks, room = teacher.family.generates, teacher.config.context
+    generates, room = teacher.family.generates, teacher.config.context
     if "words" not in teacher.heads or teacher.family.reads:
         raise UserError(
             f"{folder}: {teacher.family.name} with {', '.join(teacher.heads) or 'no heads'} predicts no words; "
@@ -529,12 +529,12 @@ def pretrain_student(context: Distillation) -> Model:
     column, reading = data.columns.get("text", "text"), {name: vars(data)[name] for name in names}
     shared = {name: vars(recipe)[name] for name in ("out", "seed", "device", "tensorboard", "training")}
     text = Recipe(text=TextSection(files=data.text, column=column, **reading), **shared)
-    wanted: Objective = NextToken() if speaks else MaskedWords()
+    wanted: Objective = NextToken() if generates else MaskedWords()
     student = begun_student(context, wanted.heads, "words", lambda: text_of(text).read(Skipped())).opened
-    if student.family.generates != speaks:
-        does = "predicts the next word" if speaks else "fills gaps"
+    if student.family.generates != generates:
+        does = "predicts the next word" if generates else "fills gaps"
         raise UserError(f"the teacher {does}, and {student.family.name} does not: choose another student")
-    if not settings.match and not speaks:
+    if not settings.match and not generates:
         settings = replace(settings, match=("cosine",))  # the third of DistilBERT's losses
     soft = SoftTargets(settings.temperature, settings.hard)
     objective: Any = matched(wanted, teacher, student, settings, soft)
@@ -542,7 +542,7 @@ def pretrain_student(context: Distillation) -> Model:
     if length > room:
         raise UserError(f"rows of {length} tokens are longer than the teacher's context of {room}")
     # A state that goes from row to row is nothing that a teacher with rows of its own could follow.
-    aim = {"name": "next" if speaks else "mlm", "rows": "stream", "length": length, "mask": settings.mask}
+    aim = {"name": "next" if generates else "mlm", "rows": "stream", "length": length, "mask": settings.mask}
     own = Path(recipe.student.model)
     student.network.float()
     job = text_job(

@@ -123,7 +123,7 @@ def vocabulary_for(
     folder: Path,
     given: TokenizerSection,
     family: Family,
-    speaks: bool,
+    generates: bool,
     texts: Iterable[str],
     control: Control,
     like: Tokenizer | None = None,
@@ -149,7 +149,7 @@ def vocabulary_for(
             if like is not None:
                 tokenizer = learn_like(counted(texts, step), like, size, least)
             else:
-                options: dict[str, Any] = {} if speaks else {"specials": family.specials, "around": family.around}
+                options: dict[str, Any] = {} if generates else {"specials": family.specials, "around": family.around}
                 lowercase = usual.get("lowercase") if given.lowercase is None else given.lowercase
                 options |= {"lowercase": lowercase, "min_count": least}
                 extra = [sentinel(number) for number in reversed(range(family.sentinels))]
