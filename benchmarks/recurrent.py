@@ -32,9 +32,8 @@ from torch import nn
 
 import weft
 from weft.checkpoint.families import FAMILIES
-from weft.data.batching import Ahead, Feed
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed, Streams
+from weft.data.rows import Ahead, Feed, Frame, Framed, Streams
 from weft.data.shards import Corpus
 from weft.objectives.language import CarriedToken, StreamStates
 from weft.training.loop import quick_arithmetic

@@ -72,7 +72,7 @@ def climbed(folder: Path) -> None:
 
 def vectors(kind: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
-        plan = {"kind": kind, "width": 8, "minimum_count": 1, "epochs": 1}
+        plan = {"kind": kind, "width": 8, "min_count": 1, "epochs": 1}
         learn_vectors(
             None, {"vectors": plan, "text": {"files": text_in(folder)}, "out": str(folder / "run")}, log=quiet
         )

@@ -515,7 +515,7 @@ def test_the_verb_rank_judges(
         (tmp_path / "p.csv").write_text("q,t\n" + "".join(f"{query},{text}\n" for query, text in rows))
         given = ["--pairs", tmp_path / "p.csv", "--query-column", "q", "--text-column", "t"]
     monkeypatch.setattr(Seen, "told", [])
-    monkeypatch.setitem(sys.modules, "weft.metrics.vectors", types.SimpleNamespace(RankingMetrics=Seen))
+    monkeypatch.setitem(sys.modules, "weft.metrics.numeric", types.SimpleNamespace(RankingMetrics=Seen))
     monkeypatch.setattr("weft.cli.words._reranker", lambda *_: shortest)
     said = weft_says("rank", folder, *given, "--rerank", "pairs", "--candidates", 2)
     pool = list(dict.fromkeys(text for _, text in rows))

@@ -261,7 +261,7 @@ MISTAKES = [
     (["new", "--model", "bert", "--size", "2x100", "--out", "{out}"], "not a multiple of 64"),
     (["new", "--model", "bert", "--size", "2x288", "--out", "{out}"], "such as model.heads=4"),
     (["new", "--model", "gpt2", "--size", "6x288", "--set", "model.heads=7", "--out", "{out}"], "7 equal heads"),
-    (["new", "--model", "bert", "--size", "big", "--out", "{out}"], "neither LAYERSxWIDTH such as 3x256 nor"),
+    (["new", "--model", "bert", "--size", "big", "--out", "{out}"], "is not LAYERSxWIDTH such as 3x256, nor one of"),
     (["new", "--model", "bert", "--set", "model.layer=3", "--out", "{out}"], "did you mean 'layers'?"),
     (["new", "--model", "bert", "--set", "model.positions=learnt", "--out", "{out}"], "did you mean 'learned'?"),
     (["new", "--model", "bert", "--set", "layers=3", "--out", "{out}"], "--set layers: only keys of the section model"),

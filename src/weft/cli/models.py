@@ -271,7 +271,7 @@ def learn_tokenizer(
     model: Annotated[str | None, flag("Use the kind and special tokens of this family.", "NAME")] = None,
     size: Annotated[int, flag("Tokens, special ones included.")] = 8000,
     lowercase: Annotated[bool | None, flag("Lowercase the text. Default: as published for the kind.")] = None,
-    minimum_count: Annotated[int | None, flag("Lowest count of a piece. Default: 2, for characters 1.")] = None,
+    min_count: Annotated[int | None, flag("Lowest count of a piece. Default: 2, for characters 1.")] = None,
 ) -> None:
     """Learn a vocabulary. The same text gives the same vocabulary, byte for byte.
 
@@ -295,7 +295,7 @@ def learn_tokenizer(
 
     # The folder is tried first, so that a name that cannot be written does not cost the learning.
     with whole_folder(out) as inside, progress("reading", "documents") as tick:
-        options = {"lowercase": lowercase, "minimum_count": minimum_count, **special}
+        options = {"lowercase": lowercase, "min_count": min_count, **special}
         tokenizer = late.training.learn(texts(), kind or "wordpiece", size, **options)
         tokenizer.save(inside)
     log_notes(skipped.lines(), to_stderr)
@@ -527,7 +527,7 @@ def write(
     """
     loaded = weft.load(model)
     with progress("writing", "n-grams") as tick:
-        late.ngram.write_arpa(loaded.opened, out, tick)
+        late.external.write_arpa(loaded.opened, out, tick)
     print(
         f"{out}: {sum(loaded.config.entries):,} n-grams up to order {loaded.config.order}, {out.stat().st_size:,} bytes"
     )
@@ -539,7 +539,7 @@ def read(file: Annotated[Path, argument("FILE", "An ARPA file, plain or compress
     Example: weft arpa read 5gram.arpa.gz --out runs/from-kenlm
     """
     with progress("reading", "lines") as tick:
-        model = late.ngram.read_arpa(file, to_stderr, tick)
+        model = late.external.read_arpa(file, to_stderr, tick)
     late.folder.save_folder(out, model)
     entries = ", ".join(f"{count:,} of order {order}" for order, count in enumerate(model.config.entries, 1))
     print(f"{out}: ngram, {entries}")

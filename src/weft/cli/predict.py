@@ -432,6 +432,6 @@ def _table_vectors(model: Any, data: list[str], table: Given) -> Iterator[list[f
         vector = late.complete.vector_in(record, columns["vector"], model.config.features)
         return late.base.Example((), vector.tolist(), record.where)
 
-    for example in late.tables.examples_of(files, ("vector",), read, skipped):
+    for example in late.dataset.examples_of(files, ("vector",), read, skipped):
         yield example.target
     log_notes(skipped.lines(), to_stderr)

@@ -288,7 +288,7 @@ def _reranker(folder: str, positive: str | None, runtime: Given) -> Rerank:
 
 def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, candidates: int, jsonl: bool) -> None:
     """How high the right texts come, before and after re-ranking."""
-    from weft.metrics.vectors import RankingMetrics
+    from weft.metrics.numeric import RankingMetrics
 
     before, after = RankingMetrics(at=10), RankingMetrics(at=10)
     with progress("searching", "queries") as tick:
@@ -474,7 +474,7 @@ def _suggestions(
         try:
             model = inputs.load_model(name, **runtime)
             family = model.opened.family
-            if not family.speaks or family.reads or "words" not in model.opened.heads:
+            if not family.generates or family.reads or "words" not in model.opened.heads:
                 mute.append(name)
             else:
                 families[name] = family.name

@@ -50,7 +50,7 @@ def write_ct2(inside: Path, opened: LoadedModel, task: str, precision: str = "fp
     try:
         (inside / ENGINE).mkdir()
         spec.save(str(inside / ENGINE))
-        if not opened.family.speaks:
+        if not opened.family.generates:
             state = opened.network.state_dict()
             kept = {
                 name: state[name].detach().cpu().contiguous()

@@ -23,7 +23,7 @@ from weft.checkpoint.folder import write_files
 from weft.comparison.compare import compare
 from weft.comparison.comparison import Comparison, Standing, lost, megabytes, plain
 from weft.comparison.cost import SECONDS, TEXTS
-from weft.data.parts import is_names, rows_in_memory
+from weft.data.tables import is_names, rows_in_memory
 from weft.errors import UserError, listed, one_of
 from weft.exporters.ct2_export import write_ct2
 from weft.exporters.export import check_agreement, check_batch_single, logits_of, refuse_exported, texts_of

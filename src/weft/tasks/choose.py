@@ -222,7 +222,7 @@ def evaluate_choices(
         for question, answer in zip(some, answers, strict=True):
             on_answer(question, answer)
     totals = sums.totals()
-    return totals.score(share(totals.sums[0], totals.sizes))
+    return totals.sampled(share(totals.sums[0], totals.sizes)).score()
 
 
 class ChooseTask(UnsupervisedTask):

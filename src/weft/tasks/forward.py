@@ -100,8 +100,8 @@ def framing_for(model: LoadedModel, window: Window | None = None) -> Framing:
     """How this model reads texts; its card says in which windows."""
     window = window or model.card.window or window_for(model, None, None, "windows", 0.25)
     length = min(window.length, model.config.context)
-    speaks = model.family.speaks
-    return framing_of(tokenizer_of(model), speaks, length, window.stride, not speaks, window.long == "truncate")
+    generates = model.family.generates
+    return framing_of(tokenizer_of(model), generates, length, window.stride, not generates, window.long == "truncate")
 
 
 def pieces_in(
