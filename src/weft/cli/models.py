@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import weft
 from weft.cli import inputs, late
 from weft.cli.inputs import amount, table
-from weft.cli.options import Flags, Given, Json, Jsonl, MoreFiles, Opening, OutFolder, argument, flag, group
+from weft.cli.options import Flags, Given, Json, Jsonl, MoreFiles, Opening, OutFolder, argument, flag
 from weft.config import settings_of, values_of
 from weft.errors import UserError, did_you_mean, escaped, listed, shown
 from weft.files import cache_folder, check_new_folder, whole_folder
@@ -260,9 +260,6 @@ def clear_cache() -> None:
     print(f"freed {amount(late.shards.clear_cache(), 'B')}")
 
 
-cache = group("List or clear cached tokenized texts and teacher outputs.", list_cache, clear_cache)
-
-
 def learn_tokenizer(
     out: OutFolder,
     source: Annotated[Given, Flags("weft.runs.recipes:TextSection", without=("dev",))],
@@ -333,7 +330,6 @@ def show_tokens(
     print(f"{len(rows)} tokens, {missed} unknown, of {tokenizer.vocabulary} ({tokenizer.kind}); back: {back!r}")
 
 
-tokenizer = group("Learn a vocabulary from text, and show what it does to a text.", learn_tokenizer, show_tokens)
 Vectors = Annotated[str, argument("VECTORS", "A folder of word vectors, or a file of them.")]
 Top = Annotated[int, flag("Words to show.")]
 
@@ -511,12 +507,6 @@ def map_vectors(
     inputs.print_rows(rows, jsonl)
 
 
-vectors = group(
-    "Learn word vectors, query and evaluate them, and map one language to another.",
-    *(learn_vectors, near, analogy, odd, cosine, evaluate, convert, map_vectors),
-)
-
-
 def write(
     model: Annotated[str, argument("MODEL", "The folder of an n-gram model.")],
     out: Annotated[Path, argument("FILE", "File to write; compressed if its name ends in .gz.")],
@@ -543,6 +533,3 @@ def read(file: Annotated[Path, argument("FILE", "An ARPA file, plain or compress
     late.folder.save_folder(out, model)
     entries = ", ".join(f"{count:,} of order {order}" for order, count in enumerate(model.config.entries, 1))
     print(f"{out}: ngram, {entries}")
-
-
-arpa = group("Write and read n-gram models as ARPA files, as KenLM and SRILM do.", write, read)
