@@ -17,7 +17,7 @@ from weft.checkpoint.families import FAMILIES, find_size, measure
 from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.cli.main import run
 from weft.errors import UserError
-from weft.models.vectors import Vectors, VectorsConfig
+from weft.models.classifiers import Vectors, VectorsConfig
 from weft.nn.rows import Ragged, Rows
 from weft.text.vector_files import is_file_of_vectors
 

@@ -348,7 +348,7 @@ def test_streams_that_are_closed_full_or_not_utf_8(place: Path) -> None:
         return subprocess.run(["bash", "-c", command], capture_output=True, text=True)
 
     assert shell(f"{WEFT} --version >&-").returncode == 0
-    opened = "from weft.terminal import open_streams as o; import sys; o(); sys.stdout.flush(); sys.stderr.flush()"
+    opened = "from weft.progress import open_streams as o; import sys; o(); sys.stdout.flush(); sys.stderr.flush()"
     assert shell(f"{sys.executable} -c '{opened}; sys.exit(open(sys.executable).fileno())' >&- 2>&-").returncode > 2
     full = shell(f"{WEFT} --version >/dev/full")
     assert full.returncode == 2 and "no space left" in full.stderr and len(full.stderr.splitlines()) == 1
@@ -361,7 +361,7 @@ def test_streams_that_are_closed_full_or_not_utf_8(place: Path) -> None:
 def test_a_terminal_is_not_steered_by_a_model(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from weft.terminal import escaped_streams, unescaped
+    from weft.progress import escaped_streams, unescaped
 
     with escaped_streams():
         print("a\x1b[2Jb\tc")

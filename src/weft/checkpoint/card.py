@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from weft.checksums import digest, digest_of_values
 from weft.config import build, values_of
 from weft.errors import UserError, listed, refuse, shown
-from weft.files import MEGABYTE, read_json, write_json, write_text
+from weft.files import MEGABYTE, digest, digest_of_values, read_json, write_json, write_text
 
 FORMAT = 2
 CARD = "weft.json"

@@ -10,8 +10,7 @@ from torch import Tensor
 from weft.checkpoint.formats import ACTIVATIONS, ConfigTable, Names, Rule, Together, both, dropped, joined, layer, same
 from weft.errors import UserError, shown
 from weft.models.gpt import GptConfig
-from weft.models.t5 import T5Config
-from weft.models.transformer import TransformerConfig
+from weft.models.transformer import T5Config, TransformerConfig
 
 # ------------------------------------------------------------------------------------------------- GPT and GPT-2
 

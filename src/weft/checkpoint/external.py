@@ -25,8 +25,8 @@ from weft.config import changed
 from weft.data.counts import NgramTable
 from weft.errors import UserError, refuse, shown
 from weft.files import whole_file
+from weft.models.classifiers import VectorsConfig
 from weft.models.ngram import HIGHEST, MOST, Ngram, NgramConfig
-from weft.models.vectors import VectorsConfig
 from weft.ngrams import FLOOR
 from weft.text.rows import Skipped
 from weft.text.sources import open_sources, read_lines

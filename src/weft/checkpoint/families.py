@@ -17,7 +17,7 @@ from weft.checkpoint.formats import ConfigTable, Names, is_published
 from weft.checkpoint.locate import check_name
 from weft.errors import UserError, listed, one_of
 from weft.models.base import ModelConfig, Network
-from weft.models.cnn import Cnn, CnnConfig
+from weft.models.classifiers import Cnn, CnnConfig, Vectors, VectorsConfig
 from weft.models.convolution import ConvSeq2Seq, ConvSeq2SeqConfig
 from weft.models.encoders import (
     Albert,
@@ -34,10 +34,8 @@ from weft.models.mlp import Mlp, MlpConfig
 from weft.models.ngram import Ngram, NgramConfig
 from weft.models.recurrent import RecurrentConfig, RecurrentNetwork
 from weft.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from weft.models.t5 import T5, T5Config
-from weft.models.transformer import Transformer, TransformerConfig
+from weft.models.transformer import T5, T5Config, Transformer, TransformerConfig
 from weft.models.vec2seq import Vec2Seq, Vec2SeqConfig
-from weft.models.vectors import Vectors, VectorsConfig
 from weft.nn.rows import Rows
 from weft.plugins import broken, load_plugin
 

@@ -24,10 +24,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.budget import by_budget
-from weft.checksums import digests, is_sound, read_manifest, write_manifest
 from weft.config import build, values_of
 from weft.errors import UserError
-from weft.files import cache_folder, held, read_json, reason, sync_folder, unwritable, write_json
+from weft.files import (
+    cache_folder,
+    digests,
+    held,
+    is_sound,
+    read_json,
+    read_manifest,
+    reason,
+    sync_folder,
+    unwritable,
+    write_json,
+    write_manifest,
+)
 from weft.text.records import document_kinds, read_texts
 from weft.text.rows import PART, Skipped, parts_of
 from weft.text.sentences import sentences as cut_sentences

@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from weft.errors import UserError, listed
-from weft.files import no_link, reason, whole_file
-from weft.scratch import lock
+from weft.files import lock, no_link, reason, whole_file
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 FINISHED = "finished"  # the last line of a partial file whose table is being written

@@ -13,7 +13,6 @@ from typing import Any
 
 from weft.checkpoint.folder import open_folder, save_folder
 from weft.checkpoint.locate import find_folder
-from weft.checksums import Damaged, digests, read_checked, write_manifest
 from weft.config import changed, read_toml
 from weft.data.dataset import Dataset, RunRows
 from weft.distillation import report as reporting
@@ -25,7 +24,7 @@ from weft.distillation.run import go as distill_run
 from weft.distillation.student import begun_student, find_student
 from weft.distillation.teacher_outputs import Distillation
 from weft.errors import UserError, listed
-from weft.files import write_text
+from weft.files import Damaged, digests, read_checked, write_manifest, write_text
 from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs import finetune, pretrain
 from weft.runs.dataset import absolute, absolute_tables, settings_of

@@ -24,8 +24,7 @@ from weft.errors import UserError, shown
 from weft.files import unwritable
 from weft.models.encoders import Bert, DistilBert, Roberta
 from weft.models.gpt import Gpt
-from weft.models.t5 import T5
-from weft.models.transformer import Transformer, of_decoder
+from weft.models.transformer import T5, Transformer, of_decoder
 from weft.nn.layers import Layer
 from weft.nn.positions import WAVES, Positions
 from weft.text.sources import SUFFIXES, format_suffix

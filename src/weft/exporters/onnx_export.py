@@ -19,7 +19,7 @@ from weft.checkpoint.folder import LoadedModel, write_files
 from weft.errors import UserError, shown
 from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Range
 from weft.files import write_bytes
-from weft.models.cnn import sight
+from weft.models.classifiers import sight
 from weft.nn.heads import DeepLabelHead, MaskedWordHead
 from weft.nn.positions import alibi_slopes
 from weft.nn.rows import Rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import math
 import os
@@ -28,7 +27,7 @@ from weft.data.dataset import Dataset, RunRows, long_note
 from weft.data.examples import Examples, Sequences, VectorSide, batch_of
 from weft.data.rows import Feed
 from weft.errors import UserError, listed, one_of, refuse
-from weft.files import read_json, write_json
+from weft.files import read_json, sweep, write_json
 from weft.metrics.bootstrap import Score, summarized
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
 from weft.runs import architecture
@@ -37,7 +36,6 @@ from weft.runs.baseline import BASELINES, FEW_JUDGES, Baseline, compare_baseline
 from weft.runs.dataset import absolute_paths, absolute_tables, gather, settings_of
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, resume, scratch_folder, settled
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe
-from weft.scratch import sweep
 from weft.tasks.base import Example, Task
 from weft.tasks.classify import TextTask
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples
@@ -295,7 +293,7 @@ def _sampled(share: float, opened: LoadedModel, steps: int) -> Callable[[int], d
     """Scheduled sampling: the share of its own tokens that a decoder reads in each step (Bengio et al., 2015)."""
     if not share:
         return None
-    if "own" not in inspect.signature(opened.network.forward).parameters:
+    if not opened.network.READS_OWN:
         raise UserError(f"task.scheduled_sampling needs a recurrent encoder-decoder, not {opened.family.name}")
     return lambda step: {"own": torch.tensor(share * step / steps)}
 

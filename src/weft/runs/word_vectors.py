@@ -20,7 +20,7 @@ from weft.config import changed
 from weft.data.rows import Ahead
 from weft.data.shards import Corpus
 from weft.errors import UserError, listed
-from weft.models.vectors import VectorsConfig
+from weft.models.classifiers import VectorsConfig
 from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs.dataset import counted, named_files, text_of, tokens_of
 from weft.runs.driver import begin, begun, card_of, device_for, new_run, record, recording

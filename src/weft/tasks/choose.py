@@ -287,7 +287,7 @@ def suggest(
     kept, closed = prompt[-room:], bool(plain) and plain != text
     read: Any = {"n_tokens": len(prompt), "truncated": len(prompt) > room}
     longest = min(LONGEST, context - len(kept))
-    with evaluating(opened.network), unseen_in_words(opened):
+    with evaluating(opened.network), unseen_in_words(opened, [text]):
         logits, state = opened.network.start(Ragged.of([kept], opened.device), room=len(kept) + longest)
         first = _probabilities(check_finite(opened, logits, infinite=True))
         if not tokens:
