@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from weft.training import signals
 
 __all__ = [
-    "architecture", "base", "card", "choose", "complete", "dataset", "embed", "evaluate", "external", "families", "finetune", "folder",
-    "ladder", "locate", "model", "options", "pages", "perplexity", "picture", "quantize", "recipe",
-    "recipes", "records", "report", "rows", "shards", "signals", "sources", "table_writer", "tables", "training",
-    "word_vectors",
+    "architecture", "base", "card", "choose", "complete", "dataset", "embed", "evaluate", "external", "families",
+    "finetune", "folder", "ladder", "locate", "model", "options", "pages", "perplexity", "picture", "quantize",
+    "recipe", "recipes", "records", "report", "rows", "shards", "signals", "sources", "table_writer", "tables",
+    "training", "word_vectors",
 ]  # fmt: skip
 ROOMS = {
     "weft": "picture",
