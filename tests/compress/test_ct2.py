@@ -53,7 +53,7 @@ def test_every_task_says_the_same(case: Case, tmp_path: Path) -> None:
     ours = drawn(case, tokenizer_for(case), seed=1)
     data = None if case.task == "fill" else written(case, tmp_path, count=12)  # made-up texts have gaps
     found = export(ours, "ctranslate2", out=tmp_path / "x", data=data)
-    assert found.apart < 1e-4 and found.texts == (24 if data is None else 12) and found.bytes > 10_000
+    assert found.max_difference < 1e-4 and found.texts == (24 if data is None else 12) and found.bytes > 10_000
     theirs = weft.load(tmp_path / "x")
     assert (theirs.task, theirs.card.labels, theirs.card.backend) == (case.task, case.labels, "ctranslate2")
     inputs = made_up_inputs(ours, 6)

@@ -59,8 +59,8 @@ def test_labels_by_the_mean_of_the_chances(tmp_path: Path, monkeypatch: pytest.M
     gold = [example.target for example in examples]
     share = np.mean(np.array(mean) == gold)
     assert found.teacher.scores["accuracy"].value == pytest.approx(share)
-    assert found.student.kept is not None
-    assert found.student.kept.value == pytest.approx(np.mean(np.array(ours) == gold) / share)
+    assert found.student.retained is not None
+    assert found.student.retained.value == pytest.approx(np.mean(np.array(ours) == gold) / share)
     alone = [each.label for each in models[0](texts)]
     assert mean != alone  # else the first of them alone would have passed
     assert found.student.agreement["same"].value == pytest.approx(np.mean(np.array(ours) == mean))
@@ -128,7 +128,7 @@ def test_a_broken_teacher_breaks_the_joint_voice(tmp_path: Path, monkeypatch: py
     next(models[1].network.parameters()).data.fill_(float("nan"))
     found = told(models, rows_of(case, models[0], tmp_path), monkeypatch)
     assert [each.damaged for each in found.comparison.models[:3]] == [NOT_FINITE, None, NOT_FINITE]
-    assert found.student.kept is None and "keeps" not in found.summary()
+    assert found.student.retained is None and "keeps" not in found.summary()
 
 
 def test_language_models_are_held_to_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

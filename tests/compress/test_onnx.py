@@ -231,7 +231,7 @@ def test_an_export_is_checked_and_answers_the_same(tmp_path: Path) -> None:
     model = model_for("classify", 3, tokenizer, labels=("a", "b", "c"))
     rows = write_rows(tmp_path / "rows.jsonl", kinds(20))
     found = weft.export(model, "onnx", out=tmp_path / "out", data=rows)
-    assert found.texts == 20 and found.apart < 1e-5
+    assert found.texts == 20 and found.max_difference < 1e-5
     again = weft.load(tmp_path / "out")
     assert again.card.backend == "onnx" and again.card.precision == "fp32" and again.card.labels == ("a", "b", "c")
     texts = ["the cat is now", "", "oak", "the flint is there again and again " * 9]
@@ -256,7 +256,7 @@ def test_every_task_says_the_same(
     family: str, task: str, outputs: int, labels: tuple[str, ...] | None, tmp_path: Path
 ) -> None:
     model = model_for(task, outputs, vocabulary("bpe" if family == "gpt2" else "wordpiece"), labels, family)
-    assert weft.export(model, "onnx", out=tmp_path / "out").apart < 1e-5
+    assert weft.export(model, "onnx", out=tmp_path / "out").max_difference < 1e-5
     given = made_up_inputs(model, 6, seed=3)
     ours, theirs = model(given), weft.load(tmp_path / "out")(given)
     assert [answer.decision for answer in ours] == [answer.decision for answer in theirs]
@@ -267,7 +267,7 @@ def test_every_task_says_the_same(
 def test_gaps_are_filled_with_the_same_words(tmp_path: Path) -> None:
     model = weft.new("bert", vocabulary(), size="1x64", settings={"context": 48}, seed=2)
     found = weft.export(model, "onnx", out=tmp_path / "out")
-    assert found.apart < 1e-5
+    assert found.max_difference < 1e-5
     again, text = weft.load(tmp_path / "out"), "the [MASK] is [MASK] now"
     assert again.task == "fill"
     ours, theirs = model(text), again(text)

@@ -21,7 +21,7 @@ from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import open_folder, read_tokenizers, save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.pruning.vocabulary import best_of, chosen, counted, coverage, with_vocabulary
+from weft.pruning.parts import best_of, chosen, counted, coverage, with_vocabulary
 from weft.text.tokenizers.pruning import anatomy_of, pruned_tokenizer
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer

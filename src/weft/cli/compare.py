@@ -104,11 +104,7 @@ def compare(
         folders, task=task, max_drop=max_drop, costs=costs, memory=memory, texts=texts, seconds=seconds,
         **rows, **{"device": best_device(), **runtime}, progress=progress,
     )  # fmt: skip
-    if out is not None and out.suffix == ".json":
-        from weft.files import write_json
-
-        write_json(out, report.values())
-    elif out is not None:
+    if out is not None:
         report.write(out)
     unlabeled = [] if report.labeled else ["The data has no labels: models are only compared with the first."]
     _print_report(report, as_json, escaped(f"{report.data}: {report.reading}"), *unlabeled, measured=report.measured)
@@ -119,34 +115,14 @@ def compare(
 
 Seconds = Annotated[float, Option(help="Time limit of each speed measurement.", metavar="SECONDS")]
 Kinds = "onnx-fp32, onnx-fp16, onnx-int8, onnx-int8-static, onnx-int4, ctranslate2-fp32, ctranslate2-int8, bf16"
-LayerChoice = Annotated[
-    str, Option(metavar="[even|importance]", help="Which layers: evenly spaced, or the most important on --data.")
-]
 
 
 def prune(
     folder: Folder,
     rows: LabeledRows,
     runtime: Runtime,
-    layers: Annotated[int | None, Option(help="Layers to keep.")] = None,
-    by: LayerChoice = "even",
-    heads: Annotated[
-        float | None, Option(metavar="SHARE", help="Share of all heads to remove, least important first: 0.3.")
-    ] = None,
-    heads_each: Annotated[int | None, Option(help="Heads to remove from each layer.")] = None,
-    vocabulary: Annotated[int | None, Option(help="Tokens to keep: those that the texts use most.")] = None,
-    characters: Annotated[
-        bool, Option(help="Keep every single character, or only those of the texts and of English.")
-    ] = True,
-    text: Annotated[
-        list[str] | None, Option(metavar="FILE", help="Texts in which tokens are counted. Default: those of --data.")
-    ] = None,
-    max_drop: Annotated[
-        float | None, Option(metavar="POINTS", help="Write nothing when the score drops by more than this.")
-    ] = None,
+    options: Annotated[Given, Flags("weft.pruning.options:PruneOptions")],
     out: Annotated[Path | None, Option(metavar="FOLDER", help="Model folder to write, new or empty.")] = None,
-    costs: Annotated[bool, Option(help="Also measure size and speed.")] = True,
-    seconds: Seconds = 5.0,
     as_json: Json = False,
 ) -> None:
     """Remove layers, heads or tokens from a model, and measure the loss.
@@ -158,22 +134,15 @@ def prune(
 
     Example: weft prune runs/reviews --vocabulary 8000 --text unlabeled.txt --out runs/reviews-8k
     """
-    from weft.pruning.options import check_pruning
+    from weft.pruning.options import PruneOptions
 
-    wanted: dict[str, Any] = {
-        "layers": layers, "by": by, "heads": heads, "heads_each": heads_each, "vocabulary": vocabulary,
-        "max_drop": max_drop,
-    }  # fmt: skip
-    check_pruning(**wanted, rows=bool({"files", "source", "target"} & set(rows)), text=bool(text))
+    PruneOptions(**options).check(rows=bool({"files", "source", "target"} & set(rows)))
     check_written(folder, out, runtime.get("online", False))
-    rows = _rows(rows, text)
+    rows = _rows(rows, options.get("text"))
     with leaving_at_once():
         from weft.pruning.prune import prune as run
 
-    report = run(
-        folder, out=out, **wanted, characters=characters, text=text or (), costs=costs, seconds=seconds,
-        **rows, **{"device": best_device(), **runtime}, progress=progress,
-    )  # fmt: skip
+    report = run(folder, out=out, **options, **rows, **{"device": best_device(), **runtime}, progress=progress)
     _print_report(report, as_json, *report.lines())
 
 
@@ -255,5 +224,5 @@ def export(
     report = write(folder, to, out=out, task=task, **rows, **runtime)
     print(
         f"{report.folder}: {report.bytes / 1e6:.1f} MB for {report.to}; {report.texts:,} texts: the same answers, "
-        f"scores at most {report.apart:.1e} of the largest apart"
+        f"largest difference {report.max_difference:.1e} of the largest score"
     )

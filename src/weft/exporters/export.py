@@ -287,7 +287,7 @@ class Exported:
     folder: Path
     to: str
     bytes: int
-    apart: float  # share of the largest score; of a model that writes, what the log-probability of a token is off by
+    max_difference: float  # as a share of the largest score; of a model that writes, in log-probability of a token
     texts: int  # on which that was seen
 
 
