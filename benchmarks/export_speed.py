@@ -21,7 +21,7 @@ import torch
 from common import machine, parse, peer, write
 
 import weft
-from weft.backends import runtime
+from weft.backends import onnx as runtime
 from weft.backends.opening import opened as open_exported
 from weft.checkpoint.folder import LoadedModel
 from weft.exporters.ct2_export import write_ct2

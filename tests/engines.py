@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from weft.backends import runtime
+from weft.backends import onnx as runtime
 
 
 def need_engine(name: str) -> None:

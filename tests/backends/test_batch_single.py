@@ -20,8 +20,7 @@ from tests.backends.engines import carried, drawn, texts
 from tests.engines import need_engine
 from tests.tasks.small import kinds, model_for, vocabulary, write_rows
 from weft.backends import engine as groups
-from weft.backends.onnx import OnnxNetwork
-from weft.backends.runtime import runtime
+from weft.backends.onnx import OnnxNetwork, runtime
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.exporters import export as checks
@@ -176,8 +175,8 @@ def test_no_padding_goes_through_ctranslate2(tmp_path: Path) -> None:
 def test_rows_of_one_length_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "TOKENS", 12)
     lengths = [3, 0, 5, 3, 3, 5, 3, 3, 20]
-    assert groups.equal_lengths(lengths) == [[0, 3, 4, 6], [7], [2, 5], [8]]
-    assert groups.equal_lengths([]) == []
+    assert groups.grouped(lengths, padding=False) == [[0, 3, 4, 6], [7], [2, 5], [8]]
+    assert groups.grouped([], padding=False) == []
 
 
 # ---------------------------------------------------------------------------------------------------------- the gate

@@ -171,7 +171,7 @@ def test_a_changed_folder_does_not_load(family: str, tmp_path: Path) -> None:
     whole.write(path)
     settings = json.loads((path.parent / "config.json").read_text())
     (path.parent / "config.json").write_text(json.dumps({**settings, "layer_norm_epsilon": 0.01}))
-    with pytest.raises(weft.UserError, match="layer_norm_epsilon is 0.01, and of this model it must be 1e-"):
+    with pytest.raises(weft.UserError, match="layer_norm_epsilon is 0.01; this model needs 1e-"):
         weft.load(tmp_path / "x")
 
 
@@ -181,7 +181,7 @@ def test_a_scale_of_its_own_beside_a_shared_matrix_is_refused(tmp_path: Path, mo
     binary = Binary.read(path)
     binary.variables["decoder/projection/weight_scale"] = binary.variables["decoder/embeddings/weight_scale"] * 2
     binary.write(path)
-    with pytest.raises(weft.UserError, match="stored, and yet those of another: decoder/projection/weight_scale"):
+    with pytest.raises(weft.UserError, match="stored, and also aliases of others: decoder/projection/weight_scale"):
         check_files(path.parent, files)
 
 

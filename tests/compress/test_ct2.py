@@ -90,7 +90,7 @@ def test_the_verbs(taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
             told.append(capsys.readouterr().out)
         assert told[0] == told[1] and told[0].strip()
     assert run(["translate", out, sources[0], "--alignments"]) == 2
-    assert "CTranslate2 cannot hand out alignments" in capsys.readouterr().err
+    assert "CTranslate2 cannot return alignments" in capsys.readouterr().err
     assert run(["translate", out, out, sources[0]]) == 2
     assert run(["finetune", "--task", "translate", "--source", str(taught / "t.en"), "--target", str(taught / "t.de"),
                 "--base", out, "--out", str(tmp_path / "y")]) == 2  # fmt: skip

@@ -1,11 +1,14 @@
-"""ONNX Runtime behind the face of a network: ragged rows go in, scores or states come out.
+"""ONNX Runtime in place of a network: ragged rows go in, scores or states come out.
 
+The only module that imports ONNX Runtime: its telemetry starts with the import and must be off before it.
 N: tokens of all rows together; B: rows; b, t: rows and places of one rectangle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import warnings
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +17,40 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.backends.engine import Engine, equal_lengths, similar_lengths
+from weft.backends.engine import Engine, grouped
 from weft.backends.onnx_graph import WRITTEN, check_graph
-from weft.backends.runtime import runtime
 from weft.checkpoint.families import outline
 from weft.checkpoint.folder import LoadedModel
-from weft.errors import UserError, listed, shown
+from weft.errors import UserError, listed, refuse, shown
 from weft.files import read_bytes
 from weft.nn.rows import Rows, check_context
+from weft.startup import SWITCHES, TOO_LATE
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
+
+
+def installed() -> bool:
+    """Whether there is an ONNX Runtime to import."""
+    return find_spec("onnxruntime") is not None
+
+
+def runtime() -> Any:
+    """The package that runs ONNX graphs, with its telemetry off."""
+    os.environ.update(SWITCHES)  # again: a program may have changed its environment since `import weft`
+    try:
+        import onnxruntime
+    except ImportError:
+        raise UserError("an ONNX model needs the package onnxruntime: pip install 'weft[fast-cpu]'") from None
+    onnxruntime.disable_telemetry_events()
+    onnxruntime.set_default_logger_severity(4)  # fatal: what it raises it would also print, in color
+    if TOO_LATE:
+        warnings.warn(
+            "onnxruntime was imported before weft and may send telemetry; "
+            "import weft first or set ORT_DISABLE_TELEMETRY=1",
+            stacklevel=2,
+        )
+    return onnxruntime
 
 
 class OnnxNetwork(Engine):
@@ -43,89 +69,74 @@ class OnnxNetwork(Engine):
         self.outputs = [each.name for each in self.graph.get_outputs()]
         self.by_token = self.outputs != ["logits"] or "tag" in self.heads
         self.word_graph = started(folder / WORDS, model.config, traced)[0] if "words" in self.heads else None
-        self._check(folder)
+        self._check(folder / GRAPH)
 
     @property
     def features(self) -> int:
         """Width of the states that a graph without a head gives."""
         return self.wide
 
-    def _check(self, folder: Path) -> None:
+    def _check(self, path: Path) -> None:
         """Refuse a graph that is not what the folder says."""
         two = self.config.segments > 1
         wanted = ["input_ids", *(["attention_mask"] if self.masked else []), *(["token_type_ids"] if two else [])]
-        if sorted(self.inputs) != sorted(wanted) or any(len(each.shape) != 2 for each in self.graph.get_inputs()):
-            raise UserError(f"{folder / GRAPH}: reads {shown(listed(self.inputs))} where {listed(wanted)} are expected")
         head = next((name for name in ("classify", "tag", "answer") if name in self.heads), None)
         expected = ["start_logits", "end_logits"] if head == "answer" else ["logits" if head else "last_hidden_state"]
-        if self.outputs != expected:
-            raise UserError(
-                f"{folder / GRAPH}: gives {shown(listed(self.outputs))} where {listed(expected)} is expected"
-            )
-        named = next((self.heads[name] for name in ("classify", "tag") if name in self.heads), None)
-        self.widths: tuple[int, ...] = () if head == "answer" else (named or self.wide,)
+        labels = self.heads[head] if head in ("classify", "tag") else None
+        self.widths: tuple[int, ...] = () if head == "answer" else (labels or self.wide,)
         ranks = {len(each.shape) for each in self.graph.get_outputs()}
-        if ranks != {1 + self.by_token + len(self.widths)}:
-            raise UserError(f"{folder / GRAPH}: gives outputs of {shown(str(ranks))} dimensions")
-        wide = self.graph.get_outputs()[0].shape[-1]
-        if named is not None and wide != named:
-            raise UserError(f"{folder / GRAPH}: gives {shown(str(wide))} scores for a head of {named} outputs")
-        if self.word_graph is not None:
-            ends = [*self.word_graph.get_inputs(), *self.word_graph.get_outputs()]
-            names = [each.name for each in ends]
-            if names != ["hidden_states", "logits"]:
-                raise UserError(
-                    f"{folder / WORDS}: has {shown(listed(names))} where hidden_states, logits are expected"
-                )
+        wide = next((each.shape[-1] for each in self.graph.get_outputs() if each.shape), None)
+        inputs = sorted(self.inputs) == sorted(wanted) and all(len(each.shape) == 2 for each in self.graph.get_inputs())
+        ends = [] if self.word_graph is None else [*self.word_graph.get_inputs(), *self.word_graph.get_outputs()]
+        names = [each.name for each in ends]
+        words = f"{path.parent / WORDS}: has {shown(listed(names))} where hidden_states, logits are expected"
+        gives = f"{path}: gives {shown(listed(self.outputs))} where {listed(expected)} is expected"
+        refuse(
+            (not inputs, f"{path}: reads {shown(listed(self.inputs))} where {listed(wanted)} are expected"),
+            (self.outputs != expected, gives),
+            (
+                ranks != {1 + self.by_token + len(self.widths)},
+                f"{path}: gives outputs of {shown(str(ranks))} dimensions",
+            ),
+            (labels not in (None, wide), f"{path}: gives {shown(str(wide))} scores for a head of {labels} outputs"),
+            (self.word_graph is not None and names != ["hidden_states", "logits"], words),
+        )
 
     def forward(
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
     ) -> Tensor:
         """What the graph gives: states of each token, or the scores of its head, of each token or each row."""
         if states is not None:
-            raise UserError("an exported model gives its last layer only; take layers=last, or the model it came from")
+            raise UserError(
+                "an exported model has its last layer only: use layers=last, or the model it was exported from"
+            )
         check_context(rows, self.config.context)
-        starts = rows.starts.tolist()
-        lengths = [end - start for start, end in zip(starts, starts[1:], strict=False)]
-        flat = tokens.numpy()
-        marks = None if segments is None else segments.numpy()
+        starts, lengths = rows.starts.tolist(), rows.lengths().tolist()
+        one_by_one = [[row] for row in range(len(lengths))]
         output: NDArray[Any] | None = None
-        grouped = similar_lengths if self.masked else equal_lengths
-        groups = [[row] for row in range(len(lengths))] if self.one_by_one else grouped(lengths)
-        for group in groups:
-            part = self._run_group(flat, marks, starts, lengths, group)
+        for group in one_by_one if self.one_by_one else grouped(lengths, padding=self.masked):
+            longest = max(1, *(lengths[row] for row in group))  # rows are filled up to one length
+            fed = {name: np.zeros((len(group), longest), dtype=np.int64) for name in self.inputs}
+            for place, row in enumerate(group):
+                own = slice(starts[row], starts[row + 1])
+                fed["input_ids"][place, : lengths[row]] = tokens[own].numpy()
+                if self.masked:
+                    fed["attention_mask"][place, : lengths[row]] = 1
+                if segments is not None and "token_type_ids" in fed:
+                    fed["token_type_ids"][place, : lengths[row]] = segments[own].numpy()
+            shape = (len(group), longest, *self.widths) if self.by_token else (len(group), *self.widths)
+            outputs = run(self.graph, fed, self.folder / GRAPH, shape)
+            part = outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)  # b t ..., or b ...
             if output is None:
                 count = tokens.shape[0] if self.by_token else rows.count
                 output = np.zeros((count, *part.shape[1 + self.by_token :]), dtype=part.dtype)
             if not self.by_token:
                 output[group] = part
                 continue
-            for place, number in enumerate(group):
-                output[starts[number] : starts[number + 1]] = part[place, : lengths[number]]
+            for place, row in enumerate(group):
+                output[starts[row] : starts[row + 1]] = part[place, : lengths[row]]
         assert output is not None, "there are no rows"
         return torch.from_numpy(output)
-
-    def _run_group(
-        self,
-        tokens: NDArray[Any],
-        segments: NDArray[Any] | None,
-        starts: Sequence[int],
-        lengths: Sequence[int],
-        group: Sequence[int],
-    ) -> NDArray[Any]:
-        """What the graph says of some rows, filled up to one length: b t ..., or b ..."""
-        longest = max(1, *(lengths[number] for number in group))
-        fed = {name: np.zeros((len(group), longest), dtype=np.int64) for name in self.inputs}
-        for place, number in enumerate(group):
-            own = slice(starts[number], starts[number + 1])
-            fed["input_ids"][place, : lengths[number]] = tokens[own]
-            if self.masked:
-                fed["attention_mask"][place, : lengths[number]] = 1
-            if segments is not None and "token_type_ids" in fed:
-                fed["token_type_ids"][place, : lengths[number]] = segments[own]
-        shape = (len(group), longest, *self.widths) if self.by_token else (len(group), *self.widths)
-        outputs = run(self.graph, fed, self.folder / GRAPH, shape)
-        return outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)
 
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all words at the places asked for: n width -> n vocabulary"""

@@ -1,14 +1,15 @@
-"""What an ONNX graph of ours may hold: its operators, their settings and its tensors; anything else is not opened.
+"""What an exported ONNX graph may hold: its operators, their settings and its tensors; anything else is not opened.
 
-A graph is a program: it may ask for more memory than there is, or for files elsewhere. Ours are made of few operators,
-which are listed here for the exporter and the loader alike.
+A graph is a program: it may ask for more memory than there is, or for files elsewhere. The exporter writes few
+operators, which are listed here for it and for the loader.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,9 @@ SETTINGS = (1, 2, 3, 7, 8)  # FLOAT, INT, STRING and lists of the last two: no g
 
 
 def check_graph(data: bytes, path: Path, config: Any, traced: bool = False) -> bool:
-    """Refuse a file that holds anything that no export of ours does; whether it takes ranges over a whole batch.
+    """Refuse a file that holds what no exported model does; `traced`: torch's exporter has written it.
 
-    `traced`: the graph of a family that brings none, so torch's exporter has written it.
+    Whether it takes the ranges of integers over a whole batch.
     """
     try:
         import onnx
@@ -94,7 +95,13 @@ def check_graph(data: bytes, path: Path, config: Any, traced: bool = False) -> b
     except Exception:  # protobuf's own kinds of fault differ by its version
         raise UserError(f"{path}: not a sound ONNX file: it is cut off or damaged") from None
     graph = model.graph
-    if not all(isinstance(text, str) for text in _texts(model)):  # bytes stand for what is not UTF-8
+    names = chain(
+        (opset.domain for opset in model.opset_import),
+        (each.name for each in chain(graph.initializer, graph.input, graph.output, graph.value_info)),
+        (name for node in graph.node for name in (node.op_type, node.domain, *node.input, *node.output)),
+        (name for node in graph.node for each in node.attribute for name in (each.name, each.ref_attr_name)),
+    )
+    if not all(isinstance(name, str) for name in names):  # bytes stand for what is not UTF-8
         raise UserError(f"{path}: not a sound ONNX file: a name in it is not UTF-8 text")
     if model.functions or model.training_info or graph.sparse_initializer or graph.quantization_annotation:
         raise UserError(f"{path}: holds functions, training or sparse tensors of its own, which no exported model has")
@@ -110,17 +117,6 @@ def check_graph(data: bytes, path: Path, config: Any, traced: bool = False) -> b
     return any(node.op_type == BY_BATCH for node in graph.node)
 
 
-def _texts(model: Any) -> Iterator[str | bytes]:
-    """Every name in a file."""
-    graph = model.graph
-    yield from (opset.domain for opset in model.opset_import)
-    yield from (each.name for each in (*graph.initializer, *graph.input, *graph.output, *graph.value_info))
-    for node in graph.node:
-        yield from (node.op_type, node.domain, *node.input, *node.output)
-        for attribute in node.attribute:
-            yield from (attribute.name, attribute.ref_attr_name)
-
-
 def _check_tensors(graph: Any, path: Path) -> None:
     """Refuse tensors of other types or in other files, of another size than they say, and numbers that are none."""
     names = [tensor.name for tensor in graph.initializer]
@@ -132,9 +128,7 @@ def _check_tensors(graph: Any, path: Path) -> None:
             raise UserError(f"{path}: tensor {shown(tensor.name)} lies in another file, which is never opened")
         if tensor.data_type not in TENSORS:
             raise UserError(f"{path}: tensor {shown(tensor.name)} is of a type that no exported model has")
-        size = np.dtype(TENSORS[tensor.data_type]).itemsize
-        for length in tensor.dims:
-            size *= max(0, length)
+        size = np.dtype(TENSORS[tensor.data_type]).itemsize * math.prod(tensor.dims)
         data = tensor.raw_data  # a copy each time
         if size != len(data) or any(length < 0 for length in tensor.dims) or tensor.HasField("segment"):
             raise UserError(f"{path}: tensor {shown(tensor.name)} has not as many bytes as its shape says")
@@ -150,6 +144,33 @@ def _check_operators(graph: Any, path: Path, traced: bool) -> None:
     inputs = {each.name for each in graph.input}
     made: dict[str, Any] = {}
     operators = {**OPERATORS, "": {**OPERATORS[""], **(TRACED if traced else {})}}
+
+    def fault(node: Any, settings: Mapping[str, Any]) -> str | None:
+        given = [name for name in node.input if name]
+        types = TRACED_CAST_TO if traced and not set(given) <= set(stored) else CAST_TO
+        if node.op_type == "Cast" and ("to" not in settings or settings["to"].i not in types):
+            return "turns numbers into another type"
+        # The runtime works out what is constant when it opens a graph, before anyone has asked for anything.
+        if node.op_type != "Cast" and all(name in stored for name in given):
+            return "has nothing to work on but constants"
+        if node.op_type == "Conv":
+            kernel = max(settings["kernel_shape"].ints, default=0) if "kernel_shape" in settings else 0
+            if "pads" in settings and any(abs(pad) > kernel for pad in settings["pads"].ints):
+                return "puts more around a text than it looks at"
+        if traced:  # how far it counts, and of what it asks the size, is seen where the memory is checked
+            return None
+        if node.op_type == "Shape" and given[0] not in inputs:
+            return "asks for the size of something else than an input"
+        if node.op_type == "Range":
+            length = made.get(given[1])
+            source = made.get(length.input[0]) if length is not None and length.op_type == "Squeeze" else None
+            if source is None or source.op_type != "Shape" or not {given[0], given[2]} <= set(stored):
+                return "counts to something else than the length of a text"
+            ends = [np.frombuffer(stored[given[place]].raw_data, np.int64).tolist() for place in (0, 2)]
+            if ends != [[0], [1]]:
+                return "counts otherwise than one by one"
+        return None
+
     for node in graph.node:
         name = shown(node.op_type)
         if node.op_type not in operators.get(node.domain, {}):
@@ -163,47 +184,9 @@ def _check_operators(graph: Any, path: Path, traced: bool) -> None:
         ]  # fmt: skip
         if odd or len(settings) < len(node.attribute):
             raise UserError(f"{path}: operator {name} has settings that no exported model has: {listed(odd or known)}")
-        fault = _fault(node, settings, stored, inputs, made, traced)
-        if fault is not None:
-            raise UserError(f"{path}: operator {name} {fault}, which no exported model does")
+        if (why := fault(node, settings)) is not None:
+            raise UserError(f"{path}: operator {name} {why}, which no exported model does")
         made |= dict.fromkeys(node.output, node)
-
-
-def _fault(
-    node: Any,
-    settings: Mapping[str, Any],
-    stored: Mapping[str, Any],
-    inputs: Collection[str],
-    made: Mapping[str, Any],
-    traced: bool,
-) -> str | None:
-    """What an operator does that none of ours does, such as to make much of nothing.
-
-    The runtime works out what is constant when it opens a graph, before anyone has asked for anything.
-    """
-    given = [name for name in node.input if name]
-    types = TRACED_CAST_TO if traced and not set(given) <= set(stored) else CAST_TO
-    if node.op_type == "Cast" and ("to" not in settings or settings["to"].i not in types):
-        return "turns numbers into another type"
-    if node.op_type != "Cast" and all(name in stored for name in given):
-        return "has nothing to work on but constants"
-    if node.op_type == "Conv":
-        kernel = max(settings["kernel_shape"].ints, default=0) if "kernel_shape" in settings else 0
-        if "pads" in settings and any(abs(pad) > kernel for pad in settings["pads"].ints):
-            return "puts more around a text than it looks at"
-    if traced:  # how far it counts, and of what it asks the size, is seen where the memory is checked
-        return None
-    if node.op_type == "Shape" and given[0] not in inputs:
-        return "asks for the size of something else than an input"
-    if node.op_type == "Range":
-        length = made.get(given[1])
-        source = made.get(length.input[0]) if length is not None and length.op_type == "Squeeze" else None
-        if source is None or source.op_type != "Shape" or not {given[0], given[2]} <= set(stored):
-            return "counts to something else than the length of a text"
-        ends = [np.frombuffer(stored[given[place]].raw_data, np.int64).tolist() for place in (0, 2)]
-        if ends != [[0], [1]]:
-            return "counts otherwise than one by one"
-    return None
 
 
 # ------------------------------------------------------------------------------------------------------- its memory
@@ -260,22 +243,9 @@ def check_memory(model: Any, path: Path, config: Any) -> None:
 
 def peak(model: Any, path: Path, rows: int, length: int) -> int:
     """Bytes of all results that are held at once, at most, beside the stored tensors."""
-    sizes = _sizes(model, path, rows, length)
-    nodes = model.graph.node
-    last = {name: place for place, node in enumerate(nodes) for name in node.input}
-    held = most = 0
-    for place, node in enumerate(nodes):
-        held += sum(sizes[name] for name in node.output if name)
-        most = max(most, held)
-        done = {name for name in (*node.input, *node.output) if name in sizes and last.get(name, place) <= place}
-        held -= sum(sizes[name] for name in done)
-    return most
-
-
-def _sizes(model: Any, path: Path, rows: int, length: int) -> dict[str, int]:
-    """The bytes of every result; 0 of stored tensors in another type, which are as many as they are in the file."""
     import onnx
 
+    nodes = model.graph.node
     lengths = _known_sizes(model, onnx, path, rows, length)
     try:
         outline = _outline(model, onnx, rows, length, lengths)
@@ -285,15 +255,21 @@ def _sizes(model: Any, path: Path, rows: int, length: int) -> dict[str, int]:
     shapes = {each.name: each.type.tensor_type for each in (*inferred.value_info, *inferred.output)}
     stored = {tensor.name for tensor in model.graph.initializer}
     known = {tensor.name for tensor in outline.graph.initializer}  # with the length of a text
-    sizes = {}
-    for node in model.graph.node:
+    sizes = {}  # 0 of stored tensors in another type, which are as many as they are in the file
+    for node in nodes:
         constant = all(name in stored for name in node.input if name)
-        for name in node.output:
-            if name:
-                sizes[name] = 0 if constant or name in known else _bytes(shapes.get(name), onnx)
-            if name and sizes[name] < 0:
+        for name in filter(None, node.output):
+            sizes[name] = 0 if constant or name in known else _bytes(shapes.get(name), onnx)
+            if sizes[name] < 0:
                 raise UserError(f"{path}: how large {shown(name)} is does not follow from the graph")
-    return sizes
+    last = {name: place for place, node in enumerate(nodes) for name in node.input}
+    held = most = 0
+    for place, node in enumerate(nodes):
+        held += sum(sizes[name] for name in node.output if name)
+        most = max(most, held)
+        done = {name for name in (*node.input, *node.output) if name in sizes and last.get(name, place) <= place}
+        held -= sum(sizes[name] for name in done)
+    return most
 
 
 def _bytes(kind: Any, onnx: Any) -> int:
@@ -357,23 +333,20 @@ def _outline(model: Any, onnx: Any, rows: int, length: int, lengths: Mapping[str
             inputs.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
     nodes: list[Any] = []
     for number, node in enumerate(graph.node):
-        if node.output[0] not in lengths:
-            nodes += _product(node, number, shapes, inputs, helper, kinds) if node.domain else [node]
+        if node.output[0] in lengths:
+            continue
+        if not node.domain:
+            nodes.append(node)
+            continue
+        # The runtime's own operators in the standard's words: all of them multiply by a stored matrix.
+        sizes, given = {each.name: each.i for each in node.attribute}, [name for name in node.input if name]
+        shape = list(shapes.get(given[1], ())) if len(given) > 1 else []
+        shape = [sizes["K"], sizes["N"]] if {"K", "N"} <= set(sizes) else shape
+        matrix, wide = f"matrix {number}", f"wide {number}"
+        inputs.append(helper.make_tensor_value_info(matrix, kinds.FLOAT, shape))
+        nodes.append(helper.make_node("Cast", given[:1], [wide], to=kinds.FLOAT))
+        nodes.append(helper.make_node("MatMul", [wide, matrix], list(node.output)))
     small += [onnx.numpy_helper.from_array(value, name) for name, value in lengths.items()]
     outputs = [helper.make_empty_tensor_value_info(each.name) for each in graph.output]
     light = helper.make_graph(nodes, graph.name, inputs, outputs, small)
     return helper.make_model(light, opset_imports=model.opset_import[:1], ir_version=model.ir_version)
-
-
-def _product(
-    node: Any, number: int, shapes: Mapping[str, Sequence[int]], inputs: list[Any], helper: Any, kinds: Any
-) -> list[Any]:
-    """An operator of the runtime's own in the standard's words: all of ours multiply by a stored matrix."""
-    sizes = {each.name: each.i for each in node.attribute}
-    given = [name for name in node.input if name]
-    shape = list(shapes.get(given[1], ())) if len(given) > 1 else []
-    shape = [sizes["K"], sizes["N"]] if {"K", "N"} <= set(sizes) else shape
-    matrix, wide = f"matrix {number}", f"wide {number}"
-    inputs.append(helper.make_tensor_value_info(matrix, kinds.FLOAT, shape))
-    cast = helper.make_node("Cast", given[:1], [wide], to=kinds.FLOAT)
-    return [cast, helper.make_node("MatMul", [wide, matrix], list(node.output))]
