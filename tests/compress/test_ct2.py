@@ -208,10 +208,10 @@ def test_texts_of_a_writer(taught: Path, tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (tmp_path / "b.jsonl").write_text("".join(json.dumps({"en": row["source"]}) + "\n" for row in rows))
     wanted = [row["source"] for row in rows]
-    assert ct2_export.read_from([taught / "t.en"], {}) == [source for source, _ in PAIRS]
-    assert ct2_export.read_from([tmp_path / "a.jsonl"], {}) == wanted
-    assert ct2_export.read_from([tmp_path / "b.jsonl"], {"source": "en"}) == wanted
+    assert checks.read_from([taught / "t.en"], {}) == [source for source, _ in PAIRS]
+    assert checks.read_from([tmp_path / "a.jsonl"], {}) == wanted
+    assert checks.read_from([tmp_path / "b.jsonl"], {"source": "en"}) == wanted
     (tmp_path / "c.txt").write_text("\n\n")
     for name, told in (("b.jsonl", "has no column 'text'"), ("c.txt", "c.txt")):
         with pytest.raises(weft.UserError, match=told):
-            ct2_export.read_from([tmp_path / name], {})
+            checks.read_from([tmp_path / name], {})

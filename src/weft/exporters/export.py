@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Unpack
 
 import numpy as np
@@ -22,16 +22,20 @@ from weft.checkpoint.configs import is_published
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel, write_files
 from weft.comparison.compare import compare
-from weft.errors import UserError, listed, one_of, shown
-from weft.exporters.ct2_export import read_from, write_ct2
+from weft.data.columns import paired_columns
+from weft.data.tables import Table
+from weft.errors import UserError, listed, one_of, refuse, shown
+from weft.exporters.ct2_export import write_ct2
 from weft.exporters.onnx_export import write_onnx
 from weft.files import whole_folder
 from weft.tasks.complete import begun, complete, read
-from weft.tasks.forward import tokenizer_of
+from weft.tasks.forward import evaluating, tokenizer_of
 from weft.tasks.model import Model, load
-from weft.tasks.rows import Paths, RowOptions, table_of
+from weft.tasks.rows import RowOptions, table_of
 from weft.tasks.rows import rows_of as table_rows
 from weft.text.row_problems import Skipped
+from weft.text.rows import SUFFIXES
+from weft.text.sources import format_suffix
 from weft.version import VERSION
 
 TOLERANCE = 1e-4  # of the largest logit: far above what another order of sums makes, far below what a fault makes
@@ -45,7 +49,12 @@ MAX_TOKENS = 24  # that a model generates for each of them
 TIED = 1e-3  # how far two log-probabilities may differ where another token is generated
 SAME = 0.9  # share of the generated texts that must be the same, word for word
 NEAR = {"fp32": 1e-3, "fp16": 1e-2, "int8": 0.3}  # how far the log-probability of a token may be off
-EXHAUSTIVE = 1000.0  # patience of a search that goes on to the end, as ours does: so that only the models are compared
+EXHAUSTIVE = (
+    1000.0  # patience of a search that goes on to the end, as weft's does: so that only the models are compared
+)
+CHECKED = 512  # texts of a file that an export is checked on
+COMPARED = 64  # of a model that generates
+DIFFERS = "the exported model differs from its source"
 
 
 def check_agreement(source: Model, exported: Model, inputs: Sequence[Any], tolerance: float = TOLERANCE) -> float:
@@ -53,26 +62,20 @@ def check_agreement(source: Model, exported: Model, inputs: Sequence[Any], toler
     share, place = difference(logits_of(source, inputs), logits_of(exported, inputs), relative=True)
     if not share <= tolerance:
         raise UserError(
-            f"the exported model differs from its source: logits by {share:.3g} of the largest (limit {tolerance:g}), "
-            f"on {_shown(inputs[place])}; nothing was written"
+            f"{DIFFERS}: logits by {share:.3g} of the largest (limit {tolerance:g}), on {_shown(inputs[place])}; "
+            "nothing was written"
         )
     for value, one, two in zip(inputs, source(list(inputs)), exported(list(inputs)), strict=True):
         if one.decision != two.decision:
-            raise UserError(
-                f"the exported model differs from its source: {shown(str(two.decision), 40)} in place of "
-                f"{shown(str(one.decision), 40)} on {_shown(value)}; nothing was written"
-            )
+            first, second = (shown(str(each.decision), 40) for each in (one, two))
+            raise UserError(f"{DIFFERS}: {second} in place of {first} on {_shown(value)}; nothing was written")
     return share
 
 
 def logits_of(model: Model, inputs: Sequence[Any]) -> list[NDArray[Any]]:
     """The output of a network for each input, before it becomes an answer; empty where it generates text."""
-    training = model.network.training
-    model.network.eval()
-    try:
+    with evaluating(model.network):
         return model.task_object.logits_of(model.opened, inputs)
-    finally:
-        model.network.train(training)
 
 
 def check_generation(source: Model, exported: Model, texts: Sequence[str], precision: str = "fp32") -> float:
@@ -83,30 +86,25 @@ def check_generation(source: Model, exported: Model, texts: Sequence[str], preci
     rows = [row for row, answer in enumerate(greedy) if answer.tokens]
     tokens = [list(greedy[row].tokens) for row in rows]
     logprobs = _logprobs(exported.opened, [prompts[row] for row in rows], tokens)
-    apart = [abs(own - greedy[row].logprob) / len(greedy[row].tokens) for row, own in zip(rows, logprobs, strict=True)]
-    worst = max(range(len(rows)), key=lambda place: apart[place], default=None)
-    if worst is not None and not apart[worst] <= NEAR[precision]:
-        raise UserError(
-            f"the exported model differs from its source: the log-probability of a token by {apart[worst]:.3g} "
-            f"(limit {NEAR[precision]:g}), on {_shown(prompts[rows[worst]])}; nothing was written"
-        )
-    if precision != "fp32":
-        return max(apart, default=0.0)
-    exported.network.patience = EXHAUSTIVE  # type: ignore[assignment]
-    for beam, first in (
-        (None, greedy),
-        (width, complete(source.opened, prompts, max_tokens=MAX_TOKENS, beam_size=width)),
-    ):
-        second = complete(exported.opened, prompts, max_tokens=MAX_TOKENS, beam_size=beam)
-        other = [row for row, pair in enumerate(zip(first, second, strict=True)) if pair[0].text != pair[1].text]
-        if len(other) > (1 - SAME) * len(prompts):
-            row = other[0]
+    errors = [abs(own - greedy[row].logprob) / len(greedy[row].tokens) for row, own in zip(rows, logprobs, strict=True)]
+    for row, error in zip(rows, errors, strict=True):
+        if not error <= NEAR[precision]:
             raise UserError(
-                f"the exported model differs from its source: {len(other)} of {len(prompts)} texts, such as "
-                f"{shown(second[row].text, 40)!r} in place of {shown(first[row].text, 40)!r}; nothing was written"
+                f"{DIFFERS}: the log-probability of a token by {error:.3g} (limit {NEAR[precision]:g}), "
+                f"on {_shown(prompts[row])}; nothing was written"
             )
-    exported.network.patience = PATIENCE  # type: ignore[assignment]
-    return max(apart, default=0.0)
+    if precision == "fp32":
+        exported.network.patience = EXHAUSTIVE  # type: ignore[assignment]
+        beams = complete(source.opened, prompts, max_tokens=MAX_TOKENS, beam_size=width)
+        for beam, first in ((None, greedy), (width, beams)):
+            second = complete(exported.opened, prompts, max_tokens=MAX_TOKENS, beam_size=beam)
+            pairs = [(one.text, two.text) for one, two in zip(first, second, strict=True) if one.text != two.text]
+            if len(pairs) > (1 - SAME) * len(prompts):
+                one, two = (shown(text, 40) for text in pairs[0])
+                such = f"{len(pairs)} of {len(prompts)} texts, such as {two!r} in place of {one!r}"
+                raise UserError(f"{DIFFERS}: {such}; nothing was written")
+        exported.network.patience = PATIENCE  # type: ignore[assignment]
+    return max(errors, default=0.0)
 
 
 def _logprobs(opened: LoadedModel, prompts: Sequence[str], tokens: Sequence[list[int]]) -> list[float]:
@@ -135,15 +133,15 @@ def check_batch_single(model: Model, inputs: Sequence[Any]) -> float:
             _check_generated(model, short_prompts(model.opened, mixed(model, inputs, PROMPTS)))
         return 0.0
     inputs = mixed(model, inputs, MIXED)
-    apart, place = largest_difference(model, inputs)
+    largest, place = largest_difference(model, inputs)
     bound = BOUNDS[model.card.precision or "fp32"]
-    if not apart <= bound:
+    if not largest <= bound:
         raise UserError(
             f"its answers depend on the batch: {'values' if task.unbounded else 'probabilities'} of a text alone and "
-            f"among {len(inputs)} differ by {apart:.3g} (limit {bound:g}), on {_shown(inputs[place])}; "
+            f"among {len(inputs)} differ by {largest:.3g} (limit {bound:g}), on {_shown(inputs[place])}; "
             "nothing was written"
         )
-    return apart
+    return largest
 
 
 def largest_difference(model: Model, inputs: Sequence[Any]) -> tuple[float, int]:
@@ -156,14 +154,13 @@ def largest_difference(model: Model, inputs: Sequence[Any]) -> tuple[float, int]
 def difference(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], relative: bool) -> tuple[float, int]:
     """The largest difference of two lists of arrays, and where; `relative`: as a share of the largest number."""
     unit = max((float(np.abs(each).max()) for each in one if each.size), default=0.0) if relative else 1.0
-    unit = unit or 1.0
     worst, place = 0.0, 0
     for number, (first, second) in enumerate(zip(one, other, strict=True)):
-        apart = float(np.abs(first - second).max()) / unit if first.size else 0.0
-        if not apart <= worst:  # also where it is NaN
-            worst, place = apart, number
-            if math.isnan(worst):
-                break
+        largest = float(np.abs(first - second).max()) / (unit or 1.0) if first.size else 0.0
+        if math.isnan(largest):
+            return largest, number
+        if largest > worst:
+            worst, place = largest, number
     return worst, place
 
 
@@ -172,20 +169,17 @@ def _check_generated(model: Model, prompts: Sequence[str]) -> None:
     together: list[Any] = complete(model.opened, prompts, max_tokens=MAX_TOKENS)
     for prompt, first in zip(prompts, together, strict=True):
         second: Any = complete(model.opened, [prompt], max_tokens=MAX_TOKENS)[0]
-        if first.tokens != second.tokens and not _tied(model, prompt, list(first.tokens), list(second.tokens)):
+        one, two = list(first.tokens), list(second.tokens)
+        parting = next((n for n, pair in enumerate(zip(one, two, strict=False), 1) if pair[0] != pair[1]), None)
+        if parting is not None:
+            logprobs = _logprobs(model.opened, [prompt] * 2, [one[:parting], two[:parting]])
+            if abs(logprobs[0] - logprobs[1]) <= TIED:
+                continue
+        if one != two:
             raise UserError(
                 f"its answers depend on the batch: {shown(first.text, 40)!r} among {len(prompts)} prompts, "
                 f"{shown(second.text, 40)!r} alone, on {_shown(prompt)}; nothing was written"
             )
-
-
-def _tied(model: Model, prompt: str, one: list[int], other: list[int]) -> bool:
-    """Whether two texts part where the model finds both tokens equally likely."""
-    same = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
-    if same is None:
-        return False
-    first, second = _logprobs(model.opened, [prompt] * 2, [one[: same + 1], other[: same + 1]])
-    return abs(first - second) <= TIED
 
 
 def made_up_inputs(model: Model, count: int = SAMPLES, seed: int = 0) -> list[Any]:
@@ -193,9 +187,8 @@ def made_up_inputs(model: Model, count: int = SAMPLES, seed: int = 0) -> list[An
     tokenizer, chance = tokenizer_of(model.opened), random.Random(seed)
     special = {tokenizer.id_of(role) for role in ("padding", "unknown", "start", "end", "mask", "separator")}
     numbers = [number for number in sorted(tokenizer.tokens.values()) if number not in special]
-    longest = min(model.config.context + 8, 600)
     window = model.card.window
-    longest = min(longest, window.length + 8) if window is not None else longest
+    longest = min(model.config.context + 8, 600, *([] if window is None else [window.length + 8]))
 
     def text(length: int) -> str:
         return tokenizer.decode([chance.choice(numbers) for _ in range(length)]).strip() or "a"
@@ -210,19 +203,15 @@ def mixed(model: Model, inputs: Sequence[Any], total: int) -> list[Any]:
     def size(value: Any) -> int:
         return len(value) if isinstance(value, str) else sum(map(len, value))
 
+    def truncated(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(text[:MAX_CHARACTERS] for text in value)
+        return value[: MAX_CHARACTERS if isinstance(value, str) else MAX_CHARACTERS // 5]  # characters, or words
+
     order = sorted(inputs, key=size)
     count = min(total * 3 // 4, len(order))
-    given = [_truncated(order[number * (len(order) - 1) // max(1, count - 1)]) for number in range(count)]
+    given = [truncated(order[number * (len(order) - 1) // max(1, count - 1)]) for number in range(count)]
     return [*given, *made_up_inputs(model, total - count)]
-
-
-def _truncated(value: Any) -> Any:
-    """An input whose texts are not longer than the test needs; a list of words keeps its first."""
-    if isinstance(value, str):
-        return value[:MAX_CHARACTERS]
-    if isinstance(value, tuple):
-        return tuple(text[:MAX_CHARACTERS] for text in value)
-    return value[: MAX_CHARACTERS // 5]
 
 
 def _shown(value: Any) -> str:
@@ -230,68 +219,66 @@ def _shown(value: Any) -> str:
 
 
 def write_transformers(inside: Path, opened: LoadedModel, task: str) -> None:
-    """The files of a folder that transformers opens, one by one."""
-    if opened.family.architecture(opened.config, opened.heads) is None:
-        raise UserError(_why(opened))
-    card = replace(opened.card, task=task, weft=VERSION)
-    write_files(inside, replace(opened, card=card))
-
-
-def _why(opened: LoadedModel) -> str:
-    """What of a model the published format has no words for."""
+    """The files of a folder that transformers opens; refused with what the published format has no words for."""
     family, config = opened.family, opened.config
+    if family.architecture(config, opened.heads) is not None:
+        write_files(inside, replace(opened, card=replace(opened.card, task=task, weft=VERSION)))
+        return
+    why = f"transformers has no {family.name} model with these blocks"
     if not family.architectures:
         known = [each.name for each in FAMILIES.values() if each.architectures]
-        return f"transformers has no {family.name} models; it has {listed(known, 20)}"
-    if is_published(family.table, config, family.standard):
-        return f"transformers has no {family.name} model with these heads together: {listed(opened.heads)}"
-    if config.layer_heads is not None:
-        return "transformers has one number of heads for all layers, and this model has several"
-    for spec in fields(config):
-        usual, value = family.standard.get(spec.name, spec.default), vars(config)[spec.name]
-        with suppress(UserError):  # what is usual may not go with the other sizes
-            if value != usual and is_published(family.table, replace(config, **{spec.name: usual}), family.standard):
-                return f"transformers has no {family.name} model with {spec.name}={value}"
-    return f"transformers has no {family.name} model with these blocks"
+        why = f"transformers has no {family.name} models; it has {listed(known, 20)}"
+    elif is_published(family.table, config, family.standard):
+        why = f"transformers has no {family.name} model with these heads together: {listed(opened.heads)}"
+    elif config.layer_heads is not None:
+        why = "transformers has one number of heads for all layers, and this model has several"
+    else:
+        for spec in fields(config):
+            usual, value = family.standard.get(spec.name, spec.default), vars(config)[spec.name]
+            with suppress(UserError):  # what is usual may not go with the other sizes
+                usually = replace(config, **{spec.name: usual}) if value != usual else None
+                if usually is not None and is_published(family.table, usually, family.standard):
+                    why = f"transformers has no {family.name} model with {spec.name}={value}"
+                    break
+    raise UserError(why)
 
 
 def check_same(ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: float) -> float:
-    """That a folder, read back, holds the same config and the same numbers, reads the same tokens and says the same."""
+    """That a folder, read back, has the same config, weights, tokens and outputs."""
     one, two = ours.opened, theirs.opened
     first, second = one.network.state_dict(), two.network.state_dict()
     other = [name for name in {**first, **second} if name not in first or name not in second]
     other = other or [name for name, tensor in first.items() if not torch.equal(tensor.cpu(), second[name])]
-    if other:
-        raise UserError(f"the folder, read back, holds other weights: {listed(other)}; nothing was written")
-    unequal = [spec.name for spec in fields(one.config) if not _alike(one.config, two.config, spec.name)]
-    if unequal:
-        raise UserError(f"the folder, read back, has another config: {listed(unequal)}; nothing was written")
-    for mine, other_one in ((one.tokenizer, two.tokenizer), (one.target_tokenizer, two.target_tokenizer)):
-        texts = [each if isinstance(each, str) else " ".join(map(str, each)) for each in inputs]
-        if mine is not None and (other_one is None or mine.ids(texts) != other_one.ids(texts)):
-            raise UserError("the folder, read back, tokenizes texts differently; nothing was written")
+    # None stands for what is usual; dropouts and the like are for training alone.
+    usual = {"head_width": one.config.width // one.config.heads, "inner": 4 * one.config.width}
+    values = {spec.name: (vars(one.config)[spec.name], vars(two.config)[spec.name]) for spec in fields(one.config)}
+    unequal = [
+        name for name, pair in values.items()
+        if pair[0] != pair[1] and {*pair} != {None, usual.get(name)}
+        and not name.endswith(("dropout", "weight_scale", "mix"))
+    ]  # fmt: skip
+    texts = [each if isinstance(each, str) else " ".join(map(str, each)) for each in inputs]
+    tokenizers = ((one.tokenizer, two.tokenizer), (one.target_tokenizer, two.target_tokenizer))
+    same = all(mine is None or (copy is not None and mine.ids(texts) == copy.ids(texts)) for mine, copy in tokenizers)
+    refuse(
+        (bool(other), f"the folder, read back, holds other weights: {listed(other)}; nothing was written"),
+        (bool(unequal), f"the folder, read back, has another config: {listed(unequal)}; nothing was written"),
+        (not same, "the folder, read back, tokenizes texts differently; nothing was written"),
+    )
     return 0.0 if one.family.speaks else check_agreement(ours, theirs, inputs, tolerance)
-
-
-def _alike(one: Any, two: Any, name: str) -> bool:
-    """Whether two configs mean the same by a field; None stands for what is usual, and dropouts for training alone."""
-    values = [vars(each)[name] for each in (one, two)]
-    usual = {"head_width": one.width // one.heads, "inner": 4 * one.width}.get(name)
-    return values[0] == values[1] or {*values} == {None, usual} or name.endswith(("dropout", "weight_scale", "mix"))
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how near it is to what it was made of."""
+    """What was written, and how near it is to its source."""
 
     folder: Path
     to: str
     bytes: int
     max_difference: float  # as a share of the largest score; of a model that writes, in log-probability of a token
-    texts: int  # on which that was seen
+    texts: int  # on which that was measured
 
 
-CHECKED = 512  # texts of a file that an export is checked on
 # Each writes the files of a folder, which is then loaded and checked.
 WAYS: dict[str, Callable[[Path, LoadedModel, str], None]] = {
     "onnx": write_onnx,
@@ -321,36 +308,27 @@ def export(
     one_of(to, WAYS, "to")
     model = model if isinstance(model, Model) else load(model, task=task, online=online, trust=trust)
     refuse_exported(model)
-    inputs = texts_of(model, data, columns=columns)
-    if data is not None:
-        check_sound(model, data, columns)
+    inputs, damaged = texts_of(model, data, columns=columns), None
+    if data is not None and model.task_object.supervised and not model.task_object.writes:
+        with suppress(UserError):  # rows with other labels show nothing
+            damaged = compare([model], data, columns=columns, costs=False, task=model.task).models[0].damaged
+    if damaged:
+        raise UserError(f"the model itself is damaged: {damaged}; nothing was written")
     with whole_folder(Path(out)) as inside:
         WAYS[to](inside, model.opened, model.task)
         exported = load(inside)
         if to == "transformers":
-            apart = check_same(model, exported, inputs, tolerance)
+            largest = check_same(model, exported, inputs, tolerance)
         elif model.opened.family.speaks and to == "ctranslate2":
-            apart = check_generation(model, exported, inputs)
+            largest = check_generation(model, exported, inputs)
         else:
-            apart = check_agreement(model, exported, inputs, tolerance)
+            largest = check_agreement(model, exported, inputs, tolerance)
         if exported.opened.exported:
             check_batch_single(exported, inputs)
         record_hashes(inside)
         needed = (path for path in inside.rglob("*") if path.is_file() and "run" not in path.parts)
         size = sum(path.stat().st_size for path in needed)
-    return Exported(Path(out), to, size, apart, len(inputs))
-
-
-def check_sound(model: Model, data: Paths, columns: Mapping[str, str] | None) -> None:
-    """Refuse a model that is damaged, by the user's rows: its export would be, too."""
-    if not model.task_object.supervised or model.task_object.writes:
-        return
-    try:
-        standing = compare([model], data, columns=columns, costs=False, task=model.task).models[0]
-    except UserError:  # rows with other labels show nothing
-        return
-    if standing.damaged:
-        raise UserError(f"the model itself is damaged: {standing.damaged}; nothing was written")
+    return Exported(Path(out), to, size, largest, len(inputs))
 
 
 def refuse_exported(model: Model) -> None:
@@ -372,3 +350,26 @@ def texts_of(model: Model, data: Any, **options: Unpack[RowOptions]) -> list[Any
     if not inputs:
         raise UserError(f"{table.name}: there are no rows")
     return inputs
+
+
+def read_from(data: Any, columns: Mapping[str, str]) -> list[str]:
+    """The first texts of what a model that writes is given: lines of a plain file, or the sources of a table."""
+    texts: list[str] = []
+    whole = Table(data, columns)
+    tables = [whole]
+    if not whole.in_memory:  # .en and .de tell no format: lines
+        tables = [
+            replace(whole, data=name, format=SUFFIXES.get(format_suffix(PurePath(name)), "txt")) for name in whole.data
+        ]
+    for table in tables:
+        for record in table.records():
+            names = paired_columns(list(record.values)) or ("text",)
+            name = columns.get("source") or columns.get("text") or names[0]
+            if name not in record.values:
+                raise UserError(f"{record.where}: has no column {shown(name)!r}; name it with --column source=NAME")
+            texts.append(str(record.values[name]))
+            if len(texts) == COMPARED:
+                return texts
+    if not any(text.strip() for text in texts):
+        raise UserError(f"{whole.name}: there are no texts")
+    return texts
