@@ -108,7 +108,7 @@ def reviews_teacher(place: Place, out: str) -> dict[str, Any]:
 
 def reviews_vocabulary(place: Place, out: str) -> dict[str, Any]:
     """The teacher's tokens that reviews use most; every student reads by them, so that only the learning differs."""
-    from weft.pruning.parts import chosen, counted
+    from weft.pruning.prune import chosen, counted
     from weft.text.records import read_texts
     from weft.text.tokenizers.pruning import pruned_tokenizer
 

@@ -24,7 +24,7 @@ import weft
 from weft.backends import onnx as runtime
 from weft.backends.opening import opened as open_exported
 from weft.checkpoint.folder import LoadedModel
-from weft.exporters.ct2_export import write_ct2
+from weft.exporters.export import write_ct2
 from weft.exporters.onnx_export import write_onnx
 from weft.generation.search import Beam, generate
 from weft.nn.rows import Ragged

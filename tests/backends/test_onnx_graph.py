@@ -17,7 +17,7 @@ from tests.compress.test_onnx import HEADS, WRITTEN, model_of
 from tests.engines import need_engine
 from tests.tasks.small import model_for, vocabulary
 from weft.backends import onnx as engine
-from weft.backends.onnx_graph import BY_BATCH, OPERATORS, RUNTIME, SETTINGS, TENSORS, check_graph
+from weft.backends.onnx import BY_BATCH, OPERATORS, RUNTIME, SETTINGS, TENSORS, check_graph
 from weft.checkpoint.families import FAMILIES
 from weft.errors import UserError
 from weft.exporters.onnx_builder import Graph

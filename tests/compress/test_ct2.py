@@ -18,8 +18,8 @@ from tests.once import once
 from tests.tasks.written import PLAN, learned, worded, write_sides
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
-from weft.exporters import ct2_export
 from weft.exporters import export as checks
+from weft.exporters import export as ct2_export
 from weft.exporters.export import check_generation, export, made_up_inputs
 from weft.tasks.complete import complete
 from weft.tasks.model import Model

@@ -25,7 +25,7 @@ from weft.distillation.student import begun_student
 from weft.distillation.teacher_outputs import Distillation, Teacher
 from weft.nn.rows import Rows
 from weft.objectives.base import SoftTargets
-from weft.pruning.parts import with_heads
+from weft.pruning.prune import with_heads
 from weft.tasks.base import Example
 from weft.tasks.classify import TextTask, rescale
 from weft.tasks.forward import framing_for

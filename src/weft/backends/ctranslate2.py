@@ -192,7 +192,7 @@ class CT2Decoder(Engine):
         self, request: Request, choice: Sampling | Beam, seeds: Sequence[int], live: bool
     ) -> Generator[Advance, None, list[list[Completion]]]:
         """The answers to each prompt, as `generation.search` gives them; token by token where somebody listens."""
-        options = {**_searching(choice, self.patience), **self._ruled(request, choice)}
+        options = self._options(request, choice)
         if live and options["beam_size"] == 1 and options["num_hypotheses"] == 1 and len(request.prompts) == 1:
             return (yield from self._one(self._seeded(choice, seeds[0]), request, options))
         # Rows that go through the engine at once: of a decoder those with equally long prompts, since among others the
@@ -332,10 +332,11 @@ class CT2Decoder(Engine):
         library().set_random_seed(seed % (1 << 32))
         return engine_of("Translator" if self.reads else "Generator", self.folder, self.precision)
 
-    def _ruled(self, request: Request, choice: Sampling | Beam) -> dict[str, Any]:
-        """The rules of an answer in the engine's words; those that it has none for, or means otherwise, are refused."""
+    def _options(self, request: Request, choice: Sampling | Beam) -> dict[str, Any]:
+        """A search and its rules in the engine's words; those that it has none for, or means otherwise, are refused."""
         rules, usual = request.processor.rules, Rules()
-        wide = isinstance(choice, Beam) and choice.width > 1
+        beam, sampling = (choice, None) if isinstance(choice, Beam) else (None, choice)
+        wide = beam is not None and beam.width > 1
         own = [banned for banned in rules.banned if len(banned) > 1 or banned[0] not in self.never]
         refused = {
             "restrict answers to a list of choices or words": rules.choices or rules.allowed,
@@ -343,47 +344,29 @@ class CT2Decoder(Engine):
             "slide the context window": request.slide,
             "return alternatives to each token": request.alternatives is not None,
             "return alignments": request.attention,
-            "stop at a string in a beam or with several answers": request.stopped is not None
-            and (wide or choice.n > 1),
+            "stop at a string with beams or several answers": request.stopped is not None and (wide or choice.n > 1),
             # It means something else by these: the prompt does not count, and probabilities are taken after the rules.
             "apply repetition_penalty or no_repeat as weft does": rules.no_repeat
             or rules.repetition_penalty != usual.repetition_penalty,
             "ban words or set a minimum length in a beam search": wide and (own or rules.min_tokens),
             "ban a word of several tokens": not self.reads and any(len(banned) > 1 for banned in rules.banned),
+            "search in groups or by coverage": beam and (beam.coverage or beam.groups > 1),
+            "sample by min_p or typical": sampling and (sampling.min_p is not None or sampling.typical is not None),
         }
-        asked = [what for what, given in refused.items() if given]
-        if asked:
+        if asked := [what for what, given in refused.items() if given]:
             raise cannot(listed(asked))
-        options: dict[str, Any] = {
-            # A number that no token has: without it the engine would end at one that is no end here.
-            "end_token": sorted(request.ends) or [len(self.target_words)],
-        }
+        options: dict[str, Any] = {"beam_size": 1, "num_hypotheses": choice.n, "patience": 1.0, "length_penalty": 1.0}
+        # A number that no token has: without it the engine would end at one that is no end here.
+        options["end_token"] = sorted(request.ends) or [len(self.target_words)]
         if rules.banned:
             options["suppress_sequences"] = [[self.target_words[token] for token in each] for each in rules.banned]
+        if beam is not None:
+            options |= {"beam_size": beam.width, "length_penalty": beam.length_penalty}
+            # Without a length to weigh, what ends first is best, and the engine knows it.
+            if wide and (beam.length_penalty != 0.0 or beam.n > 1):
+                options["patience"] = self.patience
+        elif sampling is not None and not sampling.greedy:
+            options |= {"sampling_topk": sampling.top_k or 0}
+            options |= {} if sampling.top_p is None else {"sampling_topp": sampling.top_p}
+            options |= {} if sampling.temperature is None else {"sampling_temperature": sampling.temperature}
         return options
-
-
-def _searching(choice: Sampling | Beam, patience: float) -> dict[str, Any]:
-    """The search in the engine's words."""
-    if isinstance(choice, Beam):
-        if choice.coverage or choice.groups > 1:
-            raise cannot("search in groups or by coverage")
-        # Without a length to weigh, what ends first is best, and the engine knows it.
-        exact = choice.width == 1 or (choice.length_penalty == 0.0 and choice.n == 1)
-        return {
-            "beam_size": choice.width,
-            "num_hypotheses": choice.n,
-            "patience": 1.0 if exact else patience,
-            "length_penalty": choice.length_penalty,
-        }
-    if choice.min_p is not None or choice.typical is not None:
-        raise cannot("sample by min_p or typical")
-    search: dict[str, Any] = {"beam_size": 1, "num_hypotheses": choice.n, "patience": 1.0, "length_penalty": 1.0}
-    if choice.greedy:
-        return search
-    drawn = {
-        "sampling_topk": choice.top_k or 0,
-        "sampling_topp": choice.top_p,
-        "sampling_temperature": choice.temperature,
-    }
-    return {**search, **{name: value for name, value in drawn.items() if value is not None}}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
+from importlib import import_module
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, Unpack
@@ -15,19 +16,28 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor, nn
 
-from weft.backends.ctranslate2 import PATIENCE
+from weft.backends.ct2_files import ENGINE, named_tokens, settings_of
+from weft.backends.ctranslate2 import HEADS, PATIENCE, kept_names
 from weft.checkpoint.card import record_hashes
 from weft.checkpoint.configs import is_published
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel, write_files
+from weft.checkpoint.tensors import save_tensors
 from weft.comparison.compare import compare
 from weft.data.columns import paired_columns
 from weft.data.tables import Table
 from weft.errors import UserError, listed, one_of, refuse, shown
-from weft.exporters.ct2_export import write_ct2
 from weft.exporters.onnx_export import write_onnx
-from weft.files import whole_folder
+from weft.files import unwritable, whole_folder
+from weft.models.encoders import Bert, DistilBert, Roberta
+from weft.models.gpt import Gpt
+from weft.models.t5 import T5
+from weft.models.transformer import Transformer, of_decoder
+from weft.nn.layers import Layer
+from weft.nn.positions import WAVES, Positions
 from weft.tasks.complete import begun, complete, read
 from weft.tasks.forward import evaluating, tokenizer_of
 from weft.tasks.model import Model, load
@@ -49,12 +59,219 @@ MAX_TOKENS = 24  # that a model generates for each of them
 TIED = 1e-3  # how far two log-probabilities may differ where another token is generated
 SAME = 0.9  # share of the generated texts that must be the same, word for word
 NEAR = {"fp32": 1e-3, "fp16": 1e-2, "int8": 0.3}  # how far the log-probability of a token may be off
-EXHAUSTIVE = (
-    1000.0  # patience of a search that goes on to the end, as weft's does: so that only the models are compared
-)
+EXHAUSTIVE = 1000.0  # patience of a search to the end, so that only the models are compared
 CHECKED = 512  # texts of a file that an export is checked on
 COMPARED = 64  # of a model that generates
 DIFFERS = "the exported model differs from its source"
+
+
+# ----------------------------------------------------------------------------------------------------- CTranslate2
+
+KINDS: dict[str, str | None] = {"fp32": None, "fp16": "float16", "int8": "int8_float32"}  # in the engine's words
+
+
+def write_ct2(inside: Path, opened: LoadedModel, task: str, precision: str = "fp32") -> None:
+    """The files of a CTranslate2 folder, for this task, one by one."""
+    if precision not in KINDS:
+        raise UserError(f"CTranslate2 has the precisions {', '.join(KINDS)}, not {shown(precision)}")
+    if task == "fill" and opened.family.sentinels:
+        task = "complete"  # gaps are filled step by step, which is ours to do
+    spec = spec_of(opened)
+    spec.validate()
+    spec.optimize(KINDS[precision])
+    card = replace(opened.card, task=task, backend="ctranslate2", precision=precision, weft=VERSION)  # type: ignore[arg-type]
+    write_files(inside, replace(opened, card=card), weights=False)
+    try:
+        (inside / ENGINE).mkdir()
+        spec.save(str(inside / ENGINE))
+        if not opened.family.speaks:
+            state = opened.network.state_dict()
+            kept = {
+                name: state[name].detach().cpu().contiguous()
+                for name in kept_names(list(state), opened.config, opened.heads)
+            }
+            if kept:
+                save_tensors(inside / HEADS, kept, {"format": "pt"})
+    except (OSError, SafetensorError) as error:
+        raise unwritable(inside, error) from None
+
+
+ENCODERS = (Bert, DistilBert, Roberta)
+READERS = (Transformer, T5)
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "tanh": "Tanh"}
+
+
+def spec_of(opened: LoadedModel) -> Any:
+    """The whole model as a spec, with its vocabularies and the tokens that the engine must know by name."""
+    network, config = opened.network, opened.config
+    decodes = isinstance(network, Gpt)
+    refuse(
+        (config.layer_heads is not None,
+         "CTranslate2 has one number of heads for all layers, and this model has several; try --to onnx"),
+        (decodes and set(opened.heads) != {"words"},
+         "CTranslate2 runs decoders only to generate text, and this one has another head; try --to onnx"),
+        (config.mix, "CTranslate2 returns the last layer only, and the heads of this model read a mix of all layers"),
+    )  # fmt: skip
+    specs = words_of("transformer_spec")
+    words = named_tokens(opened.writer, config.vocabulary)
+    if decodes:
+        spec = specs.TransformerDecoderModelSpec(_decoder_spec(opened))
+    elif isinstance(network, ENCODERS):
+        spec = specs.TransformerEncoderModelSpec(_encoder_spec(opened))
+    elif isinstance(network, READERS) and "words" in opened.heads:
+        spec = specs.TransformerSpec(_encoder_spec(opened), _decoder_spec(opened))
+        spec.register_source_vocabulary(named_tokens(opened.tokenizer, config.source_vocabulary or config.vocabulary))
+        spec.register_target_vocabulary(words)
+    else:
+        raise UserError(f"CTranslate2 cannot run a {opened.family.name} model")
+    if not opened.family.reads:
+        spec.register_vocabulary(words)
+    for name, value in settings_of(config, spec.name, opened.writer, words).items():
+        if name != "multi_query_attention":  # the engine's spec says it by itself
+            setattr(spec.config, name, value)
+    return spec
+
+
+def words_of(name: str) -> Any:
+    """A module of CTranslate2's specs."""
+    try:
+        return import_module(f"ctranslate2.specs.{name}")
+    except ImportError:
+        raise UserError("CTranslate2 needs the package ctranslate2: pip install 'weft[fast-cpu]'") from None
+
+
+def _encoder_spec(opened: LoadedModel) -> Any:
+    config, alone = opened.config, not opened.family.reads
+    network: Any = opened.network
+    settings = _settings(config, causal=False)
+    if alone:
+        settings |= {"embeddings_merge": words_of("common_spec").EmbeddingsMerge.ADD, "layernorm_embedding": True}
+        settings["num_source_embeddings"] = 1 if network.segments is None else 2
+    encoder = words_of("transformer_spec").TransformerEncoderSpec(config.layers, config.heads, **settings)
+    table = network.tokens if network.source_tokens is None else network.source_tokens
+    encoder.embeddings[0].weight = _array(table.weight)
+    if network.segments is not None:
+        encoder.embeddings[1].weight = _array(network.segments.weight)
+    if alone:
+        _fill_norm(encoder.layernorm_embedding, network.embedding_norm)
+        return _filled(opened, encoder, network.layers, network.final_norm)
+    return _filled(opened, encoder, network.encoder, network.encoder_norm, "encoder_positions")
+
+
+def _decoder_spec(opened: LoadedModel) -> Any:
+    alone, near = not opened.family.reads, opened.config.buckets > 0
+    network: Any = opened.network
+    config = opened.config if near or alone else of_decoder(opened.config)
+    layers, norm = (network.layers, network.final_norm) if alone else (network.decoder, network.decoder_norm)
+    settings = {"with_encoder_attention": not alone, **_settings(config, causal=True)}
+    decoder = words_of("transformer_spec").TransformerDecoderSpec(len(layers), config.heads, **settings)
+    if near and config.scaled:
+        decoder.scale_outputs = config.width**-0.5
+    decoder.embeddings.weight = _array(network.tokens.weight)
+    head = network.heads["words"]
+    decoder.projection.weight = decoder.embeddings.weight if head.decoder is None else _array(head.decoder.weight)
+    if head.bias is not None:
+        decoder.projection.bias = _array(head.bias)
+    return _filled(opened, decoder, layers, norm, "decoder_positions")
+
+
+def _settings(config: Any, causal: bool) -> dict[str, Any]:
+    """The settings of a stack of layers; positions that are no table turn queries and keys, or lower far scores."""
+    plain = config.activation.removeprefix("gated-")
+    settings = {
+        "pre_norm": config.norm_place == "before",
+        "activation": words_of("common_spec").Activation[ACTIVATIONS[plain]],
+        "ffn_glu": plain != config.activation,
+        "rms_norm": config.norm != "layer",
+        "head_dim": config.head_width or config.width // config.heads,
+    }
+    if config.buckets:
+        return {**settings, "relative_attention_bias": True}
+    if config.positions == "rotary":
+        return {**settings, "rotary_dim": 0, "rotary_interleave": False}
+    if config.positions == "alibi":
+        if not causal:
+            raise UserError("CTranslate2 has alibi positions for decoders only")
+        return {**settings, "alibi": True, "alibi_use_positive_positions": True}
+    return settings
+
+
+def _filled(opened: LoadedModel, stack: Any, layers: Iterable[Any], final: nn.Module, distances: str = "") -> Any:
+    """A stack with its positions, its layers, and the norm after the last where norms come first."""
+    config, near = opened.config, opened.config.buckets > 0
+    network: Any = opened.network
+    stack.scale_embeddings = False
+    if opened.family.reads:
+        stack.scale_embeddings = config.width**0.5 if config.scaled and not near else 1.0
+    if near:  # T5's biases by distance: one table, which every layer of a stack reads
+        module = network.get_submodule(distances)
+        table = _array(module.table.weight)
+        for spec in stack.layer:
+            spec.self_attention.relative_attention_bias = table
+            spec.self_attention.relative_attention_max_distance = np.dtype("int32").type(module.farthest)
+    elif "position_encodings" in vars(stack):
+        _fill_places(stack, network.positions)
+    for spec, layer in zip(stack.layer, layers, strict=True):
+        assert isinstance(layer, Layer)
+        _fill_linear(spec.self_attention.linear[0], layer.attention.qkv.weight, layer.attention.qkv.bias)
+        _fill_linear(spec.self_attention.linear[1], layer.attention.output.weight, layer.attention.output.bias)
+        _fill_norm(spec.self_attention.layer_norm, layer.attention_norm)
+        if layer.attention.scale is not None:
+            spec.self_attention.queries_scale = layer.attention.scale
+        if layer.reads:
+            for inner, module in zip(
+                spec.attention.linear, (layer.cross.query, layer.cross.key_value, layer.cross.output), strict=True
+            ):
+                _fill_linear(inner, module.weight, module.bias)
+            _fill_norm(spec.attention.layer_norm, layer.cross_norm)
+            if layer.cross.scale is not None:
+                spec.attention.queries_scale = layer.cross.scale
+        up = layer.feedforward.up
+        if layer.feedforward.gated:  # the first half is bent, and multiplied by the second
+            biases = (None, None) if up.bias is None else up.bias.chunk(2)
+            _fill_linear(spec.ffn.linear_0, up.weight.chunk(2)[0], biases[0])
+            _fill_linear(spec.ffn.linear_0_noact, up.weight.chunk(2)[1], biases[1])
+        else:
+            _fill_linear(spec.ffn.linear_0, up.weight, up.bias)
+        _fill_linear(spec.ffn.linear_1, layer.feedforward.down.weight, layer.feedforward.down.bias)
+        _fill_norm(spec.ffn.layer_norm, layer.feedforward_norm)
+    if config.norm_place == "before":
+        _fill_norm(stack.layer_norm, final)
+    return stack
+
+
+def _fill_linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
+    spec.weight = _array(weight)
+    if bias is not None:
+        spec.bias = _array(bias)
+
+
+def _fill_norm(spec: Any, module: Any) -> None:
+    spec.gamma = _array(module.weight)
+    if isinstance(module, nn.LayerNorm) and module.bias is not None:
+        spec.beta = _array(module.bias)
+
+
+def _fill_places(spec: Any, positions: Positions) -> None:
+    """The table of positions, worked out where it is not learned; without one the engine would use its own."""
+    if positions.kind in ("rotary", "alibi"):
+        return
+    if positions.table is not None:
+        spec.position_encodings.encodings = _array(positions.table.weight[positions.unused :])
+        return
+    if positions.context > WAVES:
+        raise UserError(f"a context of {positions.context} tokens is too long for CTranslate2's table of positions")
+    zeros = torch.zeros(positions.context, positions.width)
+    with torch.no_grad():
+        spec.position_encodings.encodings = _array(positions.add(zeros, torch.arange(positions.context)))
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    # A copy: the engine's quantization multiplies in place, and these are the weights of a model that others hold.
+    return np.array(tensor.detach().float().cpu().numpy(), order="C", copy=True)
+
+
+# ---------------------------------------------------------------------------------------------------------- checks
 
 
 def check_agreement(source: Model, exported: Model, inputs: Sequence[Any], tolerance: float = TOLERANCE) -> float:

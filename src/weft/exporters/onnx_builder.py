@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from weft.backends.onnx_graph import FORMAT, OPERATORS, OPSET, RUNTIME
+from weft.backends.onnx import FORMAT, OPERATORS, OPSET, RUNTIME
 from weft.errors import UserError
 from weft.files import write_bytes
 from weft.nn.layers import Layer

@@ -13,8 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weft.backends.onnx import GRAPH, WORDS
-from weft.backends.onnx_graph import FORMAT, OPSET, RUNTIME
+from weft.backends.onnx import FORMAT, GRAPH, OPSET, RUNTIME, WORDS
 from weft.checkpoint.folder import LoadedModel, write_files
 from weft.errors import UserError, refuse, shown
 from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Range

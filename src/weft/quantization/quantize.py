@@ -33,8 +33,7 @@ from weft.comparison.compare import (
 )
 from weft.data.parts import is_names, rows_in_memory
 from weft.errors import UserError, listed, one_of
-from weft.exporters.ct2_export import write_ct2
-from weft.exporters.export import check_agreement, check_batch_single, logits_of, refuse_exported, texts_of
+from weft.exporters.export import check_agreement, check_batch_single, logits_of, refuse_exported, texts_of, write_ct2
 from weft.exporters.onnx_builder import Precision
 from weft.exporters.onnx_export import ranges_of, write_onnx
 from weft.files import whole_folder, write_json, write_text
