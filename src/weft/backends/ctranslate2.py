@@ -37,10 +37,10 @@ HEADS = "heads.safetensors"  # what the engine has no words for
 PATIENCE = 3.0
 
 
-def library() -> Any:
-    """The package, where it is installed."""
+def library(module: str = "") -> Any:
+    """The package, or a module of it, where it is installed."""
     try:
-        return import_module("ctranslate2")
+        return import_module(f"ctranslate2.{module}".rstrip("."))
     except ImportError:
         raise UserError("a model for CTranslate2 needs the package ctranslate2: pip install 'weft[fast-cpu]'") from None
 

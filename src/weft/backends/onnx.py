@@ -91,15 +91,21 @@ TENSORS = {1: np.float32, 2: np.uint8, 3: np.int8, 7: np.int64, 10: np.float16}
 SETTINGS = (1, 2, 3, 7, 8)  # FLOAT, INT, STRING and lists of the last two: no graph, and no tensor that lies elsewhere
 
 
+def library() -> Any:
+    """The package that reads and writes ONNX files, where it is installed."""
+    try:
+        import onnx
+    except ImportError:
+        raise UserError("an ONNX model needs the package onnx: pip install 'weft[fast-cpu]'") from None
+    return onnx
+
+
 def check_graph(data: bytes, path: Path, config: Any, traced: bool = False) -> bool:
     """Refuse a file that holds what no exported model does; `traced`: torch's exporter has written it.
 
     Whether it takes the ranges of integers over a whole batch.
     """
-    try:
-        import onnx
-    except ImportError:
-        raise UserError("an ONNX model needs the package onnx: pip install 'weft[fast-cpu]'") from None
+    onnx = library()
     try:
         model = onnx.load_model_from_string(data)
     except Exception:  # protobuf's own kinds of fault differ by its version
@@ -253,9 +259,7 @@ def check_memory(model: Any, path: Path, config: Any) -> None:
 
 def peak(model: Any, path: Path, rows: int, length: int) -> int:
     """Bytes of all results that are held at once, at most, beside the stored tensors."""
-    import onnx
-
-    nodes = model.graph.node
+    onnx, nodes = library(), model.graph.node
     lengths = _known_sizes(model, onnx, path, rows, length)
     try:
         outline = _outline(model, onnx, rows, length, lengths)

@@ -91,15 +91,16 @@ def measure(
     settle = torch.cuda.synchronize if models[0].opened.device.type == "cuda" else lambda: None
 
     def call(name: str, place: int | slice) -> Any:
-        return timed_call(models[int(name)], asked[name][place])
+        model = models[int(name)]
+        return model(asked[name][place], **model.task_object.timing_options)  # from texts to answers
 
     few = min(5, len(chosen))
-    calls = {name: partial(call, name) for name in asked}
-    single = turns(calls, len(chosen), seconds=seconds, least=few, warm=WARM, settle=settle)
+    limits: dict[str, Any] = {"seconds": seconds, "settle": settle}
+    single = turns({name: partial(call, name) for name in asked}, len(chosen), least=few, warm=WARM, **limits)
     slowest = max(nearest_rank(times, 0.5) for times in single.values())
     bulk = min(len(chosen), max(8, int(seconds / (ROUNDS * slowest))))
     together = {name: lambda _, name=name: call(name, slice(bulk)) for name in asked}
-    many = turns(together, ROUNDS, seconds=seconds, warm=1, settle=settle)
+    many = turns(together, ROUNDS, warm=1, **limits)
     costs = tuple(
         Costs(
             bytes=None if folder is None else weight_bytes(folder),
@@ -119,11 +120,6 @@ def timing_inputs(model: Model, inputs: Sequence[Any]) -> list[Any]:
     """The inputs, texts or tuples of them, as calls of a model take them."""
     task, tokenizer = model.task_object, model.tokenizer
     return [task.timing_input((each,) if isinstance(each, str) else each, tokenizer) for each in inputs]
-
-
-def timed_call(model: Model, inputs: Any) -> Any:
-    """What is timed: the whole way from texts to answers."""
-    return model(inputs, **model.task_object.timing_options)
 
 
 def total_costs(costs: Sequence[Costs | None]) -> Costs | None:
@@ -148,15 +144,11 @@ def evenly(items: Sequence[Any], limit: int) -> list[Any]:
 
 def weight_bytes(folder: Path) -> int:
     """The bytes of the files that hold the weights, whatever engine they are for; those of words are left out."""
-    total = 0
+    sizes = []
     for path in folder.iterdir():
-        if path.name in ASIDE or path.name.startswith("."):
-            continue
-        if path.is_dir():
-            total += sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
-        elif path.suffix not in WORDY:
-            total += path.stat().st_size
-    return total
+        if path.name not in ASIDE and not path.name.startswith(".") and path.suffix not in WORDY:
+            sizes += [each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file()]
+    return sum(sizes)
 
 
 def parameters_of(model: Model) -> int | None:
@@ -202,7 +194,7 @@ def alone() -> None:
     # The process that asks has checked the folder.
     model = load(task["folder"], task=task["task"], device=task["device"], trust=True)
     inputs = timing_inputs(model, task["inputs"])
-    timed_call(model, inputs[0])
-    timed_call(model, inputs)
+    for asked in (inputs[0], inputs):
+        model(asked, **model.task_object.timing_options)
     cuda = model.opened.device.type == "cuda"
     print(torch.cuda.max_memory_allocated() if cuda else peak_memory())

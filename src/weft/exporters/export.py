@@ -8,7 +8,6 @@ import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from importlib import import_module
 from itertools import islice
 from pathlib import Path, PurePath
 from typing import Any, Unpack
@@ -20,7 +19,7 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from weft.backends.ct2_files import ENGINE, named_tokens, settings_of
-from weft.backends.ctranslate2 import HEADS, PATIENCE, kept_names
+from weft.backends.ctranslate2 import HEADS, PATIENCE, kept_names, library
 from weft.checkpoint.card import record_hashes
 from weft.checkpoint.configs import is_published
 from weft.checkpoint.families import FAMILIES
@@ -112,7 +111,7 @@ def spec_of(opened: LoadedModel) -> Any:
          "CTranslate2 runs decoders only to generate text, and this one has another head; try --to onnx"),
         (config.mix, "CTranslate2 returns the last layer only, and the heads of this model read a mix of all layers"),
     )  # fmt: skip
-    specs = words_of("transformer_spec")
+    specs = library("specs.transformer_spec")
     words = named_tokens(opened.writer, config.vocabulary)
     if decodes:
         spec = specs.TransformerDecoderModelSpec(_decoder_spec(opened))
@@ -132,22 +131,14 @@ def spec_of(opened: LoadedModel) -> Any:
     return spec
 
 
-def words_of(name: str) -> Any:
-    """A module of CTranslate2's specs."""
-    try:
-        return import_module(f"ctranslate2.specs.{name}")
-    except ImportError:
-        raise UserError("CTranslate2 needs the package ctranslate2: pip install 'weft[fast-cpu]'") from None
-
-
 def _encoder_spec(opened: LoadedModel) -> Any:
     config, alone = opened.config, not opened.family.reads
     network: Any = opened.network
     settings = _settings(config, causal=False)
     if alone:
-        settings |= {"embeddings_merge": words_of("common_spec").EmbeddingsMerge.ADD, "layernorm_embedding": True}
+        settings |= {"embeddings_merge": library("specs.common_spec").EmbeddingsMerge.ADD, "layernorm_embedding": True}
         settings["num_source_embeddings"] = 1 if network.segments is None else 2
-    encoder = words_of("transformer_spec").TransformerEncoderSpec(config.layers, config.heads, **settings)
+    encoder = library("specs.transformer_spec").TransformerEncoderSpec(config.layers, config.heads, **settings)
     table = network.tokens if network.source_tokens is None else network.source_tokens
     encoder.embeddings[0].weight = _array(table.weight)
     if network.segments is not None:
@@ -164,7 +155,7 @@ def _decoder_spec(opened: LoadedModel) -> Any:
     config = opened.config if near or alone else of_decoder(opened.config)
     layers, norm = (network.layers, network.final_norm) if alone else (network.decoder, network.decoder_norm)
     settings = {"with_encoder_attention": not alone, **_settings(config, causal=True)}
-    decoder = words_of("transformer_spec").TransformerDecoderSpec(len(layers), config.heads, **settings)
+    decoder = library("specs.transformer_spec").TransformerDecoderSpec(len(layers), config.heads, **settings)
     if near and config.scaled:
         decoder.scale_outputs = config.width**-0.5
     decoder.embeddings.weight = _array(network.tokens.weight)
@@ -180,7 +171,7 @@ def _settings(config: Any, causal: bool) -> dict[str, Any]:
     plain = config.activation.removeprefix("gated-")
     settings = {
         "pre_norm": config.norm_place == "before",
-        "activation": words_of("common_spec").Activation[ACTIVATIONS[plain]],
+        "activation": library("specs.common_spec").Activation[ACTIVATIONS[plain]],
         "ffn_glu": plain != config.activation,
         "rms_norm": config.norm != "layer",
         "head_dim": config.head_width or config.width // config.heads,

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from weft.backends.onnx import FORMAT, OPERATORS, OPSET, RUNTIME
+from weft.backends.onnx import FORMAT, OPERATORS, OPSET, RUNTIME, library
 from weft.errors import UserError
 from weft.files import write_bytes
 from weft.nn.layers import Layer
@@ -34,11 +34,7 @@ class Graph:
 
     def __init__(self, precision: Precision = "fp32", ranges: Mapping[int, Range] | None = None) -> None:
         """`ranges`: between which numbers the inputs of each linear map lie, by the map's id, for static integers."""
-        try:
-            import onnx
-        except ImportError:
-            raise UserError("an ONNX model needs the package onnx: pip install 'weft[fast-cpu]'") from None
-        self.onnx = onnx
+        self.onnx = library()
         self.precision = precision
         self.ranges = ranges or {}
         self.nodes: list[Any] = []
@@ -250,14 +246,19 @@ class Graph:
         ]
         gives = [helper.make_tensor_value_info(name, kinds.FLOAT, list(shape)) for name, shape in outputs.items()]
         tensors = [self.onnx.numpy_helper.from_array(array, name) for name, array in self.tensors.items()]
-        graph = helper.make_graph(self.nodes, "weft", feeds, gives, tensors)
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(RUNTIME, 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=FORMAT)
+        model = model_of(self.onnx, self.nodes, feeds, gives, tensors)
         model.producer_name, model.producer_version = "weft", VERSION
         write_bytes(path, model.SerializeToString())
 
 
 FIRST = "first"  # in place of a name: the first place of every row
+
+
+def model_of(onnx: Any, nodes: Sequence[Any], inputs: Any, outputs: Any, tensors: Sequence[Any]) -> Any:
+    """The file of a graph, in the version of the format that the loader takes."""
+    graph = onnx.helper.make_graph(nodes, "weft", inputs, outputs, tensors)
+    opsets = [onnx.helper.make_opsetid("", OPSET), onnx.helper.make_opsetid(RUNTIME, 1)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=FORMAT)
 
 
 def eight_bits(weight: NDArray[np.float32], largest: int = LARGEST) -> tuple[NDArray[np.int8], NDArray[np.float32]]:

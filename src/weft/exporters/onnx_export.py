@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weft.backends.onnx import FORMAT, GRAPH, OPSET, RUNTIME, WORDS
+from weft.backends.onnx import GRAPH, OPSET, WORDS
 from weft.checkpoint.folder import LoadedModel, write_files
 from weft.errors import UserError, refuse, shown
-from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Range
+from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Range, model_of
 from weft.files import write_bytes
 from weft.models.cnn import sight
 from weft.nn.heads import DeepLabelHead, MaskedWordHead
@@ -302,7 +303,7 @@ def write_onnx(
     _write_traced(inside / GRAPH, name, DenseNetwork(opened.network, head), tokens, 2, gives.get(head, ["logits"]))
     if head == "words":
         hidden = {"hidden_states": torch.zeros(3, width)}
-        _write_traced(inside / WORDS, name, WordScores(opened.network), hidden, 1, ["logits"])
+        _write_traced(inside / WORDS, name, DenseNetwork(opened.network, head), hidden, 1, ["logits"])
 
 
 def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> dict[int, Range]:
@@ -314,12 +315,11 @@ def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> dict[int, Range]:
         before = ranges.get(id(module), (low, high))
         ranges[id(module)] = min(low, before[0]), max(high, before[1])
 
-    hooks = [m.register_forward_pre_hook(observe) for m in opened.network.modules() if isinstance(m, nn.Linear)]
-    try:
+    with ExitStack() as hooks:
+        for module in opened.network.modules():
+            if isinstance(module, nn.Linear):
+                hooks.enter_context(module.register_forward_pre_hook(observe))
         read()
-    finally:
-        for hook in hooks:
-            hook.remove()
     return ranges
 
 
@@ -338,13 +338,18 @@ class EvenRows(Rows):
 
 
 class DenseNetwork(nn.Module):
-    """A network with its head over a rectangle of tokens: B T -> what the head gives, or the states B T W."""
+    """A network with its head over a rectangle of tokens: B T -> the output of the head, or the states B T W.
+
+    The word head alone reads hidden states, so that words are scored only at the places asked for.
+    """
 
     def __init__(self, network: nn.Module, head: str | None) -> None:
         super().__init__()
         self.network, self.head = network, head
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
+        if input_ids.is_floating_point():
+            return self.network.words(input_ids)  # type: ignore[operator]
         size = input_ids.shape
         rows = EvenRows(torch.arange(size[0] + 1) * size[1], size[1])
         segments = None if token_type_ids is None else token_type_ids.flatten()
@@ -356,17 +361,6 @@ class DenseNetwork(nn.Module):
             return logits
         logits = logits.view(*size, -1)
         return logits.unbind(-1) if self.head == "answer" else logits
-
-
-class WordScores(nn.Module):
-    """The word head alone, so that words are scored only at the places asked for."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.network.words(hidden_states)  # type: ignore[operator]
 
 
 def _write_traced(
@@ -434,9 +428,7 @@ def _plain(onnx: Any, traced: Any) -> Any:
         [onnx.helper.make_tensor_value_info(each.name, each.type.tensor_type.elem_type, _shape(each)) for each in side]
         for side in (graph.input, graph.output)
     ]
-    opsets = [onnx.helper.make_opsetid("", OPSET), onnx.helper.make_opsetid(RUNTIME, 1)]
-    made = onnx.helper.make_graph(nodes, "weft", *ends, stored)
-    return onnx.helper.make_model(made, opset_imports=opsets, ir_version=FORMAT)
+    return model_of(onnx, nodes, ends[0], ends[1], stored)
 
 
 def _sizes_of_inputs(onnx: Any, graph: Any) -> Iterator[Any]:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, get_args
 
 import torch
 
@@ -191,13 +191,8 @@ def _write_half(inside: Path, source: Source) -> None:
 
 
 KINDS: dict[str, Callable[[Path, Source], None]] = {
-    "onnx-fp32": partial(_write_onnx, "fp32"),
-    "onnx-fp16": partial(_write_onnx, "fp16"),
-    "onnx-int8": partial(_write_onnx, "int8"),
-    "onnx-int8-static": partial(_write_onnx, "int8-static"),
-    "onnx-int4": partial(_write_onnx, "int4"),
-    "ctranslate2-fp32": partial(_write_ct2, "fp32"),
-    "ctranslate2-int8": partial(_write_ct2, "int8"),
+    **{f"onnx-{precision}": partial(_write_onnx, precision) for precision in get_args(Precision)},
+    **{f"ctranslate2-{precision}": partial(_write_ct2, precision) for precision in ("fp32", "int8")},
     "bf16": _write_half,
 }
 
@@ -252,9 +247,8 @@ def quantize(
             raise Refused(f"no candidate passes, so nothing was written: {listed(lines, 3)}", result)
         shutil.copytree(folders[best], inside, dirs_exist_ok=True)
         number = [each.name for each in comparison.models].index(best)
-        write_json(
-            inside / "weft.json", card_values(replace(load(inside).card, metrics=comparison.card_metrics(number)))
-        )
+        card = replace(load(inside).card, metrics=comparison.card_metrics(number))
+        write_json(inside / "weft.json", card_values(card))
         record_hashes(inside)
         (inside / "run").mkdir()
         result.write(inside / "run")
