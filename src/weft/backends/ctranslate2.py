@@ -7,7 +7,7 @@ The engine computes an encoder's last layer, and the heads of its family read it
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
@@ -25,9 +25,8 @@ from weft.checkpoint.folder import LoadedModel, fill, own_tensors
 from weft.checkpoint.tensors import read_file
 from weft.errors import NotFinite, UserError, listed, shown
 from weft.files import MEGABYTE, read_json
-from weft.generation.decoding import Advance, Completion, Request, by_length
 from weft.generation.sampling import Rules, Sampling
-from weft.generation.search import Beam
+from weft.generation.search import Beam, Completion, Request, SearchSteps, by_length
 from weft.models.base import Network
 from weft.nn.rows import Rows, check_context
 
@@ -137,7 +136,7 @@ class CT2Encoder(Engine):
         """N tokens -> N width"""
         if states is not None:
             raise cannot("return any layer but the last")
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         sizes = rows.lengths().tolist()
         marks = torch.zeros_like(tokens) if segments is None or self.config.segments == 1 else segments
         texts, kinds = ([part.tolist() for part in torch.split(flat, sizes)] for flat in (tokens, marks))
@@ -188,24 +187,22 @@ class CT2Decoder(Engine):
     def start(self, *inputs: Any, **named: Any) -> Any:
         raise cannot("decode step by step, which ensembles and rankings of words need")
 
-    def search(
-        self, request: Request, choice: Sampling | Beam, seeds: Sequence[int], live: bool
-    ) -> Generator[Advance, None, list[list[Completion]]]:
+    def search(self, request: Request) -> SearchSteps:
         """The answers to each prompt, as `generation.search` gives them; token by token where somebody listens."""
-        options = self._options(request, choice)
-        if live and options["beam_size"] == 1 and options["num_hypotheses"] == 1 and len(request.prompts) == 1:
-            return (yield from self._one(self._seeded(choice, seeds[0]), request, options))
+        options = self._options(request)
+        if request.live and options["beam_size"] == options["num_hypotheses"] == len(request.prompts) == 1:
+            return (yield from self._one(request, options))
         # Rows that go through the engine at once: of a decoder those with equally long prompts, since among others the
         # engine would not let a short one end early. What is sampled goes row by row, each with a seed of its own.
         groups: dict[Any, list[int]] = {}
         for row, prompt in enumerate(request.prompts):
-            sampled = isinstance(choice, Sampling) and not choice.greedy
+            sampled = isinstance(request.choice, Sampling) and not request.choice.greedy
             key: Any = row if sampled else None if self.reads else (len(prompt), request.limits[row])
             groups.setdefault(key, []).append(row)
         by_row: list[list[Completion]] = [[] for _ in request.prompts]
         longest = max(request.limits, default=0)
         for some in groups.values():
-            results = self._batch(self._seeded(choice, seeds[some[0]]), request, some, options)
+            results = self._batch(request, some, options)
             for row, completions in zip(some, results, strict=True):
                 by_row[row] = completions
             yield [(row, None) for row in some for _ in by_row[row][0].tokens]
@@ -213,13 +210,13 @@ class CT2Decoder(Engine):
             limit = request.limits[row]
             if self.reads and limit < longest and any(len(each.tokens) >= limit for each in completions):
                 # Its neighbors had more room, so it may have been cut elsewhere: it is asked again, alone.
-                by_row[row] = self._batch(self._seeded(choice, seeds[row]), request, [row], options)[0]
+                by_row[row] = self._batch(request, [row], options)[0]
                 yield [(row, None) for _ in by_row[row][0].tokens]
         return by_row
 
-    def _batch(self, engine: Any, request: Request, some: list[int], options: dict[str, Any]) -> list[list[Completion]]:
+    def _batch(self, request: Request, some: list[int], options: dict[str, Any]) -> list[list[Completion]]:
         """The answers of some rows, which may all have as many tokens as the one with the most room."""
-        generated = [list[int]() for _ in some]
+        engine, generated = self._seeded(request, some[0]), [list[int]() for _ in some]
 
         def on_progress(step: Any) -> bool:
             generated[step.batch_id].append(step.token_id)
@@ -258,13 +255,13 @@ class CT2Decoder(Engine):
     def _lengths(self, request: Request, limit: int) -> dict[str, int]:
         """How much may be generated; no more is asked for than there is room, which the engine would refuse."""
         name = "decoding_length" if self.reads else "length"
-        return {f"min_{name}": min(request.processor.rules.min_tokens, limit), f"max_{name}": limit}
+        return {f"min_{name}": min(request.rules.min_tokens, limit), f"max_{name}": limit}
 
     def _completion(
         self, request: Request, row: int, tokens: list[int], logprob: float, options: dict[str, Any]
     ) -> Completion:
         """An answer with its score; one that rules have kept from something is scored anew, without them."""
-        ruled = request.processor.rules.banned or request.processor.rules.min_tokens
+        ruled = request.rules.banned or request.rules.min_tokens
         if tokens and ruled and options["beam_size"] == 1:
             sources = None if request.sources is None else [request.sources[row]]
             logprob = self.scored([request.prompts[row]], sources, [tokens])[0]
@@ -299,10 +296,9 @@ class CT2Decoder(Engine):
         with engine_errors(self.folder):
             return [list(each.log_probs) for each in self.engine.score_batch(words, max_input_length=0)]
 
-    def _one(
-        self, engine: Any, request: Request, options: dict[str, Any]
-    ) -> Generator[Advance, None, list[list[Completion]]]:
+    def _one(self, request: Request, options: dict[str, Any]) -> SearchSteps:
         """One answer, token by token."""
+        engine = self._seeded(request, 0)
         named = {"beam_size", "num_hypotheses", "patience", "length_penalty"}
         more = {name: value for name, value in options.items() if name not in named}
         more |= {"max_input_length": 0} if self.reads else {}
@@ -325,16 +321,16 @@ class CT2Decoder(Engine):
                 break
         return [[self._completion(request, 0, generated, logprob, options)]]
 
-    def _seeded(self, choice: Sampling | Beam, seed: int) -> Any:
+    def _seeded(self, request: Request, row: int) -> Any:
         """The engine; for what is drawn by chance a fresh one, since only new threads take the seed."""
-        if not isinstance(choice, Sampling) or choice.greedy:
+        if not isinstance(request.choice, Sampling) or request.choice.greedy:
             return self.engine
-        library().set_random_seed(seed % (1 << 32))
+        library().set_random_seed(request.seeds[row] % (1 << 32))
         return engine_of("Translator" if self.reads else "Generator", self.folder, self.precision)
 
-    def _options(self, request: Request, choice: Sampling | Beam) -> dict[str, Any]:
+    def _options(self, request: Request) -> dict[str, Any]:
         """A search and its rules in the engine's words; those that it has none for, or means otherwise, are refused."""
-        rules, usual = request.processor.rules, Rules()
+        choice, rules, usual = request.choice, request.rules, Rules()
         beam, sampling = (choice, None) if isinstance(choice, Beam) else (None, choice)
         wide = beam is not None and beam.width > 1
         own = [banned for banned in rules.banned if len(banned) > 1 or banned[0] not in self.never]

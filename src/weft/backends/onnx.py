@@ -452,7 +452,7 @@ class OnnxNetwork(Engine):
             raise UserError(
                 "an exported model has its last layer only: use layers=last, or the model it was exported from"
             )
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         starts, lengths = rows.starts.tolist(), rows.lengths().tolist()
         one_by_one = [[row] for row in range(len(lengths))]
         output: NDArray[Any] | None = None

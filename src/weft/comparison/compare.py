@@ -21,12 +21,11 @@ from weft.picture import Bar, ChartLine, bar_chart, heading, line_chart, page, p
 from weft.picture import table as table_of
 from weft.progress import ProgressChoice, log_notes, progress_of, to_logger
 from weft.tasks.base import Example, Normalization, Prediction, Task
-from weft.tasks.evaluate import ReadCounts, mistake
+from weft.tasks.evaluate import Paths, ReadCounts, Reader, RowOptions, mistake, table_for
 from weft.tasks.forward import chunked, evaluating, framing_for
 from weft.tasks.model import Model, load
-from weft.tasks.rows import Paths, Reader, RowOptions, table_for
 from weft.text.records import Record
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 
 MAX_SHOWN = 10  # texts that are shown where two models disagree most
 LETTERS = 140  # of a text in a table
@@ -276,7 +275,7 @@ def rows_of(
 
     def examples() -> Iterator[Example]:
         yield from read_table(files, begin, skipped)
-        log_notes(skipped.without_bad().lines(), to_logger)
+        log_notes(replace(skipped, count=0).lines(), to_logger)
 
     return ComparedRows(examples(), files.name, files.hash(), skipped, normalization)
 

@@ -37,14 +37,13 @@ from weft.models.t5 import T5
 from weft.models.transformer import Transformer, of_decoder
 from weft.nn.layers import Layer
 from weft.nn.positions import WAVES, Positions
-from weft.tasks.complete import begun, complete, read
+from weft.tasks.complete import complete, prompts_of
+from weft.tasks.evaluate import RowOptions, table_of
+from weft.tasks.evaluate import rows_of as table_rows
 from weft.tasks.forward import evaluating, tokenizer_of
 from weft.tasks.model import Model, load
-from weft.tasks.rows import RowOptions, table_of
-from weft.tasks.rows import rows_of as table_rows
-from weft.text.row_problems import Skipped
-from weft.text.rows import SUFFIXES
-from weft.text.sources import format_suffix
+from weft.text.rows import Skipped
+from weft.text.sources import SUFFIXES, format_suffix
 from weft.version import VERSION
 
 TOLERANCE = 1e-4  # of the largest logit: far above what another order of sums makes, far below what a fault makes
@@ -319,9 +318,9 @@ def _logprobs(opened: LoadedModel, prompts: Sequence[str], tokens: Sequence[list
     """The log-probability of tokens after each prompt, by an engine that generates."""
     if not prompts:
         return []
-    sources = read(opened, prompts) if opened.family.reads else None
-    begins = [[opened.config.begin]] * len(prompts) if opened.family.reads else begun(opened, prompts)
-    return opened.network.scored(begins, sources, tokens)  # type: ignore[operator]
+    asked = prompts_of(opened, prompts)
+    sources = [prompt.source for prompt in asked] if opened.family.reads else None
+    return opened.network.scored([prompt.tokens for prompt in asked], sources, tokens)  # type: ignore[operator]
 
 
 def short_prompts(opened: LoadedModel, texts: Sequence[str]) -> list[str]:

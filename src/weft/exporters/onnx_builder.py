@@ -136,7 +136,7 @@ class Graph:
     def table(self, numbers: str, module: nn.Module) -> str:
         """B T -> B T W: rows of a table; in eight bits with a scale for each row, where numbers are small."""
         self.kept.append(module)
-        key, array = (id(module), "table"), module.weight.detach().float().numpy()  # type: ignore[operator, union-attr]
+        key, array = (id(module), "table"), module.weight.detach().float().numpy()  # type: ignore[operator]
         if self.precision == "fp32":
             return self.op("Gather", self._stored(key, "rows", array), numbers)
         if self.precision == "fp16":

@@ -41,12 +41,11 @@ from weft.pruning.options import PruneOptions
 from weft.runs.finetune import MOST_WINDOWS
 from weft.scratch import temporary_folder
 from weft.tasks.base import Example
-from weft.tasks.evaluate import evaluate_examples
+from weft.tasks.evaluate import Paths, evaluate_examples, named
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model, load
-from weft.tasks.rows import Paths, named
-from weft.text.tokenizers.marian import MarianTokenizer
-from weft.text.tokenizers.pruning import anatomy_of, pruned_sides, pruned_tokenizer, stays
+from weft.text.tokenizers.pruning import anatomy_of, pruned_sides, pruned_tokenizer
+from weft.text.tokenizers.sentencepiece import MarianTokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
 
@@ -598,7 +597,7 @@ def _cut(
         smaller, kept = pruned_tokenizer(tokenizer, keep, characters)
         return {"tokenizer": smaller}, kept, kept
     if not apart:  # two ways to cut a text into the same tokens
-        keep = written = set(stays(anatomy_of(target, characters), stays(anatomy_of(tokenizer, characters), keep)))
+        keep = written = set(anatomy_of(target, characters).closed(anatomy_of(tokenizer, characters).closed(keep)))
     smaller, read = pruned_tokenizer(tokenizer, keep, characters)
     writer, kept = pruned_tokenizer(target, sorted(written or ()), characters)
     if not apart and read != kept:
