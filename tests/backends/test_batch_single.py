@@ -125,7 +125,7 @@ def test_what_is_written_greedily_is_the_same(family: str, engine: str, tmp_path
 # ------------------------------------------------------------------------------------------------ ranges of a batch
 
 
-def dynamic(self: Graph, x: str, source: int, key: Any, weight: Any, bias: Any) -> str:
+def dynamic(self: Graph, x: str, source: Any, key: Any, weight: Any, bias: Any) -> str:
     """The operator that took its range over the whole batch."""
     whole, scales = eight_bits(weight.detach().numpy())
     names = [self._stored(key, "integers", np.ascontiguousarray(whole.T)), self._stored(key, "scales", scales)]

@@ -15,7 +15,7 @@ from tests.backends.ct2_binary import Binary
 from tests.backends.engines import carried, drawn
 from tests.engines import need_engine
 from weft.backends import ctranslate2
-from weft.backends.ct2_files import EngineFiles, Stored, Variable, check_files, check_variables, expected_of
+from weft.backends.ct2_files import EngineFiles, Variable, check_files, check_variables, expected_of
 
 need_engine("ctranslate2")
 # Every family, block and precision that the engine's files differ by.
@@ -51,10 +51,10 @@ def exported(family: str, precision: str, blocks: dict[str, Any], folder: Path, 
     return seen[0]
 
 
-def stored(binary: Binary) -> dict[str, Stored]:
+def stored(binary: Binary) -> dict[str, Variable]:
     """The variables as the loader sees them."""
     return {
-        name: Stored(Variable(array.shape, array.dtype.name, None if array.ndim else float(array)), 0)
+        name: Variable(array.shape, array.dtype.name, None if array.ndim else float(array))
         for name, array in binary.variables.items()
     }
 

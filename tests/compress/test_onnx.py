@@ -160,7 +160,7 @@ def test_static_integers_use_the_ranges_that_were_seen(tmp_path: Path) -> None:
     ranges = ranges_of(opened, lambda: opened.network(ragged.tokens, ragged.rows))
     assert ranges
     # The pooler and the head were not read, so nothing is known of them; no hook is left behind.
-    assert all(id(m) not in ranges for m in opened.network.heads.modules())  # type: ignore[union-attr]
+    assert all(m not in ranges for m in opened.network.heads.modules())  # type: ignore[union-attr]
     assert not any(module._forward_pre_hooks for module in opened.network.modules())
     near = apart(*both(opened, "classify", tmp_path / "near", "int8-static", ranges=ranges))
     narrow = {number: (low / 50, high / 50) for number, (low, high) in ranges.items()}

@@ -10,7 +10,7 @@ import math
 import mmap
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +35,6 @@ REVISIONS = {"TransformerEncoderSpec": 1, "TransformerDecoderSpec": 8, "Transfor
 ACTIVATIONS = {"relu": 0, "gelu-tanh": 1, "silu": 2, "gelu": 3, "tanh": 5}  # the engine's numbers
 ADD, CONCATENATE = 1, 0  # how the engine puts several embeddings together
 FLOATS = {"fp32": "float32", "fp16": "float16", "int8": "float32"}  # by precision: the type of what is not quantized
-
-Shape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -65,9 +63,8 @@ def check_files(folder: Path, files: EngineFiles) -> None:
             raise UserError(f"{path}: {len(stored)} tokens where {len(words)} different ones are expected")
         if stored != list(words):
             place = next(number for number, pair in enumerate(zip(stored, words, strict=True)) if pair[0] != pair[1])
-            raise UserError(
-                f"{path}: token {place} is {shown(str(stored[place]))!r}, in the tokenizer {shown(words[place])!r}"
-            )
+            name, expected = shown(str(stored[place])), shown(words[place])
+            raise UserError(f"{path}: token {place} is {name!r}, in the tokenizer {expected!r}")
     written = list(files.vocabularies.values())[-1]
     _check_settings(folder / "config.json", settings_of(files.config, files.spec, files.tokenizer, written))
     path = folder / "model.bin"
@@ -98,7 +95,7 @@ def _check_settings(path: Path, expected: Mapping[str, Any]) -> None:
             raise UserError(f"{path}: {name} is {shown(repr(settings[name]))}; this model needs {shown(repr(value))}")
 
 
-def check_variables(path: Path, stored: Mapping[str, Stored], aliases: Mapping[str, str], expected: Expected) -> None:
+def check_variables(path: Path, stored: Mapping[str, Variable], aliases: Mapping[str, str], expected: Expected) -> None:
     """Refuse a file that lacks a variable, has one too many, or one of another shape, type or value."""
     for name, target in aliases.items():
         if target not in stored:
@@ -108,7 +105,7 @@ def check_variables(path: Path, stored: Mapping[str, Stored], aliases: Mapping[s
         raise UserError(f"{path}: stored, and also aliases of others: {listed(twice)}")
     aliases = {**aliases, **scales}  # the scale of a matrix goes where the matrix goes
     every = {**stored, **{name: stored[target] for name, target in aliases.items()}}
-    strange = {n: each.described for n, each in every.items() if each.described != expected.variables.get(n)}
+    strange = {name: each for name, each in every.items() if each != expected.variables.get(name)}
     if strange:
         faults = [
             f"{shown(name, 80)} ({each.kind} {each.shape if each.value is None else f'{each.value:g}'})"
@@ -122,20 +119,18 @@ def check_variables(path: Path, stored: Mapping[str, Stored], aliases: Mapping[s
             raise UserError(f"{path}: {listed(names)} are one table by this config.json, and several in the file")
 
 
-# ------------------------------------------------------------------------------------------------------- the binary
-
-
 @dataclass(frozen=True)
-class Stored:
-    """A variable, and where its numbers are in the file."""
+class Variable:
+    """One entry of `model.bin`; only single numbers have a value."""
 
-    described: Variable
-    offset: int
+    shape: tuple[int, ...]
+    kind: str
+    value: float | None = None
+    offset: int = field(default=0, compare=False)  # of its numbers in the file
 
     def is_sound(self, name: str, data: mmap.mmap) -> bool:
         """Whether its numbers are finite, and scales are above 0; no view of the file is left open."""
-        count = int(np.prod(self.described.shape, dtype=np.int64))
-        array = np.frombuffer(data, np.dtype(self.described.kind), count, self.offset)
+        array = np.frombuffer(data, np.dtype(self.kind), math.prod(self.shape), self.offset)
         return all_finite(array) and not (name.endswith("_scale") and array.min(initial=1.0) <= 0)
 
 
@@ -145,7 +140,7 @@ class _ByteReader:
     def __init__(self, data: mmap.mmap, spec: str) -> None:
         self.data, self.spec, self.place = data, spec, 0
 
-    def read(self) -> tuple[dict[str, Stored], dict[str, str]]:
+    def read(self) -> tuple[dict[str, Variable], dict[str, str]]:
         """The variables, and the names that stand for others."""
         if self._number("I") != VERSION:
             raise ValueError("of another version")
@@ -154,7 +149,7 @@ class _ByteReader:
             raise ValueError(f"it holds a {spec}, not a {self.spec}")
         if self._number("I") != REVISIONS[spec]:  # the engine reads the same variables otherwise
             raise ValueError("of another revision")
-        variables: dict[str, Stored] = {}
+        variables: dict[str, Variable] = {}
         for _ in range(self._number("I")):
             name = self._name()
             if name in variables:
@@ -170,7 +165,7 @@ class _ByteReader:
             raise ValueError("more in it than it says")
         return variables, aliases
 
-    def _variable(self, name: str) -> Stored:
+    def _variable(self, name: str) -> Variable:
         rank = self._number("B")
         if rank > 2:
             raise ValueError(f"{name}: has more than two dimensions")
@@ -183,7 +178,7 @@ class _ByteReader:
             raise ValueError(f"{name}: its size is not what its shape says")
         self.place += size
         value = None if shape else float(np.frombuffer(self.data, KINDS[kind], 1, offset)[0])
-        return Stored(Variable(shape, KINDS[kind], value), offset)
+        return Variable(shape, KINDS[kind], value, offset)
 
     def _number(self, code: str) -> int:
         value = struct.unpack_from(f"<{code}", self.data, self.place)[0]
@@ -199,18 +194,8 @@ class _ByteReader:
         return data[:-1].decode("ascii")
 
 
-# --------------------------------------------------------------------------------------- what a config asks for
 # The exporter fills the engine's own specs from a network; this says the same from a config alone, so that a folder can
 # be checked without the model that it came from. A test compares the two for every family and precision.
-
-
-@dataclass(frozen=True)
-class Variable:
-    """One entry of `model.bin`; only single numbers have a value."""
-
-    shape: Shape
-    kind: str
-    value: float | None = None
 
 
 @dataclass(frozen=True)
@@ -323,7 +308,7 @@ class _Table:
     def _number(self, name: str, kind: str, value: float) -> None:
         self.variables[name] = Variable((), kind, float(np.dtype(kind).type(value)))  # as the file rounds it
 
-    def _tensor(self, name: str, shape: Shape) -> None:
+    def _tensor(self, name: str, shape: tuple[int, ...]) -> None:
         self.variables[name] = Variable(shape, self.float)
 
     def _weight(self, name: str, outputs: int, inputs: int) -> None:
@@ -341,9 +326,6 @@ class _Table:
         self._tensor(f"{name}/gamma", (self.config.width,))
         if self.config.norm == "layer":
             self._tensor(f"{name}/beta", (self.config.width,))
-
-
-# ----------------------------------------------------------------------------------------- the engine's own settings
 
 
 def settings_of(config: Any, spec: str, tokenizer: Tokenizer | None, words: Sequence[str]) -> dict[str, Any]:

@@ -31,8 +31,8 @@ from weft.models.base import Network
 from weft.nn.rows import Rows, check_context
 
 HEADS = "heads.safetensors"  # what the engine has no words for
-# A search ends with so many times its width of finished answers, where ours goes on until no better one can come: on
-# translations three times finds the same as ours in 59 of 60 texts, and once in 47.
+# A search ends with so many times its width of finished answers; `generation.search` goes on until no better one can
+# come. On translations three times gives the same answer in 59 of 60 texts, once in 47.
 PATIENCE = 3.0
 
 
@@ -87,7 +87,7 @@ def network_of(folder: Path, model: LoadedModel) -> Network:
 
 
 def kept_names(names: Sequence[str], config: Any, heads: Mapping[str, int]) -> list[str]:
-    """The tensors that stay ours: of the heads, the pooler, and the table of tokens where words are scored by it."""
+    """The tensors that torch keeps: of the heads, the pooler, and the table of tokens where words are scored by it."""
     table = "words" in heads and config.tied
     return [name for name in names if name.startswith(("heads.", "pooler.")) or (table and name == "tokens.weight")]
 
@@ -114,11 +114,8 @@ def heads_of(folder: Path, model: LoadedModel) -> Network:
     return network
 
 
-# ------------------------------------------------------------------------------------------------- those that read
-
-
 class CT2Encoder(Engine):
-    """An encoder: its last layer from the engine, its heads our own."""
+    """An encoder: its last layer from the engine, its heads in torch."""
 
     def __init__(self, folder: Path, model: LoadedModel, body: Any) -> None:
         super().__init__(model.config)
@@ -162,9 +159,6 @@ class CT2Encoder(Engine):
 
     def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
         return self.body.pooled(hidden, rows)
-
-
-# ------------------------------------------------------------------------------------------------ those that write
 
 
 class CT2Decoder(Engine):

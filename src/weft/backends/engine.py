@@ -30,11 +30,8 @@ class Engine(Network):
 
 
 def grouped(lengths: Sequence[int], padding: bool) -> list[list[int]]:
-    """Rows that go through together: of similar length with a little padding, or of one length and without empty rows.
-
-    Beside padding the sums of an engine may take another order. In fp32 that is rounding; in int8 a rounding can turn
-    an integer, and those of all later layers.
-    """
+    """Rows that go through together: of similar length with little padding, or of one length and without empty rows."""
+    # Beside padding the sums of an engine may take another order; in int8 a rounding can turn an integer.
     groups: list[list[int]] = []
     held = 0  # tokens of the last group
     for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):

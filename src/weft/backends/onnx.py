@@ -12,7 +12,6 @@ import os
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -44,10 +43,8 @@ OPERATORS: dict[str, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(("Range", "Relu", "Reshape", "Sigmoid", "Slice", "Sqrt", "Squeeze"), ()),
         **dict.fromkeys(("Sub", "Sum", "Tanh", "Unsqueeze"), ()),
         **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), ("keepdims",)),
+        **dict.fromkeys(("Concat", "Gather", "QuantizeLinear", "Softmax"), ("axis",)),
         "Cast": ("to",),
-        "Concat": ("axis",),
-        "Gather": ("axis",),
-        "QuantizeLinear": ("axis",),
         "Conv": ("kernel_shape", "pads"),
         "GRU": ("direction", "hidden_size", "linear_before_reset"),
         "GatherND": ("batch_dims",),
@@ -56,7 +53,6 @@ OPERATORS: dict[str, dict[str, tuple[str, ...]]] = {
         "LayerNormalization": ("axis", "epsilon"),
         "RNN": ("activations", "direction", "hidden_size"),
         "Shape": ("end", "start"),
-        "Softmax": ("axis",),
         "Split": ("axis", "num_outputs"),
         "Transpose": ("perm",),
     },
@@ -101,10 +97,7 @@ def library() -> Any:
 
 
 def check_graph(data: bytes, path: Path, config: Any, traced: bool = False) -> bool:
-    """Refuse a file that holds what no exported model does; `traced`: torch's exporter has written it.
-
-    Whether it takes the ranges of integers over a whole batch.
-    """
+    """Refuse a file that holds what no exported model does; whether it takes ranges of integers over a whole batch."""
     onnx = library()
     try:
         model = onnx.load_model_from_string(data)
@@ -251,10 +244,8 @@ def check_memory(model: Any, path: Path, config: Any) -> None:
         most = BASE + 4 * rows * length * (wide + FOR_PAIRS * config.heads * length)
         held = peak(model, path, rows, length)
         if held > most:
-            raise UserError(
-                f"{path}: would hold {held / 1e9:,.1f} GB for {rows:,} rows of {length:,} tokens, more than the "
-                f"{most / 1e9:,.1f} GB that such a model may"
-            )
+            size = f"{rows:,} rows of {length:,} tokens"
+            raise UserError(f"{path}: would hold {held / 1e9:,.1f} GB for {size}, more than {most / 1e9:,.1f} GB")
 
 
 def peak(model: Any, path: Path, rows: int, length: int) -> int:
@@ -366,15 +357,8 @@ def _outline(model: Any, onnx: Any, rows: int, length: int, lengths: Mapping[str
     return helper.make_model(light, opset_imports=model.opset_import[:1], ir_version=model.ir_version)
 
 
-# ----------------------------------------------------------------------------------------------------- the runtime
-
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
-
-
-def installed() -> bool:
-    """Whether there is an ONNX Runtime to import."""
-    return find_spec("onnxruntime") is not None
 
 
 def runtime() -> Any:
@@ -449,9 +433,7 @@ class OnnxNetwork(Engine):
     ) -> Tensor:
         """What the graph gives: states of each token, or the scores of its head, of each token or each row."""
         if states is not None:
-            raise UserError(
-                "an exported model has its last layer only: use layers=last, or the model it was exported from"
-            )
+            raise UserError("an exported model has its last layer only: use layers=last, or the original model")
         check_context(rows.longest, self.config.context)
         starts, lengths = rows.starts.tolist(), rows.lengths().tolist()
         one_by_one = [[row] for row in range(len(lengths))]
@@ -497,7 +479,7 @@ class OnnxNetwork(Engine):
 
 
 def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> list[NDArray[Any]]:
-    """What a graph makes of its inputs: arrays of this shape, or it is none of ours."""
+    """What a graph makes of its inputs: arrays of this shape, else it is refused."""
     try:
         outputs = graph.run(None, fed)
     except Exception as error:  # the runtime has an exception of its own for each kind of fault

@@ -105,9 +105,8 @@ def open_folder(
     family, own = family_of(published, where)
     stored_card = read_card(folder)
     if stored_card is not None and stored_card.backend not in (None, "torch"):
-        raise UserError(
-            f"{folder}: a model for {stored_card.backend} has no weights of our own; take the one it was made of"
-        )
+        engine = stored_card.backend
+        raise UserError(f"{folder}: a model for {engine} has no torch weights; use the one it was exported from")
     check_hashes(folder, stored_card, trust)
     stored = read_tensors(folder)
     check_heads(family, new_heads)

@@ -134,7 +134,7 @@ class Comparison:
     def _tables(self) -> list[Table]:
         """All tables but those of disagreements: a row for each model first, then metrics, agreement, faults, costs."""
         first, *others = self.models
-        costs = [each.costs for each in self.models]
+        costs = [_cost_cells(each.costs, first.costs) for each in self.models]
         columns = {"model": [each.name for each in self.models]}
         if self.metric is not None:
             columns[self.metric] = [spread(each.scores.get(self.metric)) for each in self.models]
@@ -142,9 +142,7 @@ class Comparison:
         if (name := self.agreement_metric) is not None:
             columns[f"agreement ({name})"] = ["-", *(spread(each.agreement.get(name), places=3) for each in others)]
         if self.measured is not None:
-            columns["size"] = [megabytes(None if each is None else each.bytes) for each in costs]
-            columns["p50"] = ["-" if each is None else f"{each.p50:.2f} ms" for each in costs]
-            columns["texts/s"] = ["-" if each is None else f"{each.per_second:,.1f}" for each in costs]
+            columns |= {name: [cells[name] for cells in costs] for name in ("size", "p50", "texts/s")}
         if self.refused:
             columns[""] = ["damaged" if each.damaged else "refused" if each.dropped else "" for each in self.models]
         tables: list[Table] = [("Models", list(columns), list(map(list, zip(*columns.values(), strict=True))))]
@@ -164,9 +162,8 @@ class Comparison:
         if rows := [[each.name, why] for each in self.models if (why := each.damaged or each.dropped)]:
             tables.append(("Refused", ["model", "why"], rows))
         if self.measured is not None:
-            header = ["model", "size", "parameters", "p50", "p95", "faster", "texts/s", "more", "memory"]
-            rows = [[each.name, *_cost_cells(each.costs, first.costs)] for each in self.models]
-            tables.append(("Costs on this machine", header, rows))
+            rows = [[each.name, *cells.values()] for each, cells in zip(self.models, costs, strict=True)]
+            tables.append(("Costs on this machine", ["model", *costs[0]], rows))
         return tables
 
     def _charts(self) -> list[str]:
@@ -191,19 +188,19 @@ class Comparison:
         return charts
 
 
-def _cost_cells(costs: Costs | None, first: Costs | None) -> list[str]:
+def _cost_cells(costs: Costs | None, first: Costs | None) -> dict[str, str]:
     if costs is None:
-        return ["-"] * 8
-    return [
-        megabytes(costs.bytes),
-        "-" if costs.parameters is None else f"{costs.parameters:,}",
-        f"{costs.p50:.2f} ms",
-        f"{costs.p95:.2f} ms",
-        "-" if first is None else f"{first.p50 / costs.p50:.2f} x",
-        f"{costs.per_second:,.1f}",
-        "-" if first is None else f"{costs.per_second / first.per_second:.2f} x",
-        megabytes(costs.memory),
-    ]
+        return dict.fromkeys(("size", "parameters", "p50", "p95", "faster", "texts/s", "more", "memory"), "-")
+    return {
+        "size": megabytes(costs.bytes),
+        "parameters": "-" if costs.parameters is None else f"{costs.parameters:,}",
+        "p50": f"{costs.p50:.2f} ms",
+        "p95": f"{costs.p95:.2f} ms",
+        "faster": "-" if first is None else f"{first.p50 / costs.p50:.2f} x",
+        "texts/s": f"{costs.per_second:,.1f}",
+        "more": "-" if first is None else f"{costs.per_second / first.per_second:.2f} x",
+        "memory": megabytes(costs.memory),
+    }
 
 
 def three(score: Score | None, scale: float = 1.0, places: int = 4, signed: bool = False) -> list[str]:
@@ -417,30 +414,23 @@ def participants_of(
     tasks = [model.task_object for model in models]
     if not tasks[0].comparable:
         raise UserError(f"models for {first.task} are not compared by rows; to compare their vectors: --task embed")
-    faults = [_labels_differ(task, tasks[0], name, names[0]) for task, name in zip(tasks, names, strict=True)]
     labels = tuple(dict.fromkeys(label for task in tasks for label in task.labels))
-    return [
-        Participant(name, model, folder, task, task.align(labels), damaged=damaged)
-        for name, model, folder, task, damaged in zip(names, models, folders, tasks, faults, strict=True)
-    ]
-
-
-def _labels_differ(task: Task, first: Task, name: str, first_name: str) -> str | None:
-    """Why a model is refused that does not have the same labels; with none in common it cannot be compared."""
-    if task.unbounded != first.unbounded:
-        raise UserError(f"{name} and {first_name} cannot be compared: one predicts labels, the other values")
-    mine, theirs = set(task.labels), set(first.labels)
-    if mine == theirs:
-        return None
-    if not mine & theirs:
-        one, two = (shown(", ".join(each.labels)) for each in (task, first))
-        raise UserError(f"{name} has the labels {one}, {first_name} has {two}: no label in common")
-    parts = [
-        f"{word} {listed([shown(label) for label in sorted(some)], 3)}"
-        for word, some in (("it lacks", theirs - mine), ("it alone has", mine - theirs))
-        if some
-    ]
-    return f"its labels are not those of {first_name}: {', '.join(parts)}"
+    participants = []
+    for name, model, folder, task in zip(names, models, folders, tasks, strict=True):
+        mine, theirs = set(task.labels), set(tasks[0].labels)
+        if task.unbounded != tasks[0].unbounded:
+            raise UserError(f"{name} and {names[0]} cannot be compared: one predicts labels, the other values")
+        if mine != theirs and not mine & theirs:
+            one, two = (shown(", ".join(each.labels)) for each in (task, tasks[0]))
+            raise UserError(f"{name} has the labels {one}, {names[0]} has {two}: no label in common")
+        differ = [
+            f"{word} {listed([shown(label) for label in sorted(some)], 3)}"
+            for word, some in (("it lacks", theirs - mine), ("it alone has", mine - theirs))
+            if some
+        ]
+        damaged = f"its labels are not those of {names[0]}: {', '.join(differ)}" if differ else None
+        participants.append(Participant(name, model, folder, task, task.align(labels), damaged=damaged))
+    return participants
 
 
 def with_ensemble(models: Sequence[Participant], name: str, count: int) -> list[Participant]:
@@ -470,7 +460,6 @@ def row_options(options: Mapping[str, Any]) -> RowOptions:
 
 
 def check_max_drop(max_drop: float | None) -> None:
-    """Refuse a largest loss that is no number of points."""
     if max_drop is not None and not 0 <= max_drop <= 100:
         raise UserError(f"max_drop must be between 0 and 100 points, not {max_drop:g}")
 

@@ -63,8 +63,6 @@ COMPARED = 64  # of a model that generates
 DIFFERS = "the exported model differs from its source"
 
 
-# ----------------------------------------------------------------------------------------------------- CTranslate2
-
 KINDS: dict[str, str | None] = {"fp32": None, "fp16": "float16", "int8": "int8_float32"}  # in the engine's words
 
 
@@ -73,7 +71,7 @@ def write_ct2(inside: Path, opened: LoadedModel, task: str, precision: str = "fp
     if precision not in KINDS:
         raise UserError(f"CTranslate2 has the precisions {', '.join(KINDS)}, not {shown(precision)}")
     if task == "fill" and opened.family.sentinels:
-        task = "complete"  # gaps are filled step by step, which is ours to do
+        task = "complete"  # gaps are filled step by step, which the engine does not do
     spec = spec_of(opened)
     spec.validate()
     spec.optimize(KINDS[precision])
@@ -261,21 +259,16 @@ def _array(tensor: Tensor) -> NDArray[np.float32]:
     return np.array(tensor.detach().float().cpu().numpy(), order="C", copy=True)
 
 
-# ---------------------------------------------------------------------------------------------------------- checks
-
-
 def check_agreement(source: Model, exported: Model, inputs: Sequence[Any], tolerance: float = TOLERANCE) -> float:
     """The largest difference of the logits, as a share of the largest; refused beyond the tolerance."""
     share, place = difference(logits_of(source, inputs), logits_of(exported, inputs), relative=True)
     if not share <= tolerance:
-        raise UserError(
-            f"{DIFFERS}: logits by {share:.3g} of the largest (limit {tolerance:g}), on {_shown(inputs[place])}; "
-            "nothing was written"
-        )
+        limit = f"{share:.3g} of the largest (limit {tolerance:g})"
+        raise UserError(f"{DIFFERS}: logits by {limit}, on {_shown(inputs[place])}")
     for value, one, two in zip(inputs, source(list(inputs)), exported(list(inputs)), strict=True):
         if one.decision != two.decision:
             first, second = (shown(str(each.decision), 40) for each in (one, two))
-            raise UserError(f"{DIFFERS}: {second} in place of {first} on {_shown(value)}; nothing was written")
+            raise UserError(f"{DIFFERS}: {second} in place of {first} on {_shown(value)}")
     return share
 
 
@@ -296,10 +289,8 @@ def check_generation(source: Model, exported: Model, texts: Sequence[str], preci
     errors = [abs(own - greedy[row].logprob) / len(greedy[row].tokens) for row, own in zip(rows, logprobs, strict=True)]
     for row, error in zip(rows, errors, strict=True):
         if not error <= NEAR[precision]:
-            raise UserError(
-                f"{DIFFERS}: the log-probability of a token by {error:.3g} (limit {NEAR[precision]:g}), "
-                f"on {_shown(prompts[row])}; nothing was written"
-            )
+            limit = f"{error:.3g} (limit {NEAR[precision]:g})"
+            raise UserError(f"{DIFFERS}: the log-probability of a token by {limit}, on {_shown(prompts[row])}")
     if precision == "fp32":
         exported.network.patience = EXHAUSTIVE  # type: ignore[assignment]
         beams = complete(source.opened, prompts, max_tokens=MAX_TOKENS, beam_size=width)
@@ -308,8 +299,8 @@ def check_generation(source: Model, exported: Model, texts: Sequence[str], preci
             pairs = [(one.text, two.text) for one, two in zip(first, second, strict=True) if one.text != two.text]
             if len(pairs) > (1 - SAME) * len(prompts):
                 one, two = (shown(text, 40) for text in pairs[0])
-                such = f"{len(pairs)} of {len(prompts)} texts, such as {two!r} in place of {one!r}"
-                raise UserError(f"{DIFFERS}: {such}; nothing was written")
+                such = f"{two!r} in place of {one!r}"
+                raise UserError(f"{DIFFERS}: {len(pairs)} of {len(prompts)} texts, such as {such}")
         exported.network.patience = PATIENCE  # type: ignore[assignment]
     return max(errors, default=0.0)
 
@@ -343,11 +334,9 @@ def check_batch_single(model: Model, inputs: Sequence[Any]) -> float:
     largest, place = largest_difference(model, inputs)
     bound = BOUNDS[model.card.precision or "fp32"]
     if not largest <= bound:
-        raise UserError(
-            f"its answers depend on the batch: {'values' if task.unbounded else 'probabilities'} of a text alone and "
-            f"among {len(inputs)} differ by {largest:.3g} (limit {bound:g}), on {_shown(inputs[place])}; "
-            "nothing was written"
-        )
+        what = f"{'values' if task.unbounded else 'probabilities'} of a text alone and among {len(inputs)}"
+        limit = f"{largest:.3g} (limit {bound:g})"
+        raise UserError(f"its answers depend on the batch: {what} differ by {limit}, on {_shown(inputs[place])}")
     return largest
 
 
@@ -383,10 +372,8 @@ def _check_generated(model: Model, prompts: Sequence[str]) -> None:
             if abs(logprobs[0] - logprobs[1]) <= TIED:
                 continue
         if one != two:
-            raise UserError(
-                f"its answers depend on the batch: {shown(first.text, 40)!r} among {len(prompts)} prompts, "
-                f"{shown(second.text, 40)!r} alone, on {_shown(prompt)}; nothing was written"
-            )
+            texts = f"{shown(first.text, 40)!r} among {len(prompts)} prompts, {shown(second.text, 40)!r} alone"
+            raise UserError(f"its answers depend on the batch: {texts}, on {_shown(prompt)}")
 
 
 def made_up_inputs(model: Model, count: int = SAMPLES, seed: int = 0) -> list[Any]:
@@ -468,9 +455,9 @@ def check_same(ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: flo
     tokenizers = ((one.tokenizer, two.tokenizer), (one.target_tokenizer, two.target_tokenizer))
     same = all(mine is None or (copy is not None and mine.ids(texts) == copy.ids(texts)) for mine, copy in tokenizers)
     refuse(
-        (bool(other), f"the folder, read back, holds other weights: {listed(other)}; nothing was written"),
-        (bool(unequal), f"the folder, read back, has another config: {listed(unequal)}; nothing was written"),
-        (not same, "the folder, read back, tokenizes texts differently; nothing was written"),
+        (bool(other), f"the folder, read back, holds other weights: {listed(other)}"),
+        (bool(unequal), f"the folder, read back, has another config: {listed(unequal)}"),
+        (not same, "the folder, read back, tokenizes texts differently"),
     )
     return 0.0 if one.family.speaks else check_agreement(ours, theirs, inputs, tolerance)
 
@@ -519,22 +506,25 @@ def export(
     if data is not None and model.task_object.supervised and not model.task_object.writes:
         with suppress(UserError):  # rows with other labels show nothing
             damaged = compare([model], data, columns=columns, costs=False, task=model.task).models[0].damaged
-    if damaged:
-        raise UserError(f"the model itself is damaged: {damaged}; nothing was written")
-    with whole_folder(Path(out)) as inside:
-        WAYS[to](inside, model.opened, model.task)
-        exported = load(inside)
-        if to == "transformers":
-            largest = check_same(model, exported, inputs, tolerance)
-        elif model.opened.family.speaks and to == "ctranslate2":
-            largest = check_generation(model, exported, inputs)
-        else:
-            largest = check_agreement(model, exported, inputs, tolerance)
-        if exported.opened.exported:
-            check_batch_single(exported, inputs)
-        record_hashes(inside)
-        needed = (path for path in inside.rglob("*") if path.is_file() and "run" not in path.parts)
-        size = sum(path.stat().st_size for path in needed)
+    try:
+        if damaged:
+            raise UserError(f"the model itself is damaged: {damaged}")
+        with whole_folder(Path(out)) as inside:
+            WAYS[to](inside, model.opened, model.task)
+            exported = load(inside)
+            if to == "transformers":
+                largest = check_same(model, exported, inputs, tolerance)
+            elif model.opened.family.speaks and to == "ctranslate2":
+                largest = check_generation(model, exported, inputs)
+            else:
+                largest = check_agreement(model, exported, inputs, tolerance)
+            if exported.opened.exported:
+                check_batch_single(exported, inputs)
+            record_hashes(inside)
+            needed = (path for path in inside.rglob("*") if path.is_file() and "run" not in path.parts)
+            size = sum(path.stat().st_size for path in needed)
+    except UserError as error:
+        raise UserError(f"{error}; nothing was written") from None
     return Exported(Path(out), to, size, largest, len(inputs))
 
 

@@ -32,15 +32,14 @@ Range = tuple[float, float]
 class Graph:
     """A graph in the making; what is added is named, and a weight that is used twice is stored once."""
 
-    def __init__(self, precision: Precision = "fp32", ranges: Mapping[int, Range] | None = None) -> None:
-        """`ranges`: between which numbers the inputs of each linear map lie, by the map's id, for static integers."""
+    def __init__(self, precision: Precision = "fp32", ranges: Mapping[nn.Module, Range] | None = None) -> None:
+        """`ranges`: between which numbers the inputs of each linear map lie, for static integers."""
         self.onnx = library()
         self.precision = precision
         self.ranges = ranges or {}
         self.nodes: list[Any] = []
         self.tensors: dict[str, NDArray[Any]] = {}
         self.known: dict[Any, str] = {}
-        self.kept: list[Any] = []  # what ids were taken of, so that none comes to mean another object
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
         """Add an operator; the name of what it gives, or the names."""
@@ -87,16 +86,13 @@ class Graph:
             self.known[key, suffix, "wide"] = self.floats(half)
         return self.known[key, suffix, "wide"]
 
-    # -------------------------------------------------------------------------------------------- blocks
-
     def linear(self, x: str, module: nn.Linear, small: bool = False) -> str:
         """The output of a linear map; `small`: too small to be worth integers."""
         return self.map(x, module, module.weight, module.bias, "whole", small)
 
     def map(self, x: str, source: nn.Module, weight: Tensor, bias: Tensor | None, part: str, small: bool) -> str:
         """... W -> ... outputs by a matrix (outputs W), in the precision of this graph."""
-        self.kept.append(source)
-        key = (id(source), part)
+        key = (source, part)
         if small or self.precision in ("fp32", "fp16"):
             x = self.op("MatMul", x, self.weight(key, "matrix", weight.t().contiguous()))
         elif self.precision == "int4":
@@ -105,10 +101,10 @@ class Graph:
             sizes = {"N": weight.shape[0], "K": weight.shape[1], "bits": 4, "block_size": BLOCK, "accuracy_level": 4}
             x = self.op("MatMulNBits", x, *names, domain=RUNTIME, **sizes)
         else:
-            return self._eight_bits(x, id(source), key, weight, bias)
+            return self._eight_bits(x, source, key, weight, bias)
         return x if bias is None else self.op("Add", x, self.weight(key, "bias", bias))
 
-    def _eight_bits(self, x: str, source: int, key: Any, weight: Tensor, bias: Tensor | None) -> str:
+    def _eight_bits(self, x: str, source: nn.Module, key: Any, weight: Tensor, bias: Tensor | None) -> str:
         """N W -> N outputs; by a known range, or each row by its own largest value, whatever else is in the batch."""
         whole, by_output = eight_bits(weight.detach().float().numpy())
         matrix = self._stored(key, "integers", np.ascontiguousarray(whole.T))
@@ -135,8 +131,7 @@ class Graph:
 
     def table(self, numbers: str, module: nn.Module) -> str:
         """B T -> B T W: rows of a table; in eight bits with a scale for each row, where numbers are small."""
-        self.kept.append(module)
-        key, array = (id(module), "table"), module.weight.detach().float().numpy()  # type: ignore[operator]
+        key, array = (module, "table"), module.weight.detach().float().numpy()  # type: ignore[operator]
         if self.precision == "fp32":
             return self.op("Gather", self._stored(key, "rows", array), numbers)
         if self.precision == "fp16":
@@ -147,15 +142,14 @@ class Graph:
 
     def norm(self, x: str, module: nn.Module) -> str:
         """Layer norm, or the RMS norm; no norm at all leaves x as it is."""
-        self.kept.append(module)
         if isinstance(module, nn.LayerNorm):
-            ends = [self.weight(id(module), "weight", module.weight), self.weight(id(module), "bias", module.bias)]
+            ends = [self.weight(module, "weight", module.weight), self.weight(module, "bias", module.bias)]
             return self.op("LayerNormalization", x, *ends, axis=-1, epsilon=module.eps)
         if isinstance(module, nn.RMSNorm):
             assert module.eps is not None
             square = self.op("ReduceMean", self.op("Mul", x, x), self.ints(-1), keepdims=1)
             root = self.op("Sqrt", self.op("Add", square, self.constant(module.eps)))
-            return self.op("Mul", self.op("Div", x, root), self.weight(id(module), "weight", module.weight))
+            return self.op("Mul", self.op("Div", x, root), self.weight(module, "weight", module.weight))
         assert isinstance(module, nn.Identity), module
         return x
 
@@ -231,8 +225,6 @@ class Graph:
             ends = self.op("Shape", "input_ids")
             self.known["shape", sizes] = self.op("Concat", ends, self.ints(*sizes), axis=0)
         return self.known["shape", sizes]
-
-    # -------------------------------------------------------------------------------------------- the file
 
     def write(self, path: Path, inputs: Mapping[str, Sequence[Any]], outputs: Mapping[str, Sequence[Any]]) -> None:
         """The graph as a file; inputs and outputs by name, with their shapes, in which a word is any number."""

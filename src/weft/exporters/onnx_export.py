@@ -36,10 +36,10 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     x = graph.table("input_ids", network.tokens)
     causal, by_row = opened.family.speaks, head == "classify"
     if network.segments is not None and opened.config.segments > 1:
-        table = graph.weight(id(network), "segments", network.segments.weight)
+        table = graph.weight(network, "segments", network.segments.weight)
         x = graph.op("Add", x, graph.op("Gather", table, "token_type_ids"))
     elif network.segments is not None:
-        x = graph.op("Add", x, graph.weight(id(network), "segment", network.segments.weight[0]))
+        x = graph.op("Add", x, graph.weight(network, "segment", network.segments.weight[0]))
     x = _positions(graph, x, network.positions)
     if network.embedding_norm is not None:
         x = graph.norm(x, network.embedding_norm)
@@ -103,12 +103,12 @@ def _positions(graph: Graph, x: str, positions: Any) -> str:
     if not positions.unused:
         length = graph.op("Shape", "input_ids", start=1, end=2)
         ends = [graph.ints(0), length, graph.ints(0)]
-        return graph.op("Add", x, graph.op("Slice", graph.weight(id(positions), "places", table), *ends))
+        return graph.op("Add", x, graph.op("Slice", graph.weight(positions, "places", table), *ends))
     # RoBERTa counts the tokens that are none of the padding, from the row after the padding's.
     counted = graph.op("CumSum", "attention_mask", graph.constant(1, np.int64))
     counted = graph.op("Mul", counted, "attention_mask")
     places = graph.op("Add", counted, graph.constant(positions.unused - 1, np.int64))
-    return graph.op("Add", x, graph.op("Gather", graph.weight(id(positions), "places", table), places))
+    return graph.op("Add", x, graph.op("Gather", graph.weight(positions, "places", table), places))
 
 
 def _padding(graph: Graph) -> str:
@@ -176,7 +176,7 @@ def _cnn(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     network: Any = opened.network
     x = graph.table("input_ids", network.tokens)
     if opened.config.both:
-        fixed = graph.op("Gather", graph.weight(id(network), "fixed", network.fixed), "input_ids")
+        fixed = graph.op("Gather", graph.weight(network, "fixed", network.fixed), "input_ids")
         x = graph.op("Concat", x, fixed, axis=-1)
     mask = _mask(graph)
     x = graph.op("Transpose", graph.op("Mul", x, mask), perm=[0, 2, 1])  # B W T, nothing beyond the ends
@@ -184,7 +184,7 @@ def _cnn(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     for module, kernel in zip(network.convolutions, opened.config.kernels, strict=True):
         weight = module.weight.unflatten(1, (kernel, network.channels)).transpose(1, 2)  # maps W K
         left, right = sight(kernel)
-        names = graph.weight(id(module), "kernel", weight), graph.weight(id(module), "bias", module.bias)
+        names = graph.weight(module, "kernel", weight), graph.weight(module, "bias", module.bias)
         maps.append(graph.op("Conv", x, *names, kernel_shape=[kernel], pads=[-left, right]))
     x = graph.op("Transpose", graph.op("Relu", graph.op("Concat", *maps, axis=1)), perm=[0, 2, 1])
     if head is not None:  # nothing is below 0, so what is no token can be 0
@@ -231,9 +231,8 @@ def _cells(graph: Graph, layer: Any, x: str, lengths: str) -> tuple[str, str]:
     weights = [[ordered(tensor) for tensor in module._flat_weights] for module in layer.layers]
     inputs, back = (torch.stack([each[number] for each in weights]) for number in (0, 1))
     biases = torch.stack([torch.cat(each[2:]) for each in weights])
-    graph.kept.append(layer)
     named = {"inputs": inputs, "back": back, "bias": biases}
-    names = [graph.weight(id(layer), name, each) for name, each in named.items()]
+    names = [graph.weight(layer, name, each) for name, each in named.items()]
     settings: dict[str, Any] = {"hidden_size": layer.width, "direction": "bidirectional" if ways > 1 else "forward"}
     settings |= {"linear_before_reset": 1} if layer.cell == "gru" else {}
     settings |= {"activations": [layer.activation.capitalize()] * ways} if layer.cell == "rnn" else {}
@@ -268,7 +267,7 @@ def write_onnx(
     opened: LoadedModel,
     task: str,
     precision: Precision = "fp32",
-    ranges: Mapping[int, Range] | None = None,
+    ranges: Mapping[nn.Module, Range] | None = None,
 ) -> None:
     """The files of an ONNX folder, for this task, one by one."""
     kind, name = task_class(task), opened.family.name
@@ -306,14 +305,14 @@ def write_onnx(
         _write_traced(inside / WORDS, name, DenseNetwork(opened.network, head), hidden, 1, ["logits"])
 
 
-def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> dict[int, Range]:
-    """Between which numbers the inputs of every linear map lie while `read` runs, by the map's id."""
-    ranges: dict[int, Range] = {}
+def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> dict[nn.Module, Range]:
+    """Between which numbers the inputs of every linear map lie while `read` runs."""
+    ranges: dict[nn.Module, Range] = {}
 
     def observe(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         low, high = (float(end) for end in inputs[0].detach().aminmax())
-        before = ranges.get(id(module), (low, high))
-        ranges[id(module)] = min(low, before[0]), max(high, before[1])
+        before = ranges.get(module, (low, high))
+        ranges[module] = min(low, before[0]), max(high, before[1])
 
     with ExitStack() as hooks:
         for module in opened.network.modules():
@@ -338,17 +337,14 @@ class EvenRows(Rows):
 
 
 class DenseNetwork(nn.Module):
-    """A network with its head over a rectangle of tokens: B T -> the output of the head, or the states B T W.
-
-    The word head alone reads hidden states, so that words are scored only at the places asked for.
-    """
+    """A network with its head over a rectangle of tokens: B T -> the output of the head, or the states B T W."""
 
     def __init__(self, network: nn.Module, head: str | None) -> None:
         super().__init__()
         self.network, self.head = network, head
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
-        if input_ids.is_floating_point():
+        if input_ids.is_floating_point():  # hidden states: the word head alone, at the places asked for
             return self.network.words(input_ids)  # type: ignore[operator]
         size = input_ids.shape
         rows = EvenRows(torch.arange(size[0] + 1) * size[1], size[1])
@@ -371,9 +367,8 @@ def _write_traced(
         import onnx.reference
         import onnxscript  # noqa: F401  (torch's exporter writes with it)
     except ImportError:
-        raise UserError(
-            f"a {family} model is exported by torch, which needs the package onnxscript: pip install 'weft[fast-cpu]'"
-        ) from None
+        needs = "which needs the package onnxscript: pip install 'weft[fast-cpu]'"
+        raise UserError(f"a {family} model is exported by torch, {needs}") from None
     sizes = tuple(dict.fromkeys(range(dynamic), torch.export.Dim.DYNAMIC) for _ in inputs)
     log = logging.getLogger("torch.onnx")
     level = log.level

@@ -15,23 +15,13 @@ class PruneOptions:
 
     panel: ClassVar = None
     layers: int | None = option(None, "--layers", help="Layers to keep.")
-    by: Literal["even", "importance"] = option(
-        "even", "--by", help="Which layers: evenly spaced, or the most important on --data."
-    )
-    heads: float | None = option(
-        None, "--heads", metavar="SHARE", help="Share of all heads to remove, least important first: 0.3."
-    )
+    by: Literal["even", "importance"] = option("even", "--by", help="Keep evenly spaced or the most important layers.")
+    heads: float | None = option(None, "--heads", metavar="SHARE", help="Share of all heads to remove, such as 0.3.")
     heads_each: int | None = option(None, "--heads-each", help="Heads to remove from each layer.")
     vocabulary: int | None = option(None, "--vocabulary", help="Tokens to keep: those that the texts use most.")
-    characters: bool = option(
-        True, "--characters/--no-characters", help="Keep every single character, or only those of texts and English."
-    )
-    text: tuple[str, ...] = option(
-        (), "--text", metavar="FILE", help="Texts in which tokens are counted. Default: those of --data."
-    )
-    max_drop: float | None = option(
-        None, "--max-drop", metavar="POINTS", help="Write nothing when the score drops by more than this."
-    )
+    characters: bool = option(True, "--characters/--no-characters", help="Keep every single character, used or not.")
+    text: tuple[str, ...] = option((), "--text", metavar="FILE", help="Texts to count tokens in. Default: --data.")
+    max_drop: float | None = option(None, "--max-drop", metavar="POINTS", help="Write nothing if it loses more.")
     costs: bool = option(True, "--costs/--no-costs", help="Also measure size and speed.")
     seconds: float = option(5.0, "--seconds", metavar="SECONDS", help="Time limit of each speed measurement.")
 
@@ -40,14 +30,12 @@ class PruneOptions:
         one_of(self.by, ("even", "importance"), "by")
         heads = self.heads is not None or self.heads_each is not None
         ranked = self.layers is not None and self.by == "importance"
+        uncounted = self.vocabulary is not None and not rows and not self.text
         asked = heads or self.layers is not None or self.vocabulary is not None
         refuse(
             (not asked, "nothing to prune: give --layers, --heads or --vocabulary"),
             (heads and not rows, "heads are ranked on rows with labels: give --data FILE"),
             (ranked and not rows, "layers are ranked on rows with labels: give --data FILE"),
             (self.max_drop is not None and not rows, "the loss is measured on rows with labels: give --data FILE"),
-            (
-                self.vocabulary is not None and not rows and not self.text,
-                "tokens are counted in texts: give --text FILE or --data FILE",
-            ),
+            (uncounted, "tokens are counted in texts: give --text FILE or --data FILE"),
         )

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -158,20 +159,19 @@ class Pruner:
     def __init__(self, model: Model, options: PruneOptions, rows: dict[str, Any], progress: Progress) -> None:
         self.model, self.options, self.reading, self.progress = model, options, rows, progress
         self.task = model.task_object
-        self.sample: list[Example] | None = None
 
     def rows(self) -> ComparedRows:
         return rows_of(self.task, self.model.card.columns, **self.reading)
 
+    @cached_property
     def labeled(self) -> list[Example]:
         """Rows with labels, evenly from all of them."""
-        if self.sample is None:
-            if not self.task.supervised:
-                raise UserError(f"a model for {self.model.task} has no labels to rank its parts by")
-            self.sample = some_of([each for each in self.rows().examples if self.task.has_target(each)], MAX_ROWS)
-            if not self.sample:
-                raise UserError("the data has no labels, so nothing shows which parts matter")
-        return self.sample
+        if not self.task.supervised:
+            raise UserError(f"a model for {self.model.task} has no labels to rank its parts by")
+        sample = some_of([each for each in self.rows().examples if self.task.has_target(each)], MAX_ROWS)
+        if not sample:
+            raise UserError("the data has no labels, so nothing shows which parts matter")
+        return sample
 
     def layers(self, count: int) -> tuple[int, ...]:
         """The layers that stay; by importance, the layer is removed without which the metric is best, one by one."""
@@ -185,7 +185,7 @@ class Pruner:
             (opened.family.reads, "layers of an encoder-decoder stay evenly spaced: leave out --by importance"),
             (len(opened.network.layers) < total, once),
         )
-        rows, kept = self.labeled(), tuple(range(total))
+        rows, kept = self.labeled, tuple(range(total))
         with self.progress("ranking layers", "layers") as step:
             while len(kept) > count:
                 scores = {}
@@ -202,7 +202,7 @@ class Pruner:
     def heads(self, opened: LoadedModel) -> tuple[tuple[int, ...], ...]:
         """The heads of each layer that stay: without those that matter least."""
         attentions_of(opened)  # a model without heads is refused before anything is read
-        dataset: Any = self.task.dataset(self.labeled(), opened, framing_for(opened))
+        dataset: Any = self.task.dataset(self.labeled, opened, framing_for(opened))
         with self.progress("ranking heads", "examples") as count:
             table = dataset.for_training(MOST_WINDOWS, 0, False)
             ranked = importance(opened, self.task.objective(), table, count)
@@ -211,12 +211,8 @@ class Pruner:
     def with_vocabulary(self, opened: LoadedModel, count: int) -> tuple[LoadedModel, VocabularyCoverage]:
         """The model with the tokens that texts use most, and what those texts lose by it."""
         text, characters, written = named(self.options.text), self.options.characters, None
-        tokenizer, target, apart = (
-            opened.tokenizer,
-            opened.target_tokenizer,
-            opened.config.source_vocabulary is not None,
-        )
-        if text and apart:
+        tokenizer, target = opened.tokenizer, opened.target_tokenizer
+        if text and opened.config.source_vocabulary is not None:
             raise UserError("a model with two vocabularies counts their tokens in rows: give --data, not --text")
         if tokenizer is None:
             raise UserError("this model folder has no tokenizer, so the tokens of texts cannot be counted")
@@ -231,15 +227,12 @@ class Pruner:
 
         counts, of_targets = counted(tokenizer, inputs()), counted(target or tokenizer, targets())
         old = counts if target is not None else counts + of_targets
-        if apart:
-            assert target is not None
-            written, kept = (
-                chosen([target], of_targets, count, characters),
-                chosen([tokenizer], counts, count, characters),
-            )
+        if opened.config.source_vocabulary is not None and target is not None:
+            kept = chosen([tokenizer], counts, count, characters)
+            written = chosen([target], of_targets, count, characters)
         else:
-            tokenizers = [tokenizer, *([] if target is None else [target])]
-            kept = chosen(tokenizers, counts + of_targets, count, characters)
+            both = [each for each in (tokenizer, target) if each is not None]
+            kept = chosen(both, counts + of_targets, count, characters)
         smaller = with_vocabulary(opened, kept, written, characters)
         assert smaller.tokenizer is not None
         new = counted(smaller.tokenizer, inputs() if target is not None else chain(inputs(), targets()))
@@ -259,8 +252,6 @@ class Pruner:
             )  # fmt: skip
         return replace(comparison, models=[replace(each, folder=None) for each in comparison.models])
 
-
-# ------------------------------------------------------------------------------------------------ layers and heads
 
 QKV = 3  # query, key and value, in one matrix
 CHARACTERS = 1 << 20  # of texts that are counted at a time
@@ -369,10 +360,7 @@ def gated(attentions: Sequence[Attention], gates: Sequence[Tensor], rows: Rows |
 def importance(
     opened: LoadedModel, objective: Objective, table: Examples, progress: Callable[[int], None] = lambda more: None
 ) -> list[Tensor]:
-    """L tensors of H: how much the loss of an example changes with the gate of each head, in the mean of all examples.
-
-    In each layer divided by the length of all its numbers, as the paper does it: layers differ in scale.
-    """
+    """L tensors of H: how much the loss of an example changes with the gate of each head, in the mean."""
     attentions, network = attentions_of(opened), opened.network
     totals = [torch.zeros(attention.heads, dtype=torch.float64) for attention in attentions]
     like: dict[str, Any] = {"dtype": next(network.parameters()).dtype, "device": opened.device, "requires_grad": True}
@@ -389,7 +377,7 @@ def importance(
             # A text in several windows is one example.
             total += zeros.index_add(0, owners, gradient.double()).abs().sum(0).cpu()
         progress(examples)
-    return [total / total.norm().clamp_min(1e-30) for total in totals]
+    return [total / total.norm().clamp_min(1e-30) for total in totals]  # as in the paper: layers differ in scale
 
 
 def least(importances: Sequence[Tensor], share: float | None = None, each: int | None = None) -> list[list[int]]:
@@ -444,9 +432,6 @@ def with_heads(opened: LoadedModel, keep: Sequence[Sequence[int]]) -> LoadedMode
     return rebuilt(opened, replace(config, **changes), tensors)
 
 
-# ------------------------------------------------------------------------------------------------------ vocabulary
-
-
 def counted(tokenizer: Tokenizer, texts: Iterable[str]) -> Counter[int]:
     """How often each token stands in the texts, which are read once and never held."""
     counts: Counter[int] = Counter()
@@ -470,14 +455,11 @@ def best_of(tokenizer: Tokenizer, counts: Mapping[int, int], count: int) -> tupl
 def chosen(
     tokenizers: Sequence[Tokenizer], counts: Mapping[int, int], count: int, characters: bool = True
 ) -> tuple[int, ...]:
-    """The ids of as many tokens of one vocabulary: those that have to stay, then those that the texts use most.
-
-    Without `characters`, single ones stay only where the texts, or English, use them.
-    """
+    """The ids of as many tokens of one vocabulary: those that have to stay, then those that the texts use most."""
     anatomies = [anatomy_of(each, characters) for each in tokenizers]
     size = anatomies[0].size
     names = {number: name for name, number in tokenizers[0].tokens.items()}
-    # What such texts can be spelled with: their own characters, and those of English.
+    # Without `characters`, single ones stay only where the texts, or English, use them.
     seen = {character for number in counts for character in names.get(number, "")} | set(string.printable)
     first = [number for anatomy in anatomies for number, one in anatomy.spelling.items() if one in seen]
     kept: set[int] = set()
@@ -534,10 +516,7 @@ def coverage(
 def with_vocabulary(
     opened: LoadedModel, keep: Sequence[int], written: Sequence[int] | None = None, characters: bool = True
 ) -> LoadedModel:
-    """The model with these tokens, and those that have to stay with them, under new numbers in the old order.
-
-    `written`: those of what is written, where it has a vocabulary of its own; without it that one stays whole.
-    """
+    """The model with these tokens, and those they need; `written`: of a decoder with a vocabulary of its own."""
     family, config = opened.family, opened.config
     if family.counts:
         raise UserError(f"{family.name} is learned by counting: its vocabulary cannot be pruned; count again instead")

@@ -159,9 +159,6 @@ class Quantized:
         write_text(folder / "quantize.html", page(f"Quantized on {self.comparison.data}", parts))
 
 
-# ------------------------------------------------------------------------------------------------ candidates
-
-
 @dataclass(frozen=True)
 class Source:
     """What candidates are made of: the model, and texts of the user's."""
@@ -279,45 +276,39 @@ def _written(
     return folders, failed
 
 
-# ------------------------------------------------------------------------------------------------ the gate
-
-
 def judged(comparison: Comparison, max_drop: float, prefer: str = "fast") -> list[CandidateResult]:
     """The result of every model but the first, which is the original."""
-    first, *others = comparison.models
+    (first, *others), results = comparison.models, list[CandidateResult]()
     if first.damaged:
         raise UserError(f"the model itself is damaged: {first.damaged}")
-    return [_result_of(each, first, comparison, max_drop, prefer) for each in others]
-
-
-def _result_of(
-    each: Standing, first: Standing, comparison: Comparison, max_drop: float, prefer: str
-) -> CandidateResult:
-    if each.damaged or each.costs is None or first.costs is None:
-        return CandidateResult(each.name, refused=f"damaged: {each.damaged or 'it could not be timed'}")
-    single = first.costs.p50 / each.costs.p50
-    many = each.costs.per_second / first.costs.per_second
-    smaller = first.costs.bytes / each.costs.bytes if first.costs.bytes and each.costs.bytes else None
-    if (name := comparison.metric) is not None:
-        gap = each.difference[name]
-        value, *ends = (lost(Score(end, end, end), name) + 0.0 for end in (gap.value, gap.low, gap.high))
-        drop, of = Score(value, min(ends), max(ends)), name
-    else:  # the data has no labels
-        assert comparison.agreement_metric is not None
-        same = each.agreement[comparison.agreement_metric]
-        drop = Score(*(100 * (1 - end) for end in (same.value, same.high, same.low)))
-        of = f"agreement ({comparison.agreement_metric})"
-    passing = CandidateResult(each.name, math.sqrt(single * many), None, smaller, drop, max_drop < drop.value)
-    refused = None
-    # A loss beyond what is allowed counts only where it is surely beyond: 2 of 300 rows may well be chance.
-    if not math.isfinite(drop.value) or min(drop.value, drop.low) > max_drop:
-        ends_of = f"95 % {drop.low:.2f} to {drop.high:.2f}"
-        refused = f"loses {drop.value:.2f} points of {of} ({ends_of}), and {max_drop:g} are allowed"
-    elif prefer == "small" and (smaller is None or smaller < SMALLER):
-        refused = f"not smaller: {megabytes(each.costs.bytes)}, was {megabytes(first.costs.bytes)}"
-    elif prefer == "fast" and ((passing.faster or 0.0) < FASTER or min(single, many) < SLOWEST):
-        refused = f"not faster: {single:.2f} x for one text, {many:.2f} x for many"
-    return passing if refused is None else replace(passing, refused=refused, noise=False)
+    for each in others:
+        if each.damaged or each.costs is None or first.costs is None:
+            why = f"damaged: {each.damaged or 'it could not be timed'}"
+            results.append(CandidateResult(each.name, refused=why))
+            continue
+        single, many = first.costs.p50 / each.costs.p50, each.costs.per_second / first.costs.per_second
+        smaller = first.costs.bytes / each.costs.bytes if first.costs.bytes and each.costs.bytes else None
+        if (name := comparison.metric) is not None:
+            gap = each.difference[name]
+            value, *ends = (lost(Score(end, end, end), name) + 0.0 for end in (gap.value, gap.low, gap.high))
+            drop, of = Score(value, min(ends), max(ends)), name
+        else:  # the data has no labels
+            assert comparison.agreement_metric is not None
+            same = each.agreement[comparison.agreement_metric]
+            drop = Score(*(100 * (1 - end) for end in (same.value, same.high, same.low)))
+            of = f"agreement ({comparison.agreement_metric})"
+        faster, refused = math.sqrt(single * many), None
+        # A loss beyond what is allowed counts only where it is surely beyond: 2 of 300 rows may well be chance.
+        if not math.isfinite(drop.value) or min(drop.value, drop.low) > max_drop:
+            interval = f"95 % {drop.low:.2f} to {drop.high:.2f}"
+            refused = f"loses {drop.value:.2f} points of {of} ({interval}), and {max_drop:g} are allowed"
+        elif prefer == "small" and (smaller is None or smaller < SMALLER):
+            refused = f"not smaller: {megabytes(each.costs.bytes)}, was {megabytes(first.costs.bytes)}"
+        elif prefer == "fast" and (faster < FASTER or min(single, many) < SLOWEST):
+            refused = f"not faster: {single:.2f} x for one text, {many:.2f} x for many"
+        noise = refused is None and max_drop < drop.value
+        results.append(CandidateResult(each.name, faster, refused, smaller, drop, noise))
+    return results
 
 
 def chosen(candidates: Sequence[CandidateResult], prefer: str = "fast") -> str | None:
