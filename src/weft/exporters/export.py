@@ -80,14 +80,10 @@ def write_ct2(inside: Path, opened: LoadedModel, task: str, precision: str = "fp
     try:
         (inside / ENGINE).mkdir()
         spec.save(str(inside / ENGINE))
-        if not opened.family.speaks:
-            state = opened.network.state_dict()
-            kept = {
-                name: state[name].detach().cpu().contiguous()
-                for name in kept_names(list(state), opened.config, opened.heads)
-            }
-            if kept:
-                save_tensors(inside / HEADS, kept, {"format": "pt"})
+        state = opened.network.state_dict()
+        names = [] if opened.family.speaks else kept_names(list(state), opened.config, opened.heads)
+        if kept := {name: state[name].detach().cpu().contiguous() for name in names}:
+            save_tensors(inside / HEADS, kept, {"format": "pt"})
     except (OSError, SafetensorError) as error:
         raise unwritable(inside, error) from None
 

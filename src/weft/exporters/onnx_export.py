@@ -369,22 +369,16 @@ def _write_traced(
     except ImportError:
         needs = "which needs the package onnxscript: pip install 'weft[fast-cpu]'"
         raise UserError(f"a {family} model is exported by torch, {needs}") from None
+    named: dict[str, Any] = {"input_names": list(inputs), "output_names": outputs, "opset_version": OPSET}
     sizes = tuple(dict.fromkeys(range(dynamic), torch.export.Dim.DYNAMIC) for _ in inputs)
-    log = logging.getLogger("torch.onnx")
+    tensors, log = tuple(inputs.values()), logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)  # it tells of packages that nobody needs here
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             program: Any = torch.onnx.export(
-                graph.eval(),
-                tuple(inputs.values()),
-                dynamo=True,
-                dynamic_shapes=sizes,
-                input_names=list(inputs),
-                output_names=outputs,
-                opset_version=OPSET,
-                verbose=False,
+                graph.eval(), tensors, dynamo=True, dynamic_shapes=sizes, verbose=False, **named
             )
     except Exception as error:  # of many kinds: whatever the network does that an ONNX graph cannot
         lines = [line.partition(": ")[2] for line in str(error).splitlines() if line.startswith("<class")]

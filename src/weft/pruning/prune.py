@@ -32,7 +32,7 @@ from weft.comparison.cost import parameters_of
 from weft.data.batching import every_example
 from weft.data.examples import Examples, batch_of
 from weft.data.shards import TextFiles
-from weft.errors import UserError, refuse
+from weft.errors import UserError, one_of, refuse
 from weft.files import check_new_folder
 from weft.nn.attention import Attention
 from weft.nn.rows import Rows
@@ -42,7 +42,7 @@ from weft.pruning.options import PruneOptions
 from weft.runs.finetune import MOST_WINDOWS
 from weft.scratch import temporary_folder
 from weft.tasks.base import Example
-from weft.tasks.evaluate import Paths, evaluate_examples, named
+from weft.tasks.evaluate import Paths, RowOptions, evaluate_examples, named
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model, load
 from weft.text.tokenizers.pruning import anatomy_of, pruned_sides, pruned_tokenizer
@@ -105,13 +105,13 @@ def prune(
 ) -> Pruned:
     """Remove layers, heads or tokens from a model, and evaluate what is left; with `out`, write it there.
 
-    `layers` (int) stay: evenly spaced or, with `by="importance"`, those whose removal costs most on the rows of `data`.
-    Of all `heads` (float) this share is removed, or `heads_each` (int) of each layer: the least important ones.
-    `vocabulary` (int) tokens stay: those that `text` (files), else the rows, use most; `characters=False` keeps only
-    the single characters that they use. With `max_drop` (points of the metric), a model that loses more is refused,
-    and nothing is written. `costs`, `seconds` and the options of reading `data` are those of `weft.compare`.
+    The `options`: `layers` to keep, `by` "even" or "importance" on the rows of `data`; the share of `heads` to remove,
+    or `heads_each` of a layer; the `vocabulary` to keep, by `text` files or the rows, with all `characters`; `max_drop`,
+    the points of the metric beyond which nothing is written; and `costs`, `seconds`, `columns` ... as `weft.compare`.
     """
-    own = {field.name for field in fields(PruneOptions)}
+    own = [field.name for field in fields(PruneOptions)]
+    for option in options:
+        one_of(option, (*own, *RowOptions.__annotations__), "option")
     asked = PruneOptions(**{name: value for name, value in options.items() if name in own})
     rows = {name: value for name, value in options.items() if name not in own}
     has_rows = data is not None or bool(named(rows.get("source")) or named(rows.get("target")))
