@@ -106,8 +106,8 @@ def prune(
     """Remove layers, heads or tokens from a model, and evaluate what is left; with `out`, write it there.
 
     The `options`: `layers` to keep, `by` "even" or "importance" on the rows of `data`; the share of `heads` to remove,
-    or `heads_each` of a layer; the `vocabulary` to keep, by `text` files or the rows, with all `characters`; `max_drop`,
-    the points of the metric beyond which nothing is written; and `costs`, `seconds`, `columns` ... as `weft.compare`.
+    or `heads_each` of a layer; the `vocabulary` to keep, by `text` files or the rows, with all `characters`;
+    `max_drop`, the points of the metric beyond which nothing is written; and `costs`, `seconds`, `columns`.
     """
     own = [field.name for field in fields(PruneOptions)]
     for option in options:
