@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import machine, parse, write
+from common import machine, medians, parse, write
 
 import weft
 from weft.backends.ctranslate2 import library
@@ -29,7 +29,6 @@ from weft.exporters.export import write_ct2
 from weft.exporters.onnx_export import write_onnx
 from weft.generation.search import Beam, generate
 from weft.nn.rows import Ragged
-from weft.timing import medians
 
 LENGTHS = (16, 64, 256)  # tokens of a text
 WRITTEN, WIDTH, READ = 24, 5, 14  # tokens written, the beam, tokens read: as a caption has them

@@ -13,7 +13,7 @@ from typing import Any, Unpack, cast
 
 from weft.checkpoint.card import Metric
 from weft.comparison.cost import TEXTS, Costs, Measured, Measuring, measure, total_costs
-from weft.data.tables import read_table
+from weft.data.dataset import read_table
 from weft.errors import NotFinite, UserError, listed, refuse, shown
 from weft.files import write_json, write_text
 from weft.metrics.bootstrap import Replicates, Score, WorstRows

@@ -21,9 +21,9 @@ from torch import Tensor, nn
 from weft.backends.ct2_files import ENGINE, named_tokens, settings_of
 from weft.backends.ctranslate2 import HEADS, PATIENCE, kept_names, library
 from weft.checkpoint.card import record_hashes
-from weft.checkpoint.configs import is_published
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel, write_files
+from weft.checkpoint.formats import is_published
 from weft.checkpoint.tensors import save_tensors
 from weft.comparison.compare import compare
 from weft.data.columns import paired_columns
@@ -33,8 +33,7 @@ from weft.exporters.onnx_export import write_onnx
 from weft.files import unwritable, whole_folder
 from weft.models.encoders import Bert, DistilBert, Roberta
 from weft.models.gpt import Gpt
-from weft.models.t5 import T5
-from weft.models.transformer import Transformer, of_decoder
+from weft.models.transformer import T5, Transformer, of_decoder
 from weft.nn.layers import Layer
 from weft.nn.positions import WAVES, Positions
 from weft.tasks.complete import complete, prompts_of
@@ -81,7 +80,7 @@ def write_ct2(inside: Path, opened: LoadedModel, task: str, precision: str = "fp
         (inside / ENGINE).mkdir()
         spec.save(str(inside / ENGINE))
         state = opened.network.state_dict()
-        names = [] if opened.family.speaks else kept_names(list(state), opened.config, opened.heads)
+        names = [] if opened.family.generates else kept_names(list(state), opened.config, opened.heads)
         if kept := {name: state[name].detach().cpu().contiguous() for name in names}:
             save_tensors(inside / HEADS, kept, {"format": "pt"})
     except (OSError, SafetensorError) as error:
@@ -455,7 +454,7 @@ def check_same(ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: flo
         (bool(unequal), f"the folder, read back, has another config: {listed(unequal)}"),
         (not same, "the folder, read back, tokenizes texts differently"),
     )
-    return 0.0 if one.family.speaks else check_agreement(ours, theirs, inputs, tolerance)
+    return 0.0 if one.family.generates else check_agreement(ours, theirs, inputs, tolerance)
 
 
 @dataclass(frozen=True)
@@ -510,7 +509,7 @@ def export(
             exported = load(inside)
             if to == "transformers":
                 largest = check_same(model, exported, inputs, tolerance)
-            elif model.opened.family.speaks and to == "ctranslate2":
+            elif model.opened.family.generates and to == "ctranslate2":
                 largest = check_generation(model, exported, inputs)
             else:
                 largest = check_agreement(model, exported, inputs, tolerance)
@@ -535,7 +534,7 @@ def texts_of(model: Model, data: Any, **options: Unpack[RowOptions]) -> list[Any
     if data is None:
         return made_up_inputs(model)
     task = model.task_object
-    if task.writes or (model.opened.family.speaks and not task.supervised):
+    if task.writes or (model.opened.family.generates and not task.supervised):
         return read_from(data, options.get("columns") or {})
     table = table_of(data, options)
     rows = table_rows(model, table, Skipped())

@@ -19,7 +19,7 @@ from weft.checkpoint.folder import LoadedModel, write_files
 from weft.errors import UserError, refuse, shown
 from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Range, model_of
 from weft.files import write_bytes
-from weft.models.cnn import sight
+from weft.models.classifiers import sight
 from weft.nn.heads import DeepLabelHead, MaskedWordHead
 from weft.nn.positions import alibi_slopes
 from weft.nn.rows import Rows
@@ -34,7 +34,7 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     """BERT and its relatives, and GPT: tables and layers."""
     network: Any = opened.network
     x = graph.table("input_ids", network.tokens)
-    causal, by_row = opened.family.speaks, head == "classify"
+    causal, by_row = opened.family.generates, head == "classify"
     if network.segments is not None and opened.config.segments > 1:
         table = graph.weight(network, "segments", network.segments.weight)
         x = graph.op("Add", x, graph.op("Gather", table, "token_type_ids"))
@@ -272,7 +272,7 @@ def write_onnx(
     """The files of an ONNX folder, for this task, one by one."""
     kind, name = task_class(task), opened.family.name
     head = None if kind.embeds else kind.head  # None: the hidden states themselves
-    writes = kind.writes or head not in HEADS or (head == "words" and opened.family.speaks)
+    writes = kind.writes or head not in HEADS or (head == "words" and opened.family.generates)
     refuse(
         (writes, f"a model for {task} cannot be written as ONNX; ctranslate2 is for models that generate"),
         (head is not None and head not in opened.heads,

@@ -29,18 +29,17 @@ from weft.checkpoint.folder import LoadedModel, fill, save_folder
 from weft.comparison.compare import ComparedRows, Comparison, Table, compared, participants_of, plain, rows_of
 from weft.comparison.cost import evenly as some_of
 from weft.comparison.cost import parameters_of
-from weft.data.batching import every_example
 from weft.data.examples import Examples, batch_of
+from weft.data.rows import every_example
 from weft.data.shards import TextFiles
 from weft.errors import UserError, one_of, refuse
-from weft.files import check_new_folder
+from weft.files import check_new_folder, temporary_folder
 from weft.nn.attention import Attention
 from weft.nn.rows import Rows
 from weft.objectives.base import Objective
 from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.pruning.options import PruneOptions
 from weft.runs.finetune import MOST_WINDOWS
-from weft.scratch import temporary_folder
 from weft.tasks.base import Example
 from weft.tasks.evaluate import Paths, RowOptions, evaluate_examples, named
 from weft.tasks.forward import framing_for
@@ -323,7 +322,7 @@ def rebuilt(opened: LoadedModel, config: Any, tensors: Mapping[str, Tensor], **c
     unfit = [name for name, tensor in expected.items() if name not in tensors or tensors[name].shape != tensor.shape]
     if unfit or len(expected) != len(tensors):
         raise UserError(f"the parts that would stay of {opened.family.name} do not fit together ({sorted(unfit)[:1]})")
-    fill(network, {name: tensors[name].detach().clone() for name in expected}, (), 0.0, 0)
+    fill(network, {name: tensors[name].detach() for name in expected})
     network.to(opened.device)
     return replace(opened, config=config, network=network.eval(), **changes)
 
