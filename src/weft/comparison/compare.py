@@ -39,9 +39,6 @@ AGREEMENT_NAMES = {"pearson": "correlation", "exact": "same"}  # of the metrics 
 Table = tuple[str, list[str], list[list[str]]]
 
 
-# ------------------------------------------------------------------------------------------------------- the result
-
-
 @dataclass(frozen=True)
 class Standing:
     """One model beside the first."""
@@ -234,9 +231,6 @@ def lost(difference: Score, name: str) -> float:
     """How many points a model is worse: hundredths of what lies between 0 and 1, as BLEU and chrF are written."""
     value = difference.value if name in LESS else -difference.value
     return value if name in ("bleu", "chrf") else 100 * value
-
-
-# ------------------------------------------------------------------------------------------------- rows and models
 
 
 @dataclass(frozen=True)
@@ -442,9 +436,6 @@ def with_ensemble(models: Sequence[Participant], name: str, count: int) -> list[
     if count < 2 or task is None:
         return list(models)
     return [Participant(name, members[0].model, None, task, task, members), *models]
-
-
-# ------------------------------------------------------------------------------------------------------- comparing
 
 
 class CompareOptions(RowOptions, Measuring, total=False):
