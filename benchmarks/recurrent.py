@@ -36,7 +36,7 @@ from weft.data.batching import Ahead, Feed
 from weft.data.masking import shift
 from weft.data.rows import Frame, Framed, Streams
 from weft.data.shards import Corpus
-from weft.objectives.language import CarriedToken, StreamStates
+from weft.objectives.losses import CarriedToken, StreamStates
 from weft.timing import medians
 from weft.training.loop import quick_arithmetic
 from weft.training.plan import Training

@@ -30,7 +30,7 @@ from weft.data.batching import Feed
 from weft.data.masking import Masking, shift
 from weft.data.rows import DocumentRows, Frame, Framed, PackedRows
 from weft.data.shards import Corpus
-from weft.objectives.language import MaskedWords, NextToken
+from weft.objectives.losses import MaskedWords, NextToken
 from weft.timing import medians
 from weft.training.plan import Training
 from weft.training.step import Setup, Stepper, group_of

@@ -21,7 +21,7 @@ from weft.data.batching import Feed
 from weft.data.examples import Sequences, TargetSampler, TextSide, batch_of
 from weft.distillation.recipe import DistillSection
 from weft.errors import UserError
-from weft.objectives.language import Writing
+from weft.objectives.losses import Writing
 from weft.tasks.base import Example
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model

@@ -16,7 +16,7 @@ from tests.training.test_carried import framed, network_of
 from weft.data.batching import Feed
 from weft.data.masking import shift
 from weft.data.rows import Streams
-from weft.objectives.language import CarriedToken, StreamStates
+from weft.objectives.losses import CarriedToken, StreamStates
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
 from weft.training.log import read_metrics, through_time

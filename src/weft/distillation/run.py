@@ -43,8 +43,7 @@ from weft.errors import UserError, one_of, refuse
 from weft.files import write_json, write_text
 from weft.generation.options import GenerationOptions
 from weft.metrics.bootstrap import Score
-from weft.objectives.base import Objective, SoftTargets
-from weft.objectives.language import MaskedWords, NextToken
+from weft.objectives.losses import MaskedWords, NextToken, Objective, SoftTargets
 from weft.runs.architecture import Beginning
 from weft.runs.corpus import next_frame, text_of
 from weft.runs.driver import Job, device_for, drive

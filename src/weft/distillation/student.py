@@ -18,8 +18,8 @@ from weft.config import changed
 from weft.distillation.recipe import DistillRecipe, DistillSection
 from weft.distillation.teacher_outputs import Distillation
 from weft.errors import UserError, shown
-from weft.objectives.base import Objective, SoftTargets
 from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
+from weft.objectives.losses import Objective, SoftTargets
 from weft.progress import Log
 from weft.pruning.layers import can_take, evenly, with_layers
 from weft.pruning.vocabulary import best_of, counted, with_vocabulary

@@ -36,7 +36,7 @@ from weft.errors import UserError
 from weft.files import check_readable, reason, whole_file, write_json
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Ragged
-from weft.objectives.base import LOGPROBS, REST, TOKENS
+from weft.objectives.losses import LOGPROBS, REST, TOKENS
 from weft.progress import Log
 from weft.tasks.base import Example, Task, TeacherArrays
 from weft.tasks.forward import chunked, framing_for, unseen_in_words

@@ -24,7 +24,7 @@ from weft.data.examples import Examples, batch_of
 from weft.errors import UserError
 from weft.nn.attention import Attention
 from weft.nn.rows import Rows
-from weft.objectives.base import Objective
+from weft.objectives.losses import Objective
 
 SIDES = ("encoder", "decoder")  # of a network that reads one text and writes another
 

@@ -18,8 +18,7 @@ from weft.config import changed
 from weft.data.batching import Feed, in_two_phases
 from weft.data.rows import Streams
 from weft.errors import UserError, listed
-from weft.objectives.base import Objective
-from weft.objectives.language import CarriedToken, MaskedWords, NextToken, StreamStates, Writing
+from weft.objectives.losses import CarriedToken, MaskedWords, NextToken, Objective, StreamStates, Writing
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
 from weft.runs.architecture import (
     Start,

@@ -24,8 +24,7 @@ from weft.data.tables import FEW
 from weft.errors import UserError, did_you_mean, listed, shown
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
 from weft.metrics.regression import RegressionMetrics
-from weft.objectives.base import SoftTargets
-from weft.objectives.tasks import LOGITS, Texts
+from weft.objectives.losses import LOGITS, SoftTargets, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.base import (
     Example,

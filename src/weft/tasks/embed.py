@@ -20,7 +20,7 @@ from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, did_you_mean, one_of, shown
 from weft.metrics.vectors import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.rows import Ragged, Rows
-from weft.objectives.tasks import TextVectors
+from weft.objectives.losses import TextVectors
 from weft.tasks.answers import Vector
 from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
 from weft.tasks.forward import check_finite, evaluating, tokenizer_of

@@ -17,7 +17,7 @@ from weft.data.examples import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
 from weft.metrics.bootstrap import Metrics, Replicates
 from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, letter_grams, rouge_of
-from weft.objectives.language import Writing
+from weft.objectives.losses import Writing
 from weft.progress import Log
 from weft.tasks.base import Columns, Example, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.complete import stream

@@ -22,7 +22,7 @@ from weft.models.base import Network
 from weft.nn.attention import Attention
 from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Batch, Ragged, Rows
-from weft.objectives.base import Objective
+from weft.objectives.losses import Objective
 from weft.training.plan import Training
 
 UNKNOWN = 2000  # steps that a run of some minutes counts with until its speed is known
