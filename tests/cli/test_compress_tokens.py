@@ -133,7 +133,7 @@ def test_vectors(capsys: pytest.CaptureFixture[str]) -> None:
         ("tag --text empty.txt", "empty.txt"),
         ("answer --text lines.txt", "a teacher for answer reads pairs: give --data FILE with the columns"),
         ("answer --data texts.jsonl", "texts.jsonl: no column 'question'; it has text"),
-        ("answer --data elsewhere.jsonl", "elsewhere.jsonl line 1: the answer 'Oslo' is not in its context"),
+        ("answer --data elsewhere.jsonl", "elsewhere.jsonl line 1: answer 'Oslo' is not in its context"),
         ("embed --data asked.jsonl --column text=body", "asked.jsonl: no column 'body'; it has question, context"),
         ("embed --text few.txt", "too few"),
         ("embed --data texts.jsonl", "similarities of texts need at least 3 texts, not 1"),

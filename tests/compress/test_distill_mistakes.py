@@ -73,7 +73,7 @@ def rows(folder: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["t", "--data", "others.jsonl"], "others.jsonl: no common labels: its rows have ANIMAL, PLANT, STONE, the"),
         (["t", "--data", "one.jsonl"], "one.jsonl line 12: label 'fish' is not one of animal, plant, stone"),
         (["t", "--data", "rows.jsonl", "--column", "label=kind"], "no column 'kind', which --column says is label"),
-        (["t", "--text", "texts.txt", "--dev", "texts.txt"], "texts.txt: is both learned from and judged by"),
+        (["t", "--text", "texts.txt", "--dev", "texts.txt"], "texts.txt: is both training and held-out data"),
         (["t", "--text", "texts.txt", "--student", "3x255"], "a width of 255 is not a multiple of 64"),
         (["t", "--text", "texts.txt", "--student", "bort"], "no model is called 'bort'; did you mean"),
         (["t", "--text", "texts.txt", "--student", "ngram"], "ngram does not learn from teacher outputs"),

@@ -20,7 +20,7 @@ from weft.tasks.base import Example, Prediction
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
 from weft.tasks.registry import task_for
-from weft.tasks.translate import translate
+from weft.tasks.seq2seq import translate
 
 
 def three(case: Case) -> list[Model]:

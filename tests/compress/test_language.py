@@ -30,7 +30,7 @@ from weft.distillation.teacher_outputs import (
 )
 from weft.nn.rows import Ragged
 from weft.objectives.losses import LOGPROBS, REST, TOKENS, NextToken, SoftTargets, kept_divergence
-from weft.runs.corpus import next_frame
+from weft.runs.dataset import next_frame
 from weft.runs.driver import resume
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity

@@ -219,7 +219,9 @@ def test_a_greater_part_holds_every_smaller_one() -> None:
 
 
 def test_what_a_teacher_said_is_taken_out_again() -> None:
-    task = TextTask("classify", "label")
-    assert task.without_target(Example(("a",), "label", "here")) == Example(("a",), None, "here")
+    task = TextTask("classify")
+    assert task.with_texts(Example(("a",), "label", "here"), ["a"], []) == Example(("a",), None, "here")
     tagged = joined(["a", "b"], ["O", "O"])
-    assert TagTask().without_target(Example(("a b",), tagged, "")).target == replace(tagged, tags=None)
+    assert TagTask().with_texts(Example(("a b",), tagged, ""), ["a b"], [tagged.words]).target == replace(
+        tagged, tags=None
+    )

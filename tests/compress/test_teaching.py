@@ -249,5 +249,5 @@ def test_a_run_does_not_go_on_with_another_teacher(teacher: Path, here: Path) ->
     data = bytearray((here / "mine" / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (here / "mine" / "model.safetensors").write_bytes(data)
-    with pytest.raises(weft.UserError, match="the data is not the one that the run began with"):
+    with pytest.raises(weft.UserError, match="the data has changed since the run began"):
         weft.resume(here / "run", log=quiet)

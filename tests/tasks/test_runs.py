@@ -282,7 +282,7 @@ def test_a_stop_saves_and_other_data_is_refused(here: Path, monkeypatch: pytest.
     assert weft.load(here / "out").card.labels == ("animal", "plant", "stone"), "what it has become can be looked at"
     kept = data.read_text()
     data.write_text(kept + json.dumps(kinds(1)[0]) + "\n")
-    with pytest.raises(UserError, match="the data is not the one that the run began with"):
+    with pytest.raises(UserError, match="the data has changed since the run began"):
         weft.resume(here / "out", log=quiet)
     data.write_text(kept)
     assert weft.resume(here / "out", log=quiet)("the cat is now").n_windows == 1  # type: ignore[attr-defined]

@@ -262,9 +262,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for change, words in (
         (
             {"model": {"family": "gpt2", "size": "1x64"}, "objective": {"rows": "carried"}},
-            "gpt2 takes nothing from row",
+            "gpt2 has no state: rows carried",
         ),
-        ({"objective": {"short": 8}}, "of one length"),
+        ({"objective": {"short": 8}}, "rows carried have one length"),
         ({"model": {"family": "gpt2", "size": "1x64"}, "training": {"watch_gradients": True}}, "gpt2 has no state"),
     ):
         with pytest.raises(UserError, match=words):

@@ -30,11 +30,11 @@ from weft.nn.heads import in_full
 from weft.progress import log_notes
 from weft.runs.dataset import checked, normalized, table_of
 from weft.tasks.base import Example, Task
+from weft.tasks.evaluate import Reader
 from weft.tasks.fill import filler
 from weft.tasks.forward import batches, framing_for, window_for
-from weft.tasks.rows import Reader
 from weft.text.records import Record, read_texts
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces
 from weft.training.signals import Control

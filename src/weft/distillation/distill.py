@@ -207,9 +207,10 @@ def distill(
     rows = RunRows()
     if not isinstance(recipe, DistillRecipe):
         tables = {"text": text, "files": data, "dev": dev}
-        values = {"teacher.folders": None if teacher is None else _listed(teacher), "student.model": student}
+        folders = None if teacher is None else _listed(teacher)
+        values = {"teacher.folders": folders, "student.model": student, "out": out}
         given = overlaid(settings or {}, more)
-        recipe = recipe_of(recipe, settings_of(given, rows, DistillDataSection, tables, values, out))
+        recipe = recipe_of(recipe, settings_of(given, rows, DistillDataSection, tables, values))
     if recipe.out is None:
         recipe = replace(recipe, out=str(scratch_folder() / "run"))
     run = new_run(recipe)

@@ -159,7 +159,7 @@ def write_report(
     try:
         if not by_labels:  # their targets are a teacher's answers
             task = task_for(student.opened, student.task)
-            examples = [task.without_target(example) for example in examples]
+            examples = [task.with_texts(example, example.texts, task.word_spans(example)) for example in examples]
         report = report_of(context.teachers, student, run.folder, examples, spent, **more)
         write_json(run.inside / JSON, report.values())
         write_text(run.inside / PAGE, report.page())

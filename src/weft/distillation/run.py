@@ -45,20 +45,19 @@ from weft.generation.options import GenerationOptions
 from weft.metrics.bootstrap import Score
 from weft.objectives.losses import MaskedWords, NextToken, Objective, SoftTargets
 from weft.runs.architecture import Beginning
-from weft.runs.corpus import next_frame, text_of
+from weft.runs.dataset import next_frame, text_of
 from weft.runs.driver import Job, device_for, drive
 from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan
 from weft.runs.pretrain import text_job
 from weft.runs.recipes import FROM_NOTHING, FinetuneTraining, ObjectiveSection, Recipe, TextSection
 from weft.tasks.base import Example, Task, TeacherArrays
-from weft.tasks.complete import begun, generator_of
+from weft.tasks.complete import generator_of, prompts_of
 from weft.tasks.forward import framing_for, tokenizer_of, unseen_in_words, window_for
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
 from weft.tasks.registry import task_class, task_for
-from weft.tasks.seq2seq import pack_texts, unpack_texts
-from weft.tasks.translate import writer_of
-from weft.text.row_problems import Skipped
+from weft.tasks.seq2seq import pack_texts, unpack_texts, writer_of
+from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 from weft.training.loop import evaluate
@@ -483,12 +482,12 @@ class Continuations(Task):
         texts = [example.texts[0] for example in examples]
         heads = [" ".join(text.split()[:FIRST]) for text in texts]
         sizes = map(len, tokenizer_of(model).ids(texts, specials=False))
-        prompts, room = begun(model, heads), model.config.context
-        limits = [max(1, min(size, room) - len(prompt)) for size, prompt in zip(sizes, prompts, strict=True)]
+        pairs, room = zip(prompts_of(model, heads), sizes, strict=True), model.config.context
+        prompts = [replace(prompt, max_tokens=max(1, min(size, room) - len(prompt.tokens))) for prompt, size in pairs]
         seeds = [key_of(self.seed, "continued", text) >> 2 for text in texts]
         with unseen_in_words(model):
             options = GenerationOptions(temperature=1.0, seed=seeds)
-            completions = generator_of(model).write(prompts, options, max_tokens=limits)
+            completions = generator_of(model).write(prompts, options)
         return [pack_texts([(f"{head}{each.text}", 0.0)]) for head, each in zip(heads, completions, strict=True)]
 
     def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:

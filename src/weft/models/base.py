@@ -177,7 +177,7 @@ class Network(nn.Module):
             return WordHead(self.features, outputs, self.config.tied not in (False, "none"), self.config.word_bias)
         return LabelHead(self.features, outputs, self.config.dropout)
 
-    def search(self, request: Any, choice: Any, seeds: Sequence[int], live: bool) -> Any:
+    def search(self, request: Any) -> Any:
         """Generate for all prompts, as `generation.search` does."""
         raise NotImplementedError
 

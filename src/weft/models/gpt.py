@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from weft.models.base import ModelConfig, Network
 from weft.models.shared import final_norm_of, layers_of, positions_of, through_layers
-from weft.nn.cache import Cache
+from weft.nn.attention import Cache
 from weft.nn.heads import LabelHead, Mix, WordHead, in_full
 from weft.nn.layers import Activation, NormKind, NormPlace
 from weft.nn.positions import Kind
