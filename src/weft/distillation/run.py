@@ -33,7 +33,6 @@ from weft.distillation.teacher_outputs import (
     PlacedRows,
     Teacher,
     TeacherOutputs,
-    TeacherReads,
     TokenRequest,
     WithTokenOutputs,
     teacher_outputs,
@@ -128,9 +127,6 @@ def go(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     return student
 
 
-# --------------------------------------------------------------------------------------------------- students of a task
-
-
 @dataclass(frozen=True)
 class Student:
     """A student of a task that is ready to learn."""
@@ -194,11 +190,10 @@ def prepare(context: Distillation, task: Task) -> Student:
     find_student(recipe, context.teacher)
     task, dataset = _dataset(context, task)
     metric = decided_metric(context, task, dataset.labeled_dev)
-    reads = TeacherReads(context.run.inside)
 
     @cache
     def outputs() -> TeacherOutputs:
-        return teacher_outputs(task, context.teachers, dataset.examples, dataset.parts, control, reads)
+        return teacher_outputs(context, task, dataset.examples, dataset.parts)
 
     beginning = begun_student(
         context,
@@ -245,7 +240,7 @@ def prepare(context: Distillation, task: Task) -> Student:
         return agreement if task.supervised else {**agreement, **scores}
 
     selection = Selection(context.run, task, model, windows, judges, metric, data, kept)
-    return Student(recipe, dataset, train, dev, selection, reads.total)
+    return Student(recipe, dataset, train, dev, selection, context.reads.total)
 
 
 def _dataset(context: Distillation, task: Task) -> tuple[Task, Dataset[Example]]:
@@ -322,9 +317,6 @@ def inner_run(folder: Path, recipe: Any, go_on: Callable[[Run, Any, Control], Mo
         if not run.recipe.exists():
             write_toml(recipe, run.recipe)
         return go_on(run, read_toml(type(recipe), run.recipe), control)
-
-
-# ------------------------------------------------------------------------------------------ students of language models
 
 
 def check_writes(family: Family) -> None:
@@ -405,7 +397,7 @@ class LanguageRows:
 
         Otherwise texts whose first words the teacher has continued, and where they count, the texts themselves.
         """
-        run, recipe, control = context.run, context.recipe, context.control
+        recipe, control = context.recipe, context.control
         tokenizer, settings, room = tokenizer_of(student), recipe.distill, student.config.context
         length = settings.length or min(student.family.row or room, room)
         same = tokenizer.pipeline == tokenizer_of(context.teacher).pipeline
@@ -413,7 +405,7 @@ class LanguageRows:
             (not same and bool(settings.match), "--match needs a student with the vocabulary of its teacher"),
             (length > room, f"rows of {length} tokens are longer than the student's context of {room}"),
         )
-        frame, reads = next_frame(tokenizer, True), TeacherReads(run.inside)
+        frame, reads = next_frame(tokenizer, True), context.reads
         message = "stopped while tokenizing; what is done is kept"
         with control.count("tokenizing the text", "characters", message) as advance:
             whole = tokenized(texts.text, tokenizer, False, advance)
@@ -424,14 +416,14 @@ class LanguageRows:
             learned, held = whole.part(0, cut), whole.part(cut, whole.size)
         held_out = PackedRows(Framed(held, frame), length, 1, False, None)
         if not same:
-            corpus, summary = _teacher_texts(context, texts, reads, tokenizer)
+            corpus, summary = _teacher_texts(context, texts, tokenizer)
             source = PackedRows(Framed(corpus, frame), length, 1, False, recipe.seed)
             return LanguageRows(source, held_out, shift, NextToken(), reads.total, summary)
         framed = Framed(learned, frame)
         request = TokenRequest(context.teachers, framed, student.heads["words"], settings.temperature)
         message = "stopped while the teacher reads; its outputs so far are cached"
         with control.count("the teacher reads the text", "tokens", message) as advance:
-            outputs = token_outputs(request, advance, reads, control.log)
+            outputs = token_outputs(request, advance, context)
         size = sum(shard.nbytes for shard in outputs.shards) / 1e6
         cached = ", all from the cache" if not outputs.forwards else ""
         places = f"{framed.size:,} places"
@@ -443,14 +435,12 @@ class LanguageRows:
         return LanguageRows(source, held_out, WithTokenOutputs(outputs), objective, reads.total, summary)
 
 
-def _teacher_texts(
-    context: Distillation, texts: LanguageTexts, reads: TeacherReads, tokenizer: Tokenizer
-) -> tuple[Corpus, str]:
+def _teacher_texts(context: Distillation, texts: LanguageTexts, tokenizer: Tokenizer) -> tuple[Corpus, str]:
     """The tokens of texts that the teacher has continued, and what they are."""
     control, hard = context.control, context.recipe.distill.hard
     examples = [Example((text,), None, "") for text in texts.documents() if text.strip()]
     task = Continuations(context.recipe.seed)
-    outputs = teacher_outputs(task, context.teachers, examples, [len(examples)], control, reads)
+    outputs = teacher_outputs(context, task, examples, [len(examples)])
     lines = [text for arrays in outputs for text, _ in unpack_texts(arrays)]
     lines += [example.texts[0] for example in examples] if hard else []
     path = context.run.inside / "teacher_texts.txt"

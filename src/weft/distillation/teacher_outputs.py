@@ -1,7 +1,6 @@
-"""Teachers read all examples once; their outputs are cached, and every later epoch and run reads them there.
+"""The cache of teacher outputs: teachers read all examples once, and every later epoch and run reads the outputs there.
 
-A shard is named by its teacher's files, by the task and by the examples in it, so that it serves again wherever they
-are the same. Each is whole or absent: a process that is stopped loses no more than the one it was writing.
+A shard is named by its teacher's files, the task and its examples. Each is whole or absent.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from weft.files import check_readable, reason, whole_file, write_json
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Ragged
 from weft.objectives.losses import LOGPROBS, REST, TOKENS
-from weft.progress import Log
+from weft.progress import Log, to_logger
 from weft.tasks.base import Example, Task, TeacherArrays
 from weft.tasks.forward import chunked, framing_for, unseen_in_words
 from weft.text.sources import digest_of
@@ -45,6 +44,7 @@ from weft.training.run import Run, tokenizer_hash
 from weft.training.signals import Control
 
 READS = "teacher_reads.json"  # in the inside of a run folder
+Advance = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,10 @@ class Distillation:
         """The first of them, whose layers, vocabulary and window a student may take."""
         return self.teachers[0].model
 
+    @cached_property
+    def reads(self) -> TeacherReads:
+        return TeacherReads(self.run.inside)
+
     @property
     def captures(self) -> bool:
         """Whether passes are played back from CUDA graphs."""
@@ -214,18 +218,14 @@ class ShardReader:
 
 
 def teacher_outputs(
-    task: Task,
-    teachers: Sequence[Teacher],
-    examples: Sequence[Example],
-    parts: Sequence[int],
-    control: Control,
-    reads: TeacherReads | None = None,
+    context: Distillation, task: Task, examples: Sequence[Example], parts: Sequence[int]
 ) -> TeacherOutputs:
     """The outputs of the teachers for all examples, from the cache as far as it has them.
 
-    `parts`: how many examples are of each file or kind of files; shards begin anew with each, so that the same texts
-    are cached whatever stands beside them. `reads` counts for the run what is read.
+    `parts`: how many examples are of each kind of files; shards begin anew with each, so that the same texts are cached
+    whatever stands beside them.
     """
+    teachers, control = context.teachers, context.control
     if task.joint_teachers and len(teachers) > 1:
         digest = hashlib.sha256(" ".join(teacher.digest for teacher in teachers).encode()).hexdigest()
         teachers = [replace(teachers[0], digest=digest)]
@@ -240,7 +240,7 @@ def teacher_outputs(
     for number, teacher in enumerate(teachers, 1):
         name = "teacher" if len(teachers) == 1 else f"teacher {number}"
         with control.progress(f"{name} reads", "texts") as advance:
-            paths, read = _cached(task, teacher, shards, control, advance, reads or TeacherReads())
+            paths, read = _cached(context, task, teacher, shards, advance)
         cached = ", all from the cache" if not read else ", the others from the cache" if read < len(examples) else ""
         control.log(f"{name}: {len(examples):,} texts, {read:,} read anew{cached}")
         forwards += read
@@ -250,15 +250,10 @@ def teacher_outputs(
 
 
 def _cached(
-    task: Task,
-    teacher: Teacher,
-    shards: Sequence[Sequence[Example]],
-    control: Control,
-    advance: Callable[[int], None],
-    reads: TeacherReads,
+    context: Distillation, task: Task, teacher: Teacher, shards: Sequence[Sequence[Example]], advance: Advance
 ) -> tuple[list[Path], int]:
     """The shards of one teacher, written where they are missing; and how many examples it read for that."""
-    windows = framing_for(teacher.model)
+    windows, control = framing_for(teacher.model), context.control
 
     def outputs(examples: Sequence[Example]) -> Iterator[TeacherArrays]:
         for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):
@@ -276,7 +271,7 @@ def _cached(
         [(name(shard), len(shard)) for shard in shards],
         lambda number, path: _write(path, outputs(shards[number])),
         lambda: control.stop.check("stopped while another process runs the teacher"),
-        reads,
+        context.reads,
         control.log,
     )
 
@@ -354,10 +349,7 @@ class TokenOutputs:
 
 
 def token_outputs(
-    request: TokenRequest,
-    progress: Callable[[int], None] = lambda more: None,
-    reads: TeacherReads | None = None,
-    log: Log = lambda text: None,
+    request: TokenRequest, progress: Advance = lambda more: None, context: Distillation | None = None
 ) -> TokenOutputs:
     """The outputs of the teachers, from the cache or made now; `progress` gets numbers of places and may raise."""
     size = request.framed.size
@@ -378,13 +370,13 @@ def token_outputs(
         with whole_file(path) as file:
             np.save(file, shard)
 
-    reads = reads or TeacherReads()
+    reads, log = (TeacherReads(), to_logger) if context is None else (context.reads, context.control.log)
     paths, forwards = cached_shards(request.key, source, shards, write, lambda: progress(0), reads, log)
     return TokenOutputs([_read(path, read) for path in paths], forwards)
 
 
 @torch.inference_mode()
-def _shard(request: TokenRequest, begin: int, count: int, progress: Callable[[int], None]) -> NDArray[Any]:
+def _shard(request: TokenRequest, begin: int, count: int, progress: Advance) -> NDArray[Any]:
     """The mean of what the teachers predict after each of these places, window by window."""
     models = [teacher.model for teacher in request.teachers]
     length = min(LONG, *(model.config.context for model in models))

@@ -25,9 +25,6 @@ from weft.objectives.losses import Objective, SoftTargets
 CELLS = 1 << 23  # numbers of attention maps in memory at once
 
 
-# ------------------------------------------------------------------------------------------------------ attention maps
-
-
 @dataclass(frozen=True)
 class AttentionMap:
     """The attention between the tokens of each row, not yet computed: that would fill a square for each row."""
@@ -127,9 +124,6 @@ def related(x: Tensor, heads: int) -> AttentionMap:
     return AttentionMap(x, x, x.shape[-1] ** -0.5)
 
 
-# ----------------------------------------------------------------------------------------------------- recorded passes
-
-
 class Recorder:
     """A network that an objective uses as any other, and that keeps its hidden states, queries, keys and values."""
 
@@ -210,9 +204,6 @@ class TeacherNetwork(nn.Module):
         network: Any = self.network
         logits = network.words(hidden)
         return logits if self.tokens is None else logits[:, self.tokens]
-
-
-# ----------------------------------------------------------------------------------------------------------- objective
 
 
 @dataclass(frozen=True)

@@ -119,9 +119,6 @@ def kept_divergence(logits: Tensor, tokens: Tensor, logprobs: Tensor, rest: Tens
     return (torch.xlogy(kept, kept) - kept * ours).sum(-1) + torch.xlogy(rest, rest) - rest * left.log()
 
 
-# ----------------------------------------------------------------------------------------------------- language models
-
-
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Summed over all labels but `NOTHING`; in float32, since a sum of many is too much for less."""
     logits = logits.float() if logits.dtype.itemsize < 4 else logits
@@ -264,9 +261,6 @@ class Writing(Objective):
             in_full(scores), batch.targets["words"], reduction="sum", ignore_index=NOTHING, label_smoothing=smoothing
         )
         return {"words": loss}
-
-
-# --------------------------------------------------------------------------------------------------------------- tasks
 
 
 LOGITS, TAUGHT = "teacher_logits", "taught"  # targets: outputs of a teacher, and 1 where it has one

@@ -183,9 +183,6 @@ def time_left(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 
-# --------------------------------------------------------------------------------------------- gradients through time
-
-
 ROWS = 8  # that gradients are taken of
 CURVES = 6  # moments in one chart
 

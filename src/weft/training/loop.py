@@ -278,19 +278,16 @@ class Trainer:
             self._record(self.check_losses())
             if self.watch is not None:
                 self.watch.look(state.step, stepper.network, group.batches[0].to(s.device))
-            if s.plan.minutes is not None and (steps := self.pace.steps(state, s.plan.minutes)):
-                self._set_steps(steps, s.plan.minutes)
+            minutes, limit = s.plan.minutes, s.plan.steps
+            if minutes is not None and (steps := self.pace.steps(state, minutes)):
+                # The speed of a run of some minutes is known, and with it how many steps there are.
+                state.steps = min(steps, limit or steps)
+                self.setup = s.of_steps(state.steps)
+                enough = " are enough, and" if state.steps == limit else ""
+                self.log.line(f"{state.steps:,} steps{enough} fit into {minutes:g} minutes at this speed")
+                self.feed.close()
+                self._read_on()
             self.moment = Moment()
-
-    def _set_steps(self, steps: int, minutes: float) -> None:
-        """The speed of a run of some minutes is known, and with it how many steps there are."""
-        limit = self.setup.plan.steps
-        steps = min(steps, limit or steps)
-        self.state.steps, self.setup = steps, self.setup.of_steps(steps)
-        enough = " are enough, and" if steps == limit else ""
-        self.log.line(f"{steps:,} steps{enough} fit into {minutes:g} minutes at this speed")
-        self.feed.close()
-        self._read_on()
 
     def _halve(self, passes: list[Batch]) -> None:
         """After the GPU's memory ran out: the same step again in passes of half the size."""

@@ -83,15 +83,9 @@ class Setup:
         """The same run when its speed, and so its number of steps, is known."""
         plan = self.plan
         every = plan.evaluate_every or max(1, steps // 10)
-        plan = replace(
-            plan,
-            minutes=None,
-            steps=steps,
-            warmup=min(plan.warmup, steps // 4) if plan.warmup >= 1 else plan.warmup,
-            evaluate_every=every,
-            save_every=plan.save_every or every,
-        )
-        return replace(self, plan=plan)
+        warmup = min(plan.warmup, steps // 4) if plan.warmup >= 1 else plan.warmup
+        plan = replace(plan, minutes=None, steps=steps, warmup=warmup, evaluate_every=every)
+        return replace(self, plan=replace(plan, save_every=plan.save_every or every))
 
     def due(self, every: int | None, step: int) -> bool:
         """Whether something that is done so often is done after this step; None: at the end alone."""
