@@ -7,8 +7,7 @@ b, t, s: rows, queries and keys of one square.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,8 +138,14 @@ class Recorder:
     def __call__(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, **more: Any) -> Tensor:
         if self.states is not None:
             more["states"] = self.states
-        with listening(self.network, self._record if self.layers else None):
+        layers = self.network.layers if self.layers else ()
+        try:
+            for layer in layers:
+                layer.attention.listener = self._record  # attention stays as fast as it is
             self.hidden = self.network(tokens, rows, segments, **more)
+        finally:
+            for layer in layers:
+                layer.attention.listener = None
         return self.hidden
 
     def _record(self, query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -156,19 +161,6 @@ class Recorder:
         query, key, _ = self.attention[layer]
         scale = self.network.layers[-1].attention.scale or query.shape[-1] ** -0.5
         return AttentionMap(query, key, scale, self.network.positions.bias(rows, None))
-
-
-@contextmanager
-def listening(network: Any, listener: Callable[[Tensor, Tensor, Tensor], None] | None) -> Iterator[None]:
-    """While the network reads, every layer hands out its queries, keys and values; attention stays as fast as it is."""
-    layers = () if listener is None else network.layers
-    for layer in layers:
-        layer.attention.listener = listener
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.attention.listener = None
 
 
 class TeacherNetwork(nn.Module):
