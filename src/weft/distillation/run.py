@@ -47,7 +47,7 @@ from weft.objectives.losses import MaskedWords, NextToken, Objective, SoftTarget
 from weft.runs.architecture import Beginning
 from weft.runs.dataset import next_frame, text_of
 from weft.runs.driver import Job, device_for, drive
-from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan
+from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan, tokenized_rows
 from weft.runs.pretrain import text_job
 from weft.runs.recipes import FROM_NOTHING, FinetuneTraining, ObjectiveSection, Recipe, TextSection
 from weft.tasks.base import Example, Task, TeacherArrays
@@ -132,13 +132,13 @@ def distill_task(context: Distillation, task: Task) -> Model:
     """Train a student of a task, with its learning curve and its report."""
     run, (recipe, dataset, train, dev, selection) = context.run, prepare(context, task)
     model, metric, plan, count = selection.model, selection.metric, recipe.training, len(dataset.train)
-    held = "" if dataset.held_out is None else " (drawn from the others, noted in run/split.json)"
+    held = "" if dataset.held_out is None else " (drawn from the others, listed in run/split.json)"
     by, steps = "" if dataset.labeled_dev else ", by the teacher's answers", plan.steps or 1
     announcement = (
         f"{run.folder}: {count:,} texts to learn from, {sum(map(task.has_target, dataset.train)):,} of them labeled; "
         f"{len(dataset.dev):,} held out{by}{held}\n"
         f"plan: {steps:,} step{'s' * (steps != 1)} of {plan.batch}, learning rate {plan.learning_rate:.1e}, "
-        f"on {recipe.device} in {plan.precision}, kept by {metric}"
+        f"on {recipe.device} in {plan.precision}, best model by {metric}"
     )
     setup = Setup(
         network=model.network,
@@ -206,16 +206,9 @@ def prepare(context: Distillation, task: Task) -> tuple[DistillRecipe, Dataset[E
         judges = [task.with_teacher_answer(*pair) for pair in zip(dataset.dev, held_out, strict=True)]
     windows = framing_for(model, window)
     task = task.fit_teacher(dataset.train, learned).prepare(model, dataset.train, beginning.fresh)
-    with control.count("tokenizing", "texts", "stopped while tokenizing") as advance:
-        train = task.dataset(dataset.train, model, windows, learned)
-        advance(len(dataset.train))
-        dev = task.dataset(dataset.dev, model, windows, held_out)
-    for note in (*train.notes, *(f"of the held-out texts: {note}" for note in dev.notes)):
-        control.note(note)
-    train, dev = (
-        train.for_training(MOST_WINDOWS, recipe.seed, context.captures),
-        dev.for_training(MOST_WINDOWS, 0, False),
-    )
+    train, dev = tokenized_rows(task, dataset, model, windows, control, learned, held_out)
+    train = train.for_training(MOST_WINDOWS, recipe.seed, context.captures)
+    dev = dev.for_training(MOST_WINDOWS, 0, False)
     plan = planned(recipe, task, train, context.device, beginning)
     settings = replace(settings, metric=metric, length=window.length, stride=window.stride)
     recipe = replace(recipe, training=plan, device=str(context.device), distill=settings)

@@ -45,6 +45,8 @@ from weft.training.signals import Control
 
 READS = "teacher_reads.json"  # in the inside of a run folder
 Advance = Callable[[int], None]
+Check = Callable[[], None]
+WriteShard = Callable[[int, Path], None]  # the n-th
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,8 @@ class ReadRecord:
 class TeacherReads:
     """Examples, or places of a text, that a teacher had to read, counted over all processes of a run."""
 
-    def __init__(self, inside: Path | None = None) -> None:
-        self.path = None if inside is None else inside / READS
+    def __init__(self, inside: Path | None = None, log: Log = to_logger) -> None:
+        self.path, self.log = None if inside is None else inside / READS, log
         record = ReadRecord() if self.path is None or not self.path.is_file() else read_record(ReadRecord, self.path)
         self.total = record.read
         # A process that was killed right after it wrote a shard had no time left to count it.
@@ -106,32 +108,26 @@ class TeacherReads:
         if self.path is not None:
             write_json(self.path, {"read": self.total, **more})
 
+    def shards(
+        self, key: Sequence[Any], source: str, sizes: Sequence[tuple[str, int]], write: WriteShard, check: Check
+    ) -> tuple[list[Path], int]:
+        """The files of shards (name and number of examples), written where missing; how many examples that took.
 
-def cached_shards(
-    key: Sequence[Any],
-    source: str,
-    shards: Sequence[tuple[str, int]],
-    write: Callable[[int, Path], None],
-    check: Callable[[], None],
-    reads: TeacherReads,
-    log: Log,
-) -> tuple[list[Path], int]:
-    """The files of these shards (name and number of examples), and how many examples were read to write missing ones.
+        `source` is for `weft cache list`; `check` may raise to stop waiting for another process.
+        """
+        waiting = "weft: note: another process runs this teacher; waiting for it"
+        cache = CacheFolder(TEACHERS, key, lambda: self.log(waiting))
+        paths, read = [cache.path / name for name, _ in sizes], 0
 
-    `write` writes the n-th; `source` is for `weft cache list`; `check` may raise to stop waiting for another process.
-    """
-    cache = CacheFolder(TEACHERS, key, lambda: log("weft: note: another process runs this teacher; waiting for it"))
-    paths, read = [cache.path / name for name, _ in shards], 0
+        def make(number: int) -> None:
+            with self.shard(manifest_of(paths[number]), sizes[number][1]):
+                write(number, paths[number])
+                cache.seal(paths[number], source)
 
-    def make(number: int) -> None:
-        with reads.shard(manifest_of(paths[number]), shards[number][1]):
-            write(number, paths[number])
-            cache.seal(paths[number], source)
-
-    for number, (path, (_, count)) in enumerate(zip(paths, shards, strict=True)):
-        read += count if cache.make(manifest_of(path), partial(make, number), check) else 0
-    cache.touch()
-    return paths, read
+        for number, (path, (_, count)) in enumerate(zip(paths, sizes, strict=True)):
+            read += count if cache.make(manifest_of(path), partial(make, number), check) else 0
+        cache.touch()
+        return paths, read
 
 
 @dataclass(frozen=True)
@@ -155,7 +151,7 @@ class Distillation:
 
     @cached_property
     def reads(self) -> TeacherReads:
-        return TeacherReads(self.run.inside)
+        return TeacherReads(self.run.inside, self.control.log)
 
     @property
     def captures(self) -> bool:
@@ -265,14 +261,12 @@ def _cached(
         keys = (json.dumps(task.teacher_key(example)) + "\n" for example in examples)
         return hashlib.sha256("".join(keys).encode()).hexdigest()[:32] + ".safetensors"
 
-    return cached_shards(
+    return context.reads.shards(
         [FORMAT, SHARD, teacher.digest, task.name, task.teacher_settings],
         f"teacher {teacher.folder}",
         [(name(shard), len(shard)) for shard in shards],
         lambda number, path: _write(path, outputs(shards[number])),
         lambda: control.stop.check("stopped while another process runs the teacher"),
-        context.reads,
-        control.log,
     )
 
 
@@ -370,8 +364,8 @@ def token_outputs(
         with whole_file(path) as file:
             np.save(file, shard)
 
-    reads, log = (TeacherReads(), to_logger) if context is None else (context.reads, context.control.log)
-    paths, forwards = cached_shards(request.key, source, shards, write, lambda: progress(0), reads, log)
+    reads = TeacherReads() if context is None else context.reads
+    paths, forwards = reads.shards(request.key, source, shards, write, lambda: progress(0))
     return TokenOutputs([_read(path, read) for path in paths], forwards)
 
 
