@@ -174,12 +174,13 @@ SHARD = 1024  # examples in a file
 ENDS = ".ends"  # after the name of an array: where its part for each example ends
 
 
+@dataclass(frozen=True, eq=False)
 class TeacherOutputs(Sequence[TeacherArrays]):
     """The outputs for some examples, read one by one when they are asked for."""
 
-    def __init__(self, read: Callable[[int], TeacherArrays], numbers: Sequence[int], forwards: int = 0) -> None:
-        self.read, self.numbers = read, numbers
-        self.forwards = forwards  # of all teachers: examples that one of them had to read
+    read: Callable[[int], TeacherArrays]
+    numbers: Sequence[int]
+    forwards: int = 0  # of all teachers: examples that one of them had to read
 
     def __len__(self) -> int:
         return len(self.numbers)

@@ -117,12 +117,6 @@ def _of_heads(logprobs: Tensor, same: bool) -> Tensor:
     return logprobs if same else logprobs.logsumexp(1, keepdim=True) - math.log(logprobs.shape[1])
 
 
-def related(x: Tensor, heads: int) -> AttentionMap:
-    """How similar the tokens of a row are, by their queries, keys or values (N H D), split anew into so many heads."""
-    x = x.reshape(x.shape[0], heads, -1)  # N heads D
-    return AttentionMap(x, x, x.shape[-1] ** -0.5)
-
-
 class Recorder:
     """A network that an objective uses as any other, and that keeps its hidden states, queries, keys and values."""
 
@@ -266,8 +260,10 @@ class MatchedStates(Objective):
         if name == "relations":
             ours, theirs = self.last
             both = zip(teacher.attention[theirs], student.attention[ours], strict=True)  # query, key, value
-            maps = [(related(one, self.relation_heads), related(other, self.relation_heads)) for one, other in both]
-            return torch.stack([divergence(*both, rows, real, self.causal) for both in maps]).sum()
+            # How similar the tokens of a row are, by each of these, split anew into heads: N heads D.
+            split = [[x.reshape(x.shape[0], self.relation_heads, -1) for x in pair] for pair in both]
+            related = [[AttentionMap(x, x, x.shape[-1] ** -0.5) for x in pair] for pair in split]
+            return torch.stack([divergence(x, y, rows, real, self.causal) for x, y in related]).sum()
         weight = None if real is None else real[rows.numbers(len(batch.tokens))].to(in_full(student.hidden).dtype)
         if name == "cosine":
             apart = 1 - F.cosine_similarity(self._projected("cosine", student.hidden), in_full(teacher.hidden), dim=-1)

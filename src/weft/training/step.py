@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -228,8 +229,8 @@ class Mean:
     def __init__(self, network: nn.Module, decay: float) -> None:
         self.decay = decay
         self.parameters = [parameter.detach() for parameter in network.parameters()]
-        self.names = [name for name, _ in network.named_parameters()]
-        self.means = [parameter.clone() for parameter in self.parameters]
+        self.tensors = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+        self.means = list(self.tensors.values())
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -243,9 +244,6 @@ class Mean:
         held = [parameter.clone() for parameter in self.parameters]
         torch._foreach_copy_(self.parameters, self.means)
         torch._foreach_copy_(self.means, held)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return dict(zip(self.names, self.means, strict=True))
 
 
 @contextmanager
@@ -454,11 +452,10 @@ class Group:
 
 def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Counts of several batches added up by name."""
-    sums: dict[str, int] = {}
+    sums = Counter[str]()
     for batch in counts:
-        for name, count in batch.items():
-            sums[name] = sums.get(name, 0) + count
-    return sums
+        sums.update(batch)
+    return dict(sums)
 
 
 def group_of(s: Setup, step: int, pass_tokens: int) -> Group:
