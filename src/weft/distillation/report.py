@@ -144,12 +144,7 @@ def report_of(
 
 
 def write_report(
-    context: Distillation,
-    student: Model,
-    examples: Sequence[Example],
-    spent: float,
-    by_labels: bool = True,
-    **more: Any,
+    context: Distillation, student: Model, rows: Sequence[Example], spent: float, by_labels: bool = True, **more: Any
 ) -> None:
     """`distill.json` and `distill.html` inside a run folder, unless they are there; `spent`: seconds of training."""
     run, control = context.run, context.control
@@ -158,8 +153,8 @@ def write_report(
     try:
         if not by_labels:  # their targets are a teacher's answers
             task = task_for(student.opened, student.task)
-            examples = [task.with_texts(example, example.texts, task.word_spans(example)) for example in examples]
-        report = report_of(context.teachers, student, run.folder, examples, spent, **more)
+            rows = [task.with_texts(row, row.texts, task.word_spans(row)) for row in rows]
+        report = report_of(context.teachers, student, run.folder, rows, spent, **more)
         write_json(run.inside / JSON, report.values())
         write_text(run.inside / PAGE, report.page())
         control.log(f"{run.inside / PAGE}: {report.summary()}")

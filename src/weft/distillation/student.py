@@ -18,8 +18,8 @@ from weft.config import changed
 from weft.distillation.recipe import DistillRecipe, DistillSection
 from weft.distillation.teacher_outputs import Distillation
 from weft.errors import UserError, shown
-from weft.objectives.base import Objective, SoftTargets
 from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
+from weft.objectives.losses import Objective, SoftTargets
 from weft.progress import Log
 from weft.pruning.prune import best_of, can_take, counted, evenly, with_layers, with_vocabulary
 from weft.runs.architecture import Beginning, both_ways, from_folder, size_of, sizes_of, vocabulary_for

@@ -36,7 +36,7 @@ from weft.errors import UserError, one_of, refuse
 from weft.files import check_new_folder, temporary_folder
 from weft.nn.attention import Attention
 from weft.nn.rows import Rows
-from weft.objectives.base import Objective
+from weft.objectives.losses import Objective
 from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.pruning.options import PruneOptions
 from weft.runs.finetune import MOST_WINDOWS

@@ -17,8 +17,7 @@ from weft.checkpoint.locate import find_folder
 from weft.config import changed
 from weft.data.rows import Feed, Streams, in_two_phases
 from weft.errors import UserError, listed, refuse
-from weft.objectives.base import Objective
-from weft.objectives.language import CarriedToken, MaskedWords, NextToken, StreamStates, Writing
+from weft.objectives.losses import CarriedToken, MaskedWords, NextToken, Objective, StreamStates, Writing
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
 from weft.runs.architecture import chosen_family, find_vectors, from_folder, from_scratch, size_of, vocabulary_for
 from weft.runs.counts import check_counting, count_text

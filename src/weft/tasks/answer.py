@@ -21,8 +21,7 @@ from weft.errors import UserError, shown
 from weft.metrics.bootstrap import Ratios
 from weft.metrics.classification import best_no_answer
 from weft.metrics.generation import AnswerMetrics, answer_scores
-from weft.objectives.base import SoftTargets
-from weft.objectives.tasks import TAUGHT, Ends
+from weft.objectives.losses import TAUGHT, Ends, SoftTargets
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.forward import InputWindows, framing_for, head_outputs, softmax, stripped, tokenizer_of

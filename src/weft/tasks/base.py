@@ -18,7 +18,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import find_columns, text_in
 from weft.errors import UserError, listed, shown
 from weft.metrics.bootstrap import Ratios
-from weft.objectives.base import SoftTargets
+from weft.objectives.losses import SoftTargets
 from weft.progress import Log
 from weft.tasks.forward import InputWindows, chunked, framing_for, head_outputs, tokenizer_of, window_for
 from weft.text.records import Record

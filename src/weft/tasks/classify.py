@@ -24,8 +24,7 @@ from weft.data.masking import NOTHING
 from weft.errors import UserError, listed, one_of, shown
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
 from weft.metrics.numeric import RegressionMetrics
-from weft.objectives.base import SoftTargets
-from weft.objectives.tasks import LOGITS, Texts
+from weft.objectives.losses import LOGITS, SoftTargets, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.base import (
     Example,

@@ -21,7 +21,7 @@ from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, did_you_mean, one_of, refuse, shown
 from weft.metrics.numeric import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.rows import Ragged, Rows
-from weft.objectives.tasks import TextVectors
+from weft.objectives.losses import TextVectors
 from weft.tasks.answers import Central, Hit, Ranked, Sentence, Value, Vector
 from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
 from weft.tasks.forward import check_finite, evaluating, stripped, tokenizer_of

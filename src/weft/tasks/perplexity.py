@@ -25,7 +25,7 @@ from weft.errors import UserError, one_of, refuse
 from weft.metrics.bootstrap import Bootstrap, Floats, Ratios, Score, interval
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
-from weft.objectives.language import StreamStates
+from weft.objectives.losses import StreamStates
 from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
 from weft.tasks.forward import check_finite
 from weft.text.detokenizers import DETOKENIZERS

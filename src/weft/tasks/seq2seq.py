@@ -23,7 +23,7 @@ from weft.errors import UserError
 from weft.generation.search import Completion
 from weft.metrics.bootstrap import Replicates
 from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, letter_grams, rouge_of
-from weft.objectives.language import Writing
+from weft.objectives.losses import Writing
 from weft.progress import Log
 from weft.tasks.answers import Translation, Wording
 from weft.tasks.base import Columns, Example, Prediction, Task, TeacherArrays, TeacherRows

@@ -20,8 +20,7 @@ from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, shown
 from weft.metrics.classification import EntityMetrics, TagMetrics
-from weft.objectives.base import SoftTargets
-from weft.objectives.tasks import LOGITS, TAUGHT, Tags
+from weft.objectives.losses import LOGITS, TAUGHT, SoftTargets, Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.base import Example, Normalization, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.classify import check_labels, number_of
