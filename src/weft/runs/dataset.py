@@ -216,6 +216,12 @@ class TextDataset:
     corpus: Corpus
     dev: Corpus | None
 
+    @property
+    def texts(self) -> dict[str, Any]:
+        """As `run.json` names them."""
+        corpora = {"text": self.corpus, "held_out": self.dev}
+        return {key: corpus and {"hash": corpus.hash, "tokens": corpus.size} for key, corpus in corpora.items()}
+
 
 def tokens_of(text: TextFiles, tokenizer: Tokenizer, what: str, sentences: bool, control: Control) -> Corpus:
     """The tokens of a text, from the cache or made now; `what`: for the progress bar."""
@@ -335,9 +341,3 @@ def _rows(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, length: int, see
     if rows == "documents":
         return sources.DocumentRows(framed, length, extra)
     return sources.PackedRows(framed, length, extra, rows == "apart", seed)
-
-
-def texts_of(dataset: TextDataset) -> dict[str, Any]:
-    """The texts of a run, as `run.json` names them."""
-    corpora = {"text": dataset.corpus, "held_out": dataset.dev}
-    return {key: corpus and {"hash": corpus.hash, "tokens": corpus.size} for key, corpus in corpora.items()}
