@@ -28,7 +28,7 @@ from common import device_name, parse, write
 
 import weft
 from weft.metrics.vectors import RankingMetrics
-from weft.tasks.rank import Index, pair_scores, places
+from weft.tasks.embed import Index, pair_scores, places
 
 GPU = torch.cuda.is_available()
 

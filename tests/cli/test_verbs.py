@@ -219,7 +219,7 @@ MISTAKES = [
     (["new", "--model", "bert-tiny", "--out", "x" * 300], "file name too long"),
     (["new", "--model", "bert", "--set", "model=3", "--out", "{out}"], "only keys of the section model can be set"),
     (["new", "--model", "bert", "--set", "model.norm_epsilon=inf", "--out", "{out}"], "norm_epsilon must be"),
-    (["tokenizer", "learn", "--text", "{corpus}", "--size", "9" * 12, "--out", "{out}"], "larger than any that can"),
+    (["tokenizer", "learn", "--text", "{corpus}", "--size", "9" * 12, "--out", "{out}"], "is too large: at most"),
     (["tokenizer", "learn", "--text", "x" * 300, "--out", "{out}"], "x"),
     (["fly"], "weft fly: No such command 'fly'."),
     (["generate"], "Missing argument 'MODEL'."),

@@ -213,7 +213,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(made: Path, here: 
         ({"task": "classify"}, "vec2seq has no head for classify; it learns describe"),
         (
             {"task": {"name": "describe", "prefix": "x"}},
-            "a prefix is put before the texts that an encoder-decoder reads",
+            "prefix does not apply to describe",
         ),
         ({"tokenizer": {"separate": True}}, "one vocabulary|no source and target"),
         ({"model": {**SIZES, "features": 7}}, "the rows have vectors of 3 numbers, the model takes 7"),

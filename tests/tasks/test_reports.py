@@ -22,7 +22,7 @@ from weft.picture import entries, line_chart, page, table
 from weft.runs.pages import ladder_page, write_curves
 from weft.tasks.evaluate import Evaluation
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.training.watching import draw_gradients
+from weft.training.log import draw_gradients
 
 SVG = "{http://www.w3.org/2000/svg}"
 LONG = " so it went on and on" * 40 + " <script>alert(1)</script> & the end"

@@ -25,10 +25,9 @@ from weft.data.tables import split, split_whole
 from weft.errors import UserError
 from weft.runs.finetune import finetune, with_seeds
 from weft.runs.recipes import FinetuneTraining
-from weft.training.freezing import freeze
 from weft.training.run import Run
 from weft.training.signals import Interrupted
-from weft.training.step import Stepper, make_optimizer
+from weft.training.step import Stepper, freeze, make_optimizer
 
 SIZES = {"family": "bert", "size": "2x64", "context": 64}
 FEW = {"steps": 2, "batch": 8, "learning_rate": 1e-2}

@@ -21,8 +21,7 @@ from weft.errors import UserError
 from weft.runs import finetune
 from weft.runs.finetune import with_seeds
 from weft.runs.recipes import TaskRecipe, read_recipe
-from weft.tasks.seq2seq import SequenceTask
-from weft.tasks.translate import parts_of, translate
+from weft.tasks.seq2seq import SequenceTask, parts_of, translate
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.step import Stepper
 
@@ -336,12 +335,10 @@ def test_models_classify_together(task: str, outputs: int, wordpiece: Tokenizer,
             assert answer.label == max(mean, key=mean.__getitem__)
     if labels:
         stranger = model_for(task, 3, wordpiece, ("a", "b", "d"))
-        with pytest.raises(
-            UserError, match="model 2 has the labels a, b, d, the first a, b, c: they cannot answer together"
-        ):
+        with pytest.raises(UserError, match="model 2 has the labels a, b, d, not a, b, c as the first"):
             models[0](texts, others=[stranger])
     tagger = model_for("tag", 2, wordpiece, ("O", "B-X"))
-    with pytest.raises(UserError, match="models for tag do not answer together"):
+    with pytest.raises(UserError, match="models for tag cannot answer together"):
         tagger("a text", others=[tagger])
 
 

@@ -26,11 +26,10 @@ from weft.errors import UserError
 from weft.objectives.language import CarriedToken, NextToken, StreamStates
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
-from weft.training.log import read_metrics
+from weft.training.log import Watch, read_metrics, through_time
 from weft.training.loop import evaluate
 from weft.training.signals import Stop
 from weft.training.step import Passes, Setup
-from weft.training.watching import Watch, through_time
 
 CELLS = ("rnn", "lstm", "gru")
 CPU = torch.device("cpu")

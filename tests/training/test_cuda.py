@@ -80,7 +80,7 @@ def test_the_trainers_own_step_from_a_graph(device: torch.device, graphs_anywher
                 group = group_of(setup, number, pass_tokens)
                 assert len(group.batches) == (1 if pass_tokens > 64 else 2)
                 norm = stepper.step(group.batches, group.counts, number)
-                lines.append((stepper.losses.item(), norm.item()))
+                lines.append((stepper.passes.losses.item(), norm.item()))
             assert len(stepper.passes.graphs) == int(capture)
             found[capture] = lines, [parameter.detach().cpu() for parameter in network.parameters()]
         assert found[True][0] == [pytest.approx(pair, rel=1e-3) for pair in found[False][0]]

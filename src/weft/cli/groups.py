@@ -39,7 +39,7 @@ def learn_tokenizer(
     """
     from weft.files import whole_folder
     from weft.text.records import read_texts
-    from weft.text.row_problems import Skipped
+    from weft.text.rows import Skipped
     from weft.text.tokenizers.training import learn as learn_from
 
     files, special = source.pop("files", None), dict[str, Any]()
@@ -243,9 +243,9 @@ def evaluate(
     Example: weft vectors evaluate runs/w2v --data words/EN-WS-353-ALL.txt --data words/questions-words.txt.xz
     """
     space = _opened(vectors)
-    from weft.tasks.word_vectors import judge_words
+    from weft.tasks.word_vectors import evaluate_words
 
-    scores = judge_words(space, [*data, *(more or [])], multiply)
+    scores = evaluate_words(space, [*data, *(more or [])], multiply)
     if jsonl:
         for one in scores:
             values = {"name": one.name, one.measure: one.score.value, "low": one.score.low, "high": one.score.high}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,10 +23,11 @@ from weft.progress import Log, log_notes
 from weft.runs.recipes import Recipe, TableSection, TaskRecipe, overlaid
 from weft.tasks.base import Example, Normalization, Task
 from weft.tasks.registry import task_class
-from weft.text.delimited import USUAL, folded
-from weft.text.plain_text import DOCUMENTS, NAMES
-from weft.text.records import document_kinds
-from weft.text.row_problems import Problems, Skipped
+from weft.text.delimited import USUAL
+from weft.text.plain_text import NAMES
+from weft.text.records import DOCUMENTS, document_kinds
+from weft.text.rows import Problems, Skipped
+from weft.text.tables import USUAL, folded
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame as frame_of
 from weft.text.windows import pair_frame
@@ -119,6 +121,7 @@ def gather(recipe: TaskRecipe, control: Control) -> tuple[Task, Dataset[Example]
     check_rows(len(examples), where)
     hashes = {"data": table.hash()}
     normalization = task.normalization(examples, recipe.task.labels)
+    dev_normalization = deepcopy(normalization)  # which counts what it changes in one file
     examples = normalized(examples, normalization, where, control.log)
     examples = task.select(examples, lambda note: control.note(f"{where}: {note}"))
     check_rows(len(examples), where)
@@ -126,7 +129,7 @@ def gather(recipe: TaskRecipe, control: Control) -> tuple[Task, Dataset[Example]
     if data.dev or data.dev_source or data.dev_target:
         dev_table = table_of(data, dev=True)
         _, dev = read_examples(task, dev_table, Skipped(), control)
-        dev = normalized(dev, normalization.renewed(), dev_table.name, control.log)
+        dev = normalized(dev, dev_normalization, dev_table.name, control.log)
     task = task.fit_labels(examples, recipe.task.labels)
     if note := task.label_note():
         control.note(f"{where}: {note}")

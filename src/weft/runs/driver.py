@@ -26,13 +26,12 @@ from weft.progress import Log, ProgressChoice, lines_of_a_run, progress_of, to_l
 from weft.runs.pages import write_curves
 from weft.scratch import temporary_folder
 from weft.tasks.model import Model, device_of
-from weft.training.log import RunLog
+from weft.training.log import RunLog, Watch, draw_gradients
 from weft.training.loop import Exploded, Trainer, quick_arithmetic
 from weft.training.plan import Training
 from weft.training.run import Begun, Run, State, Unreadable
 from weft.training.signals import Control, Interrupted, listening
 from weft.training.step import Setup
-from weft.training.watching import Watch, draw_gradients
 
 P = TypeVar("P", bound=Training)
 

@@ -40,17 +40,16 @@ from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlai
 from weft.scratch import sweep
 from weft.tasks.base import Example, Task
 from weft.tasks.classify import TextTask
-from weft.tasks.evaluate import EvaluationResult, evaluate_examples, evaluation_of
+from weft.tasks.evaluate import EvaluationResult, evaluate_examples
 from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class
-from weft.tasks.translate import writer_of
+from weft.tasks.seq2seq import writer_of
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, special_tokens
-from weft.training.freezing import freeze
 from weft.training.run import Run, State, tokenizer_hash
 from weft.training.signals import Control
-from weft.training.step import HeldOutMetrics, Setup
+from weft.training.step import HeldOutMetrics, Setup, freeze
 
 RECIPE = TaskRecipe  # what `weft.resume` reads
 MOST_WINDOWS = 16  # of one text in one step of training
@@ -338,7 +337,7 @@ class Selection:
             self.run.save_model(replace(model, card=task.to_card(model.card)), metrics)
         self.best = self.last
         if self.last is not None and self.name is not None:
-            evaluation_of(self.last, self.name, "held-out rows", self.data).save(self.run.evaluation)
+            self.last.evaluation("held-out rows", self.data).save(self.run.evaluation)
 
 
 EXAMPLES = 54_000  # that a small model from scratch sees: ten times the questions of TREC

@@ -45,7 +45,7 @@ from weft.runs.driver import Job, begun, card_of, check_tensorboard, device_for,
 from weft.runs.recipes import ObjectiveSection, Recipe, overlaid, read_recipe
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model, load
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.log import RunLog
 from weft.training.plan import Training

@@ -26,7 +26,7 @@ from weft.runs.dataset import counted, named_files, text_of, tokens_of
 from weft.runs.driver import begin, begun, card_of, device_for, new_run, record, recording
 from weft.runs.recipes import VectorsRecipe, overlaid, read_recipe
 from weft.tasks.model import Model, load
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learned_words
