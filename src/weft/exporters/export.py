@@ -31,8 +31,6 @@ from weft.tasks.evaluate import Paths, RowOptions, table_of
 from weft.tasks.evaluate import rows_of as table_rows
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model, load
-from weft.tasks.rows import rows_of as table_rows
-from weft.tasks.rows import table_of
 from weft.text.rows import Skipped
 from weft.version import VERSION
 

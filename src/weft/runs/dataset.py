@@ -23,9 +23,7 @@ from weft.progress import Log, log_notes
 from weft.runs.recipes import Recipe, TableSection, TaskRecipe, overlaid
 from weft.tasks.base import Example, Normalization, Task
 from weft.tasks.registry import task_class
-from weft.text.delimited import USUAL
-from weft.text.plain_text import NAMES
-from weft.text.records import DOCUMENTS, document_kinds
+from weft.text.records import DOCUMENTS, NAMES, document_kinds
 from weft.text.rows import Problems, Skipped
 from weft.text.tables import USUAL, folded
 from weft.text.tokenizers.tokenizer import Tokenizer

@@ -36,7 +36,6 @@ from weft.tasks.complete import Stream
 from weft.tasks.evaluate import Evaluation, Row, evaluate, inputs_in_call, rows_of
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.registry import task_class, task_for
-from weft.tasks.rows import Row, rows_of
 from weft.text.rows import Skipped
 from weft.text.sources import digest_of
 from weft.text.tokenizers.published import load_tokenizer
