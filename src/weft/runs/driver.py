@@ -178,7 +178,7 @@ class Job:
 
 
 def drive(run: Run, job: Job, control: Control) -> State:
-    """Train to the end, or until somebody stops it; the report is written either way."""
+    """Train to the end, or until a signal stops it; the report is written either way."""
     setup, plan = job.setup, job.setup.plan
     parameters = sum(parameter.numel() for parameter in setup.network.parameters())
     record(run, job.recipe, setup.device, {"parameters": parameters, **job.about}, job.same)

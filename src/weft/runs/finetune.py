@@ -1,4 +1,4 @@
-"""`weft.finetune`: from rows of somebody's data to a model for a task, in a run folder that can be resumed."""
+"""`weft.finetune`: from rows of data to a model for a task, in a run folder that can be resumed."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ Scores = Mapping[str, Score]
 
 @dataclass
 class Selection:
-    """The model of a task in training, judged by held-out examples and saved where it is the best."""
+    """The model of a task in training, evaluated on held-out examples and saved where it is the best."""
 
     run: Run
     task: Task

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
@@ -79,7 +79,8 @@ def ladder(
         device, budget = device_for(asked.device, None), asked.ladder  # every open choice is made and kept
         minutes = budget.minutes or 3.0 if budget.tokens is None else None
         size = budget.size or ("large" if device.type == "cuda" else "small")
-        text = replace(asked.text, files=_absolute(asked.text.files), dev=())
+        paths = TextFiles(asked.text.files).paths()
+        text = replace(asked.text, files=tuple(str(path.absolute()) for path in paths), dev=())
         asked = replace(asked, ladder=replace(budget, minutes=minutes, size=size), device=str(device), text=text)
     with listening() as stop, place.run.held():
         control = Control(log, progress_of(progress), stop)
@@ -101,10 +102,6 @@ def is_ladder(folder: Path) -> bool:
     return False
 
 
-def _absolute(files: Iterable[str]) -> tuple[str, ...]:
-    return tuple(str(path.absolute()) for path in TextFiles(tuple(files)).paths())
-
-
 def _continued(place: LadderFolder, given: Mapping[str, Any]) -> LadderRecipe:
     """The recipe of an existing ladder; its text and its budget must not change."""
     if not is_ladder(place.folder):
@@ -112,7 +109,8 @@ def _continued(place: LadderFolder, given: Mapping[str, Any]) -> LadderRecipe:
     before = read_toml(LadderRecipe, place.run.recipe)
     new = dict(given) | {"out": before.out}
     if "files" in new.get("text", {}):
-        new["text"] = {**new["text"], "files": list(_absolute(new["text"]["files"]))}
+        paths = TextFiles(tuple(new["text"]["files"])).paths()
+        new["text"] = {**new["text"], "files": [str(path.absolute()) for path in paths]}
     for name, values in new.get("rungs", {}).items():
         if (folder := place.folder / name).exists() and values != before.rungs.get(name, {}):
             raise UserError(f"{place.folder}: {name} has begun already; remove {folder} to train it again")
@@ -314,7 +312,7 @@ def _log_rung(place: LadderFolder, recipe: LadderRecipe, name: str, status: int,
         log(f"{name}: {value_of(result):.4f} bits per byte after {result['seconds']:.0f} s of training")
     elif not place.failure(name).is_file():
         why = f"signal {-status}" if status < 0 else f"exit status {status}"
-        why += " (out of memory, or somebody ended it)" if status == -9 else ""
+        why += " (out of memory, or killed)" if status == -9 else ""
         write_json(place.failure(name), {"reason": f"its process was ended by {why}"})
     if place.failure(name).is_file() and not place.result(name).is_file():
         log(f"weft: note: {name} failed: {read_record(Failure, place.failure(name)).reason}")

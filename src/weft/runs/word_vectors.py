@@ -220,7 +220,7 @@ class VectorsLoop:
     saved: float = field(default_factory=time.monotonic)
 
     def run(self, stop: Stop) -> float:
-        """To the end, or until somebody stops it; the last mean loss."""
+        """Train to the end, or until a signal stops it; the last mean loss."""
         state, losses, last, shown = self.start.state, list[float](), 0.0, time.monotonic()
         every = max(1, self.steps // 200)
         while state.step < self.steps:
