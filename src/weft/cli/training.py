@@ -240,7 +240,7 @@ def _only(folder: Path, name: str) -> None:
 
     place = LadderFolder(folder)
     parent = os.getppid()
-    lock = place.run.inside / "lock"
+    lock = place.inside / "lock"
     if not lock.is_file() or lock.read_text(encoding="ascii", errors="replace").strip() != str(parent):
         raise typer.Exit(2)  # the ladder was killed meanwhile, and another may have begun this rung
 

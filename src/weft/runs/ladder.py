@@ -68,10 +68,10 @@ def ladder(
     if not isinstance(out, str | os.PathLike):
         raise UserError("no folder for the ladder: give --out FOLDER")
     place = LadderFolder(Path(out))
-    if place.run.recipe.is_file():
+    if place.recipe.is_file():
         asked = _continued(place, given)
     else:
-        place.run.check_new()
+        place.check_new()
         usual = {"text": {"documents": "file"}}  # empty lines do not separate documents
         asked = build(LadderRecipe, merged(usual, {**given, "out": str(out)}), recipe or "--set")
         if not asked.text.files:
@@ -82,21 +82,21 @@ def ladder(
         paths = TextFiles(asked.text.files).paths()
         text = replace(asked.text, files=tuple(str(path.absolute()) for path in paths), dev=())
         asked = replace(asked, ladder=replace(budget, minutes=minutes, size=size), device=str(device), text=text)
-    with listening() as stop, place.run.held():
+    with listening() as stop, place.held():
         control = Control(log, progress_of(progress), stop)
-        write_toml(asked, place.run.recipe)
+        write_toml(asked, place.recipe)
         try:
             _prepare(place, asked, control)
         except UserError:
-            if not place.about.exists():
-                place.run.discard()
+            if not place.facts.exists():
+                place.discard()
             raise
         return _climb(place, asked, control)
 
 
 def is_ladder(folder: Path) -> bool:
     """Whether a folder holds a ladder rather than a run."""
-    path = LadderFolder(folder).run.recipe
+    path = LadderFolder(folder).recipe
     with suppress(OSError, UnicodeDecodeError):
         return path.is_file() and "\n[ladder]" in f"\n{path.read_text(encoding='utf-8')}"
     return False
@@ -106,7 +106,7 @@ def _continued(place: LadderFolder, given: Mapping[str, Any]) -> LadderRecipe:
     """The recipe of an existing ladder; its text and its budget must not change."""
     if not is_ladder(place.folder):
         raise UserError(f"{place.folder}: holds a run, not a ladder; choose another --out")
-    before = read_toml(LadderRecipe, place.run.recipe)
+    before = read_toml(LadderRecipe, place.recipe)
     new = dict(given) | {"out": before.out}
     if "files" in new.get("text", {}):
         paths = TextFiles(tuple(new["text"]["files"])).paths()
@@ -138,7 +138,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> None:
     """The text in two parts and one vocabulary: what all rungs share; made once."""
-    if place.about.exists():
+    if place.facts.exists():
         place.text()
         return
     t = recipe.text
@@ -179,8 +179,8 @@ def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> Non
     if recipe.ladder.parallel > 1:
         about["threads"] = max(1, min(torch.get_num_threads(), cores // recipe.ladder.parallel))
     made = [place.train, place.held_out, *(path for path in place.vocabulary.rglob("*") if path.is_file())]
-    inside = place.about.parent
-    write_manifest(place.about, about, digests(inside, [path.relative_to(inside).as_posix() for path in made]))
+    inside = place.facts.parent
+    write_manifest(place.facts, about, digests(inside, [path.relative_to(inside).as_posix() for path in made]))
     control.log(
         f"{place.folder}: {size:,} bytes, the last {about['held_out_bytes']:,} held out; {tokenizer.kind} vocabulary "
         f"of {tokenizer.vocabulary:,} tokens; {about['train_tokens']:,} tokens to learn from"
@@ -271,7 +271,7 @@ def climb(place: LadderFolder, name: str, control: Control) -> None:
     try:
         if is_sound(place.result(name)):
             return
-        text, ladder, folder = place.text(), read_toml(LadderRecipe, place.run.recipe), place.folder / name
+        text, ladder, folder = place.text(), read_toml(LadderRecipe, place.recipe), place.folder / name
         if not rung_of(name, ladder.rungs).learns:
             if not (folder / "config.json").is_file():
                 family = dict(recipe_of(name, "", ladder.rungs)["model"])
@@ -296,7 +296,7 @@ def climb(place: LadderFolder, name: str, control: Control) -> None:
 def _started(place: LadderFolder, name: str, several: bool) -> subprocess.Popen[bytes]:
     """A rung in a process of its own: if that is killed, the others are not."""
     command = (COMMAND_LINE, "ladder", "--out", str(place.folder), "--only", name)
-    path = place.run.inside / "log" / f"{name}.txt"
+    path = place.inside / "log" / f"{name}.txt"
     if several:
         path.parent.mkdir(parents=True, exist_ok=True)
     # In a session of its own, so that Ctrl-C reaches it through this process alone, and once.
@@ -308,15 +308,15 @@ def _log_rung(place: LadderFolder, recipe: LadderRecipe, name: str, status: int,
     """What became of a rung, in one line, on the page and in ladder.json."""
     if place.result(name).is_file():
         place.failure(name).unlink(missing_ok=True)  # by a process that a killed ladder had left
-        result = read_manifest(place.result(name))[0]
-        log(f"{name}: {value_of(result):.4f} bits per byte after {result['seconds']:.0f} s of training")
     elif not place.failure(name).is_file():
         why = f"signal {-status}" if status < 0 else f"exit status {status}"
         why += " (out of memory, or killed)" if status == -9 else ""
         write_json(place.failure(name), {"reason": f"its process was ended by {why}"})
-    if place.failure(name).is_file() and not place.result(name).is_file():
-        log(f"weft: note: {name} failed: {read_record(Failure, place.failure(name)).reason}")
-    write(place, recipe)
+    rung = next(rung for rung in write(place, recipe)["rungs"] if rung["name"] == name)
+    if "failed" in rung:
+        log(f"weft: note: {name} failed: {rung['failed']}")
+    else:
+        log(f"{name}: {value_of(rung):.4f} bits per byte after {rung['seconds']:.0f} s of training")
 
 
 def write(place: LadderFolder, recipe: LadderRecipe) -> dict[str, Any]:
@@ -333,7 +333,7 @@ def write(place: LadderFolder, recipe: LadderRecipe) -> dict[str, Any]:
             rungs.append({**about, "waiting": True})
     budget = values_of(recipe.ladder)
     results = {
-        "text": read_manifest(place.about)[0],
+        "text": read_manifest(place.facts)[0],
         "budget": {key: budget[key] for key in ("minutes", "tokens", "size") if key in budget},
         "device": recipe.device,
         "seed": recipe.seed,
@@ -367,23 +367,20 @@ class Failure:
     reason: str
 
 
-class LadderFolder:
+class LadderFolder(Run):
     """The names of what is in the folder of a ladder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.run = Run(folder)
-        inside = self.run.inside
-        self.train, self.held_out = inside / "text" / "train.txt", inside / "text" / "held-out.txt"
-        self.vocabulary = inside / "vocabulary"
-        self.about = inside / "text.json"  # facts about the text, the last file before the first rung
-        self.results = folder / "ladder.json"
-        self.page = folder / "index.html"
+        super().__init__(folder)
+        self.train, self.held_out = (self.inside / "text" / f"{name}.txt" for name in ("train", "held-out"))
+        self.vocabulary = self.inside / "vocabulary"
+        self.facts = self.inside / "text.json"  # about the text; the last file before the first rung
+        self.results, self.page = folder / "ladder.json", folder / "index.html"
 
     def text(self) -> LadderText:
         """The facts about the text, after a check of its files."""
         try:
-            return build(LadderText, read_checked(self.about)[0], str(self.about))
+            return build(LadderText, read_checked(self.facts)[0], str(self.facts))
         except Damaged as error:
             raise UserError(f"{error}; put it back, or remove {self.folder} and climb again") from None
 
@@ -391,7 +388,7 @@ class LadderFolder:
         return self.folder / name / "run" / "rung.json"
 
     def failure(self, name: str) -> Path:
-        return self.run.inside / "failed" / f"{name}.json"
+        return self.inside / "failed" / f"{name}.json"
 
 
 def _recipe(place: LadderFolder, ladder: LadderRecipe, name: str) -> Recipe:
