@@ -31,6 +31,8 @@ from weft.training.run import Run
 from weft.training.signals import Control
 
 R = TypeVar("R", Recipe, TaskRecipe)
+Heads = Mapping[str, int | None]
+Learn = Callable[[Tokenizer | None], tuple[Tokenizer, ...]]  # makes the vocabularies of a run
 USUAL = 8000  # tokens of a vocabulary
 CHOICES = ("family", "size", "base", "vectors")  # keys of [model] that are not sizes
 FEW, MANY = 100_000, 500_000  # pairs of texts, up to which a small model, or a middling one, is large enough
@@ -175,13 +177,7 @@ def find_vectors(name: str) -> Path:
 
 
 def from_scratch(
-    run: Run,
-    recipe: R,
-    heads: Mapping[str, int | None],
-    settings: Mapping[str, Any],
-    vocabularies: Callable[[Tokenizer | None], tuple[Tokenizer, ...]],
-    control: Control,
-    on_bad_row: str,
+    run: Run, recipe: R, heads: Heads, settings: dict[str, Any], vocabularies: Learn, control: Control, on_bad_row: str
 ) -> tuple[R, LoadedModel]:
     """A new model with these vocabularies, word vectors in its table; and the recipe with their width.
 
@@ -262,12 +258,7 @@ class Beginning:
 
 
 def from_folder(
-    folder: Path,
-    wanted: Mapping[str, int | None],
-    head: str,
-    same: tuple[str, tuple[str, ...]] | None,
-    seed: int,
-    mix: bool = False,
+    folder: Path, wanted: Heads, head: str, same: tuple[str, tuple[str, ...]] | None, seed: int, mix: bool = False
 ) -> Beginning:
     """A model folder with the heads that are wanted; those that have learned the `same` task and labels stay.
 

@@ -332,9 +332,8 @@ def _rows(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, length: int, see
         if around is None:
             raise UserError("the tokenizer has no separator token for pairs of texts; learn one of kind wordpiece")
         kind = "next" if name == "mlm+nsp" else "order"
-        return sources.SentencePairs(
-            corpus, sources.PairFrame(*map(tuple, around)), length, kind, recipe.seed, rows != "documents"
-        )
+        frames = sources.PairFrame(*map(tuple, around))
+        return sources.SentencePairs(corpus, frames, length, kind, recipe.seed, rows != "documents")
     extra = 1 if name == "next" else 0
     framed = sources.Framed(corpus, frame)
     if rows == "carried":

@@ -130,9 +130,8 @@ def record(run: Run, recipe: Any, device: torch.device, about: Mapping[str, Any]
     info = run.info()
     for key, value in same.items():
         if vars(info)[key] != value:
-            raise Altered(
-                f"{run.folder}: the {key.replace('held_out', 'held-out text')} has changed since the run began"
-            )
+            what = "held-out text" if key == "held_out" else key
+            raise Altered(f"{run.folder}: the {what} has changed since the run began")
     if any(vars(info)[key] != value for key, value in about.items()):
         write_json(run.about, values_of(replace(info, **about)))
     return False

@@ -122,10 +122,8 @@ def go(run: Run, recipe: Recipe, control: Control) -> Model:
     def vocabularies(like: Tokenizer | None) -> tuple[Tokenizer]:
         skipped = Skipped()
         with named_files(recipe.text.files):
-            texts, next_token = text_of(recipe).read(skipped), family.counts or name == "next"
-            tokenizer = architecture.vocabulary_for(
-                run.folder, recipe.tokenizer, family, next_token, texts, control, like
-            )
+            texts, options = text_of(recipe).read(skipped), (recipe.tokenizer, family, family.counts or name == "next")
+            tokenizer = architecture.vocabulary_for(run.folder, *options, texts, control, like)
         log_notes(skipped.lines(), control.log)
         return (tokenizer,)
 
@@ -141,16 +139,14 @@ def go(run: Run, recipe: Recipe, control: Control) -> Model:
     else:
         length, given = recipe.objective.length, "context" in recipe.model or family.row is not None
         context = {} if length is None or given else {"context": length}
-        on_bad_row = recipe.text.on_bad_row
-        recipe, model = architecture.from_scratch(
-            run, recipe, objective.heads, context, vocabularies, control, on_bad_row
-        )
+        options = (context, vocabularies, control, recipe.text.on_bad_row)
+        recipe, model = architecture.from_scratch(run, recipe, objective.heads, *options)
     rows = recipe.objective.rows or family.rows
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows}}, run.recipe.name)
-    options: dict[str, Any] = {}
+    started: dict[str, Any] = {}
     if base is not None:  # a fifth of the usual learning rate, so that the base does not forget; its path is private
-        options = {"base": Path(base).name, "share": 0.2, "evaluate_first": True}
-    drive(run, text_job(run, recipe, model, objective, control, **options), control)
+        started = {"base": Path(base).name, "share": 0.2, "evaluate_first": True}
+    drive(run, text_job(run, recipe, model, objective, control, **started), control)
     return load(run.folder)
 
 
@@ -187,12 +183,8 @@ def text_job(
     if dataset.short is not None:
         feed = in_two_phases(feed, dataset.short, round(aim.short_share * (plan.steps or 1)))
     recipe = replace(recipe, training=plan, device=str(device))
-    card = replace(
-        model.card,
-        task="fill" if name == "spans" else model.family.task,
-        base=base,
-        text=TextLayout(documents=recipe.text.documents, rows=aim.rows or "stream"),
-    )
+    layout = TextLayout(documents=recipe.text.documents, rows=aim.rows or "stream")
+    card = replace(model.card, task="fill" if name == "spans" else model.family.task, base=base, text=layout)
     setup = Setup(
         network=model.network,
         objective=objective,
@@ -211,7 +203,7 @@ def text_job(
         setup=setup,
         data=dataset.dev.hash if dataset.dev else dataset.corpus.hash,
         same=dataset.texts,
-        announce=lambda state: _announce(run, recipe, model, dataset, setup, state, control.log),
+        announce=lambda state: control.log(_announced(run, recipe, model, dataset, setup, state)),
     )
 
 
@@ -239,9 +231,7 @@ def _resolved(recipe: Recipe, dataset: TextDataset, model: LoadedModel, device: 
     return settled(plan, device, batch, steps, every, share * usual)
 
 
-def _announce(
-    run: Run, recipe: Recipe, model: LoadedModel, dataset: TextDataset, setup: Setup, state: State, log: Log
-) -> None:
+def _announced(run: Run, recipe: Recipe, model: LoadedModel, dataset: TextDataset, setup: Setup, state: State) -> str:
     feed, corpus, minutes = setup.feed, dataset.corpus, setup.plan.minutes if state.steps is None else None
     parameters = sum(parameter.numel() for parameter in model.network.parameters())
     mean, length, documents = dataset.source.mean, recipe.objective.length or 0, len(corpus.documents) - 1
@@ -253,16 +243,14 @@ def _announce(
         short = f"\nrows are under half of --length {length}: the text has only {corpus.size:,} tokens"
         if recipe.objective.rows == "documents" and corpus.size >= length:
             each = f"each is one document, of {corpus.size / documents:.0f} tokens on average"
-            short = (
-                f"\nrows are under half of --length {length}: {each}; --rows stream fills rows with several documents"
-            )
+            short = f"\nrows are under half of --length {length}: {each}; --rows stream fills rows with several"
     held_out = f", held out {dataset.dev.size:,}" if dataset.dev is not None else ""
     if held_out and recipe.objective.name == "next":
         held_out += " (its perplexity includes the ends of documents)"
     steps = state.steps or setup.steps
     amount = f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes of steps"
     epochs = f", {steps * feed.rows / dataset.source.count:.1f} epochs" if minutes is None else ""
-    log(
+    return (
         f"{run.folder}: {model.family.name}, {architecture.size_of(model.config)}, "
         f"{parameters:,} parameters, on {setup.device.type} in {setup.precision}\n"
         f"text: {corpus.size:,} tokens in {documents:,} documents{held_out}\n"

@@ -79,9 +79,7 @@ class TokenizerSection:
         None, "--kind", help="wordpiece, bpe, unigram, word, whitespace or character. Default: by family."
     )
     size: int | None = option(None, "--vocabulary", help="Tokens to learn. Default: 8000; for n-grams, every word.")
-    separate: bool = option(
-        False, "--separate-vocabularies/--joint-vocabulary", help="For source and target. Default: joint."
-    )
+    separate: bool = option(False, "--separate-vocabularies/--joint-vocabulary", help="Of source and target.")
     lowercase: bool | None = None
     minimum_count: int | None = None
 
@@ -378,6 +376,7 @@ class VectorsRecipe(RunRecipe):
 LadderSize = Literal["tiny", "small", "large"]
 PASSES = 50  # over the text at most, on a GPU: more would overfit a small text
 LARGE = {"batch": 64, "epochs": PASSES}
+UNIGRAM = {"family": "ngram", "order": 1}
 ROTARY, DROPOUTS = {"positions": "rotary"}, ("dropout", "embedding_dropout", "attention_dropout")
 
 
@@ -409,14 +408,8 @@ def _recurrent(title: str, about: str, family: str, layers: int = 1, rates: tupl
 
 
 RUNGS: dict[str, Rung] = {
-    "uniform": Rung(
-        "uniform",
-        "gives every token of the vocabulary the same probability: the reference for all other models",
-        "nothing",
-        {"family": "ngram", "order": 1},
-        learns=False,
-    ),
-    "unigram": Rung("unigram", "counts how often each token occurs", "nothing", {"family": "ngram", "order": 1}),
+    "uniform": Rung("uniform", "gives all tokens the same probability", "nothing", UNIGRAM, learns=False),
+    "unigram": Rung("unigram", "counts how often each token occurs", "nothing", UNIGRAM),
     **{
         f"ngram-{order}": Rung(
             f"{order}-gram",
