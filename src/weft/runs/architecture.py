@@ -200,16 +200,10 @@ def from_scratch(
         )
         given[key] = width
     tokenizers = vocabularies(None if vectors is None else vectors.tokenizer)
-    model = new(
-        str(given["family"]),
-        tokenizers[0],
-        size=given.get("size"),
-        settings={**sizes_of(given), **settings},
-        heads=heads,
-        seed=recipe.seed,
-        where="[model]",
-        target_tokenizer=tokenizers[1] if len(tokenizers) > 1 else None,
-    ).opened
+    target = tokenizers[1] if len(tokenizers) > 1 else None
+    options: dict[str, Any] = {"size": given.get("size"), "settings": {**sizes_of(given), **settings}, "heads": heads}
+    options |= {"seed": recipe.seed, "where": "[model]", "target_tokenizer": target}
+    model = new(str(given["family"]), tokenizers[0], **options).opened
     if vectors is not None:
         fill_table(model.network, tokenizers[0], vectors, path, recipe.seed, control.log)
     return replace(recipe, model=given), model

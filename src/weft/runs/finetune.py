@@ -83,7 +83,7 @@ def finetune(
     """
     rows, in_memory = RunRows(), None
     if isinstance(base, Model):  # a folder for now, named as the one that it was opened from
-        in_memory = scratch_folder() / (base.folder.name if base.folder is not None else "model")
+        in_memory = scratch_folder() / ("model" if base.folder is None else base.folder.name or "model")
         base.save(in_memory)
         base = in_memory
     if not isinstance(recipe, TaskRecipe):
