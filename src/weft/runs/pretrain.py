@@ -14,14 +14,13 @@ import numpy as np
 import torch
 
 from weft.checkpoint.card import Card, Metric, TextLayout
+from weft.checkpoint.external import from_tables
 from weft.checkpoint.families import Family, find_size, measure, usual_heads
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.locate import find_folder
-from weft.checkpoint.ngram import from_tables
 from weft.config import changed
-from weft.data.batching import Feed, in_two_phases
 from weft.data.counts import count, tables
-from weft.data.rows import Frame, Framed, Streams
+from weft.data.rows import Feed, Frame, Framed, Streams, in_two_phases
 from weft.data.shards import Corpus
 from weft.errors import UserError, listed, refuse
 from weft.files import write_text
@@ -177,7 +176,7 @@ def text_job(
     dataset = gather_text(recipe, tokenizer_of(model), control, model.config.begin, filled)
     plan = _resolved(recipe, dataset, model, device, share)
     if isinstance(dataset.source, Streams):
-        dataset = replace(dataset, source=dataset.source.of(plan.batch or 1))
+        dataset = replace(dataset, source=replace(dataset.source, streams=plan.batch or 1))
         objective = CarriedToken(StreamStates(plan.batch or 1))
     feed = Feed(dataset.source, dataset.prepare, recipe.seed, plan.batch or 1)
     if dataset.short is not None:
