@@ -128,8 +128,8 @@ class ObjectiveSection:
     rows: Literal["stream", "apart", "documents", "carried"] | None = option(
         None,
         "--rows",
-        help="How documents fill rows. stream: full rows across documents. apart: full rows of one document each. "
-        "documents: a row per document. carried: each row continues the state of the row before (rnn, lstm, gru).",
+        help="stream: full rows across documents. apart: the same, but attention stays within a document. documents: a "
+        "row per document. carried: each row continues the state of the row before (rnn, lstm, gru).",
     )
     mask: float = 0.15  # share of the tokens that are hidden
     span: float = 3.0  # tokens that are hidden together, on average; for spans
