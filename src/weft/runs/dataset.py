@@ -196,7 +196,7 @@ def text_of(recipe: Any) -> TextFiles:
     return TextFiles(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
-def document_kind_of(recipe: Recipe, log: Log) -> str:
+def documents_of(recipe: Recipe, log: Log) -> str:
     """What the documents of a recipe's text files are, for the recipe in the run folder; logged where it was open."""
     if recipe.text.documents != "auto":
         return recipe.text.documents

@@ -20,23 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from weft import files
 from weft.checkpoint.folder import LoadedModel
 from weft.child import COMMAND_LINE, start_child
 from weft.config import build, merged, read_record, read_toml, values_of, write_toml
 from weft.data.shards import TextFiles
 from weft.errors import UserError, listed, shown
-from weft.files import (
-    Damaged,
-    digests,
-    held,
-    is_sound,
-    read_checked,
-    read_manifest,
-    read_text,
-    write_json,
-    write_manifest,
-    write_text,
-)
 from weft.progress import Log, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import device_for, resume
 from weft.runs.pages import ladder_page, value_of
@@ -157,8 +146,8 @@ def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> Non
     if len(train) + len(held_out) < LEAST or not held_out.strip():
         names, count = listed(map(os.path.basename, t.files), 2), len(train) + len(held_out)
         raise UserError(f"{names}: {count:,} characters are too few to compare models; give at least {LEAST:,}")
-    write_text(place.train, train)
-    write_text(place.held_out, held_out)
+    files.write_text(place.train, train)
+    files.write_text(place.held_out, held_out)
     control.stop.check("stopped while reading the text")
     size = len(train.encode()) + len(held_out.encode())
     asked = recipe.ladder.vocabulary or ("characters" if size <= CHARACTERS else str(subwords(size)))
@@ -190,7 +179,8 @@ def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> Non
         about["threads"] = max(1, min(torch.get_num_threads(), cores // recipe.ladder.parallel))
     made = [place.train, place.held_out, *(path for path in place.vocabulary.rglob("*") if path.is_file())]
     inside = place.facts.parent
-    write_manifest(place.facts, about, digests(inside, [path.relative_to(inside).as_posix() for path in made]))
+    names = [path.relative_to(inside).as_posix() for path in made]
+    files.write_manifest(place.facts, about, files.digests(inside, names))
     control.log(
         f"{place.folder}: {size:,} bytes, the last {about['held_out_bytes']:,} held out; {tokenizer.kind} vocabulary "
         f"of {tokenizer.vocabulary:,} tokens; {about['train_tokens']:,} tokens to learn from"
@@ -230,7 +220,7 @@ def beginning_of(text: str, most: int = 60) -> str:
 def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[str, Any]:
     """Every rung that is not finished, several at once where asked for; the page grows with each."""
     names = list(recipe.ladder.models)
-    waiting = [name for name in names if not is_sound(place.result(name))]
+    waiting = [name for name in names if not files.is_sound(place.result(name))]
     if len(waiting) < len(names):
         control.log(f"{place.folder}: {len(names) - len(waiting)} of {len(names)} rungs are there already")
     for name in waiting:  # what failed before, or has been damaged since, is tried again
@@ -241,7 +231,7 @@ def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[
         end = time.monotonic() + ORPHANED  # rungs of a killed ladder save and end soon after it
         for lock in (place.folder / name / "run" / "lock" for name in waiting):
             while lock.exists() and time.monotonic() < end:
-                with held(lock) as free:
+                with files.held(lock) as free:
                     if free:
                         break
                 control.stop.check()
@@ -279,7 +269,7 @@ def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[
 def climb(place: LadderFolder, name: str, control: Control) -> None:
     """Train and evaluate one rung, or continue it; if it fails, the reason is written down."""
     try:
-        if is_sound(place.result(name)):
+        if files.is_sound(place.result(name)):
             return
         text, ladder, folder = place.text(), read_toml(LadderRecipe, place.recipe), place.folder / name
         if not rung_of(name, ladder.rungs).learns:
@@ -293,14 +283,14 @@ def climb(place: LadderFolder, name: str, control: Control) -> None:
             model = pretrain(_recipe(place, ladder, name), log=control.log, progress=control.progress)
         model.to(device := device_for(ladder.device, None))
         result = {"name": name, **_trained(folder, text), **_judged(place, ladder, name, model.opened)}
-        write_manifest(place.result(name), {**result, "device": device.type})
+        files.write_manifest(place.result(name), {**result, "device": device.type})
     except (Interrupted, KeyboardInterrupt):
         raise
     except Exception as error:
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {shown(str(error), 200)}"
         if not isinstance(error, UserError):
             control.log(traceback.format_exc())
-        write_json(place.failure(name), {"reason": reason})
+        files.write_json(place.failure(name), {"reason": reason})
 
 
 def _started(place: LadderFolder, name: str, several: bool) -> subprocess.Popen[bytes]:
@@ -321,7 +311,7 @@ def _log_rung(place: LadderFolder, recipe: LadderRecipe, name: str, status: int,
     elif not place.failure(name).is_file():
         why = f"signal {-status}" if status < 0 else f"exit status {status}"
         why += " (out of memory, or killed)" if status == -9 else ""
-        write_json(place.failure(name), {"reason": f"its process was ended by {why}"})
+        files.write_json(place.failure(name), {"reason": f"its process was ended by {why}"})
     rung = next(rung for rung in write(place, recipe)["rungs"] if rung["name"] == name)
     if "failed" in rung:
         log(f"weft: note: {name} failed: {rung['failed']}")
@@ -336,21 +326,21 @@ def write(place: LadderFolder, recipe: LadderRecipe) -> dict[str, Any]:
         rung = rung_of(name, recipe.rungs)
         about = {"name": name, "title": rung.title, "about": rung.about, "sees": rung.sees}
         if place.result(name).is_file():
-            rungs.append({**about, **read_manifest(place.result(name))[0]})
+            rungs.append({**about, **files.read_manifest(place.result(name))[0]})
         elif place.failure(name).is_file():
             rungs.append({**about, "failed": read_record(Failure, place.failure(name)).reason})
         else:
             rungs.append({**about, "waiting": True})
     budget = values_of(recipe.ladder)
     results = {
-        "text": read_manifest(place.facts)[0],
+        "text": files.read_manifest(place.facts)[0],
         "budget": {key: budget[key] for key in ("minutes", "tokens", "size") if key in budget},
         "device": recipe.device,
         "seed": recipe.seed,
         "rungs": rungs,
     }
-    write_json(place.results, results)
-    write_text(place.page, ladder_page(results))
+    files.write_json(place.results, results)
+    files.write_text(place.page, ladder_page(results))
     return results
 
 
@@ -390,8 +380,8 @@ class LadderFolder(Run):
     def text(self) -> LadderText:
         """The facts about the text, after a check of its files."""
         try:
-            return build(LadderText, read_checked(self.facts)[0], str(self.facts))
-        except Damaged as error:
+            return build(LadderText, files.read_checked(self.facts)[0], str(self.facts))
+        except files.Damaged as error:
             raise UserError(f"{error}; put it back, or remove {self.folder} and climb again") from None
 
     def result(self, name: str) -> Path:
@@ -463,7 +453,7 @@ def _trained(folder: Path, text: LadderText) -> dict[str, Any]:
 
 def _judged(place: LadderFolder, ladder: LadderRecipe, name: str, opened: LoadedModel) -> dict[str, Any]:
     """Scores of a rung on the held-out text, its size, and a sample."""
-    text = read_text(place.held_out)
+    text = files.read_text(place.held_out)
     assert opened.tokenizer is not None
     perplexities = perplexity(opened, [text], seed=ladder.seed)
     bits = perplexities.n_tokens / perplexities.n_bytes / math.log(2)

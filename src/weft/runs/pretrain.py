@@ -31,15 +31,7 @@ from weft.objectives.language import CarriedToken, MaskedWords, NextToken, Strea
 from weft.picture import ChartLine, line_chart, page, paragraph, table
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
 from weft.runs import architecture
-from weft.runs.dataset import (
-    TextDataset,
-    absolute_paths,
-    document_kind_of,
-    gather_text,
-    named_files,
-    next_frame,
-    text_of,
-)
+from weft.runs.dataset import TextDataset, absolute_paths, documents_of, gather_text, named_files, next_frame, text_of
 from weft.runs.driver import Job, begun, card_of, check_tensorboard, device_for, drive, new_run, record, settled
 from weft.runs.recipes import ObjectiveSection, Recipe, overlaid, read_recipe
 from weft.tasks.forward import tokenizer_of
@@ -84,7 +76,7 @@ def pretrain(
     # With absolute paths the run can be resumed from any folder.
     text = {"files": [str(p.absolute()) for p in paths], "dev": [str(p.absolute()) for p in dev]}
     recipe = changed(recipe, {"text": text, **absolute_paths(recipe)})
-    recipe = changed(recipe, {"text": {"documents": document_kind_of(recipe, log)}})
+    recipe = changed(recipe, {"text": {"documents": documents_of(recipe, log)}})
     with begun(run, recipe, log, progress) as control:
         return go(run, recipe, control)
 
