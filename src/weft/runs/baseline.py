@@ -157,11 +157,8 @@ def compare_baselines(run: Run, evaluation: EvaluationResult, baselines: list[Ba
     if missed and rows >= FEW_JUDGES:
         help = "more rows of these labels, more --epochs or --class-weights balanced may help"
         log(f"weft: note: never predicted on the held-out rows: {listed(missed, 5)}; {help}")
-    values = [
-        {"name": each.name, "rows": each.rows, metric: scores[each.name], "seconds": each.seconds}
-        for each in by_score
-        if math.isfinite(scores[each.name])
-    ]
+    kept = [each for each in by_score if math.isfinite(scores[each.name])]
+    values = [{"name": e.name, "rows": e.rows, metric: scores[e.name], "seconds": e.seconds} for e in kept]
     difference = {"value": gap.value, "low": gap.low, "high": gap.high}
     write_json(run.inside / BASELINES, {"metric": metric, "baselines": values, "difference": difference})
     report(run, log)  # once more: the page shows the baselines too

@@ -179,8 +179,8 @@ def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> Non
         about["threads"] = max(1, min(torch.get_num_threads(), cores // recipe.ladder.parallel))
     made = [place.train, place.held_out, *(path for path in place.vocabulary.rglob("*") if path.is_file())]
     inside = place.facts.parent
-    names = [path.relative_to(inside).as_posix() for path in made]
-    files.write_manifest(place.facts, about, files.digests(inside, names))
+    hashes = files.digests(inside, [path.relative_to(inside).as_posix() for path in made])
+    files.write_manifest(place.facts, about, hashes)
     control.log(
         f"{place.folder}: {size:,} bytes, the last {about['held_out_bytes']:,} held out; {tokenizer.kind} vocabulary "
         f"of {tokenizer.vocabulary:,} tokens; {about['train_tokens']:,} tokens to learn from"

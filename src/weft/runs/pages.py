@@ -208,10 +208,10 @@ def _row(record: RunRecord) -> dict[str, str]:
     }
 
 
-LADDER_HEADER = (
+LADDER_HEADER = [
     *("model", "bits/byte", "95 % from", "to", "parameters", "on disk"),
     *("trained", "epochs", "tokens/s", "generates/s", "useful context"),
-)
+]
 Rung = dict[str, Any]
 
 
@@ -325,7 +325,7 @@ def ladder_page(results: dict[str, Any]) -> str:
         if rung["by_context"] and rung["name"] not in ("uniform", "unigram"):
             points = [(each["context"], each["bits_per_byte"]) for each in rung["by_context"] if each["bits_per_byte"]]
             contexts.append(ChartLine(rung["title"], points, dashed=rung["counted"]))
-    figures = table(list(LADDER_HEADER), ladder_rows(results)) + "".join(map(paragraph, failures(results)))
+    figures = table(LADDER_HEADER, ladder_rows(results)) + "".join(map(paragraph, failures(results)))
     by_context = line_chart("Loss by preceding tokens", contexts, "preceding tokens", "bits per byte", log_x=True)
     parts = [
         heading("Which model predicts best") + paragraph(verdict(results)),
