@@ -293,13 +293,9 @@ def find_recipe(name: str) -> tuple[str, str]:
     raise UserError(f"{shown(name)}: neither a file nor a recipe of the package {names}")
 
 
-# Sections by which the recipe of a verb is known; one that has none of them is for pretrain.
-SECTIONS = {
-    "finetune": ("task",),
-    "distill": ("teacher", "student", "distill", "stages"),
-    "vectors learn": ("vectors",),
-    "ladder": ("ladder", "rungs"),
-}
+# The verb of a recipe by a section that only its recipes have; one that has none of them is for pretrain.
+SECTIONS = {"task": "finetune", "vectors": "vectors learn", "ladder": "ladder", "rungs": "ladder"}
+SECTIONS |= dict.fromkeys(("teacher", "student", "distill", "stages"), "distill")
 
 
 def check_has_model(model: Mapping[str, Any], task: str | None = None) -> None:
@@ -325,10 +321,10 @@ def recipe_values(name: str, kind: type[Any]) -> tuple[dict[str, Any], str]:
     """The plain values of a recipe of this kind, and what messages call it."""
     text, where = find_recipe(name)
     values = toml_values(text, where)
-    sections = ((verb, name) for verb, names in SECTIONS.items() for name in names if name in values)
-    verb, section = next(sections, ("pretrain", ""))
+    section = next((name for name in SECTIONS if name in values), "")
+    verb = SECTIONS.get(section, "pretrain")
     if verb != kind.verb:
-        has = f"a [{section}]" if section else f"no [{SECTIONS[kind.verb][0]}]"
+        has = f"a [{section}]" if section else f"no [{next(key for key in SECTIONS if SECTIONS[key] == kind.verb)}]"
         raise UserError(f"{where}: has {has} and is for weft {verb}, not for weft {kind.verb}")
     build(kind, values, where)  # so that a slip in the file is not blamed on a flag
     return values, where
