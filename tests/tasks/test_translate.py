@@ -21,7 +21,8 @@ from weft.errors import UserError
 from weft.runs import finetune
 from weft.runs.finetune import with_seeds
 from weft.runs.recipes import TaskRecipe, read_recipe
-from weft.tasks.seq2seq import SequenceTask, parts_of, translate
+from weft.tasks.complete import parts_of, translate
+from weft.tasks.seq2seq import SequenceTask
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.step import Stepper
 

@@ -511,7 +511,7 @@ def _draw(picture: Path, answers: list[Any]) -> None:
 
 def _given_vectors(model: Any, given: list[str]) -> Iterator[list[float]]:
     """Vectors from the command line or from standard input."""
-    from weft.tasks.complete import numbers_of
+    from weft.data.columns import numbers_of
 
     for number, text in enumerate(from_input(given), 1):
         where = f"vector {number}" if given and given != ["-"] else f"standard input line {number}"

@@ -38,11 +38,11 @@ from weft.runs.driver import Job, device_for, drive
 from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan
 from weft.runs.recipes import FROM_NOTHING, FinetuneTraining
 from weft.tasks.base import Example, Task
+from weft.tasks.complete import writer_of
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class, task_for
 from weft.tasks.rows import Reader
-from weft.tasks.seq2seq import writer_of
 from weft.text.records import Record, read_texts
 from weft.text.row_problems import Skipped
 from weft.text.windows import Framing

@@ -56,11 +56,11 @@ from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, n
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe, task_recipe
 from weft.scratch import sweep
 from weft.tasks.base import Example, Task
+from weft.tasks.complete import writer_of
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples, evaluation_of
 from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class
-from weft.tasks.seq2seq import writer_of
 from weft.text.windows import Framing, special_tokens
 from weft.training.freezing import freeze
 from weft.training.run import Run, State, tokenizer_hash
