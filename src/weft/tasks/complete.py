@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import check_features, list_in, numbers_of
-from weft.errors import UserError, shown
+from weft.errors import UserError, refuse, shown
 from weft.generation.options import BEAM, SAMPLING, GenerationOptions, options_of
 from weft.generation.sampling import Rules, Sampling
 from weft.generation.search import Beam, Completion, Ensemble, TokenDecoder, generate, generate_steps
@@ -137,11 +137,16 @@ def prompts_of(opened: LoadedModel, inputs: Sequence[Any]) -> list[Prompt]:
     return source_prompts(opened, sources)
 
 
-def options_for(opened: LoadedModel, options: Mapping[str, Any], only: Sequence[str] = ()) -> GenerationOptions:
+def options_for(
+    opened: LoadedModel, options: Mapping[str, Any], only: Sequence[str] = (), positive: bool = False
+) -> GenerationOptions:
     """The options of a call. A beam that is wider than the vocabulary has fewer candidates than it needs."""
     chosen, vocabulary = options_of(options, only), opened.config.vocabulary
-    if (chosen.beam_size or 1) > vocabulary:
-        raise UserError(f"a beam of {chosen.beam_size} is wider than the vocabulary of {vocabulary} tokens")
+    limit, width = chosen.max_tokens, chosen.beam_size or 1
+    refuse(
+        (width > vocabulary, f"a beam of {width} is wider than the vocabulary of {vocabulary} tokens"),
+        (positive and limit is not None and limit < 1, f"max_tokens must be at least 1, not {limit}"),
+    )
     return chosen
 
 
@@ -160,6 +165,7 @@ def search_of(options: GenerationOptions) -> Sampling | Beam:
 def generator_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> TextGenerator:
     """What writes with this model, or with several together, where it can."""
     tokenizer = writing_tokenizer(opened)
+    together(opened, others)
     networks: list[Any] = [each.network for each in (opened, *others)]
     return TextGenerator(
         decoder=Ensemble(networks) if others else networks[0],
@@ -409,13 +415,10 @@ def translate(
     check_writer(opened)
     if opened.family.numbers:
         raise UserError(f"this {opened.family.name} model writes from vectors, not from texts: weft describe")
-    together(opened, others)
     for number, text in enumerate(texts, 1):
         if not isinstance(text, str):
             raise UserError(f"text {number} of {len(texts)}: a {type(text).__name__} where a text is expected")
-    chosen = options_for(opened, {"beam_size": BEAM_SIZE, **options}, TRANSLATING)
-    if chosen.max_tokens is not None and chosen.max_tokens < 1:
-        raise UserError(f"max_tokens must be at least 1, not {chosen.max_tokens}")
+    chosen = options_for(opened, {"beam_size": BEAM_SIZE, **options}, TRANSLATING, positive=True)
     generator = generator_of(opened, others)
     parts = parts_of(opened, texts, opened.card.prefix or "" if prefix is None else prefix, generator.context)
     prompts = source_prompts(opened, [part.tokens for part in parts])
@@ -537,12 +540,9 @@ def describe(
     for number, other in enumerate(others, 2):
         if not other.family.numbers or other.config.features != opened.config.features:
             raise UserError(f"model {number} does not read the vectors of the first: they cannot write together")
-    together(opened, others)
-    chosen = options_for(opened, options)
+    chosen = options_for(opened, options, positive=True)
     if chosen.beam_size is None and not chosen.given(SAMPLING):
         chosen = replace(chosen, beam_size=min(max(VECTOR_BEAM, chosen.n), opened.config.vocabulary))
-    if chosen.max_tokens is not None and chosen.max_tokens < 1:
-        raise UserError(f"max_tokens must be at least 1, not {chosen.max_tokens}")
     return generator_of(opened, others).write(prompts_of(opened, vectors), chosen, on_progress)
 
 

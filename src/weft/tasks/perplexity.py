@@ -1,4 +1,4 @@
-"""How well a language model foresees a text: perplexity by a sliding window, per token, per word, in bits per byte."""
+"""How well a language model predicts a text: perplexity by a sliding window, per token, per word, in bits per byte."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ NO_TOKENS = torch.zeros(0, dtype=torch.int64)
 
 
 class Reading(NamedTuple):
-    """Tokens to read, and those to foresee: after each of the last of them, or at places where they were hidden."""
+    """Tokens to read, and those to predict: after each of the last of them, or at places where they were hidden."""
 
     tokens: list[int]
     targets: list[int]
@@ -159,7 +159,7 @@ class Perplexity:
     bits_per_read_byte: Score  # of the text as it was read, after the de-tokenizer
     nats: float  # of all tokens together
     impossible: int  # tokens that had no chance at all: with one of them all scores are infinite
-    n_tokens: int  # that were foreseen
+    n_tokens: int  # that were predicted
     n_ends: int  # of them: ends of documents
     n_words: int
     n_bytes: int
@@ -167,7 +167,7 @@ class Perplexity:
     n_windows: int
     n_documents: int
     left_out: int  # first tokens of documents that follow on nothing
-    begin: str | None  # the token after which the first token of a document was foreseen
+    begin: str | None  # the token after which the first token of a document was predicted
     length: int
     stride: int
     stream: bool  # each document went on from the one before it
@@ -336,7 +336,7 @@ def perplexity(
             progress(len(nats))
     count.close()
     if not count.sums.examples:
-        raise UserError(f"no token to foresee: the text is {'too short' if count.read.bytes else 'empty'}")
+        raise UserError(f"no token to predict: the text is {'too short' if count.read.bytes else 'empty'}")
     return count.result(length, stride, carried)
 
 
@@ -437,7 +437,7 @@ def _lines_of(source: TextSource) -> Iterator[str]:
 
 CONTEXTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 WORK = 1 << 19  # tokens that are read for all of them together; on a GPU four times as many
-MOST, LEAST = 1024, 32  # places that are foreseen
+MOST, LEAST = 1024, 32  # places that are predicted
 APART = 8  # tokens at least from one place to the next: neighbors tell little more than one of them
 
 
@@ -449,7 +449,7 @@ class ByContext:
     nats: tuple[float, ...]
     errors: tuple[float, ...]  # standard error of each mean
     useful: int  # beyond this, no longer context is better by more than the noise
-    places: int  # tokens that were foreseen with each context
+    places: int  # tokens that were predicted with each context
 
 
 def places_of(size: int, longest: int, work: int = WORK) -> list[int]:
