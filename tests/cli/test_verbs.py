@@ -219,7 +219,7 @@ MISTAKES = [
     (["new", "--model", "bert-tiny", "--out", "x" * 300], "file name too long"),
     (["new", "--model", "bert", "--set", "model=3", "--out", "{out}"], "only keys of the section model can be set"),
     (["new", "--model", "bert", "--set", "model.norm_epsilon=inf", "--out", "{out}"], "norm_epsilon must be"),
-    (["tokenizer", "learn", "--text", "{corpus}", "--size", "9" * 12, "--out", "{out}"], "larger than any that can"),
+    (["tokenizer", "learn", "--text", "{corpus}", "--size", "9" * 12, "--out", "{out}"], "is too large: at most"),
     (["tokenizer", "learn", "--text", "x" * 300, "--out", "{out}"], "x"),
     (["fly"], "weft fly: No such command 'fly'."),
     (["generate"], "Missing argument 'MODEL'."),
@@ -430,12 +430,11 @@ def test_no_two_fields_claim_one_flag() -> None:
 
 def test_every_recipe_field_with_a_flag_is_an_option_of_its_verb() -> None:
     import weft.distillation.recipe
-    import weft.runs.ladder_recipe
     import weft.runs.recipes
     from weft.cli.options import flags_of
     from weft.runs.recipes import Recipe, TaskRecipe
 
-    kinds = (Recipe, TaskRecipe, weft.distillation.recipe.DistillRecipe, weft.runs.ladder_recipe.LadderRecipe,
+    kinds = (Recipe, TaskRecipe, weft.distillation.recipe.DistillRecipe, weft.runs.recipes.LadderRecipe,
              weft.runs.recipes.VectorsRecipe)  # fmt: skip
     verbs = all_verbs()
     for kind in kinds:

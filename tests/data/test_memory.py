@@ -128,7 +128,7 @@ def test_what_is_no_table(data: Any, words: str) -> None:
 
 
 def test_bad_rows_in_memory_can_be_skipped() -> None:
-    from weft.text.row_problems import Skipped
+    from weft.text.rows import Skipped
 
     skipped = Skipped()
     rows = [{"text": "a"}, {"text": object()}, {"text": "b"}]

@@ -166,7 +166,7 @@ def use_tokenizer(path: Path) -> Any:
 
 
 def use_sides(path: Path) -> Any:
-    from weft.text.tokenizers.marian import read_sides
+    from weft.text.tokenizers.sentencepiece import read_sides
 
     return [[side.ids(TEXTS), [side.decode(ids) for ids in side.ids(TEXTS)]] for side in read_sides(path)]
 

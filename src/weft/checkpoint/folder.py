@@ -30,8 +30,8 @@ from weft.errors import UserError, did_you_mean, listed, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.models.base import Network, start_weights
 from weft.ngrams import unsound
-from weft.text.tokenizers.marian import is_marian, read_sides
 from weft.text.tokenizers.published import load_tokenizer, vocabulary_file
+from weft.text.tokenizers.sentencepiece import is_marian, read_sides
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 OWN = "weft-"  # before the model_type of a model that the published format cannot say

@@ -24,7 +24,7 @@ from weft.files import whole_file
 from weft.models.ngram import HIGHEST, MOST, Ngram, NgramConfig
 from weft.ngrams import FLOOR
 from weft.text.sources import open_sources, read_lines
-from weft.text.tokenizers.limits import check_tokens
+from weft.text.tokenizers.schema import check_tokens
 from weft.text.tokenizers.tokenizer import Roles, Tokenizer, spaced
 from weft.version import VERSION
 

@@ -16,7 +16,7 @@ from weft.checkpoint.folder import LoadedModel, fill
 from weft.config import changed
 from weft.errors import UserError
 from weft.models.vectors import VectorsConfig
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import UNKNOWN, word_tokenizer
 from weft.text.vector_files import is_file_of_vectors, read_file

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 def check_no_data_file(folder: str, texts: Sequence[str] | None) -> None:
     """A file of data where texts are expected was meant as --data."""
-    from weft.text.rows import SUFFIXES
-    from weft.text.sources import format_suffix
+    from weft.text.sources import SUFFIXES, format_suffix
 
     for text in texts or ():
         try:

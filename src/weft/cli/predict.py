@@ -33,8 +33,8 @@ from weft.errors import UserError, escaped
 
 if TYPE_CHECKING:
     from weft.data.tables import Table
+    from weft.tasks.evaluate import Row
     from weft.tasks.model import Model
-    from weft.tasks.rows import Row
 
 
 BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
@@ -107,7 +107,7 @@ class Predictions:
     """Predictions of a model, or of an ensemble, for a screen or a file; and how much was read for them."""
 
     def __init__(self, models: Sequence[Model], jsonl: bool) -> None:
-        from weft.text.row_problems import Skipped
+        from weft.text.rows import Skipped
 
         self.model, *self.others = models
         self.jsonl, self.skipped = jsonl, Skipped()
@@ -162,7 +162,7 @@ class Predictions:
         print(f"{out}: {table.count:,} row{'s' * (table.count != 1)}", file=sys.stderr)
 
     def print_table(self, data: Table) -> None:
-        from weft.tasks.rows import rows_of
+        from weft.tasks.evaluate import rows_of
 
         self.print(chunked(rows_of(self.model, data, self.skipped), 256))
 
@@ -186,7 +186,7 @@ class Predictions:
 
 def _given(model: Model, texts: list[str] | None) -> Iterator[list[Row]]:
     """Texts, or pairs of them, from the command line, or from standard input as they come."""
-    from weft.tasks.rows import Row
+    from weft.tasks.evaluate import Row
 
     task = model.task_object
     given = _pairs(texts, task.pair_order) if task.pair else from_input(texts)
@@ -525,7 +525,7 @@ def _table_vectors(model: Any, data: list[str], table: Given) -> Iterator[list[f
     from weft.tasks.base import Example
     from weft.tasks.complete import vector_in
     from weft.text.records import Record
-    from weft.text.row_problems import Skipped
+    from weft.text.rows import Skipped
 
     files, skipped = table_of(data, table, split="test"), Skipped()
     first = next(files.records(Skipped()), None)

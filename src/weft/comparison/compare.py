@@ -17,12 +17,11 @@ from weft.errors import NotFinite, UserError, listed, shown
 from weft.metrics.bootstrap import Replicates, Score, WorstRows
 from weft.progress import ProgressChoice, log_notes, progress_of, to_logger
 from weft.tasks.base import Example, Normalization, Prediction, Task
-from weft.tasks.evaluate import ReadCounts
+from weft.tasks.evaluate import Paths, ReadCounts, Reader, RowOptions, table_for
 from weft.tasks.forward import chunked, evaluating, framing_for
 from weft.tasks.model import Model, load
-from weft.tasks.rows import Paths, Reader, RowOptions, table_for
 from weft.text.records import Record
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 
 
 @dataclass(frozen=True)
@@ -59,7 +58,7 @@ def rows_of(
 
     def examples() -> Iterator[Example]:
         yield from read_table(files, begin, skipped)
-        log_notes(skipped.without_bad().lines(), to_logger)
+        log_notes(replace(skipped, count=0).lines(), to_logger)
 
     return ComparedRows(examples(), files.name, files.hash(), skipped, normalization)
 

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.text.delimited import IDS, LANGUAGES, NAMES, OURS, PAIRED, PAIRS, ZERO_ONE, folded, words_of
 from weft.text.records import Record
 from weft.text.rows import check_length
+from weft.text.tables import IDS, LANGUAGES, NAMES, OURS, PAIRED, PAIRS, ZERO_ONE, folded, words_of
 
 __all__ = ["NAMES", "OURS", "PAIRED", "file_of", "find_columns", "paired_columns"]
 

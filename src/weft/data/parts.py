@@ -17,11 +17,9 @@ from uuid import UUID
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, reason
 from weft.text.arrow import class_names, with_names
-from weft.text.paths import digest_of
 from weft.text.records import read_records
-from weft.text.row_problems import Problems, Skipped
-from weft.text.rows import SUFFIXES, Record
-from weft.text.sources import LIMIT, format_suffix, known_encoding, open_sources, read_lines
+from weft.text.rows import Problems, Record, Skipped
+from weft.text.sources import LIMIT, SUFFIXES, digest_of, format_suffix, known_encoding, open_sources, read_lines
 
 
 @dataclass(frozen=True)

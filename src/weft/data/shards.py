@@ -28,12 +28,10 @@ from weft.checksums import digests, is_sound, read_manifest, write_manifest
 from weft.config import build, values_of
 from weft.errors import UserError
 from weft.files import cache_folder, held, read_json, reason, sync_folder, unwritable, write_json
-from weft.text.paths import digest_of, find_files
 from weft.text.records import document_kinds, read_texts
-from weft.text.row_problems import Skipped
-from weft.text.rows import PART, parts_of
+from weft.text.rows import PART, Skipped, parts_of
 from weft.text.sentences import sentences as cut_sentences
-from weft.text.sources import zip_and_member
+from weft.text.sources import digest_of, find_files, zip_and_member
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 SHARDS, TEACHERS = "shards", "teachers"  # rooms of the cache: tokenized texts, and outputs of teachers

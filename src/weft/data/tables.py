@@ -34,10 +34,10 @@ from weft.data.parts import (
 )
 from weft.data.shards import TextFiles
 from weft.errors import UserError, listed, one_of, shown
-from weft.text.delimited import likely_columns
 from weft.text.records import ON_BAD_ROW, Record
-from weft.text.row_problems import Problems, Skipped
+from weft.text.rows import Problems, Skipped
 from weft.text.sources import known_encoding, name_of
+from weft.text.tables import likely_columns
 
 LOOK = 100  # rows of a file that show which column is which
 CHARACTERS = 1 << 20  # and characters at most

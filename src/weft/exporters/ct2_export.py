@@ -28,8 +28,7 @@ from weft.models.t5 import T5
 from weft.models.transformer import Transformer, of_decoder
 from weft.nn.layers import Layer
 from weft.nn.positions import WAVES, Positions
-from weft.text.rows import SUFFIXES
-from weft.text.sources import format_suffix
+from weft.text.sources import SUFFIXES, format_suffix
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
 

@@ -27,11 +27,11 @@ from weft.exporters.ct2_export import read_from, write_ct2
 from weft.exporters.onnx_export import write_onnx
 from weft.files import whole_folder
 from weft.tasks.complete import complete, prompts_of
+from weft.tasks.evaluate import Paths, RowOptions, table_of
+from weft.tasks.evaluate import rows_of as table_rows
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model, load
-from weft.tasks.rows import Paths, RowOptions, table_of
-from weft.tasks.rows import rows_of as table_rows
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.version import VERSION
 
 TOLERANCE = 1e-4  # of the largest logit: far above what another order of sums makes, far below what a fault makes

@@ -54,6 +54,7 @@ class Gpt(Network):
     """The decoder, and the heads asked for: words, classify, choose, tag, answer."""
 
     HEADS = ("words", "classify", "choose", "tag", "answer")
+    STACK = True
 
     def __init__(self, config: GptConfig, heads: Mapping[str, int]) -> None:
         super().__init__(config)

@@ -28,13 +28,10 @@ from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.objectives.language import StreamStates
 from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
-from weft.tasks.forward import check_finite, check_numbers
+from weft.tasks.forward import check_finite
 from weft.text.detokenizers import DETOKENIZERS
-from weft.text.paths import Patterns, find_files
-from weft.text.plain_text import DOCUMENTS
-from weft.text.records import read_texts
-from weft.text.rows import SUFFIXES
-from weft.text.sources import TextSource, open_sources, read_lines
+from weft.text.records import DOCUMENTS, read_texts
+from weft.text.sources import SUFFIXES, Patterns, TextSource, find_files, open_sources, read_lines
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, frame
 
@@ -112,7 +109,8 @@ def _nats(opened: LoadedModel, hidden: Tensor, places: Tensor, targets: Tensor) 
     """-log of the chance of a target at each of these places, in nats, and the likeliest token there."""
     network: Any = opened.network
     if network.SCORES_TARGETS:  # it knows the chance of one word without those of all others
-        return check_numbers(opened, -network.target_logprobs(hidden[places], targets).double().cpu()), NO_TOKENS
+        nats = -network.target_logprobs(hidden[places], targets).double().cpu()
+        return check_finite(opened, nats, infinite=True), NO_TOKENS
     most, losses, best = max(1, SCORES // opened.heads["words"]), list[Tensor](), list[Tensor]()
     for some, wanted in zip(torch.split(places, most), torch.split(targets, most), strict=True):
         scores = in_full(network.words(hidden[some]))

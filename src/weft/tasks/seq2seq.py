@@ -106,7 +106,7 @@ class SequenceTask(Task):
     smoothing: float = 0.1
     ratio: float = 0.0
     copies: bool = True
-    judged: int = 500  # examples that are written out to evaluate a run by
+    max_evaluated: int = 500  # held-out examples generated for each evaluation of a run
     profiles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     beam_size: int = 1
     baseline: bool = False  # metrics of the first sentences, beside those of a summary
@@ -115,6 +115,7 @@ class SequenceTask(Task):
 
     head = "words"
     needs = "reads one text and writes another"
+    loss_by_token = True
     writes = True
     joint_teachers = True
     parallel = True
@@ -126,7 +127,7 @@ class SequenceTask(Task):
         translating = work.name == "translate"
         ratio = data.ratio if data.ratio is not None else RATIO if translating else 0.0
         copies = data.copies == "keep" if data.copies is not None else not translating
-        return cls(work.name, work.prefix, work.smoothing, ratio, copies, work.judged)
+        return cls(work.name, work.prefix, work.smoothing, ratio, copies, work.max_evaluated)
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> SequenceTask:
@@ -275,9 +276,9 @@ class SequenceTask(Task):
 
     def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
         """Evenly from all of them."""
-        if len(examples) <= self.judged:
+        if len(examples) <= self.max_evaluated:
             return examples
-        return [examples[number * len(examples) // self.judged] for number in range(self.judged)]
+        return [examples[number * len(examples) // self.max_evaluated] for number in range(self.max_evaluated)]
 
     def metric_package(self, metric: str) -> str | None:
         return "sacrebleu" if metric in ("bleu", "chrf", "exact") else None
@@ -473,7 +474,7 @@ class DescribeTask(VectorInputs, SequenceTask):
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> DescribeTask:
         cls.check_recipe(work)
-        return cls("describe", smoothing=work.smoothing, judged=work.judged)
+        return cls("describe", smoothing=work.smoothing, max_evaluated=work.max_evaluated)
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> DescribeTask:
