@@ -49,14 +49,6 @@ def vector_in(record: Record, column: str, features: int | None = None) -> NDArr
     return vector
 
 
-def is_vector(given: Any) -> bool:
-    """Whether one vector is given, rather than several."""
-    if getattr(given, "ndim", None) is not None:
-        return bool(given.ndim == 1)
-    several = isinstance(given, list | tuple) and bool(given)
-    return isinstance(given, str) or (several and isinstance(given[0], int | float))
-
-
 class VectorInputs(Task):
     """A task that reads vectors in place of texts."""
 
@@ -68,10 +60,13 @@ class VectorInputs(Task):
         return "a list of numbers, a list of such lists, or a table with a column vector"
 
     def is_input(self, value: Any) -> bool:
-        return is_vector(value)
+        if getattr(value, "ndim", None) is not None:
+            return bool(value.ndim == 1)
+        several = isinstance(value, list | tuple) and bool(value)
+        return isinstance(value, str) or (several and isinstance(value[0], int | float))
 
     def is_row(self, values: Mapping[str, Any]) -> bool:
-        return any(is_vector(value) for value in values.values() if not isinstance(value, str))
+        return any(self.is_input(value) for value in values.values() if not isinstance(value, str))
 
     def check_item(self, number: int, value: Any) -> None:
         """`numbers_of` says what is wrong."""
@@ -119,7 +114,7 @@ def prompts_of(opened: LoadedModel, inputs: Sequence[Any]) -> list[Prompt]:
     if opened.family.numbers:
         limit = max(MIN_LIMIT, 2 * opened.card.window.length if opened.card.window else 0)
         count, features = len(inputs), opened.config.features
-        names = [f"vector {number + 1} of {count}" for number in range(count)] if count > 1 else ["the vector"]
+        names = [f"vector {number + 1} of {count}" for number in range(count)] if count != 1 else ["the vector"]
         pairs = zip(inputs, names, strict=True)
         return [Prompt([opened.config.begin], limit, [numbers_of(vector, name, features)]) for vector, name in pairs]
     tokenizer = tokenizer_of(opened)
@@ -552,6 +547,7 @@ class CompleteTask(LikelihoodTask):
     name = "complete"
     writes = True
     language_model = True
+    run = staticmethod(complete)
     metric_names = ("bits_per_byte", "foreseen")
     default_metric = "bits_per_byte"
     chance_metric = "bits_per_byte"
@@ -560,9 +556,6 @@ class CompleteTask(LikelihoodTask):
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> CompleteTask:
         return CompleteVectorTask() if model.family.numbers else cls()
-
-    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
-        return complete(model, inputs, **options)
 
     def timing_input(self, texts: Sequence[str], tokenizer: Any) -> str:
         return texts[0][:TIMED_CHARACTERS]

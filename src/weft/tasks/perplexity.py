@@ -139,7 +139,7 @@ def carried_surprises(opened: LoadedModel, ids: Places, budget: int) -> tuple[in
     return source.streams, nats
 
 
-LONG = 2048  # tokens of a window, unless said, of a model that reads texts of any length
+LONG = 2048  # default length of a window of a model that reads texts of any length
 BLOCK = 64  # neighboring tokens that count as one example of the interval: what is near hangs together
 PIECE = 1 << 18  # characters that are cut into tokens at once
 NEAR = 256  # characters on each side of a place that tell whether a text may be cut there

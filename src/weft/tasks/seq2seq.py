@@ -171,9 +171,6 @@ class SequenceTask(Task):
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         return replace(self.read_input(record, columns), target=text_in(record, columns[self.pair_names[1]]))
 
-    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return Example((text_in(record, columns["source"]),), None, record.where)
-
     def inputs(self, example: Example) -> str:
         return example.texts[0]
 
@@ -468,8 +465,10 @@ class DescribeTask(VectorInputs, SequenceTask):
     parallel = False
     pair_names = ("vector", "text")
     whole_groups = True
+    comparable = False
     independent = False  # row n draws from seed + n
     default_metric = "bleu"
+    select = Task.select
 
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> DescribeTask:
@@ -492,9 +491,6 @@ class DescribeTask(VectorInputs, SequenceTask):
 
     def to_record(self, example: Example) -> dict[str, Any]:
         return {"vector": self.inputs(example).tolist(), "text": example.target}
-
-    def select(self, examples: Sequence[Example], log: Log) -> list[Example]:
-        return list(examples)
 
     def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> DescribeTask:
         """The rows decide how many numbers a vector has."""
@@ -540,8 +536,6 @@ class DescribeTask(VectorInputs, SequenceTask):
 
     def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
         return super().sample(list(self.merge_references(examples)))
-
-    comparable = False
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         return describe(model, inputs, **options)
