@@ -123,6 +123,9 @@ def test_a_base_keeps_its_vocabularies(made: Path, here: Path) -> None:
         weft.finetune(data, task="classify", model={"family": "transformer", "size": "1x64"}, log=quiet)
     with pytest.raises(UserError, match=r"task.scheduled_sampling needs a recurrent encoder-decoder"):
         weft.finetune(data, base=made, task={"name": "translate", "scheduled_sampling": 0.2}, log=quiet)
+    recurrent = {"family": "seq2seq", "size": "1x16"}
+    task = {"name": "translate", "scheduled_sampling": 0.2, "metric": "loss"}
+    weft.finetune(data, model=recurrent, task=task, **short)
 
 
 def test_what_is_chosen_where_nothing_is_said(here: Path) -> None:
@@ -384,7 +387,7 @@ def test_a_folder_that_does_not_write(here: Path, wordpiece: Tokenizer, bpe: Tok
     weft.new("gpt2", bpe, size="1x64", settings={"context": 16}).save(here / "gpt")
     with pytest.raises(UserError, match="translate needs a model that reads one text and writes another, not gpt2"):
         weft.load(here / "gpt", task="translate")
-    with pytest.raises(UserError, match="a model for classify does not write: it has no source and target"):
+    with pytest.raises(UserError, match="a model for classify generates no text"):
         model_for("classify", 2, wordpiece, ("a", "b")).evaluate(source="a", target="b")
 
 

@@ -78,7 +78,7 @@ def learn(
     size: int,
     *,
     lowercase: bool | None = None,
-    minimum_count: int | None = None,
+    min_count: int | None = None,
     specials: Roles | Mapping[str, str] | None = None,
     around: str | None = None,
     extra: Sequence[str] = (),
@@ -86,7 +86,7 @@ def learn(
 ) -> Tokenizer:
     """A tokenizer with `size` tokens learned from the texts, or fewer where the text has no more to give.
 
-    minimum_count: how often a merge, a word or a character must be seen, 2 by default and 1 for characters; not for
+    min_count: how often a merge, a word or a character must be seen, 2 by default and 1 for characters; not for
     unigram. specials: by role, the first ids, a mapping in its order; extra: the last ids. around: a family of AROUND.
     """
     one_of(kind, KINDS, "vocabulary kind")
@@ -101,7 +101,7 @@ def learn(
     if len({*names, *extra}) < len(names) + len(extra) or "" in (*names, *extra):
         raise UserError("the special tokens must differ from each other, and none may be empty")
     lowercase = kind == "wordpiece" if lowercase is None else lowercase
-    minimum = _minimum(minimum_count, 1 if kind == "character" else 2)
+    minimum = _minimum(min_count, 1 if kind == "character" else 2)
     request = _Request(size - len(extra), lowercase, minimum, roles, names)
     counted = _counted(texts, progress)
     if kind == "whitespace":  # special tokens in the text, such as <unk>, would be taken for words
@@ -117,12 +117,12 @@ def learn(
     return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
 
 
-def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: int | None = None) -> Tokenizer:
+def learn_like(texts: Iterable[str], like: Tokenizer, size: int, min_count: int | None = None) -> Tokenizer:
     """The words of the texts, most frequent first, cut as another tokenizer of words cuts them."""
     roles = SPECIALS["word"]
     names = [name for name in vars(roles).values() if name is not None]
     assert like.kind in ("word", "whitespace")
-    request = _Request(size, False, _minimum(minimum_count, 1), roles, names)
+    request = _Request(size, False, _minimum(min_count, 1), roles, names)
     model = like.library
     library = _words(_counted(texts, None), request, model.normalizer, model.pre_tokenizer, model.decoder)
     return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
@@ -131,7 +131,7 @@ def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: 
 def _minimum(given: int | None, usual: int) -> int:
     """How often a token must be seen, within what the trainers can count."""
     if given is not None and not 1 <= given <= MAX_COUNT:
-        raise UserError(f"minimum_count must be between 1 and {MAX_COUNT}, not {shown(str(given))}")
+        raise UserError(f"min_count must be between 1 and {MAX_COUNT}, not {shown(str(given))}")
     return usual if given is None else given
 
 
@@ -301,20 +301,20 @@ def word_tokenizer(words: Sequence[str], lowercase: bool | None = None) -> Token
 
 
 def learned_words(
-    texts: Callable[[], Iterable[str]], minimum_count: int, max_words: int | None = None, lowercase: bool = True
+    texts: Callable[[], Iterable[str]], min_count: int, max_words: int | None = None, lowercase: bool = True
 ) -> Tokenizer:
     """A tokenizer for the words of some texts, the most frequent first and `<unk>` last."""
     rules = _rules({"don't": 0}, lowercase)  # where the words show others (n't alone: cut before), once more by those
     for _ in range(2):
         library = _cutter(*rules, {UNKNOWN: 0})
         trainer = trainers.WordLevelTrainer(
-            vocab_size=max_words or MAX_VOCABULARY, min_frequency=minimum_count, special_tokens=[], show_progress=False
+            vocab_size=max_words or MAX_VOCABULARY, min_frequency=min_count, special_tokens=[], show_progress=False
         )
         library.train_from_iterator(texts(), trainer)
         numbers = library.get_vocab()
         words = [word for word in sorted(numbers, key=lambda word: numbers[word]) if word != UNKNOWN]
         if not words:
-            raise UserError(f"there is no text to learn from: no word is there {minimum_count} times")
+            raise UserError(f"there is no text to learn from: no word is there {min_count} times")
         before, rules = rules, _rules(dict.fromkeys(words, 0), lowercase)
         if rules == before:
             break
