@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 __all__ = [
     "architecture", "base", "card", "choose", "columns", "complete", "dataset", "embed", "evaluate", "external",
     "families", "finetune", "folder", "ladder", "locate", "model", "options", "pages", "perplexity", "picture",
-    "quantize", "recipe", "recipes", "records", "report", "rows", "shards", "signals", "sources", "table_writer", "tables",
-    "training", "word_vectors",
+    "quantize", "recipe", "recipes", "records", "report", "rows", "shards", "signals", "sources", "table_writer",
+    "tables", "training", "word_vectors",
 ]  # fmt: skip
 ROOMS = {
     "weft": "picture",
