@@ -18,8 +18,7 @@ from tests.backends.engines import carried, drawn, texts
 from weft.generation.sampling import Rules, Sampling
 from weft.generation.search import Beam, generate
 from weft.nn.rows import Ragged
-from weft.tasks.complete import complete, prompts_of
-from weft.tasks.seq2seq import translate
+from weft.tasks.complete import complete, prompts_of, translate
 
 pytest.importorskip("ctranslate2")
 TEXTS = [[5, 9, 2, 31, 7], [8], [3, 3, 4, 12, 30, 11, 6, 9, 10], [6, 2]]

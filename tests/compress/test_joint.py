@@ -17,10 +17,10 @@ from weft.distillation.report import StudentReport, report_of
 from weft.distillation.teacher_outputs import Teacher
 from weft.tasks.answer import AnswerTask, Candidates
 from weft.tasks.base import Example, Prediction
+from weft.tasks.complete import translate
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
 from weft.tasks.registry import task_for
-from weft.tasks.seq2seq import translate
 
 
 def three(case: Case) -> list[Model]:
@@ -97,9 +97,9 @@ def test_tags_vectors_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     examples = rows_of(case, models[0], tmp_path)[:4]
     found = told(models, examples, monkeypatch)
     sources = [example.texts[0] for example in examples]
-    both = translate(models[0].opened, sources, others=[models[1].opened], watch=False)
+    both = translate(models[0].opened, sources, others=[models[1].opened])
     said = [each.text.strip() for each in both]
-    assert said != [each.text.strip() for each in translate(models[0].opened, sources, watch=False)]
+    assert said != [each.text.strip() for each in translate(models[0].opened, sources)]
     copied = told([models[0], models[1], models[0]], examples, monkeypatch)
     wanted = [each.text.strip() == one for each, one in zip(models[0](sources), said, strict=True)]
     assert copied.comparison.models[-1].agreement["same"].value == pytest.approx(np.mean(wanted))

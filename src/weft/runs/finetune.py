@@ -38,11 +38,11 @@ from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, n
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe
 from weft.tasks.base import Example, Task, TeacherRows
 from weft.tasks.classify import TextTask
+from weft.tasks.complete import writer_of
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples
 from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class
-from weft.tasks.seq2seq import writer_of
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, special_tokens
 from weft.training.run import Run, State, tokenizer_hash
