@@ -214,10 +214,6 @@ class Task(ABC):
             raise UserError(f"input {number}: a text is expected")
         return value
 
-    def size(self, input: Any) -> int:
-        """Characters of an input, by which inputs are parted into chunks."""
-        return len(input) if isinstance(input, str) else sum(map(len, input))
-
     def word_spans(self, example: Example) -> list[Sequence[tuple[int, int]]]:
         """The words of each text, by characters."""
         return [words_in(text) for text in example.texts]
@@ -249,7 +245,7 @@ class Task(ABC):
 
     def texts_of(self, value: Any) -> tuple[str, ...]:
         """The texts of what a call is given."""
-        return value if isinstance(value, tuple) else (value,)
+        return (value,) if isinstance(value, str) else tuple(value)
 
     def inputs(self, example: Example) -> Any:
         """What a model reads of an example."""
@@ -380,9 +376,10 @@ class Task(ABC):
                 raise UserError(f"model {number} has the labels {shown(theirs)}, not {shown(ours)} as the first")
             parts.append((task, other))
         answers = []
-        for some in chunked(checked, self.size):
-            predictions = [task.predict(each, framing_for(each), some) for task, each in parts]
-            for input, *same in zip(some, *predictions, strict=True):
+        for some in chunked(zip(inputs, checked, strict=True), lambda pair: sum(map(len, self.texts_of(pair[0])))):
+            chunk = [input for _, input in some]
+            predictions = [task.predict(each, framing_for(each), chunk) for task, each in parts]
+            for input, *same in zip(chunk, *predictions, strict=True):
                 answers.append(self.answer(self.mean_prediction(same) if others else same[0], input, **options))
         return answers
 

@@ -165,9 +165,6 @@ def _lines(
         yield _Line(Reading(tokens, targets), len(head), len(head) > room, crossing)
 
 
-# ------------------------------------------------------------------------------------------------ questions in files
-
-
 class Question(NamedTuple):
     """A prompt, its choices, and which of them is right."""
 

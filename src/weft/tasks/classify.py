@@ -467,9 +467,6 @@ class ValueTask(TextTask):
         return replace(self, center=float(values.mean()), spread=float(values.std()) or 1.0)
 
 
-# ------------------------------------------------------------------------------------------------- the head of values
-
-
 def rescale(network: Any, scale: float, shift: float) -> None:
     """Make the head of values give `scale` times its output plus `shift`; without a bias, by the last norm below it."""
     output = last_linear(network.heads["classify"])

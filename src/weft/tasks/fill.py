@@ -157,9 +157,6 @@ def hidden_of(text: str, count: int) -> NDArray[np.int64]:
     return np.flatnonzero(chance <= max(HIDDEN, float(chance.min(initial=1.0))))
 
 
-# --------------------------------------------------------------------------------------- gaps that sentinels stand for
-
-
 @dataclass
 class GapView:
     """What the network reads of one text, and what it has written so far."""

@@ -146,9 +146,6 @@ class TagTask(Task):
         words = next((values[name] for name in NAMES["words"] if name in values), None)
         return isinstance(words, list) and all(isinstance(word, str) for word in words)
 
-    def check_item(self, number: int, value: Any) -> None:
-        """`check_input` says what is wrong."""
-
     def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
         return words_of(record, columns["words"]) if "words" in columns else super().row_input(record, columns)
 
@@ -161,9 +158,6 @@ class TagTask(Task):
         if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
             return joined(value)
         raise UserError(f"input {number}: a text, or a list of words, is expected")
-
-    def size(self, input: Tagged) -> int:
-        return len(input.text)
 
     def word_spans(self, example: Example) -> list[Sequence[tuple[int, int]]]:
         return [self.inputs(example).words]

@@ -77,9 +77,6 @@ def convert(source: Path_, target: Path_, format: str | None = None, log: Log = 
     return matrix.shape
 
 
-# ----------------------------------------------------------------------------------------------------------- maps
-
-
 @dataclass(frozen=True, kw_only=True)
 class MapCard:
     """`map.json`: which vectors a map leads from and to."""
