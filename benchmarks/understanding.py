@@ -94,7 +94,7 @@ def imdb(way: str, data: Path, weights: Path, scratch: Path, limit: int | None) 
         settings["training"] |= {"learning_rate": 1e-4, **({} if limit else {"epochs": 4.0})}
     else:
         settings["model"] = {"base": str(weights)}
-        settings["task"] |= {"long": "cut"} if way == "minilm cut" else {}
+        settings["task"] |= {"long": "truncate"} if way == "minilm cut" else {}
     begin = time.perf_counter()
     model = weft.finetune(settings=settings)
     seconds = time.perf_counter() - begin

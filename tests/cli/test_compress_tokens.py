@@ -131,7 +131,7 @@ def test_vectors(capsys: pytest.CaptureFixture[str]) -> None:
         ("tag --data other.conll", "other.conll line 1: label 'B-SHIP' is not one of O, B-LOC, B-PER, I-PER"),
         ("tag --data uneven.jsonl", "uneven.jsonl line 1: 2 words but 1 tags"),
         ("tag --text empty.txt", "empty.txt"),
-        ("answer --text lines.txt", "a teacher for answer reads two texts at a time: give rows (--data FILE with"),
+        ("answer --text lines.txt", "a teacher for answer reads pairs: give --data FILE with the columns"),
         ("answer --data texts.jsonl", "texts.jsonl: no column 'question'; it has text"),
         ("answer --data elsewhere.jsonl", "elsewhere.jsonl line 1: answer 'Oslo' is not in its context"),
         ("embed --data asked.jsonl --column text=body", "asked.jsonl: no column 'body'; it has question, context"),

@@ -10,7 +10,7 @@ import torch
 
 import weft
 from tests.tasks.small import LINES
-from weft.distillation.augment import Guesses, augmented
+from weft.distillation.dataset import Guesses, augmented
 from weft.errors import UserError
 from weft.tasks.base import Example
 from weft.tasks.classify import TextTask

@@ -368,5 +368,5 @@ def test_pairs_come_in_rows_with_labels_or_without(here: Path) -> None:
     student = taught_by(teacher, "1x64", 2, data=[str(path) for path in files], out=here / "run", log=said.append)
     assert " of them labeled; 3 held out (drawn" in "".join(said)
     assert student.card.metrics[0].name == "accuracy"
-    with pytest.raises(weft.UserError, match="reads two texts at a time: give rows"):
+    with pytest.raises(weft.UserError, match="reads pairs: give --data FILE"):
         taught_by(teacher, text=write_texts(here / "a.txt", kinds_of(8)))

@@ -50,8 +50,9 @@ def test_logistic_regression_is_scikit_learns() -> None:
     linear = pytest.importorskip("sklearn.linear_model")
     tfidf = Tfidf(TEXTS)
     targets = torch.arange(len(TEXTS)) % 3
-    weights, bias = fit(_sparse(tfidf.bags(TEXTS)), len(tfidf.numbers), targets, "label", strength=2.0)
-    features = _sparse(tfidf.bags(TEXTS))(torch.eye(len(tfidf.numbers), dtype=torch.float64))
+    matrix = _sparse(tfidf.bags(TEXTS), len(tfidf.numbers))
+    weights, bias = fit(matrix, targets, "label", strength=2.0)
+    features = matrix.to_dense()
     peer = linear.LogisticRegression(C=2.0, max_iter=5000, tol=1e-10).fit(features.numpy(), targets.numpy())
     ours = (features @ weights + bias).softmax(1).numpy()
     assert np.allclose(ours, peer.predict_proba(features.numpy()), atol=1e-3)

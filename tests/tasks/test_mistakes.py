@@ -140,7 +140,7 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     ),
     "next words of one that does not": (
         "classify --data good.csv --words 0.5",
-        ["next words are learned by models that speak, not by bert"],
+        ["--words needs a decoder such as gpt2, not bert"],
     ),
     "freeze nonsense": (
         "classify --data good.csv --freeze half",
@@ -157,14 +157,14 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     ),
     "windows of nothing": ("classify --data good.csv --length 0", ["length must be at least 4, not 0"]),
     "a stride of nothing": ("classify --data good.csv --stride -1", ["stride must be at least 1, not -1"]),
-    "long nonsense": ("classify --data good.csv --long fold", ["long", "windows, cut"]),
+    "long nonsense": ("classify --data good.csv --long fold", ["long", "windows, truncate"]),
     "weights of values": (
         "regress --data values.csv --class-weights balanced",
         ["class_weights = balanced does not apply to regress"],
     ),
     "judged by what it learns from": (
         "classify --data good.csv --dev good.csv",
-        ["is both learned from and judged by"],
+        ["is both training and held-out data"],
     ),
     "an unknown task": ("clasify --data good.csv", ["clasify", "classify, multilabel, regress, pair, tag, answer"]),
     "no data": ("classify", ["no data: give --data FILE"]),
@@ -240,7 +240,7 @@ def test_a_text_that_was_cut_is_said_to_be(
     files: Path, wordpiece: Tokenizer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (files / "text.txt").write_text("Ada lives in Rome . " * 9)
-    for long, words in (("cut", "the text was truncated"), ("windows", "nothing was truncated")):
+    for long, words in (("truncate", "the text was truncated"), ("windows", "nothing was truncated")):
         model_for("answer", 2, wordpiece, long=long).save(long)
         assert run(["answer", long, "where lives Ada ?", "--context", "text.txt"]) == 0
         assert words in capsys.readouterr().err

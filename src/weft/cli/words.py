@@ -19,8 +19,8 @@ from weft.errors import UserError, escaped, refuse
 from weft.files import MEGABYTE, read_text
 
 if TYPE_CHECKING:
+    from weft.tasks.complete import Stream
     from weft.tasks.embed import Index, Rerank
-    from weft.tasks.generation import Stream
 
 
 POOLINGS = ("mean", "first", "max")
@@ -57,7 +57,7 @@ def generate(
     """Continue prompts with a language model. An encoder-decoder prints its output for the prompt.
 
     Without --beam-size or a sampling option (--temperature, --top-k, --top-p, --min-p, --typical) decoding is greedy.
-    Without --max-tokens a text goes on until it ends or the context is full; 256 tokens where the context has no end.
+    Default of --max-tokens: the rest of the context, or 256 if the context has no limit.
 
     Example: weft generate runs/gpt "The weaver said" --max-tokens 40 --top-p 0.9
     """

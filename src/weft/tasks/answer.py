@@ -61,6 +61,7 @@ class AnswerTask(Task):
     head = "answer"
     needs = "looks both ways"
     by_token = True
+    loss_by_token = True
     overlap = 2 / 3  # of windows of 384: as in the paper, 128 tokens from one to the next
     pair = True
     whole_groups = True

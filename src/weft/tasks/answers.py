@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from weft.generation.decoding import Reason
+from weft.generation.search import Reason
 
 
 @dataclass(frozen=True, kw_only=True)

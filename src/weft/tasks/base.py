@@ -84,6 +84,7 @@ class Task(ABC):
     parallel: ClassVar[bool] = False  # its rows may also come from two files, line for line
     linear_baseline: ClassVar[bool] = False  # a linear model can be trained for it
     by_token: ClassVar[bool] = False  # its head gives an output for each token
+    loss_by_token: ClassVar[bool] = False  # its losses can be compared for one vocabulary only
     overlap: ClassVar[float] = 0.0  # share of a window that the next one repeats
     whole_groups: ClassVar[bool] = False  # all rows of a group stand on one side of a split
     language_model: ClassVar[bool] = False  # a student learns the next tokens of texts from it

@@ -85,7 +85,7 @@ def window_for(model: LoadedModel, length: int | None, stride: int | None, long:
         raise UserError(f"windows of {length} tokens are longer than the model's context of {context}")
     length = length or min(context, 1 << 16)
     stride = stride or max(1, round((1 - overlap) * length))
-    return Window(length=length, stride=min(stride, length), long="cut" if long == "cut" else "windows")
+    return Window(length=length, stride=min(stride, length), long="truncate" if long == "truncate" else "windows")
 
 
 def framing_for(model: LoadedModel, window: Window | None = None) -> Framing:
@@ -93,7 +93,7 @@ def framing_for(model: LoadedModel, window: Window | None = None) -> Framing:
     window = window or model.card.window or window_for(model, None, None, "windows", 0.25)
     length = min(window.length, model.config.context)
     speaks = model.family.speaks
-    return framing_of(tokenizer_of(model), speaks, length, window.stride, not speaks, window.long == "cut")
+    return framing_of(tokenizer_of(model), speaks, length, window.stride, not speaks, window.long == "truncate")
 
 
 def pieces_in(

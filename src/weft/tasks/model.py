@@ -32,9 +32,9 @@ from weft.progress import ProgressChoice, progress_of, silent
 from weft.tasks.answers import Answer
 from weft.tasks.base import Prediction, Task
 from weft.tasks.classify import TextTask
+from weft.tasks.complete import Stream
 from weft.tasks.evaluate import Evaluation, Row, evaluate, inputs_in_call, rows_of
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
-from weft.tasks.generation import Stream
 from weft.tasks.registry import task_class, task_for
 from weft.text.paths import digest_of
 from weft.text.row_problems import Skipped
