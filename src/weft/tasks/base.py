@@ -29,6 +29,7 @@ Columns = dict[str, str]  # what a file calls the columns of a task
 # The outputs of a teacher for one example, as the cache keeps them: arrays of at least one dimension each; a name that
 # an example lacks comes back as an empty array where others of its shard have it.
 TeacherArrays = Mapping[str, NDArray[Any]]
+Difference = tuple[tuple[Any, ...], float]  # of two predictions: see `Task.compare`
 TeacherRows = Sequence[TeacherArrays] | None  # for each example, where there is a teacher
 
 
@@ -98,6 +99,7 @@ class Task(ABC):
     averages: ClassVar[bool] = False  # `mean_prediction`: the predictions of several models have a mean ...
     combines: ClassVar[bool] = False  # ... of which one answer can be made
     unbounded: ClassVar[bool] = False  # its outputs are numbers of any size, not probabilities
+    run: ClassVar[Callable[..., list[Any]] | None] = None  # a function that answers; None: by predictions
     timing_options: ClassVar[Mapping[str, Any]] = {}  # of a call that is timed
 
     @property
@@ -359,10 +361,11 @@ class Task(ABC):
         """A prediction for people."""
         return prediction.output
 
-    def answers(
-        self, model: LoadedModel, inputs: Sequence[Any], *, others: Sequence[LoadedModel] = (), **options: Any
-    ) -> list[Any]:
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         """An answer to each input; `others`: models of the same labels, whose predictions are combined with it."""
+        if self.run is not None:
+            return self.run(model, inputs, **options)
+        others: Sequence[LoadedModel] = options.pop("others", ())
         checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
         if others and not self.combines:
             raise UserError(f"models for {self.name} cannot answer together; those that classify or generate can")
@@ -413,9 +416,10 @@ class Task(ABC):
         """A value that is equal where two answers are."""
         raise NotImplementedError
 
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
-        """How far a prediction is from that of a reference model, whose task is given; 0 where they are the same."""
-        return float(self.key(prediction) != task.key(reference))
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
+        """What `agreement` counts of two predictions, and how far apart they are; `task` is that of the reference."""
+        same = self.key(prediction) == task.key(reference)
+        return ({"same": (float(same), 1.0)},), float(not same)
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         """A prediction in words, where it differs from the other."""
@@ -428,10 +432,6 @@ class Task(ABC):
     def agreement(self) -> Any:
         """An empty count of how often two models agree."""
         return Ratios(("same",))
-
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
-        """Count one example; `task` is that of the reference model."""
-        counts.add({"same": (float(self.key(prediction) == task.key(reference)), 1.0)})
 
     @property
     def chance_metric(self) -> str | None:
@@ -563,7 +563,6 @@ class UnsupervisedTask(Task):
 
     supervised = independent = comparable = False
     prediction_columns: ClassVar[tuple[str, ...]] = ()
-    run: ClassVar[Callable[..., list[Any]]]  # the answers of a model to inputs, with options
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> Task:
@@ -571,6 +570,3 @@ class UnsupervisedTask(Task):
 
     def inputs(self, example: Example) -> str:
         return example.texts[0]
-
-    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
-        return self.run(model, inputs, **options)

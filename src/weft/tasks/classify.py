@@ -28,6 +28,7 @@ from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import LOGITS, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.base import (
+    Difference,
     Example,
     Prediction,
     Task,
@@ -233,9 +234,10 @@ class TextTask(Task):
     def key(self, prediction: Prediction) -> Hashable:
         return self.answer(prediction).decision
 
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
+        counted, distance = super().compare(prediction, reference, example, task)
         shift = np.abs(self.probabilities(prediction) - self.probabilities(reference))
-        return super().distance(prediction, reference, example, task) + float(shift.sum()) / (2 * len(shift))
+        return counted, distance + float(shift.sum()) / (2 * len(shift))
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         answer: Any = self.answer(prediction)
@@ -431,8 +433,9 @@ class ValueTask(TextTask):
     def key(self, prediction: Prediction) -> Hashable:
         return round(float(prediction.output[0]), 9)
 
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
-        return abs(float(prediction.output[0]) - float(reference.output[0]))
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
+        one, two = float(prediction.output[0]), float(reference.output[0])
+        return ([one], [two]), abs(one - two)
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         return f"{float(prediction.output[0]):.4g}"
@@ -442,9 +445,6 @@ class ValueTask(TextTask):
 
     def agreement(self) -> Any:
         return RegressionMetrics()
-
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
-        counts.add([float(prediction.output[0])], [float(reference.output[0])])
 
     def metrics(self) -> Any:
         return RegressionMetrics()

@@ -424,8 +424,7 @@ class CompleteTask(LikelihoodTask):
     def from_model(cls, model: LoadedModel, name: str) -> CompleteTask:
         return CompleteVectorTask() if model.family.numbers else cls()
 
-    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
-        return complete(model, inputs, **options)
+    run = staticmethod(complete)
 
     def timing_input(self, texts: Sequence[str], tokenizer: Any) -> str:
         return texts[0][:TIMED_CHARACTERS]

@@ -139,8 +139,7 @@ class DescribeTask(VectorInputs, SequenceTask):
 
     comparable = False
 
-    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
-        return describe(model, inputs, **options)
+    run = staticmethod(describe)
 
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
         texts = describe(model, inputs, beam_size=self.beam_size, others=self.others)

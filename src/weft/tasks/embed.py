@@ -23,7 +23,7 @@ from weft.metrics.vectors import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Central, Hit, Ranked, Sentence, Value, Vector
-from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
+from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
 from weft.tasks.forward import check_finite, evaluating, stripped, tokenizer_of
 from weft.text.sentences import sentence_spans
 from weft.text.windows import Framing, TextWindow, frame, pieces
@@ -238,12 +238,9 @@ class EmbedTask(VectorTask):
     def agreement(self) -> VectorAgreement:
         return VectorAgreement()
 
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
-        counts.add(prediction.output, reference.output)
-
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
         one, two = prediction.output, reference.output
-        return 1 - cosine(one, two) if len(one) == len(two) else 0.0
+        return (one, two), 1 - cosine(one, two) if len(one) == len(two) else 0.0
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         one, two = prediction.output, other.output

@@ -26,7 +26,7 @@ from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, le
 from weft.objectives.language import Writing
 from weft.progress import Log
 from weft.tasks.answers import Translation, Wording
-from weft.tasks.base import Columns, Example, Prediction, Task, TeacherArrays, TeacherRows
+from weft.tasks.base import Columns, Difference, Example, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.complete import Stream, around, generator_of, options_for, source_prompts, sources_of, stream
 from weft.tasks.forward import ON_GPU, tokenizer_of
 from weft.text.records import Record
@@ -426,8 +426,7 @@ class SequenceTask(Task):
     def metric_package(self, metric: str) -> str | None:
         return "sacrebleu" if metric in ("bleu", "chrf", "exact") else None
 
-    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
-        return translate(model, inputs, **options)
+    run: ClassVar[Callable[..., list[Any]] | None] = staticmethod(translate)
 
     def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
         return stream(model, input, **options)
@@ -447,12 +446,10 @@ class SequenceTask(Task):
     def agreement(self) -> Any:
         return GenerationMetrics(edges=())
 
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
-        counts.add([prediction.output.text], [reference.output.text])
-
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
+        one, two = prediction.output.text, reference.output.text
         same = self.key(prediction) == task.key(reference)
-        return 0.0 if same else 1 - chrf_near(prediction.output.text, reference.output.text)
+        return ([one], [two]), 0.0 if same else 1 - chrf_near(one, two)
 
     def with_others(self, models: Sequence[LoadedModel]) -> SequenceTask:
         return replace(self, others=tuple(models))

@@ -23,7 +23,7 @@ from weft.metrics.classification import EntityMetrics, TagMetrics
 from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import LOGITS, TAUGHT, Tags
 from weft.tasks.answers import Answer, Span, Spans
-from weft.tasks.base import Example, Normalization, Prediction, Task, TeacherArrays, TeacherRows
+from weft.tasks.base import Difference, Example, Normalization, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.classify import check_labels, number_of
 from weft.tasks.forward import InputWindows, head_outputs, softmax, tokenizer_of
 from weft.text.records import Record
@@ -299,13 +299,9 @@ class TagTask(Task):
         pairs = zip(self.tags(prediction), self.tags(other), strict=True)
         return [number for number, (one, two) in enumerate(pairs) if one != two]
 
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
-        words = len(prediction.output)
-        same = words - len(self._differing(prediction, reference))
-        counts.add({"same": (float(same), float(words))} if words else {})
-
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
-        return float(len(self._differing(prediction, reference)))
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
+        words, differing = len(prediction.output), len(self._differing(prediction, reference))
+        return ({"same": (float(words - differing), float(words))} if words else {},), float(differing)
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         tags, words = self.tags(prediction), example.target.word_texts()
