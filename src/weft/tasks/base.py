@@ -193,23 +193,21 @@ class Task(ABC):
 
     def is_input(self, value: Any) -> bool:
         """Whether a value is one input, rather than several."""
-        self._check_tuple(value, "")
+        if isinstance(value, tuple):
+            self.check_item("", value)
         return isinstance(value, str | tuple)
 
     def is_row(self, values: Mapping[str, Any]) -> bool:
         """Whether a dict with lists in it is one row, rather than columns."""
         return False
 
-    def check_item(self, number: int, value: Any) -> None:
-        """Refuse what cannot be one of several inputs."""
-        self._check_tuple(value, f"input {number}: ")
-        if not self.pair and not isinstance(value, str | tuple | list):
-            kind = repr(value) if value is None or isinstance(value, bool | int | float) else type(value).__name__
-            raise UserError(f"input {number}: a text is expected, not {kind}")
-
-    def _check_tuple(self, value: Any, where: str) -> None:
+    def check_item(self, where: str, value: Any) -> None:
+        """Refuse what cannot be an input; `where`: which of several."""
         if isinstance(value, tuple) and not (self.pair or self.either):
             raise UserError(f"{where}a model for {self.name} reads one text at a time, not a tuple: give a list")
+        if not self.pair and not isinstance(value, str | tuple | list):
+            kind = repr(value) if value is None or isinstance(value, bool | int | float) else type(value).__name__
+            raise UserError(f"{where}a text is expected, not {kind}")
 
     def check_input(self, number: int, value: Any) -> Any:
         """The `number`-th input of a call as the task takes it."""
@@ -440,7 +438,7 @@ class Task(ABC):
 
     def target_parts(self, example: Example) -> Iterable[Hashable]:
         """What is counted of a target, for `chance_level`."""
-        return ()
+        return self.labels_of(example)
 
     def chance_level(self, counts: Counter[Hashable], rows: int) -> float:
         """What guessing reaches on rows with these targets."""

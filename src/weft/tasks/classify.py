@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -331,9 +331,6 @@ class MultilabelTask(TextTask):
 
     def describe_target(self, example: Example) -> str:
         return ", ".join(example.target) or "none"
-
-    def target_parts(self, example: Example) -> Iterable[Hashable]:
-        return example.target
 
     def chance_level(self, counts: Counter[Hashable], rows: int) -> float:
         """The best that one and the same set of labels for every text would reach."""

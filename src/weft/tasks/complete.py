@@ -104,7 +104,7 @@ class VectorInputs(Task):
     def is_row(self, values: Mapping[str, Any]) -> bool:
         return any(is_vector(value) for value in values.values() if not isinstance(value, str))
 
-    def check_item(self, number: int, value: Any) -> None:
+    def check_item(self, where: str, value: Any) -> None:
         """`numbers_of` says what is wrong."""
 
     def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:

@@ -198,7 +198,7 @@ def inputs_in_call(model: Any, given: Any, columns: Mapping[str, str] | None = N
         rows = list(given)
         if not rows or not all(isinstance(item, Mapping) for item in rows):
             for number, item in enumerate(rows, 1):
-                task.check_item(number, item)
+                task.check_item(f"input {number}: ", item)
             return rows, False
     # An empty cell is asked about like an empty line of standard input.
     records = _with_columns(model, Table(rows, columns or {}), Skipped())
