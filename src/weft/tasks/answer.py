@@ -68,7 +68,6 @@ class AnswerTask(Task):
     empty_targets = True
     averages = True
     outputs = 2
-    default_metric = "f1"
     metric_names = ("f1", "exact")
     prediction_columns = ("prediction", "probability", "start", "end")
     pair_order = "a question, then its context"

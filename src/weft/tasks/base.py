@@ -104,12 +104,12 @@ class Task(ABC):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Those by which the best model may be chosen."""
+        """Those by which the best model may be chosen; the first unless another is asked for."""
         return ()
 
     @property
     def default_metric(self) -> str:
-        return ""
+        return next(iter(self.metric_names), "")
 
     # ---------------------------------------------------------------------------------------------------------- data
 

@@ -92,7 +92,6 @@ class TextTask(Task):
     overlap = 0.125
     averages = combines = True
     prediction_columns: ClassVar[tuple[str, ...]] = ("prediction", "probability")
-    default_metric = "accuracy"
     chance_metric = "mcc"
 
     @classmethod
@@ -286,7 +285,7 @@ class MultilabelTask(TextTask):
     settings = ("labels", "words")
     empty_targets = True
     prediction_columns = ("prediction", "probabilities")
-    default_metric = chance_metric = "micro_f1"
+    chance_metric = "micro_f1"
     metric_names = ("micro_f1", "macro_f1", "exact")
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[TextTask, tuple[str, ...]]:
@@ -375,7 +374,7 @@ class ValueTask(TextTask):
     outputs = 1
     unbounded = True
     prediction_columns = ("prediction",)
-    default_metric = chance_metric = "pearson"
+    chance_metric = "pearson"
     metric_names = ("pearson", "spearman", "r2")
 
     @classmethod

@@ -416,7 +416,6 @@ class CompleteTask(LikelihoodTask):
     writes = True
     language_model = True
     metric_names = ("bits_per_byte", "foreseen")
-    default_metric = "bits_per_byte"
     chance_metric = "bits_per_byte"
     timing_options = {"max_tokens": TIMED_TOKENS, "min_tokens": TIMED_TOKENS}  # a model that ends early is no faster
 

@@ -214,7 +214,6 @@ class EmbedTask(VectorTask):
     chance_metric = None
     overlap = 0.25
     prediction_columns = ("vector",)
-    default_metric = "spearman"
     metric_names = ("spearman", "pearson", "neighbors")
 
     @classmethod

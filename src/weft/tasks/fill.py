@@ -114,7 +114,6 @@ class FillTask(LikelihoodTask):
     name = "fill"
     run = staticmethod(fill)
     metric_names = ("filled", "bits_per_gap")
-    default_metric = "filled"
     gives_vectors = True
 
     def readings(self, model: LoadedModel, texts: Sequence[str]) -> Iterator[Reading]:

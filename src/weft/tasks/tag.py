@@ -281,13 +281,13 @@ class TagTask(Task):
         numbers = {label: number for number, label in enumerate(self.labels)}
         scores = [float(probabilities[word, numbers[tag]]) for word, tag in enumerate(tags)]
 
-        def span(first: int, last: int, label: str) -> Span:
-            start, end, score = input.words[first][0], input.words[last - 1][1], float(np.mean(scores[first:last]))
+        def span(first: int, last: int, label: str, score: float) -> Span:
+            start, end = input.words[first][0], input.words[last - 1][1]
             return Span(start=start, end=end, text=input.text[start:end], label=label, score=score)
 
-        words = tuple(span(number, number + 1, tag) for number, tag in enumerate(tags))
+        words = tuple(span(n, n + 1, tag, score) for n, (tag, score) in enumerate(zip(tags, scores, strict=True)))
         stretches = spans_of(tags, self.scheme) if self.scheme != "plain" else []
-        spans = tuple(span(each.first, each.last, each.label) for each in stretches)
+        spans = tuple(span(*each, float(np.mean(scores[each.first : each.last]))) for each in stretches)
         return Spans(spans=spans, words=words, **prediction.reading)
 
     def key(self, prediction: Prediction) -> Hashable:
@@ -330,10 +330,6 @@ class TagTask(Task):
     @property
     def metric_names(self) -> tuple[str, ...]:
         return ("accuracy", "macro_f1") if self.scheme == "plain" else ("f1", "precision", "recall", "accuracy")
-
-    @property
-    def default_metric(self) -> str:
-        return "accuracy" if self.scheme == "plain" else "f1"
 
     def metrics(self) -> Any:
         return TagMetrics(self.labels) if self.scheme == "plain" else EntityMetrics()
