@@ -62,7 +62,7 @@ def last(tokenizer: Tokenizer, *moved: str) -> Tokenizer:
         token["id"] = order.index(token["content"])
     for token in pipeline["post_processor"]["special_tokens"].values():
         token["ids"] = [order.index(token["id"])]
-    return tokenizer.with_library(type(tokenizer.library).from_str(json.dumps(pipeline)), {})
+    return Tokenizer(type(tokenizer.library).from_str(json.dumps(pipeline)), tokenizer.roles, {}, tokenizer.whole)
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "roberta", "t5", "late"])

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from weft.data.columns import find_columns, paired_columns
-from weft.data.tables import Table, examples_of
+from weft.data.dataset import examples_of
+from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.classify import MultilabelTask, TextTask, ValueTask
 from weft.tasks.tag import TagTask
 from weft.text.records import Record, read_records
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 
 ROWS = [(f"some words of row {number}", ("ham", "spam")[number % 2]) for number in range(12)]
 CLASSIFY = TextTask("classify")

@@ -19,7 +19,7 @@ from tests.training.small import stories
 from weft.data import shards
 from weft.data.shards import TextFiles, cached, clear_cache, tokenized
 from weft.errors import UserError
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn

@@ -95,7 +95,7 @@ def use_model(path: Path) -> Any:
                 warnings.simplefilter("ignore")
                 answers(weft.load(path, trust=True))
         raise
-    if model.task == "fill" and model.opened.family.speaks:  # T5 without the tokens that mark gaps
+    if model.task == "fill" and model.opened.family.generates:  # T5 without the tokens that mark gaps
         model = weft.load(path, task="translate")
     return answers(model)
 
@@ -166,7 +166,7 @@ def use_tokenizer(path: Path) -> Any:
 
 
 def use_sides(path: Path) -> Any:
-    from weft.text.tokenizers.marian import read_sides
+    from weft.text.tokenizers.sentencepiece import read_sides
 
     return [[side.ids(TEXTS), [side.decode(ids) for ids in side.ids(TEXTS)]] for side in read_sides(path)]
 

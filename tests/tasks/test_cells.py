@@ -11,13 +11,14 @@ import pytest
 from tests.tasks.small import model_for
 from weft.cli.main import run
 from weft.data.columns import file_of, find_columns
-from weft.data.tables import Table, examples_of
+from weft.data.dataset import examples_of
+from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.answer import AnswerTask
 from weft.tasks.classify import MultilabelTask, TextTask
 from weft.tasks.tag import TagTask
 from weft.text.records import Record
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 LABELS = ("one", "two", "three")

@@ -21,7 +21,7 @@ from weft.errors import UserError
 from weft.objectives.language import Writing
 from weft.tasks.base import Example
 from weft.tasks.seq2seq import SequenceTask, profile_of, swapped
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 
 FEW: dict[str, Any] = {"steps": 1, "batch": 4}
 
@@ -63,7 +63,7 @@ def test_a_table_without_a_header(here: Path) -> None:
     data = write_table(here / "t.tsv", worded(8), header="")
     model = trained({"files": [str(data)], "names": ["target", "source"]})
     assert model.tokenizer is not None and model.card.profiles["source"] == profile_of(pair[1] for pair in worded(8))
-    with pytest.raises(UserError, match="no column 'source'; it has text, other; say which it is: --column source="):
+    with pytest.raises(UserError, match="no column 'source'; it has text, other; name it with --column source="):
         trained(write_table(here / "u.tsv", worded(8), header="text\tother"))
 
 

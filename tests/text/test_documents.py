@@ -9,8 +9,7 @@ import pytest
 
 from tests.training.small import stories
 from weft.data.shards import TextFiles
-from weft.text.plain_text import LOOKED_AT, documents_of
-from weft.text.records import document_kinds, read_texts
+from weft.text.records import LOOKED_AT, document_kinds, documents_of, read_texts
 
 PARAGRAPHS = stories(40).splitlines()  # several sentences each
 WORDS = [word.strip(".,") for word in " ".join(PARAGRAPHS).split()]

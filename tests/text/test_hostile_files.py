@@ -26,18 +26,9 @@ from weft.data.columns import text_in
 from weft.data.shards import TextFiles
 from weft.data.tables import Table
 from weft.errors import UserError
-from weft.text import (
-    arrow,
-    delimited,
-    excel,
-    json_rows,
-    records,
-    row_problems,
-    rows,
-    sources,
-)
+from weft.text import arrow, json_rows, records, rows, sources, tables
 from weft.text.records import find_files, read_records
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers import tokenizer
 from weft.text.tokenizers.training import learn
 
@@ -156,7 +147,7 @@ def test_a_wide_header_takes_linear_time(name: str) -> None:
 
 
 def test_names_that_come_again_are_numbered() -> None:
-    assert delimited._numbered(["a", "b", "a", "a.1", "a", "", "", "b"]) == [
+    assert tables._numbered(["a", "b", "a", "a.1", "a", "", "", "b"]) == [
         "a",
         "b",
         "a.2",
@@ -184,17 +175,17 @@ def test_a_table_of_too_many_columns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("name", ["a.csv", "a.tsv"])
 def test_a_row_of_too_many_fields(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delimited, "MAX_FIELDS", 100)
+    monkeypatch.setattr(tables, "MAX_FIELDS", 100)
     mark = "," if name == "a.csv" else "\t"
     Path(name).write_text(f"text{mark}label\na b{mark}c\n" + mark * 200 + "\n")
     assert "a row of more than 100 fields" in message(name)
 
 
 def test_few_long_rows_are_held_to_look_for_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delimited, "HEAD", 1000)
+    monkeypatch.setattr(tables, "HEAD", 1000)
     rows = ((number, ["x" * 900, "a"], None) for number in range(200))
-    assert len(delimited._first_rows(rows)) == 3
-    assert len(delimited._first_rows((number, ["x", "a"], None) for number in range(300))) == 200
+    assert len(tables._first_rows(rows)) == 3
+    assert len(tables._first_rows((number, ["x", "a"], None) for number in range(300))) == 200
 
 
 # ------------------------------------------------------------------------------------------------------------ JSON
@@ -228,7 +219,7 @@ def test_many_small_rows_of_json_are_read() -> None:
 
 
 def test_a_file_of_bad_rows_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(row_problems, "MAX_PROBLEMS", 50)
+    monkeypatch.setattr(rows, "MAX_PROBLEMS", 50)
     Path("a.jsonl").write_text("{}\n" * 1000)
     with pytest.raises(UserError, match="at least 50 rows are wrong"):
         list(read_records("a.jsonl", columns=["text"]))
@@ -410,10 +401,10 @@ def test_a_workbook_that_unfolds(
     member: str, old: bytes, new: bytes, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "MAX_UNPACKED", 1 << 20)
-    monkeypatch.setattr(excel, "MAX_TAGS", 1000)
-    monkeypatch.setattr(excel, "MAX_STRINGS", 2000)
+    monkeypatch.setattr(tables, "MAX_TAGS", 1000)
+    monkeypatch.setattr(tables, "MAX_STRINGS", 2000)
     if new.startswith(b"<row/>"):
-        monkeypatch.setattr(excel, "MAX_ROW", 2000)
+        monkeypatch.setattr(tables, "MAX_ROW", 2000)
     assert words in message(changed_workbook(member, old, new))
 
 
@@ -425,7 +416,7 @@ def test_a_sheet_that_claims_to_be_large() -> None:
     "rows", [b'<row r="22"><c r="XFD22"/></row>', b'<row r="9000"/>'], ids=["cells far to the right", "rows far below"]
 )
 def test_a_sheet_of_nothing_but_gaps(rows: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(excel, "MAX_EMPTY", 5000)
+    monkeypatch.setattr(tables, "MAX_EMPTY", 5000)
     assert "more than 5,000 empty cells" in message(changed_workbook(SHEET, b"</sheetData>", rows + b"</sheetData>"))
     assert len(list(Table(changed_workbook(SHEET, b"</sheetData>", b'<row r="4000"/></sheetData>')).records())) == 20
 

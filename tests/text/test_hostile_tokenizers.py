@@ -13,13 +13,13 @@ import pytest
 from tests.text.bilingual import bilingual, numbers_of
 from tests.text.samples import ODD, folder_of, lines
 from tests.text.test_damaged_vocabularies import ADDED, TEMPLATE, WHOLE, A, B, whole
-from weft.checkpoint.ngram import read_arpa
+from weft.checkpoint.external import read_arpa
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.text import windows
-from weft.text.tokenizers import limits, sentencepiece
+from weft.text.tokenizers import schema, sentencepiece
 from weft.text.tokenizers.published import load_tokenizer
-from weft.text.tokenizers.schema import COMPONENTS, MODELS, check_pipeline
+from weft.text.tokenizers.schema import COMPONENTS, MODELS, SEQUENCES, check_pipeline
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 from weft.text.vector_files import read_binary, read_file
@@ -44,7 +44,7 @@ TWIN = {**ADDED, "id": 3, "content": "<X>", "normalized": True}
 
 def sequence(stage: str, *steps: Any) -> dict[str, Any]:
     """A tokenizer.json with these steps in one stage."""
-    return whole(**{stage: {"type": "Sequence", COMPONENTS[stage][0]: list(steps)}})
+    return whole(**{stage: {"type": "Sequence", SEQUENCES[stage]: list(steps)}})
 
 
 def nested(depth: int) -> dict[str, Any]:
@@ -112,7 +112,7 @@ UNKNOWN = ("<unk>", 0.0, sentencepiece.UNKNOWN)
         (split("(a+)+$"), "may fail after a repeat without an end"),
         (whole(added_tokens=[SPACE]), "added token ' ' is space, and takes the space around it too"),
         # values that mean nothing
-        (whole(added_tokens=[{**ADDED, "normalized": True}, TWIN], normalizer={"type": "Lowercase"}), "are the same"),
+        (whole(added_tokens=[{**ADDED, "normalized": True}, TWIN], normalizer={"type": "Lowercase"}), "to the same"),
         (whole(model=UNIGRAM | {"vocab": [["u", 1e30]]}), r"vocab.0 is 1e\+30, not a number from -1e\+09 to 1e\+09"),
         (whole(model=UNIGRAM | {"vocab": [["u", "0"]]}), r"vocab.0 is '0', not a number"),
         (whole(model=UNIGRAM | {"vocab": [["u"]]}), r"vocab.0 is not a piece with its score"),
@@ -152,7 +152,7 @@ def example(check: Any) -> Any:
 WRONG: list[Any] = [10**30, -1, 2**64, 0.5, "\0" * 5000, [[]], {"a": {}}, [0, "a"], float("1e300")]
 FIELDS = [
     (stage, kind, field)
-    for stage, (_, components) in COMPONENTS.items()
+    for stage, components in COMPONENTS.items()
     for kind, fields in components.items()
     for field in fields
     if field not in ("precompiled_charsmap",)
@@ -161,7 +161,7 @@ FIELDS = [
 
 @pytest.mark.parametrize(("stage", "kind", "field"), FIELDS, ids=lambda value: str(value))
 def test_every_field_of_a_component(stage: str, kind: str, field: str) -> None:
-    fields = COMPONENTS[stage][1][kind]
+    fields = COMPONENTS[stage][kind]
     sound = {"type": kind, **{name: example(check) for name, check in fields.items()}}
     if kind == "TemplateProcessing":
         sound["pair"] = [A, B]
@@ -238,7 +238,7 @@ def test_spaces_take_no_square(tmp_path: Path) -> None:
 
 
 def test_a_text_that_grows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "MAX_NORMALIZED", 1 << 20)
+    monkeypatch.setattr(schema, "MAX_NORMALIZED", 1 << 20)
     grows = {"type": "Replace", "pattern": {"String": "a"}, "content": "b" * 200}
     tokenizer = load_tokenizer(folder_of(tmp_path, **whole(normalizer=grows)))
     text = "a" * 300_000
@@ -255,12 +255,12 @@ def test_character_maps() -> None:
     units = [0] * 256
     texts = b"b" * 65 + b"\0"
     sound = struct.pack("<I256I", 1024, *units) + b"b\0"
-    sentencepiece.check_charsmap(sound, "m")
+    schema.check_charsmap(sound, "m")
     with pytest.raises(UserError, match="m: the precompiled character map puts 65 bytes for a character, over 64"):
-        sentencepiece.check_charsmap(struct.pack("<I256I", 1024, *units) + texts, "m")
+        schema.check_charsmap(struct.pack("<I256I", 1024, *units) + texts, "m")
     root = [1 << 31 | 1 << 20, *units[1:]]  # a root that calls itself a leaf is followed all the same
     with pytest.raises(UserError, match="points outside itself"):
-        sentencepiece.check_charsmap(struct.pack("<I256I", 1024, *root) + b"b\0", "m")
+        schema.check_charsmap(struct.pack("<I256I", 1024, *root) + b"b\0", "m")
 
 
 def test_what_nothing_is_learned_from() -> None:
@@ -275,7 +275,7 @@ def test_what_nothing_is_learned_from() -> None:
 def test_ids_that_are_none() -> None:
     tokenizer = learn(lines(50), "word", 30)
     for ids in ([-1], [2**40], ["a"]):
-        with pytest.raises(UserError, match="the tokenizer failed on this tokens"):
+        with pytest.raises(UserError, match="the tokenizer failed on these tokens"):
             tokenizer.decode(ids)  # type: ignore[arg-type]
 
 
@@ -293,7 +293,7 @@ def test_what_stands_around_a_text_is_not_looked_for_in_vain(tmp_path: Path, mon
 
 def test_counts_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from weft import files
-    from weft.text.tokenizers import published, schema
+    from weft.text.tokenizers import published
 
     monkeypatch.setattr(files, "MOST_VALUES", 100)
     with pytest.raises(UserError, match="holds up to 203 values; at most 100 are read"):
@@ -314,8 +314,8 @@ def test_counts_have_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(schema, "MAX_ADDED_TOKENS", 1)
     with pytest.raises(UserError, match="added_tokens has 2 entries; at most 1 are read"):
         load_tokenizer(folder_of(tmp_path / "e", **whole(added_tokens=[ADDED, TWIN])))
-    monkeypatch.setattr(limits, "MAX_UNIGRAM_BYTES", 10)
-    monkeypatch.setattr(limits, "MAX_TREE_NODES", 20)
+    monkeypatch.setattr(schema, "MAX_UNIGRAM_BYTES", 10)
+    monkeypatch.setattr(schema, "MAX_TREE_NODES", 20)
     pieces = [["u", 0.0], ["a" * 12, -1.0], ["a" * 5 + "b" * 8, -1.0]]
     with pytest.raises(UserError, match="the tree of its pieces has 21 nodes; at most 20 are built"):
         load_tokenizer(folder_of(tmp_path / "f", **whole(model=UNIGRAM | {"vocab": pieces})))

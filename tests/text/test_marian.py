@@ -13,8 +13,8 @@ import pytest
 from tests.text.bilingual import CODES, bilingual, german, numbers_of
 from tests.text.samples import ODD, lines, reviews
 from weft.errors import UserError
-from weft.text.tokenizers.marian import read_sides
 from weft.text.tokenizers.published import load_tokenizer
+from weft.text.tokenizers.sentencepiece import read_sides
 
 CODED = [
     ">>fra<< The looms",

@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 from weft.errors import UserError
-from weft.text import delimited, json_rows, plain_text, sources
+from weft.text import json_rows, sources, tables
 from weft.text.records import find_files, read_records, read_texts
-from weft.text.row_problems import BadRows, Skipped
+from weft.text.rows import BadRows, Skipped
 
 
 @pytest.fixture(autouse=True)
@@ -196,7 +196,7 @@ def test_unclosed_quote_always_stops_and_names_its_line(rest: str, on_bad_row: s
 
 
 def test_unclosed_quote_does_not_take_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delimited, "LIMIT", 10_000)
+    monkeypatch.setattr(tables, "LIMIT", 10_000)
     write("a.csv", 'a,b\n1,"open\n' + "2,x\n" * 10_000)
     assert message("a.csv").startswith("a.csv line 2: a quote opened here is not closed, or the row is longer than")
 
@@ -430,14 +430,14 @@ def test_empty_file_yields_nothing(name: str) -> None:
 
 def test_long_line_is_an_error() -> None:
     write("a.txt.gz", b"short\n" + b"x" * (sources.LIMIT + 100_000))
-    assert message("a.txt.gz", on_bad_row="skip") == "a.txt.gz line 2: longer than 64 MiB"
+    assert message("a.txt.gz", on_bad_row="skip") == "a.txt.gz line 2: this line is longer than 64 MiB"
 
 
 @pytest.mark.parametrize(("name", "what"), [("a.conll", "this sentence"), ("a.txt", "this block")])
 def test_endless_block_is_an_error(name: str, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plain_text, "LIMIT", 2**20)
+    monkeypatch.setattr(sources, "LIMIT", 2**20)
     write(name, "\n" + "x O\n" * 10_000)
-    assert message(name, documents="block") == f"{name} line 2: {what} takes more than 1 MiB"
+    assert message(name, documents="block") == f"{name} line 2: {what} is longer than 1 MiB"
 
 
 @pytest.mark.parametrize("packed", [".gz", ".xz", ".zip"])
@@ -558,7 +558,7 @@ def test_find_files() -> None:
         ("dat/reviews.csv", "dat/reviews.csv: no such file; did you mean 'data'?"),
         ("data/zzz", "data/zzz: no such file"),
         ("*.nothing", "*.nothing: matches no file"),
-        ("empty", "empty: holds no file of a known format (.txt, .text, .csv,"),
+        ("empty", "empty: holds no file of a known format (.txt, .csv, .tsv,"),
         ("", "'' is not the name of a file"),
         ("a\0b", "'a\\\\x00b' is not the name of a file"),
     ],

@@ -80,7 +80,7 @@ def test_sentencepiece_families(tmp_path: Path) -> None:
     assert [[n - 1 for n in ids] for ids in xlmr.ids(texts, specials=False)] == plain.ids(texts)
     assert [xlmr.id_of(r) for r in ("start", "padding", "end", "unknown", "mask")] == [0, 1, 2, 3, xlmr.vocabulary - 1]
     parsed = pieces_of.parse(model, "model")
-    scored = list(zip(parsed.names, parsed.scores, strict=True))[3:]
+    scored = [(piece.name, piece.score) for piece in parsed.pieces][3:]
     fair = [(name, 0.0) for name in ("<s>", "<pad>", "</s>", "<unk>")]
     theirs = transformers.XLMRobertaTokenizer(
         [*fair, *scored, ("<mask>", 0.0)], _spm_precompiled_charsmap=parsed.charsmap
@@ -93,7 +93,7 @@ def test_sentencepiece_families(tmp_path: Path) -> None:
     )
     folder = folder_of(tmp_path / "albert", spiece__model=model, config__json={"model_type": "albert"})
     albert, parsed = load_tokenizer(folder), pieces_of.parse(model, "model")
-    scored = list(zip(parsed.names, parsed.scores, strict=True))
+    scored = [(piece.name, piece.score) for piece in parsed.pieces]
     theirs = transformers.AlbertTokenizer(scored, _spm_precompiled_charsmap=parsed.charsmap)
     texts.append("``Naïve''")
     assert albert.ids(texts) == theirs(texts)["input_ids"]

@@ -14,10 +14,10 @@ import pytest
 from weft.errors import UserError
 from weft.text import vector_files
 from weft.text.records import read_records
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.training import UNKNOWN, word_tokenizer
-from weft.text.vector_files import looks_like_vectors, read_vectors
+from weft.text.vector_files import is_file_of_vectors, read_vectors
 
 WORDS = ["the", "naïve", ". . .", "at name@domain.com", "1.5", "\xa0", "3"]
 MATRIX = numpy.random.default_rng(0).normal(0, 0.5, (len(WORDS), 4)).astype(numpy.float32)
@@ -43,7 +43,7 @@ def test_every_form_of_the_same_vectors(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "z.zip", "w") as archive:
         archive.writestr("glove.txt", TEXT)
     for path in (*forms, tmp_path / "z.zip", tmp_path / "z.zip" / "glove.txt"):
-        assert looks_like_vectors(path)
+        assert is_file_of_vectors(path)
         found = read_vectors(path)
         assert found.words == WORDS and found.repeated == 0, path
         assert found.matrix.dtype == numpy.float32 and numpy.array_equal(found.matrix, MATRIX), path
@@ -125,7 +125,7 @@ def test_what_does_not_look_like_vectors(tmp_path: Path) -> None:
     write(tmp_path / "config.json", '{\n  "width": 3\n}\n')
     (tmp_path / "model.safetensors").write_bytes(b"\x10\0\0\0\0\0\0\0{}")
     names = ("prose.txt", "table.csv", "config.json", "model.safetensors", "absent.txt", ".")
-    assert not any(looks_like_vectors(tmp_path / name) for name in names)
+    assert not any(is_file_of_vectors(tmp_path / name) for name in names)
 
 
 # ------------------------------------------------------------------------------------------------------- tokenizer

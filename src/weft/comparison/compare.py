@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from weft.comparison.comparison import LESS, Comparison, Standing, lost
 from weft.comparison.cost import SECONDS, TEXTS, Costs, Measured, measure, total_costs
-from weft.data.tables import read_table
+from weft.data.dataset import read_table
 from weft.errors import NotFinite, UserError, listed, shown
 from weft.metrics.bootstrap import Replicates, Score, WorstRows
 from weft.progress import ProgressChoice, log_notes, progress_of, to_logger
@@ -21,7 +21,7 @@ from weft.tasks.evaluate import Paths, ReadCounts, Reader, RowOptions, table_for
 from weft.tasks.forward import chunked, evaluating, framing_for
 from weft.tasks.model import Model, load
 from weft.text.records import Record
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def rows_of(
 
     def examples() -> Iterator[Example]:
         yield from read_table(files, begin, skipped)
-        log_notes(skipped.without_bad().lines(), to_logger)
+        log_notes(replace(skipped, count=0).lines(), to_logger)
 
     return ComparedRows(examples(), files.name, files.hash(), skipped, normalization)
 

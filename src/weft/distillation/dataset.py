@@ -21,9 +21,10 @@ from weft.checkpoint.folder import LoadedModel
 from weft.comparison.cost import evenly
 from weft.data.chance import key_of, scrambled, shuffled, uniform
 from weft.data.columns import file_of
+from weft.data.dataset import FEW, Dataset, read_table, split, split_whole
 from weft.data.masking import inside_words
 from weft.data.shards import TextFiles
-from weft.data.tables import FEW, Dataset, Table, read_table, split, split_whole
+from weft.data.tables import Table
 from weft.distillation.recipe import DistillDataSection
 from weft.errors import UserError, listed, refuse, shown
 from weft.nn.heads import in_full
@@ -34,7 +35,7 @@ from weft.tasks.evaluate import Reader
 from weft.tasks.fill import filler
 from weft.tasks.forward import batches, framing_for, window_for
 from weft.text.records import Record, read_texts
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces
 from weft.training.signals import Control

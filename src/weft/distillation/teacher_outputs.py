@@ -40,7 +40,7 @@ from weft.objectives.base import LOGPROBS, REST, TOKENS
 from weft.progress import Log
 from weft.tasks.base import Example, Task, TeacherArrays
 from weft.tasks.forward import chunked, framing_for, unseen_in_words
-from weft.text.paths import digest_of
+from weft.text.sources import digest_of
 from weft.training.run import Run, tokenizer_hash
 from weft.training.signals import Control
 

@@ -16,8 +16,8 @@ from weft.checkpoint.families import outline
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.pruning.layers import rebuilt
-from weft.text.tokenizers.marian import MarianTokenizer
-from weft.text.tokenizers.pruning import anatomy_of, pruned_sides, pruned_tokenizer, stays
+from weft.text.tokenizers.pruning import anatomy_of, pruned_sides, pruned_tokenizer
+from weft.text.tokenizers.sentencepiece import MarianTokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 CHARACTERS = 1 << 20  # of texts that are counted at a time
@@ -203,7 +203,7 @@ def _cut(
         smaller, kept = pruned_tokenizer(tokenizer, keep, characters)
         return {"tokenizer": smaller}, kept, kept
     if not apart:  # two ways to cut a text into the same tokens
-        keep = written = set(stays(anatomy_of(target, characters), stays(anatomy_of(tokenizer, characters), keep)))
+        keep = written = set(anatomy_of(target, characters).closed(anatomy_of(tokenizer, characters).closed(keep)))
     smaller, read = pruned_tokenizer(tokenizer, keep, characters)
     writer, kept = pruned_tokenizer(target, sorted(written or ()), characters)
     if not apart and read != kept:

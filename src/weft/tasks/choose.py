@@ -26,9 +26,9 @@ from weft.tasks.base import UnsupervisedTask
 from weft.tasks.forward import check_finite, evaluating, unseen_in_words
 from weft.tasks.model import Model
 from weft.tasks.perplexity import Reading, beginning, surprises, tokenizer_of
-from weft.text.paths import Patterns
 from weft.text.records import read_records
 from weft.text.sentences import lead
+from weft.text.sources import Patterns
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 
@@ -218,7 +218,7 @@ def evaluate_choices(
         for question, answer in zip(some, answers, strict=True):
             on_answer(question, answer)
     totals = sums.totals()
-    return totals.score(share(totals.sums[0], totals.sizes))
+    return totals.sampled(share(totals.sums[0], totals.sizes)).score()
 
 
 class ChooseTask(UnsupervisedTask):
@@ -283,7 +283,7 @@ def suggest(
     kept, closed = prompt[-room:], bool(plain) and plain != text
     read: Any = {"n_tokens": len(prompt), "truncated": len(prompt) > room}
     longest = min(LONGEST, context - len(kept))
-    with evaluating(opened.network), unseen_in_words(opened):
+    with evaluating(opened.network), unseen_in_words(opened, [text]):
         logits, state = opened.network.start(Ragged.of([kept], opened.device), room=len(kept) + longest)
         first = _probabilities(check_finite(opened, logits, infinite=True))
         if not tokens:

@@ -14,8 +14,8 @@ from typing import Any, TypedDict, Unpack
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build
 from weft.data.columns import file_of
-from weft.data.parts import is_frame, unboxed
-from weft.data.tables import LONG, Table, examples_of, long_note
+from weft.data.dataset import LONG, examples_of, long_note
+from weft.data.tables import Table, is_frame, unboxed
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.metrics.bootstrap import Score, WorstRows
@@ -26,7 +26,7 @@ from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import chunked, framing_for
 from weft.tasks.registry import task_for
 from weft.text.records import Record
-from weft.text.row_problems import Skipped
+from weft.text.rows import Skipped
 from weft.text.windows import Framing
 
 MAX_EVALUATION = 256 * MEGABYTE  # bytes of evaluation.json
@@ -423,7 +423,7 @@ def evaluate(
     with progress_of(progress)(f"evaluating on {where}", "examples") as count:
         examples = task.merge_references(examples_of(files, needed, read, skipped))
         result = evaluate_examples(task, model, framing, examples, progress=count)
-    log_notes(skipped.without_bad().lines(), log)
+    log_notes(replace(skipped, count=0).lines(), log)
     if note := normalization.note():
         log(f"weft: note: {where}: {note}")
     return result.evaluation(where, files.hash(), skipped)

@@ -9,6 +9,8 @@ import os
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import chain
+from pathlib import Path
 from typing import IO, Any
 
 from weft.errors import UserError, shown
@@ -155,7 +157,12 @@ def check_arrow(data: memoryview, name: str) -> None:
             continue
         batch = _child(metadata, root, 2)
         batch = _child(metadata, batch, 1) if kind == 2 else batch  # inside of a dictionary
-        size = _unfolded(metadata, batch, body)
+        size, buffers = 0, _child(metadata, batch, 2)
+        if _field(metadata, batch, 3):  # they are packed
+            for number in range(_u32(metadata, buffers) if buffers else 0):
+                offset, length = struct.unpack_from("<qq", metadata, buffers + 4 + 16 * number)
+                if length >= 8 and 0 <= offset <= len(body) - 8:
+                    size += max(0, _i64(body, offset))
         dictionaries += size if kind == 2 else 0
         _check_unfolded(name, dictionaries if kind == 2 else size, "dictionary" if kind == 2 else "batch")
         place = _field(metadata, batch, 0)
@@ -191,19 +198,6 @@ def _message(data: memoryview, at: int) -> tuple[memoryview, memoryview, int]:
     return metadata, data[begin:end], max(end, at + lead)
 
 
-def _unfolded(metadata: memoryview, batch: int, body: memoryview) -> int:
-    """What the buffers of a batch have when they are unpacked; 0 where they lie in the file as they are."""
-    buffers = _child(metadata, batch, 2)
-    if not buffers or not _field(metadata, batch, 3):
-        return 0
-    total = 0
-    for number in range(_u32(metadata, buffers)):
-        offset, length = struct.unpack_from("<qq", metadata, buffers + 4 + 16 * number)
-        if length >= 8 and 0 <= offset <= len(body) - 8:
-            total += max(0, _i64(body, offset))
-    return total
-
-
 def _u32(data: memoryview, at: int) -> int:
     return struct.unpack_from("<I", data, at)[0]
 
@@ -234,13 +228,9 @@ def _parquet(parquet: Any, source: TextSource) -> tuple[Any, Iterator[Any]]:
     file = parquet.ParquetFile(source.stream)
     size = os.fstat(source.stream.fileno()).st_size
     with open(str(source.path), "rb") as stream:
-        together = parquet_rows(file.metadata, stream, source.name, size, BATCH)
-
-    def batches() -> Iterator[Any]:
-        for group, count in enumerate(together):
-            yield from file.iter_batches(batch_size=count, row_groups=[group])
-
-    return file.schema_arrow, batches()
+        together = enumerate(parquet_rows(file.metadata, stream, source.name, size, BATCH))
+    batches = (file.iter_batches(batch_size=count, row_groups=[group]) for group, count in together)
+    return file.schema_arrow, chain.from_iterable(batches)
 
 
 def _arrow(ipc: Any, source: TextSource) -> tuple[Any, Iterator[Any]]:
@@ -281,7 +271,8 @@ def read_arrow(source: TextSource, options: Options, kind: str = "Arrow") -> Row
         schema, batches = (_parquet if kind == "parquet" else _arrow)(library, source)
         check_names(source.name, schema.names)
         need_columns(schema.names, options, source.name)
-        labels = class_names(schema) or _beside(source)
+        assert source.path is not None
+        labels = class_names(schema) or class_names(schema, source.path.parent / "dataset_info.json")
         for batch in batches:
             for begin in range(0, batch.num_rows, BATCH):
                 for part, weight in _parts(batch.slice(begin, BATCH)):
@@ -375,26 +366,14 @@ def _values(batch: Any) -> Iterator[dict[str, Any] | None]:
                 yield None
 
 
-def class_names(schema: Any) -> dict[str, list[str]]:
-    """The names of the classes in columns of numbers, where Hugging Face's datasets has left them in a schema."""
-    text = (schema.metadata or {}).get(b"huggingface")
-    try:
-        return _class_names(json.loads(text)["info"]["features"]) if text else {}
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return {}
-
-
-def _beside(source: TextSource) -> dict[str, list[str]]:
-    """The same from the dataset_info.json beside the files of a saved dataset."""
-    assert source.path is not None
-    path = source.path.parent / "dataset_info.json"
-    try:
-        return _class_names(json.loads(path.read_bytes())["features"]) if path.stat().st_size <= 1 << 24 else {}
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
-        return {}
-
-
-def _class_names(features: Any) -> dict[str, list[str]]:
+def class_names(schema: Any, beside: Path | None = None) -> dict[str, list[str]]:
+    """The names of the classes in columns of numbers, as Hugging Face's datasets leaves them in a schema or a file."""
+    features: Any = {}
+    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
+        if beside is None:
+            features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        elif beside.stat().st_size <= 1 << 24:
+            features = json.loads(beside.read_bytes())["features"]
     labels = {}
     for name, feature in features.items() if isinstance(features, dict) else ():
         while isinstance(feature, dict | list) and "names" not in feature:  # a list of classes, as tags are

@@ -57,17 +57,11 @@ def _applied(line: str, rules: Sequence[Rule], further: Callable[[str], str] | N
         before = line
         for pattern, by in rules:
             line = pattern.sub(by, line)
-        line = _quotes(line.strip(" "))
-        line = line if further is None else further(line)
+        parts = line.strip(" ").split('"')
+        for number in range(1, len(parts) - 1, 2):  # between an opening quote and its closing one
+            parts[number] = parts[number].strip(" ")
+        line = '"'.join(parts) if further is None else further('"'.join(parts))
     return line
-
-
-def _quotes(line: str) -> str:
-    """No space inside quotes: the first, third ... of a line open, the others close; one without a partner is left."""
-    parts = line.split('"')
-    for number in range(1, len(parts) - 1, 2):  # those between an opening quote and its closing one
-        parts[number] = parts[number].strip(" ")
-    return '"'.join(parts)
 
 
 def _heading(line: str) -> str:

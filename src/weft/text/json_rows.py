@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from weft.errors import UserError, listed, shown
 from weft.files import JSON_VALUES, check_json_values
-from weft.text.rows import Options, Record, Rows, check_columns, need_columns, too_long
-from weft.text.sources import CHUNK, LIMIT, RUN_ROWS, TextSource, read_lines, read_pieces, rewind
+from weft.text.rows import Options, Record, Rows, check_columns, need_columns
+from weft.text.sources import CHUNK, LIMIT, RUN_ROWS, TextSource, read_lines, read_pieces, too_long
 
 
 def _articles(source: TextSource) -> Iterator[tuple[int, Any]]:
@@ -34,8 +34,11 @@ def _articles(source: TextSource) -> Iterator[tuple[int, Any]]:
         raise UserError(f"{source.name}: text after the end of the JSON object")
 
 
-def _paragraphs(source: TextSource) -> Iterator[tuple[str, str, dict[str, Any]] | UserError]:
-    """The paragraphs of a SQuAD file that have a context, with their place and their article's title."""
+def read_squad(source: TextSource, options: Options, contexts: bool = False) -> Rows:
+    """The questions of a SQuAD 1.1 or 2.0 file, an article at a time; or its `contexts`, each once."""
+    if not contexts:
+        need_columns(["id", "title", "context", "question", "answers", "impossible"], options, source.name)
+    seen = set[int]()  # hashes of contexts: the texts themselves would fill the memory
     for number, article in _articles(source):
         where = f"{source.name} article {number}"
         paragraphs = article.get("paragraphs") if isinstance(article, dict) else None
@@ -43,47 +46,25 @@ def _paragraphs(source: TextSource) -> Iterator[tuple[str, str, dict[str, Any]] 
             yield UserError(f"{where}: no list 'paragraphs'")
             continue
         for place, paragraph in enumerate(paragraphs, start=1):
-            if not isinstance(paragraph, dict) or not isinstance(paragraph.get("context"), str):
-                yield UserError(f"{where} paragraph {place}: no text 'context'")
+            within = f"{where} paragraph {place}"
+            known = paragraph if isinstance(paragraph, dict) else {}
+            context, questions = known.get("context"), known.get("qas")
+            if not isinstance(context, str):
+                yield UserError(f"{within}: no text 'context'")
+            elif contexts:
+                if hash(context) not in seen:
+                    seen.add(hash(context))
+                    yield _sound({"text": context}, within)
+            elif not isinstance(questions, list):
+                yield UserError(f"{within}: no list 'qas'")
             else:
-                yield f"{where} paragraph {place}", str(article.get("title", "")), paragraph
-
-
-def read_contexts(source: TextSource, options: Options) -> Rows:
-    """The texts of a SQuAD file, each once."""
-    seen = set[int]()  # hashes: the texts themselves would fill the memory
-    for item in _paragraphs(source):
-        if isinstance(item, UserError):
-            yield item
-            continue
-        where, _, paragraph = item
-        context = paragraph["context"]
-        if hash(context) not in seen:
-            seen.add(hash(context))
-            yield UserError(f"{where}: {HALF}") if half_character(context) else Record({"text": context}, where)
-
-
-def read_squad(source: TextSource, options: Options) -> Rows:
-    """The questions of a SQuAD 1.1 or 2.0 file, an article at a time."""
-    need_columns(["id", "title", "context", "question", "answers", "impossible"], options, source.name)
-    for item in _paragraphs(source):
-        if isinstance(item, UserError):
-            yield item
-            continue
-        place, title, paragraph = item
-        questions = paragraph.get("qas")
-        if not isinstance(questions, list):
-            yield UserError(f"{place}: no list 'qas'")
-            continue
-        for count, entry in enumerate(questions, start=1):
-            where = f"{place} question {count}"
-            try:
-                values = _question(entry, title, paragraph["context"])
-            except UserError as error:
-                yield UserError(f"{where}: {error}")
-                continue
-            where = f"{place.partition(' paragraph ')[0]} question {shown(values['id'])}"
-            yield UserError(f"{where}: {HALF}") if half_character(values) else Record(values, where)
+                for count, entry in enumerate(questions, start=1):
+                    try:
+                        values = _question(entry, str(article.get("title", "")), context)
+                    except UserError as error:
+                        yield UserError(f"{within} question {count}: {error}")
+                    else:
+                        yield _sound(values, f"{where} question {shown(values['id'])}")
 
 
 def _question(entry: Any, title: str, context: str) -> dict[str, Any]:
@@ -148,10 +129,8 @@ class JsonText:
         """Step over a character that must come next."""
         following = self.peek()
         if following != character:
-            words = (
-                f"{shown(following)!r} where {character!r} is expected" if following else "ends too early: cut short"
-            )
-            raise UserError(f"{self.source.name}{place}: {words}")
+            wrong = f"{shown(following)!r} where {character!r} is expected"
+            raise UserError(f"{self.source.name}{place}: {wrong if following else 'ends too early: cut short'}")
         self.at += 1
 
     def members(self) -> Iterator[str]:
@@ -206,16 +185,13 @@ def json_words(error: Exception) -> str:
     return "nested too deeply" if isinstance(error, RecursionError) else f"not JSON: {shown(str(error), 120)}"
 
 
-def half_character(values: Any) -> bool:
-    r"""Whether a string holds half of a surrogate pair (JSON can spell one, '\ud83d'): no tokenizer takes that."""
+def _sound(values: dict[str, Any], where: str) -> Record | UserError:
+    r"""A record, unless a text holds half of a surrogate pair (JSON can spell one, '\ud83d'): no tokenizer takes it."""
     try:
         json.dumps(values, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        return True
-    return False
-
-
-HALF = "holds half a surrogate pair, which is no character"
+        return UserError(f"{where}: holds half a surrogate pair, which is no character")
+    return Record(values, where)
 
 
 HOLDERS = ("data", "rows", "examples", "items", "records")  # keys of an object under which people put the rows
@@ -227,22 +203,13 @@ def read_json(source: TextSource, options: Options) -> Rows:
     if kind in ("squad", "lines"):
         yield from (read_squad if kind == "squad" else read_jsonl)(source, options)
         return
-    for number, values in _columns(source) if kind == "columns" else _objects(source, kind):
-        try:
-            yield _record(values, f"{source.name} row {number}", options)
-        except UserError as error:
-            yield error
+    for number, values in _columns(source) if kind == "columns" else _entries(source, kind):
+        yield _record(values, f"{source.name} row {number}", options)
 
 
 def json_kind(source: TextSource) -> str:
     """array, squad, lines, columns, or the key of the object that holds the rows; '' where the file is empty."""
-    kind = _kind(JsonText(source))
-    rewind(source)
-    return kind
-
-
-def _kind(text: JsonText) -> str:
-    name = text.source.name
+    text, name = JsonText(source), source.name
     first = text.peek()
     if first in ("", "["):
         return "array" if first else ""
@@ -270,7 +237,7 @@ def _kind(text: JsonText) -> str:
     )
 
 
-def _objects(source: TextSource, holder: str) -> Iterator[tuple[int, Any]]:
+def _entries(source: TextSource, holder: str) -> Iterator[tuple[int, Any]]:
     """The entries of an array, numbered from 1."""
     text = JsonText(source)
     if holder == "array":
@@ -297,41 +264,33 @@ def _columns(source: TextSource) -> Iterator[tuple[int, Any]]:
         yield number, dict(zip(columns, cells, strict=True))
 
 
-def _record(values: Any, where: str, options: Options, escapes: bool = True) -> Record:
-    """A JSON value as a row; `escapes`: it may spell half of a character."""
-    if not isinstance(values, dict):
-        raise UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
-    check_nesting(values, where)
-    values = unwrapped(values)
-    check_columns(len(values), where)
-    need_columns(list(values), options, where)
-    if escapes and half_character(values):
-        raise UserError(f"{where}: {HALF}")
-    return Record(values, where)
-
-
 MAX_NESTING = 100  # lists and objects inside of each other in a row
 
 
-def check_nesting(values: dict[str, Any], where: str) -> None:
-    """Refuse a row of lists in lists without end: whoever walks through it later would run out of stack."""
-    level: list[Any] = [values]
-    for _ in range(MAX_NESTING):
+def _record(values: Any, where: str, options: Options, escapes: bool = True) -> Record | UserError:
+    """A JSON value as a row, or what is wrong with it; `escapes`: it may spell half of a character."""
+    if not isinstance(values, dict):
+        return UserError(f"{where}: a JSON {type(values).__name__} where an object is expected")
+    level, depth = list[Any]([values]), 0
+    while level and depth < MAX_NESTING:  # whoever walks through lists in lists without end would run out of stack
+        depth += 1
         inside = [inner for each in level for inner in (each.values() if isinstance(each, dict) else each)]
         level = [each for each in inside if isinstance(each, dict | list)]
-        if not level:
-            return
-    raise UserError(f"{where}: nested deeper than {MAX_NESTING} levels")
-
-
-def unwrapped(values: dict[str, Any]) -> dict[str, Any]:
-    """The columns of a row that stands inside another object: {"translation": {"en": ..., "de": ...}}."""
-    if "row_idx" in values and isinstance(values.get("row"), dict):
-        return values["row"]  # as the viewer of Hugging Face hands rows out
-    if isinstance(values.get("data"), dict) and isinstance(values.get("annotations"), list):
-        return _label_studio(values)
+    if level:
+        return UserError(f"{where}: nested deeper than {MAX_NESTING} levels")
     inner = next(iter(values.values()), None)
-    return inner if len(values) == 1 and isinstance(inner, dict) else values
+    if "row_idx" in values and isinstance(values.get("row"), dict):
+        values = values["row"]  # as the viewer of Hugging Face hands rows out
+    elif isinstance(values.get("data"), dict) and isinstance(values.get("annotations"), list):
+        values = _label_studio(values)
+    elif len(values) == 1 and isinstance(inner, dict):  # {"translation": {"en": ..., "de": ...}}
+        values = inner
+    try:
+        check_columns(len(values), where)
+        need_columns(list(values), options, where)
+    except UserError as error:
+        return error
+    return _sound(values, where) if escapes else Record(values, where)
 
 
 def _label_studio(values: dict[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Rows and texts of users' files, read one at a time, each with the place it came from."""
+"""Rows and texts of users' files, read one at a time, each with the place it came from; plain text and CoNLL."""
 
 from __future__ import annotations
 
@@ -6,55 +6,46 @@ import json
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
-from weft.errors import UserError, listed, one_of, shown
+from weft.errors import UserError, listed, one_of, refuse, shown
+from weft.text import sources
 from weft.text.arrow import read_arrow
-from weft.text.delimited import DELIMITERS, delimiter_of, known_name, read_delimited, split_rows
-from weft.text.excel import read_xlsx
-from weft.text.json_rows import json_kind, read_contexts, read_json, read_jsonl, read_squad
-from weft.text.paths import Patterns, find_files
-from weft.text.plain_text import DOCUMENTS, detect_documents, read_conll, read_txt
-from weft.text.row_problems import Problems, Skipped
-from weft.text.rows import SUFFIXES, UNREAD, Options, Record, Rows, check_length
-from weft.text.sources import (
-    STANDARD_INPUT,
-    BadBytes,
-    TextSource,
-    first_bytes,
-    format_suffix,
-    known_encoding,
-    open_sources,
-    read_lines,
-    rewind,
-    zip_and_member,
-)
+from weft.text.json_rows import json_kind, read_json, read_jsonl, read_squad
+from weft.text.rows import Options, Problems, Record, Rows, Skipped, check_columns, check_length, need_columns
+from weft.text.sources import BadBytes, Line, Patterns, TextSource, find_files, first_lines, open_sources, read_lines
+from weft.text.tables import DELIMITERS, delimiter_of, known_name, read_delimited, read_xlsx, split_rows
 
 LINES = 500  # that are looked at
 CHARACTERS = 1 << 17  # and characters at most
-MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow", b"PK\x03\x04": "xlsx"}
+MAGIC = {b"PAR1": "parquet", b"ARROW1": "arrow", b"\xff\xff\xff\xff": "arrow"}
+UNREAD = {
+    **dict.fromkeys((".xls", ".ods"), "save it as .xlsx or csv"),
+    **dict.fromkeys((".doc", ".docx", ".pdf", ".rtf"), "save it as text"),
+}
 TAG = re.compile(r"O|[BIESLUM]-\S+")
 
 
 def format_of(source: TextSource, loose: bool) -> str | None:
     """The format that the content shows beyond doubt; `loose`: the name is not .txt, so that any table counts."""
-    if not rewind(source):
+    if source.path is None:  # it can be read but once
         return None
-    magic = first_bytes(source)
+    magic = sources.first_bytes(source)
     for first, format in MAGIC.items():
         if magic.startswith(first):
-            return format if format != "xlsx" or _is_workbook(source) else None
-    lines, size = list[str](), 0
-    for _, text, _ in islice(read_lines(source), LINES):
-        lines.append(text)
-        size += len(text)
-        if size > CHARACTERS:
-            break
-    rewind(source)
+            return format
+    if magic.startswith(b"PK\x03\x04"):
+        # A hostile table of contents raises nearly anything.
+        with suppress(Exception), zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
+            if "xl/workbook.xml" in archive.namelist():
+                return "xlsx"
+        return None
+    lines = [text for _, text, _ in first_lines(read_lines(source), CHARACTERS, LINES)]
     full = [line for line in lines if line.strip()]
     if not full:
         return None
@@ -103,14 +94,125 @@ def is_conll(lines: list[str]) -> bool:
     return blank > 1 and len(rows) >= 20 and len(set(last)) <= min(60, len(rows) // 3) and len(rows) / blank < 100
 
 
-def _is_workbook(source: TextSource) -> bool:
-    try:
-        with zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
-            workbook = "xl/workbook.xml" in archive.namelist()
-    except Exception:  # a hostile table of contents raises nearly anything
-        return False
-    rewind(source)
-    return workbook
+DOCUMENTS = ("auto", "line", "block", "file")
+NAMES = {"line": "lines", "block": "blocks between blank lines", "file": "whole files"}
+LOOKED_AT = 1 << 20  # characters at the beginning of a file that decide
+NARROW, WIDE = 38, 160  # characters between which the right margin of a wrapped text lies
+MIN_PAIRS = 8  # pairs of lines that can show a margin
+QUOTES, ENDS = "\"'”’)»_", (".", "!", "?", "。")  # what may follow the end of a sentence, and its end
+RARE = 0.01  # share of blank lines below which they separate nothing
+
+
+def detect_documents(lines: Iterable[Line]) -> tuple[str, Iterator[Line]]:
+    """What the documents of a file are, and its lines from the first one on."""
+    rest = iter(lines)
+    head = first_lines(rest, LOOKED_AT)
+    return documents_of([text.strip() for _, text, _ in head]), chain(head, rest)
+
+
+def documents_of(lines: Sequence[str]) -> str:
+    """line, block or file: what the documents of a text with these lines are; blank lines are empty."""
+    pairs = list(dict.fromkeys((line, after) for line, after in zip(lines, lines[1:], strict=False) if line and after))
+    full = [line for line in lines if line]
+    inside = [place for place in range(1, len(lines) - 1) if not lines[place]]  # not those at the edges of the file
+    between = sum(1 for place in inside if lines[place - 1])
+    wrapped = False  # whether lines that end inside a sentence end where the first word of the next would not fit
+    if len(pairs) >= MIN_PAIRS:
+        margin = sorted(len(line) for line, _ in pairs)[49 * len(pairs) // 50]  # but for one that could not be wrapped
+        unended = [(line, after) for line, after in pairs if not line.rstrip(QUOTES).endswith(ENDS)]
+        broken = sum(len(line) + 1 + len(after.split(maxsplit=1)[0]) > margin for line, after in unended)
+        many = 2 * len(unended) > len(pairs) and broken > 0.6 * len(unended)
+        wrapped = NARROW <= margin <= WIDE and many
+    if between and (wrapped or (between >= RARE * len(full) and len(full) >= 1.5 * (between + 1))):
+        return "block"
+    return "file" if wrapped else "line"
+
+
+def read_txt(source: TextSource, options: Options) -> Rows:
+    """A document per line, per block of lines between blank ones, per file, or as the text looks."""
+    need_columns(["text"], options, source.name)
+    documents, lines = options.documents, read_lines(source)
+    if documents == "auto":
+        documents, lines = detect_documents(lines)
+    if documents == "line":
+        for number, text, fault in lines:
+            if fault:
+                yield fault
+            elif text and not text.isspace():
+                yield Record({"text": text}, f"{source.name} line {number}")
+        return
+    if documents == "block":
+        for block, fault in _blocks(source, lines, "this block"):
+            text = "\n".join(text for _, text, _ in block)
+            yield fault or Record({"text": text}, f"{source.name} line {block[0][0]}")
+        return
+    texts, size = list[str](), 0
+    for _, text, fault in lines:
+        if fault:
+            yield fault
+            return
+        texts.append(text)
+        size += len(text) + 64  # what Python needs for a line
+        if size > sources.LIMIT:
+            problem = sources.too_long(source.name, "as one document it")
+            raise UserError(f"{problem}; let a document be a line or a block")
+    text = "\n".join(texts) + "\n"  # line ends and blank lines are kept
+    if not text.isspace():
+        yield Record({"text": text}, f"{source.name} line 1")
+
+
+def _blocks(source: TextSource, lines: Iterable[Line], what: str) -> Iterator[tuple[list[Line], UserError | None]]:
+    """Runs of lines between blank ones, and the first bad byte in each."""
+    block, size = list[Line](), 0
+    end: Line = (0, "", None)
+    for line in chain(lines, [end]):
+        text = line[1]
+        if text and not text.isspace():
+            block.append(line)
+            size += len(text) + 128  # what Python needs for a line of one letter
+            if size > sources.LIMIT:
+                raise sources.too_long(f"{source.name} line {block[0][0]}", what)
+        elif block:
+            yield block, next((fault for _, _, fault in block if fault), None)
+            block, size = [], 0
+
+
+CONLL_HEADER = {"token", "tokens", "word", "words", "form", "tag", "tags", "ner", "ner_tag", "pos", "pos_tag", "chunk"}
+CONLL_HEADER |= {"label", "labels", "lemma", "entity", "text"}
+
+
+def read_conll(source: TextSource, options: Options) -> Rows:
+    """Sentences of a word per line with columns beside it; the last column is the tag."""
+    need_columns(["words", "tags", "columns"], options, source.name)
+    shape: tuple[bool, int] | None = None  # of the row before: cut at tabs or not, number of columns
+    for lines, fault in _blocks(source, read_lines(source), "this sentence"):
+        began, rows = 0, list[list[str]]()
+        for number, text, _ in lines:
+            check_columns(1 + text.count(" ") + text.count("\t"), f"{source.name} line {number}")
+            tabbed = "\t" in text
+            row = text.split("\t") if tabbed else re.split(" +", text.strip(" "))
+            if row[0] == "-DOCSTART-" or text.startswith(("#begin document", "#end document")):
+                continue
+            # A comment of CoNLL-U stands before its sentence. In a file cut at spaces '# # B-NP' is a token (a pound
+            # sign, in CoNLL-2000): it looks like the rows before it.
+            if not rows and text.startswith("# ") and shape != (tabbed, len(row)):
+                continue
+            if shape is None and not rows and {cell.casefold() for cell in row} <= CONLL_HEADER:
+                source.note(f"{source.name}: line {number} is taken for the names of the columns")
+                continue
+            began = began or number
+            if rows and len(row) != len(rows[0]):
+                words = f"expected {len(rows[0])} columns, as in line {began}, got {len(row)}"
+                fault = fault or UserError(f"{source.name} line {number}: {words}")
+                break
+            shape = (tabbed, len(row))
+            rows.append(row)
+        if fault:
+            yield fault
+        elif rows:
+            columns = [list(column) for column in zip(*rows, strict=True)]
+            tags = columns[-1] if len(columns) > 1 else []
+            yield Record({"words": columns[0], "tags": tags, "columns": columns}, f"{source.name} line {began}")
 
 
 __all__ = ["FORMATS", "Document", "Record", "Skipped", "find_files", "read_records", "read_texts"]
@@ -141,7 +243,7 @@ class Document(NamedTuple):
 
 def _format(source: TextSource, otherwise: str | None) -> str:
     """The format that a source's name shows, or its content."""
-    known = next((SUFFIXES[suffix] for suffix in source.suffixes if suffix in SUFFIXES), None)
+    known = next((sources.SUFFIXES[suffix] for suffix in source.suffixes if suffix in sources.SUFFIXES), None)
     if known is not None and (known != "txt" or otherwise is not None):
         return known
     if otherwise is not None:
@@ -158,58 +260,47 @@ def _format(source: TextSource, otherwise: str | None) -> str:
     return by_content
 
 
-def read_records(
-    patterns: Patterns,
-    *,
-    format: str | None = None,
-    columns: Sequence[str] | None = None,
-    header: bool = True,
-    delimiter: str | None = None,
-    documents: str = "line",
-    on_bad_row: str = "stop",
-    skipped: Skipped | None = None,
-    encoding: str | None = None,
-    text_column: str | None = None,
-) -> Iterator[Record]:
-    """Every record of the files, one at a time; arguments are checked before any file is read.
-
-    columns: names for a table without a header line (`header=False`), otherwise columns that must be there.
-    documents: what a document of a txt file is: a "line", a "block" between blank lines, the "file", or "auto".
-    text_column: only the texts, as `read_texts` gives them. Detected delimiters and encodings are noted in `skipped`.
-    """
-    one_of(documents, DOCUMENTS, "documents")
-    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n '):
-        raise UserError(f"delimiter {shown(delimiter)!r} is not one character such as ',' or ';'")
-    names = [] if columns is None else list(columns)
+def read_records(patterns: Patterns, **given: Any) -> Iterator[Record]:
+    """Every record of the files, one at a time, read as `Options` say; these are checked before any file is read."""
+    options = Options(**given)
+    one_of(options.documents, DOCUMENTS, "documents")
+    mark, names = options.delimiter, list(options.columns or ())
+    if mark is not None and (len(mark) != 1 or mark in '"\r\n '):
+        raise UserError(f"delimiter {shown(mark)!r} is not one character such as ',' or ';'")
     for place, name in enumerate(names):
-        if not name or name in names[:place]:
-            raise UserError(f"columns: {shown(name)!r} is {'there twice' if name else 'not a name'}")
-    needed = names if text_column is None else [text_column]
-    options = Options(names=columns, needed=needed, header=header, delimiter=delimiter, documents=documents)
-    one_of(on_bad_row, ON_BAD_ROW, "on_bad_row")
-    if format is not None:
-        one_of(format, FORMATS, "format")
-    encoding = None if encoding is None else known_encoding(encoding)
-    log = Skipped() if skipped is None else skipped
+        wrong = "there twice" if name else "not a name"
+        refuse((not name or name in names[:place], f"columns: {shown(name)!r} is {wrong}"))
+    one_of(options.on_bad_row, ON_BAD_ROW, "on_bad_row")
+    if options.format is not None:
+        one_of(options.format, FORMATS, "format")
+    encoding = None if options.encoding is None else sources.known_encoding(options.encoding)
+    skipped = options.skipped or Skipped()
 
-    def sources(path: Path) -> Iterator[tuple[TextSource, str]]:
-        otherwise = "txt" if path == STANDARD_INPUT or text_column is not None else None
+    def opened(path: Path) -> Iterator[tuple[TextSource, str]]:
+        def note(text: str) -> None:  # with the name of the file in place of its whole path
+            skipped.note(text.replace(shown(str(path), 300), shown(path.name, 300), 1))
+
+        otherwise = "txt" if path == sources.STANDARD_INPUT or options.text_column is not None else None
         for source in open_sources(path):
-            source = replace(source, encoding=encoding, note=lambda text: log.note(short(text, path)))
-            yield source, format or _format(source, otherwise)
+            source = replace(source, encoding=encoding, note=note)
+            yield source, options.format or _format(source, otherwise)
 
     paths = find_files(patterns)
     for path in paths:
         # A file whose name shows no format is looked at before anything is read; a name in a zip, in its turn.
-        suffixes = {path.suffix.lower(), format_suffix(path), format_suffix(zip_and_member(path)[0])}
-        if format is None and path != STANDARD_INPUT and not suffixes & {".zip", *SUFFIXES}:
-            next(sources(path), None)
+        suffixes = {
+            path.suffix.lower(),
+            sources.format_suffix(path),
+            sources.format_suffix(sources.zip_and_member(path)[0]),
+        }
+        if options.format is None and path != sources.STANDARD_INPUT and not suffixes & {".zip", *sources.SUFFIXES}:
+            next(opened(path), None)
 
     def records() -> Iterator[Record]:
         for path in paths:
-            for source, kind in sources(path):
-                rows = READERS[kind](source, options) if text_column is None else _texts(source, kind, options)
-                yield from _good(source, rows, on_bad_row, log)
+            for source, kind in opened(path):
+                read = READERS[kind] if options.text_column is None else partial(_texts, kind=kind)
+                yield from _good(source, read(source, options), options.on_bad_row, skipped)
 
     return records()
 
@@ -232,17 +323,12 @@ def document_kinds(paths: Iterable[Path]) -> set[str]:
 
 def read_input() -> Iterator[Document]:
     """Every line of standard input, blank ones too, for work that answers line for line."""
-    for source in open_sources(STANDARD_INPUT):
+    for source in open_sources(sources.STANDARD_INPUT):
         for number, text, fault in read_lines(source):
             if fault:
                 raise fault
             check_length(text, f"{source.name} line {number}")
             yield Document(text, f"{source.name} line {number}")
-
-
-def short(text: str, path: Path) -> str:
-    """A note with the name of a file in place of its whole path."""
-    return text.replace(shown(str(path), 300), shown(path.name, 300), 1)
 
 
 def _good(source: TextSource, rows: Rows, on_bad_row: str, skipped: Skipped) -> Iterator[Record]:
@@ -272,21 +358,19 @@ def _good(source: TextSource, rows: Rows, on_bad_row: str, skipped: Skipped) -> 
             skipped.add(str(row))
     if damaged > MAX_DAMAGED * count and damaged > 2:
         many = ", too many to skip" if on_bad_row == "skip" else ""
-        raise UserError(
-            f"{source.name}: {damaged:,} of {count:,} rows are not UTF-8{many}: "
-            "it looks like another encoding; give --encoding NAME, such as cp1252"
-        )
+        rows_are = f"{damaged:,} of {count:,} rows are not UTF-8{many}"
+        raise UserError(f"{source.name}: {rows_are}; give --encoding NAME, such as cp1252")
     problems.check()
 
 
-def _texts(source: TextSource, kind: str, options: Options) -> Rows:
+def _texts(source: TextSource, options: Options, kind: str) -> Rows:
     """The records of a source with nothing but their text."""
     if kind == "json" and json_kind(source) == "squad":
         kind = "squad"
-    column = options.needed[0]
+    column = options.text_column or ""
     if kind in ("txt", "conll", "squad"):
         column, options = "text", Options(documents=options.documents)
-    reader = read_contexts if kind == "squad" else READERS[kind]
+    reader = partial(read_squad, contexts=True) if kind == "squad" else READERS[kind]
     for row in reader(source, options):
         if isinstance(row, UserError):
             yield row

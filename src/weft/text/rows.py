@@ -1,4 +1,4 @@
-"""What readers yield: records, and a UserError for a bad row; how long a text and how wide a table may be."""
+"""What readers yield: records, and a UserError for a bad row; and what is reported of rows that cannot be read."""
 
 from __future__ import annotations
 
@@ -7,23 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from weft.errors import UserError, did_you_mean, listed, shown
-from weft.files import MEGABYTE
-from weft.text.sources import LIMIT
 
-FORMAT_SUFFIXES = {
-    "txt": (".txt", ".text"),
-    "csv": (".csv",),
-    "tsv": (".tsv", ".tab"),
-    "jsonl": (".jsonl", ".ndjson"),
-    "parquet": (".parquet",),
-    "arrow": (".arrow", ".feather"),
-    "conll": (".conll", ".bio", ".iob"),
-    "json": (".json",),
-    "xlsx": (".xlsx", ".xlsm"),
-}
-SUFFIXES = {suffix: format for format, suffixes in FORMAT_SUFFIXES.items() for suffix in suffixes}
-UNREAD = {".xls": "save it as .xlsx or csv", ".ods": "save it as .xlsx or csv", ".doc": "save it as text"}
-UNREAD |= {".docx": "save it as text", ".pdf": "save it as text", ".rtf": "save it as text"}
 MAX_COLUMNS = 100_000  # of a table
 
 
@@ -37,15 +21,109 @@ class Record:
     problem: str | None = None  # of a row that cannot be read, where such rows keep their place
 
 
+@dataclass
+class LeftOut:
+    """Where rows of one kind stand: how many there are, and the first of them; a file may have a hundred million."""
+
+    count: int = 0
+    first: str = ""
+
+    def add(self, where: str) -> None:
+        self.count += 1
+        self.first = self.first or where
+
+
+@dataclass
+class Skipped:
+    """What reading reports besides rows: how many were left out and why, and notes on the files."""
+
+    count: int = 0  # bad rows that were passed over
+    first: list[str] = field(default_factory=list)
+    empty: LeftOut = field(default_factory=LeftOut)  # where rows without a text stand
+    unlabeled: LeftOut = field(default_factory=LeftOut)  # where rows without a label stand
+    notes: dict[str, None] = field(default_factory=dict)  # each once
+    columns: dict[str, str] = field(default_factory=dict)  # what a task calls a column -> what the file calls it
+
+    def add(self, message: str) -> None:
+        self.count += 1
+        if len(self.first) < 3:
+            self.first.append(message)
+
+    def note(self, text: str) -> None:
+        self.notes[text] = None
+
+    def __str__(self) -> str:
+        if not self.count:
+            return "skipped no rows"
+        return f"skipped {self.count:,} bad row{'s' * (self.count > 1)}; the first: {self.first[0]}"
+
+    def lines(self) -> list[str]:
+        """The whole report, in lines."""
+        lines = list(self.notes)
+        for places, what, lack in ((self.empty, "empty row", ""), (self.unlabeled, "row", " without a label")):
+            if places.count:
+                rows = f"{places.count:,} {what}{'s' * (places.count > 1)}{lack}"
+                lines.append(f"left out {rows}; the first: {places.first}")
+        return [*lines, str(self)] if self.count else lines
+
+
+PROBLEMS = 10  # that are named; the others are counted
+MAX_PROBLEMS = 10_000  # after so many wrong rows the rest of a file is not read to count them
+
+
+class BadRows(UserError):
+    """Several wrong rows in one error."""
+
+    def __init__(self, messages: Sequence[str], count: int) -> None:
+        self.messages, self.count = list(messages), count
+        more = [f"and {count - len(messages):,} more"] if count > len(messages) else []
+        least = "at least " * (count >= MAX_PROBLEMS)
+        title = f"{least}{count:,} rows are wrong; on_bad_row skip (--on-bad-row skip) leaves them out"
+        super().__init__("\n  ".join([title, *messages, *more]))
+
+
+class Problems:
+    """Collects the errors of rows, to raise them as one."""
+
+    def __init__(self) -> None:
+        self.messages, self.count = list[str](), 0
+
+    def add(self, error: UserError) -> None:
+        several = error.messages if isinstance(error, BadRows) else [str(error)]
+        self.count += error.count if isinstance(error, BadRows) else 1
+        self.messages += several[: PROBLEMS - len(self.messages)]
+
+    @property
+    def full(self) -> bool:
+        """Whether there are so many that no more are looked for."""
+        return self.count >= MAX_PROBLEMS
+
+    def check(self) -> None:
+        """Raise what there is."""
+        if self.count == 1:
+            raise UserError(self.messages[0])
+        if self.count:
+            raise BadRows(self.messages, self.count)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the caller knows about the files."""
+    """How the caller wants the files read."""
 
-    names: Sequence[str] | None = None  # of the columns of a file without a header line
-    needed: Sequence[str] = ()  # columns that must be there
+    format: str | None = None  # one of FORMATS; None: as the name or the content shows
+    columns: Sequence[str] | None = None  # names for a table without a header line, otherwise columns that must exist
     header: bool = True
     delimiter: str | None = None
-    documents: str = "line"  # of DOCUMENTS
+    documents: str = "line"  # what a document of a txt file is: one of DOCUMENTS
+    on_bad_row: str = "stop"  # one of ON_BAD_ROW
+    skipped: Skipped | None = None  # takes notes on detected delimiters and encodings too
+    encoding: str | None = None
+    text_column: str | None = None  # only the texts, as `read_texts` gives them
+
+    @property
+    def needed(self) -> Sequence[str]:
+        """The columns that must be there."""
+        return (self.columns or ()) if self.text_column is None else [self.text_column]
 
 
 Rows = Iterator[Record | UserError]
@@ -58,10 +136,6 @@ def need_columns(there: Sequence[str], options: Options, where: str) -> None:
         if name not in names:
             has = f"it has {listed(shown(each) for each in there)}" if there else "it has none"
             raise UserError(f"{where}: no column {shown(name)!r}; {has}{did_you_mean(name, there)}")
-
-
-def too_long(where: str, what: str) -> UserError:
-    return UserError(f"{where}: {what} is longer than {LIMIT // MEGABYTE} MiB")
 
 
 def check_columns(count: int, where: str) -> None:

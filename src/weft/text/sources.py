@@ -1,10 +1,12 @@
-"""From files, plain or compressed, to numbered lines of UTF-8 text, holding a line at a time."""
+"""Files that names, globs and folders stand for, and their numbered lines of text, one held at a time."""
 
 from __future__ import annotations
 
 import codecs
 import fnmatch
+import glob
 import gzip
+import hashlib
 import importlib
 import io
 import lzma
@@ -13,9 +15,11 @@ import re
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import IO, Any, TypeVar, cast
 
@@ -31,44 +35,12 @@ BYTE_ORDER_MARKS = (  # the longer first: UTF-32's begins with UTF-16's
 )
 WIDE = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}|[\xf0-\xf4][\x80-\xbf]{3}")
 HIGH = re.compile(rb"[\x80-\xff]+")
+LAST = re.compile(rb"[\xc0-\xff][\x80-\xbf]{0,3}\Z")  # a character that may go on in the next chunk
 UNDEFINED = re.compile(rb"[\x81\x8d\x8f\x90\x9d]")  # in cp1252
 # Signs of cp1252 that people write: the euro, quotes, dashes, dots, a non-breaking space, money, degrees, fractions and
 # Latin letters. Left out is what damage looks like: the last letters of the table, and the bytes with which most
 # characters of UTF-8 begin (0xc2, 0xc3).
 USUAL = re.compile(rb"[\x80\x82\x84\x85\x8a\x8c\x8e\x91-\x97\x99\x9a\x9c\x9e\xa0-\xc1\xc4-\xfd]")
-
-
-@dataclass
-class ByteStatistics:
-    """What the bytes of a file show, chunk by chunk."""
-
-    head: bytes = b""
-    wide: int = 0  # whole characters of several bytes, as UTF-8 has them
-    stray: int = 0  # bytes above 127 that are no part of one
-    runs: int = 0  # runs of such bytes
-    usual: int = 0  # of them, those that cp1252 has and people write
-    undefined: bool = False
-    newlines: int = 0
-    returns: int = 0
-
-    def add(self, chunk: bytes) -> None:
-        if len(self.head) < 4096:
-            self.head += chunk[: 4096 - len(self.head)]
-        self.newlines += chunk.count(b"\n")
-        self.returns += chunk.count(b"\r")
-        if chunk.isascii():
-            return
-        try:
-            chunk.decode("utf-8")
-            self.wide += 1  # at least one
-        except UnicodeDecodeError:
-            rest, wide = WIDE.subn(b"", chunk)
-            self.wide += wide
-            strays = HIGH.findall(rest)
-            self.stray += sum(map(len, strays))
-            self.runs += len(strays)
-            self.usual += len(USUAL.findall(rest))
-            self.undefined = self.undefined or UNDEFINED.search(rest) is not None
 
 
 @dataclass(frozen=True)
@@ -80,70 +52,13 @@ class Encoding:
     note: str = ""  # a line for the user where the encoding is not UTF-8
 
 
-def whole_characters(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """The same bytes, cut elsewhere, so that no character of UTF-8 is cut in two."""
-    rest = b""
-    for chunk in chunks:
-        chunk = rest + chunk
-        end = len(chunk)
-        while len(chunk) - end < 4 and end and chunk[end - 1] >= 0x80:
-            end -= 1
-            if chunk[end] >= 0xC0:  # the first byte of a character
-                break
-        chunk, rest = chunk[:end], chunk[end:]
-        yield chunk
-    if rest:
-        yield rest
-
-
-def encoding_of(chunks: Iterable[bytes], name: str) -> Encoding:
-    """The encoding that these bytes of a file show; UTF-8 unless there is good evidence of another."""
-    tally = ByteStatistics()
-    for chunk in whole_characters(chunks):
-        tally.add(chunk)
-    for mark, encoding in BYTE_ORDER_MARKS:
-        if tally.head.startswith(mark):
-            mac = encoding == "utf-8" and tally.returns > 0 and not tally.newlines
-            return Encoding(encoding, mac, "" if encoding == "utf-8" else f"read as {encoding.upper()}")
-    if wide := _zeros(tally.head):
-        return Encoding(wide, note=f"read as {wide.upper()}, by its zero bytes")
-    mac = tally.returns > 0 and not tally.newlines
-    # Where there is about as much UTF-8 as not, it is a damaged file of UTF-8: whole characters of several bytes hardly
-    # ever come about by chance in other encodings.
-    # A zero byte: no text at all, which its lines will show.
-    if not tally.stray or 10 * tally.wide >= tally.stray or b"\0" in tally.head:
-        return Encoding("utf-8", mac)
-    if tally.stray > 2.5 * tally.runs and tally.stray >= 20:
-        raise UserError(
-            f"{name}: not UTF-8: it looks like an encoding for another script than Latin; "
-            "give --encoding NAME, such as cp1251, gb18030, shift_jis or euc_kr"
-        )
-    if tally.usual < 0.7 * tally.stray:
-        return Encoding("utf-8", mac)
-    encoding = "latin-1" if tally.undefined else "cp1252"
-    return Encoding(encoding, mac, f"not UTF-8; read as {encoding} (--encoding NAME for another)")
-
-
-def _zeros(head: bytes) -> str | None:
-    """UTF-16 without a mark: in Latin text every other byte is zero."""
-    pairs = len(head) // 2
-    if pairs < 4 or b"\0" not in head:
-        return None
-    even, odd = head[: 2 * pairs : 2].count(0), head[1 : 2 * pairs : 2].count(0)
-    if odd > 0.6 * pairs and even < 0.02 * pairs:
-        return "utf-16-le"
-    return "utf-16-be" if even > 0.6 * pairs and odd < 0.02 * pairs else None
-
-
 def known_encoding(name: str) -> str:
     """The usual name of an encoding that a user gives."""
     try:
         "".encode(name)
         codec = codecs.lookup(name).name
     except (LookupError, ValueError, TypeError):
-        raise UserError(
-            f"encoding {shown(name)!r} is not known; give a name such as utf-8, cp1252, latin-1, utf-16 or gb18030"
-        ) from None
+        raise UserError(f"encoding {shown(name)!r} is not known; give a name such as utf-8, cp1252 or utf-16") from None
     if codec in ("idna", "punycode", "unicode-escape", "raw-unicode-escape", "undefined", "mbcs", "oem"):
         raise UserError(f"encoding {shown(name)!r} is no encoding of files")
     return "utf-8" if codec in ("utf-8-sig", "ascii") else codec
@@ -157,6 +72,9 @@ SEEN = 256 * MEGABYTE  # how much of a file is looked through for its encoding
 MAX_UNPACKED, RATIO = 256 * MEGABYTE, 200  # a file may unpack to so much, and beyond that to so many times its size
 MAX_CONTENTS = 64 * MEGABYTE  # of a zip's table of contents; an entry of 46 bytes takes some hundred in memory
 PACKED = (".gz", ".xz", ".zip")
+SUFFIXES = {f".{name}": name for name in ("txt", "csv", "tsv", "jsonl", "parquet", "arrow", "conll", "json", "xlsx")}
+SUFFIXES |= {".text": "txt", ".tab": "tsv", ".ndjson": "jsonl", ".feather": "arrow", ".xlsm": "xlsx"}
+SUFFIXES |= dict.fromkeys((".bio", ".iob"), "conll")
 STANDARD_INPUT = Path("-")
 RUN_ROWS = {"train": "data", "dev": "dev data", "text": "text data"}  # rows in memory -> their name in messages
 MARKS = (codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -202,7 +120,7 @@ def find_members(path: Path, pattern: str) -> list[str]:
     """The names inside a zip that a name or a glob stands for, sorted."""
     name = shown(str(path), 300)
     with ExitStack() as stack:
-        names = [info.filename for info in _members(_open_zip(_open(path, name, stack), name, stack))]
+        names = [info.filename for info in _open_zip(_open(path, name, stack), name, stack)[1]]
     matches = [pattern] if pattern in names else fnmatch.filter(names, pattern)
     if not matches:
         hint = did_you_mean(pattern, names) or f"; it holds {listed(shown(each) for each in names) or 'no file'}"
@@ -219,21 +137,24 @@ def name_of(path: Path) -> str:
 
 def open_sources(path: Path) -> Iterator[TextSource]:
     """Open the texts that a path stands for, one after the other; each is closed when the next is asked for."""
-    if path == STANDARD_INPUT:
-        with _standard_input() as stream:
-            yield TextSource("standard input", stream, ())
-        return
     file, member = zip_and_member(path)
     name, suffix = shown(name_of(file), 300), format_suffix(file)
     with ExitStack() as stack:
+        if path == STANDARD_INPUT:
+            try:  # a reader of its own: Python cannot end while a thread waits for the one of sys.stdin
+                typed: Any = stack.enter_context(open(os.dup(sys.stdin.fileno()), "rb"))
+            except (OSError, ValueError, AttributeError):  # not a file, in a test or a notebook
+                typed = sys.stdin.buffer
+            yield TextSource("standard input", typed, ())
+            return
         stream = _open(file, name, stack)
         size = os.fstat(stream.fileno()).st_size if stream.seekable() else None
         place = file if stream.seekable() else None  # a named pipe is read once
         packing = file.suffix.lower()
         if packing == ".zip":
-            yield from _open_members(stream, file, member, suffix, stack)
+            yield from _open_members(stream, file, member, stack)
         elif packing in (".gz", ".xz"):
-            with _readable(name):
+            with readable(name):
                 if packing == ".gz" and not stream.peek(1):  # which gzip takes for a whole file
                     raise EOFError
             opener = gzip.open if packing == ".gz" else lzma.open
@@ -244,7 +165,7 @@ def open_sources(path: Path) -> Iterator[TextSource]:
 
 
 @contextmanager
-def _readable(name: str) -> Iterator[None]:
+def readable(name: str) -> Iterator[None]:
     """Turn the errors of reading a file, plain or compressed, into one line."""
     try:
         yield
@@ -258,71 +179,50 @@ def _readable(name: str) -> Iterator[None]:
         raise UserError(f"{name}: cannot be read: {_words(error)}") from None
 
 
-@contextmanager
-def _standard_input() -> Iterator[io.BufferedIOBase]:
-    """Standard input through a reader of its own: Python cannot end while a thread waits for the one of sys.stdin."""
-    try:
-        number = os.dup(sys.stdin.fileno())
-    except (OSError, ValueError, AttributeError):  # not a file, in a test or a notebook
-        yield cast(io.BufferedIOBase, sys.stdin.buffer)
-        return
-    with open(number, "rb") as stream:
-        yield stream
-
-
 def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:
     """A file on disk, open until the stack unwinds."""
     if path.is_dir():
         raise UserError(f"{name}: is a folder, not a file")
     if kind := special_kind(path):  # which may never end
         raise UserError(f"{name}: is {kind}, not a file; for standard input give -")
-    with _readable(name):
+    with readable(name):
         return stack.enter_context(open(path, "rb"))
 
 
-def _open_zip(stream: io.BufferedReader, name: str, stack: ExitStack) -> zipfile.ZipFile:
-    """The table of contents of a zip file."""
+def _open_zip(stream: io.BufferedReader, name: str, stack: ExitStack) -> tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]:
+    """A zip file and its members in the order of their names, without what a Mac or an editor left there."""
     try:
         check_contents(stream, name)
-        return stack.enter_context(zipfile.ZipFile(cast("io.BytesIO", stream)))
+        archive = stack.enter_context(zipfile.ZipFile(cast("io.BytesIO", stream)))
     except UserError:
         raise
     except Exception as error:  # a hostile table of contents raises nearly anything: struct.error, ValueError, OSError
         raise UserError(f"{name}: damaged or cut short: {_words(error)}") from None
+    files = (info for info in archive.infolist() if not info.is_dir() and not info.filename.startswith("__MACOSX/"))
+    shown_files = (info for info in files if not PurePath(info.filename).name.startswith("."))
+    return archive, sorted(shown_files, key=lambda info: info.filename)
 
 
 def check_contents(stream: IO[bytes] | io.BufferedIOBase, name: str) -> None:
     """Refuse a zip whose table of contents would fill the memory, before it is read."""
     end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]  # what ZipFile itself reads first
     if end and end[5] > MAX_CONTENTS:
-        raise UserError(
-            f"{name}: its table of contents has more than {MAX_CONTENTS // MEGABYTE} MiB: too many files in it"
-        )
+        limit = f"{MAX_CONTENTS // MEGABYTE} MiB"
+        raise UserError(f"{name}: its table of contents has more than {limit}: too many files in it")
 
 
 def check_ratio(name: str, unpacked: int, packed: int) -> None:
     """Refuse what unpacks to far more than any text does: a file of some kilobytes can hold any number of gigabytes."""
     if unpacked > max(MAX_UNPACKED, RATIO * packed):
-        raise UserError(
-            f"{name}: {packed:,} bytes unpack to more than {unpacked // MEGABYTE:,} MiB, over {RATIO} times as much, "
-            "which no text does; if it is sound, give it unpacked"
-        )
+        size = f"{unpacked // MEGABYTE:,} MiB, over {RATIO} times as much"
+        raise UserError(f"{name}: {packed:,} bytes unpack to more than {size}; if the file is sound, give it unpacked")
 
 
-def _members(archive: zipfile.ZipFile) -> list[zipfile.ZipInfo]:
-    """The files in a zip in the order of their names, without what a Mac or an editor left there."""
-    files = (info for info in archive.infolist() if not info.is_dir() and not info.filename.startswith("__MACOSX/"))
-    shown_files = (info for info in files if not PurePath(info.filename).name.startswith("."))
-    return sorted(shown_files, key=lambda info: info.filename)
-
-
-def _open_members(
-    stream: io.BufferedReader, path: Path, member: str | None, suffix: str, stack: ExitStack
-) -> Iterator[TextSource]:
+def _open_members(stream: io.BufferedReader, path: Path, member: str | None, stack: ExitStack) -> Iterator[TextSource]:
     """The members of a zip one after the other, or the one that is asked for."""
-    name = shown(str(path), 300)
-    archive = _open_zip(stream, name, stack)
-    members = [info for info in _members(archive) if member in (None, info.filename)]
+    name, suffix = shown(str(path), 300), format_suffix(path)
+    archive, members = _open_zip(stream, name, stack)
+    members = [info for info in members if member in (None, info.filename)]
     if not members:
         raise UserError(f"{name}: holds no file" + (f" {shown(member, 200)!r}" if member else ""))
     # Members may lie over each other in the file, so that all of them together unpack to more than each says.
@@ -350,10 +250,13 @@ def _words(error: Exception) -> str:
 
 
 def _chunks(source: TextSource) -> Iterator[bytes]:
-    """The bytes of a source; what is damaged or cut short is one clear line."""
+    """The bytes of a source from its beginning; what is damaged or cut short is one clear line."""
     size = 0
+    if source.path is not None:
+        with readable(source.name):
+            source.stream.seek(0)
     while True:
-        with _readable(source.name):
+        with readable(source.name):
             chunk = source.stream.read1(CHUNK)  # read1: a line typed at the terminal is there at once
         if not chunk:
             return
@@ -376,20 +279,9 @@ def need_module(source: TextSource, name: str, extra: str, kind: str) -> Any:
     return module
 
 
-def rewind(source: TextSource) -> bool:
-    """Back to the beginning; False where a stream cannot."""
-    if source.path is None:
-        return False
-    with _readable(source.name):
-        source.stream.seek(0)
-    return True
-
-
 def first_bytes(source: TextSource) -> bytes:
     """What a file begins with, by which many formats are known."""
-    head = next(_chunks(source), b"")[:8]
-    rewind(source)
-    return head
+    return next(_chunks(source), b"")[:8]
 
 
 KNOWN: dict[tuple[Any, ...], Any] = {}  # results of looks through files, so that each is looked through once
@@ -411,33 +303,67 @@ def remembered(source: TextSource, what: str, look: Callable[[], T]) -> T:
     return KNOWN[key]
 
 
-def _sample(source: TextSource) -> Iterator[bytes]:
-    """The bytes that show the encoding: all of a file, unless it is huge."""
-    left = SEEN if source.plain else SEEN // 4
-    for chunk in _chunks(source):
-        yield chunk
+def _byte_counts(source: TextSource) -> tuple[bytes, Counter[str]]:
+    """What the bytes of a file show: the first of them, and counts."""
+    # wide: whole characters of several bytes, as UTF-8 has them; stray: other bytes above 127; runs: runs of those;
+    # usual: those that cp1252 has and people write.
+    head, rest, counts, left = b"", b"", Counter[str](), SEEN if source.plain else SEEN // 4
+    for chunk in chain(_chunks(source), [b""]):
         left -= len(chunk)
+        data = rest + chunk
+        last = LAST.search(data, max(0, len(data) - 4)) if chunk else None
+        end = last.start() if last else len(data)
+        data, rest = data[:end], data[end:]
+        head += data[: 4096 - len(head)] if len(head) < 4096 else b""
+        counts.update(newlines=data.count(b"\n"), returns=data.count(b"\r"))
+        try:
+            data.decode("utf-8")
+            counts["wide"] += not data.isascii()  # at least one
+        except UnicodeDecodeError:
+            others, wide = WIDE.subn(b"", data)
+            strays, undefined = HIGH.findall(others), UNDEFINED.findall(others)
+            counts.update(wide=wide, stray=sum(map(len, strays)), runs=len(strays), undefined=len(undefined))
+            counts["usual"] += len(USUAL.findall(others))
         if left <= 0:
-            return
+            break
+    return head, counts
 
 
-def _encoding(source: TextSource) -> Encoding:
-    """The encoding that the caller gave, or that the bytes show; of a stream, UTF-8."""
-    if source.encoding is not None:
-        return Encoding(source.encoding)
-    if not rewind(source):
-        return Encoding("utf-8")
-    encoding = remembered(source, "encoding", lambda: encoding_of(_sample(source), source.name))
-    rewind(source)
-    if encoding.note:
-        source.note(f"{source.name}: {encoding.note}")
-    return encoding
+def encoding_of(source: TextSource) -> Encoding:
+    """The encoding that the bytes of a file show; UTF-8 unless there is good evidence of another."""
+    head, counts = _byte_counts(source)
+    mac = counts["returns"] > 0 and not counts["newlines"]
+    for mark, encoding in BYTE_ORDER_MARKS:
+        if head.startswith(mark):
+            utf8 = encoding == "utf-8"
+            return Encoding(encoding, mac and utf8, "" if utf8 else f"read as {encoding.upper()}")
+    pairs = len(head) // 2
+    even, odd = (head[first : 2 * pairs : 2].count(0) for first in (0, 1))
+    for encoding, zeros, others in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
+        if pairs >= 4 and zeros > 0.6 * pairs and others < 0.02 * pairs:  # UTF-16 of Latin text, without a mark
+            return Encoding(encoding, note=f"read as {encoding.upper()}, by its zero bytes")
+    # Where there is about as much UTF-8 as not, it is a damaged file of UTF-8: whole characters of several bytes hardly
+    # ever come about by chance in other encodings.
+    # A zero byte: no text at all, which its lines will show.
+    if not counts["stray"] or 10 * counts["wide"] >= counts["stray"] or b"\0" in head:
+        return Encoding("utf-8", mac)
+    if counts["stray"] > 2.5 * counts["runs"] and counts["stray"] >= 20:
+        hint = "give --encoding NAME, such as cp1251, gb18030, shift_jis or euc_kr"
+        raise UserError(f"{source.name}: not UTF-8, and not a Latin script; {hint}")
+    if counts["usual"] < 0.7 * counts["stray"]:
+        return Encoding("utf-8", mac)
+    encoding = "latin-1" if counts["undefined"] else "cp1252"
+    return Encoding(encoding, mac, f"not UTF-8; read as {encoding} (--encoding NAME for another)")
 
 
 def _text_chunks(source: TextSource) -> Iterator[tuple[int, bytes]]:
     """The bytes as UTF-8 without a byte-order mark, each chunk with the number of the line it begins in."""
     # Only what is not UTF-8 is decoded here, so that a bad byte of UTF-8 spoils nothing but its own line.
-    encoding = _encoding(source)
+    encoding = Encoding(source.encoding or "utf-8")
+    if source.encoding is None and source.path is not None:  # what can be read but once is UTF-8
+        encoding = remembered(source, "encoding", lambda: encoding_of(source))
+        if encoding.note:
+            source.note(f"{source.name}: {encoding.note}")
     decoder = None if encoding.name == "utf-8" else codecs.getincrementaldecoder(encoding.name)()
     line = 1
     head = b""
@@ -452,9 +378,8 @@ def _text_chunks(source: TextSource) -> Iterator[tuple[int, bytes]]:
             try:
                 chunk = decoder.decode(chunk).encode()
             except UnicodeError as error:
-                raise UserError(
-                    f"{source.name} line {line} or after: is not {encoding.name} text: {_words(error)}"
-                ) from None
+                where = f"{source.name} line {line} or after"
+                raise UserError(f"{where}: is not {encoding.name} text: {_words(error)}") from None
         if encoding.mac:
             chunk = chunk.replace(b"\r", b"\n")
         nul = chunk.find(b"\0")
@@ -483,9 +408,24 @@ def read_lines(source: TextSource) -> Iterator[Line]:
             pieces.append(rest)
             size += len(rest)
         if size > LIMIT:
-            raise UserError(f"{source.name} line {number}: longer than {LIMIT // MEGABYTE} MiB")
+            raise too_long(f"{source.name} line {number}", "this line")
     if pieces:
         yield _decoded(source, number, b"".join(pieces))
+
+
+def too_long(where: str, what: str) -> UserError:
+    return UserError(f"{where}: {what} is longer than {LIMIT // MEGABYTE} MiB")
+
+
+def first_lines(lines: Iterator[Line], max_characters: int, max_lines: int | None = None) -> list[Line]:
+    """The first lines, until there are more characters or so many lines."""
+    head, size = list[Line](), 0
+    for line in islice(lines, max_lines):
+        head.append(line)
+        size += len(line[1]) + 1
+        if size > max_characters:
+            break
+    return head
 
 
 def _decoded(source: TextSource, number: int, data: bytes) -> Line:
@@ -513,3 +453,84 @@ def read_pieces(source: TextSource) -> Iterator[str]:
     if decoder.getstate()[0]:  # bytes that wait for the rest of their character
         line += chunk.count(b"\n")
         raise UserError(f"{source.name} line {line}: ends in the middle of a character")
+
+
+Patterns = str | Path | Iterable[str | Path]
+
+
+def find_files(patterns: Patterns) -> list[Path]:
+    """The files that names, globs, folders and 'corpus.zip/*.txt' stand for, each once; '-' is standard input."""
+    each = [patterns] if isinstance(patterns, str | Path) else patterns
+    return list(dict.fromkeys(path for pattern in each for path in _matches(str(pattern))))
+
+
+def _matches(pattern: str) -> list[Path]:
+    if not pattern or "\0" in pattern:
+        raise UserError(f"{shown(pattern)!r} is not the name of a file")
+    path, name = Path(pattern), shown(pattern, 300)
+    if path == STANDARD_INPUT or (os.path.exists(path) and not path.is_dir()):  # before globs: a name may hold brackets
+        return [path]
+    if path.is_dir():
+        inside = (file for file in _below(path, links=False) if not file.name.startswith("."))
+        known = (file for file in inside if format_suffix(file) in SUFFIXES or file.suffix.lower() == ".zip")
+        if files := sorted(file for file in known if file.is_file()):  # a pipe or a device may never end
+            return files
+        raise UserError(f"{name}: holds no file of a known format ({listed(SUFFIXES, 20)})")
+    archive, member = zip_and_member(path)
+    if member is not None:
+        return [archive / name for name in find_members(archive, member)]
+    if glob.has_magic(pattern):
+        if "**" in path.parts:  # below it every folder is gone through once, however many links lead to it
+            first = path.parts.index("**")
+            roots = glob.glob(str(Path(*path.parts[:first]))) if first else ["."]
+            below = ((root, file) for root in roots for file in _below(Path(root), links=True))
+            matches = [file for root, file in below if _fits(file.relative_to(root).parts, path.parts[first:])]
+        else:
+            matches = [Path(match) for match in glob.glob(pattern)]
+        if files := sorted(file for file in matches if file.is_file()):
+            return files
+        raise UserError(f"{name}: matches no file")
+    missing = path  # the first part of the path that is not there: that is where the slip is
+    while not os.path.exists(missing.parent) and missing.parent != missing:
+        missing = missing.parent
+    beside = list[str]()
+    with suppress(OSError):
+        beside = os.listdir(missing.parent)
+    raise UserError(f"{name}: no such file{did_you_mean(missing.name, beside)}")
+
+
+def _below(root: Path, links: bool) -> Iterator[Path]:
+    """The files in a folder and its folders, those that links lead to included or not; hidden folders are left out."""
+
+    def unreadable(error: OSError) -> None:
+        raise UserError(f"{shown(str(error.filename), 300)}: cannot be read: {(error.strerror or '').lower()}")
+
+    seen = set[tuple[int, int]]()
+    for place, folders, names in os.walk(root, onerror=None if links else unreadable, followlinks=links):
+        with suppress(OSError):  # a folder that was removed meanwhile
+            about = os.stat(place)
+            if (about.st_dev, about.st_ino) in seen:
+                folders.clear()
+                continue
+            seen.add((about.st_dev, about.st_ino))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        yield from (Path(place, name) for name in names)
+
+
+def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether the parts of a path are what those of a glob stand for; hidden files are those asked for only."""
+    if not parts:
+        return not names
+    if parts[0] == "**":
+        return _fits(names, parts[1:]) or (bool(names) and names[0][0] != "." and _fits(names[1:], parts))
+    fits = bool(names) and fnmatch.fnmatchcase(names[0], parts[0]) and (names[0][0] != "." or parts[0][0] == ".")
+    return fits and _fits(names[1:], parts[1:])
+
+
+def digest_of(path: Path) -> bytes:
+    """What stands for the contents of a file, or of the archive that it lies in."""
+    archive, _ = zip_and_member(path)
+    if archive.exists() and not archive.is_file():  # a pipe is empty the second time
+        raise UserError(f"{archive}: is not a plain file, and it is read more than once: name a file")
+    with readable(str(archive)), open(archive, "rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()

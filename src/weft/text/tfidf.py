@@ -27,7 +27,6 @@ class Tfidf:
     """The terms of some texts, each with its inverse document frequency."""
 
     def __init__(self, texts: Sequence[tuple[str, ...]], max_terms: int = MAX_TERMS) -> None:
-        """`max_terms`: terms that are kept."""
         frequencies: Counter[str] = Counter()
         for parts in texts:
             frequencies.update(set(_terms(parts)))

@@ -14,11 +14,12 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
+from weft.budget import by_budget
 from weft.errors import UserError, listed, one_of, shown
-from weft.files import memory_here, reason, whole_file
-from weft.text.row_problems import Skipped
-from weft.text.sources import Line, TextSource, find_members, open_sources, read_lines, zip_and_member
-from weft.text.tokenizers.limits import MAX_TOKEN_LENGTH
+from weft.files import memory_here, whole_file
+from weft.text.rows import Skipped
+from weft.text.sources import Line, TextSource, find_members, open_sources, read_lines, readable, zip_and_member
+from weft.text.tokenizers.schema import MAX_TOKEN_LENGTH
 
 FORMATS = ("text", "binary", "glove")  # word2vec's text begins with a line of two numbers, GloVe's does not
 MAX_WORD_BYTES = MAX_TOKEN_LENGTH  # bytes of a word
@@ -49,8 +50,12 @@ def read_file(path: Path, on_bad_row: str = "stop", skipped: Skipped | None = No
 
 
 def is_file_of_vectors(path: Path) -> bool:
-    """Whether a path is a file of word vectors, as its beginning tells; a folder is none."""
-    return looks_like_vectors(path) or _is_binary(path)
+    """Whether a path is a file of word vectors, as its beginning tells; a folder or a pipe is none."""
+    if not zip_and_member(path)[0].is_file():
+        return False
+    with suppress(UserError):  # words with equally many numbers after each
+        return any(True for _ in _opened(path))
+    return _is_binary(path)
 
 
 def _is_binary(path: Path) -> bool:
@@ -82,36 +87,39 @@ def _binary_header(source: TextSource) -> tuple[int, int] | None:
     return int(parts[0]), int(parts[1])
 
 
+def _check_claim(name: str, words: int, width: int) -> None:
+    if not 1 <= words <= MAX_WORDS or not 1 <= width <= MAX_WIDTH:
+        raise UserError(f"{name} line 1: {words} words of {width} numbers; at most {MAX_WORDS} of {MAX_WIDTH} are read")
+
+
+def _check_memory(name: str, size: int) -> None:
+    if size > memory_here():
+        raise UserError(f"{name}: its vectors do not fit into the {memory_here() / 1e9:.1f} GB of this machine")
+
+
 def read_binary(path: Path) -> WordVectors:
     """The vectors of word2vec's binary format; its claimed size is checked before memory is taken."""
     for source in open_sources(path):
-        try:
+        with readable(source.name):
             return _binary(source, path)
-        except (OSError, EOFError) as error:
-            raise UserError(f"{source.name}: cannot be read: {reason(error)}") from None
     raise UserError(f"{path}: holds no vector")
 
 
 def _binary(source: TextSource, path: Path) -> WordVectors:
-    name, stream = source.name, source.stream
-    header = _binary_header(source)
+    name, header = source.name, _binary_header(source)
     if header is None:
         raise UserError(f"{name}: does not begin with a line of two numbers, as word2vec's binary format does")
     count, width = header
-    if not 1 <= count <= MAX_WORDS or not 1 <= width <= MAX_WIDTH:
-        raise UserError(f"{name} line 1: {count} words of {width} numbers; at most {MAX_WORDS} of {MAX_WIDTH} are read")
+    _check_claim(name, count, width)
     min_bytes = count * (4 * width + 2)  # a word has a letter and a space
     if source.plain and path.stat().st_size < min_bytes:
-        size = path.stat().st_size
-        raise UserError(
-            f"{name}: {count} words of {width} numbers need {min_bytes} bytes at least; the file has {size}"
-        )
-    if 4 * count * width > memory_here():
-        raise UserError(f"{name}: its vectors do not fit into the {memory_here() / 1e9:.1f} GB of this machine")
+        needed = f"{count} words of {width} numbers need {min_bytes} bytes at least"
+        raise UserError(f"{name}: {needed}; the file has {path.stat().st_size}")
+    _check_memory(name, 4 * count * width)
     words: dict[str, None] = {}  # an ordered set
     blocks: list[Floats] = []
     rows: list[bytes] = []
-    reader = io.BufferedReader(stream, 1 << 20)
+    reader: Any = io.BufferedReader(source.stream, 1 << 20)
     for number in range(1, count + 1):
         word, row = _row(reader, name, number, count, 4 * width)
         if word not in words:
@@ -138,9 +146,8 @@ def _row(reader: Any, name: str, number: int, count: int, size: int) -> tuple[st
             continue
         letters += byte
         if len(letters) > MAX_WORD_BYTES:
-            raise UserError(
-                f"{name} word {number}: is longer than {MAX_WORD_BYTES} bytes; the rows are not {size // 4} wide"
-            )
+            long = f"is longer than {MAX_WORD_BYTES} bytes"
+            raise UserError(f"{name} word {number}: {long}; the rows are not {size // 4} wide")
     if not letters:
         raise UserError(f"{name} word {number}: has no word before its numbers")
     row = reader.read(size)
@@ -149,10 +156,8 @@ def _row(reader: Any, name: str, number: int, count: int, size: int) -> tuple[st
     try:
         return letters.decode("utf-8"), row
     except UnicodeDecodeError:
-        raise UserError(
-            f"{name} word {number}: is not UTF-8 text; either the file is in another encoding, or its rows are not "
-            f"{size // 4} numbers wide"
-        ) from None
+        why = f"either the file is in another encoding, or its rows are not {size // 4} numbers wide"
+        raise UserError(f"{name} word {number}: is not UTF-8 text; {why}") from None
 
 
 def write_file(path: Path, words: Sequence[str], matrix: NDArray[Any], format: str) -> None:
@@ -178,8 +183,11 @@ def read_vectors(path: Path, on_bad_row: str = "stop", skipped: Skipped | None =
     blocks: list[Floats] = []
     lines_read = size = bad = 0
     for name, width, claimed, lines in _opened(path):
-        for block in _blocks(lines, name):
+        full = (line for line in lines if line[1] and not line[1].isspace())
+        for block in by_budget(full, lambda line: len(line[1]), BLOCK):
             lines_read += len(block)
+            if lines_read > MAX_WORDS:
+                raise UserError(f"{name} line {block[-1][0]}: more than {MAX_WORDS} words")
             words, matrix, faults = _parsed(block, name, width)
             for fault in faults:
                 if on_bad_row == "stop":
@@ -190,23 +198,12 @@ def read_vectors(path: Path, on_bad_row: str = "stop", skipped: Skipped | None =
             new = [place for place, word in enumerate(words) if word not in known and known.setdefault(word) is None]
             blocks.append(matrix if len(new) == len(words) else matrix[new])
             size += 2 * blocks[-1].nbytes  # twice: the blocks are put together at the end
-            if size > memory_here():
-                raise UserError(f"{name}: its vectors do not fit into the {memory_here() / 1e9:.1f} GB of this machine")
+            _check_memory(name, size)
         if claimed is not None and claimed != lines_read:
             raise UserError(f"{name}: line 1 says that {claimed} words follow, but there are {lines_read}")
         if not known:
             raise UserError(f"{name}: holds no vector")
     return WordVectors(list(known), numpy.concatenate(blocks), lines_read - bad - len(known))
-
-
-def looks_like_vectors(path: Path) -> bool:
-    """Whether the first lines of a file are mostly words with equally many numbers after each."""
-    if not zip_and_member(path)[0].is_file():  # a folder, a pipe, or nothing
-        return False
-    try:
-        return any(True for _ in _opened(path))
-    except UserError:
-        return False
 
 
 def _opened(path: Path) -> Iterator[tuple[str, int, int | None, Iterator[Line]]]:
@@ -238,10 +235,7 @@ def _width(first: Sequence[Line], name: str) -> tuple[int, int | None]:
         words, width = int(header[0]), int(header[1])
         counts[1] -= 1
         if width >= 1 and (counts[width] > 0 or not counts.total()):
-            if not 1 <= words <= MAX_WORDS or width > MAX_WIDTH:
-                raise UserError(
-                    f"{name} line 1: {words} words of {width} numbers; at most {MAX_WORDS} of {MAX_WIDTH} are read"
-                )
+            _check_claim(name, words, width)
             return width, words
         counts[1] += 1
     # A word of several parts may end in a number, so the most frequent count is the width, not the first.
@@ -271,25 +265,6 @@ def _number(field: str) -> float | None:
     return number if abs(number) <= 3.4e38 and "_" not in field and field.strip() == field else None
 
 
-def _blocks(lines: Iterator[Line], name: str) -> Iterator[list[Line]]:
-    """The lines that hold something, some megabytes at a time."""
-    block: list[Line] = []
-    size = total = 0
-    for line in lines:
-        if not line[1] or line[1].isspace():
-            continue
-        block.append(line)
-        size += len(line[1])
-        total += 1
-        if total > MAX_WORDS:
-            raise UserError(f"{name} line {line[0]}: more than {MAX_WORDS} words")
-        if size > BLOCK:
-            yield block
-            block, size = [], 0
-    if block:
-        yield block
-
-
 def _parsed(block: Sequence[Line], name: str, width: int) -> tuple[list[str], Floats, list[UserError]]:
     """The words and numbers of some lines, and what is wrong with the others."""
     sound: list[tuple[str, str]] = []
@@ -308,17 +283,7 @@ def _parsed(block: Sequence[Line], name: str, width: int) -> tuple[list[str], Fl
             matrix: Floats = numpy.loadtxt(lines, numpy.float32, comments=None, delimiter=" ", ndmin=2)
             if matrix.shape == (len(lines), width) and numpy.isfinite(matrix).all():
                 return [word for word, _ in sound], matrix, []
-    return _line_by_line(block, name, width)
-
-
-def _ends_in_a_number(word: str) -> bool:
-    """Whether a word of several parts holds what is rather one number too many."""
-    return " " in word and _number(word.rpartition(" ")[2]) is not None
-
-
-def _line_by_line(block: Sequence[Line], name: str, width: int) -> tuple[list[str], Floats, list[UserError]]:
-    """As `_parsed`, for lines among which at least one is wrong."""
-    words, numbers, faults = list[str](), list[list[float | None]](), list[UserError]()
+    words, rows, faults = list[str](), list[list[float | None]](), list[UserError]()
     for number, text, fault in block:
         where = f"{name} line {number}"
         word, *fields = text.rstrip(" ").rsplit(" ", width)
@@ -337,5 +302,10 @@ def _line_by_line(block: Sequence[Line], name: str, width: int) -> tuple[list[st
             faults.append(UserError(f"{where}: a word of {len(word)} characters; at most {MAX_TOKEN_LENGTH} are read"))
         else:
             words.append(word)
-            numbers.append(values)
-    return words, numpy.array(numbers, numpy.float32).reshape(-1, width), faults
+            rows.append(values)
+    return words, numpy.array(rows, numpy.float32).reshape(-1, width), faults
+
+
+def _ends_in_a_number(word: str) -> bool:
+    """Whether a word of several parts holds what is rather one number too many."""
+    return " " in word and _number(word.rpartition(" ")[2]) is not None

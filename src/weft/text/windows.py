@@ -31,10 +31,7 @@ def cut(length: int, size: int, stride: int) -> list[Cut]:
         starts.append(starts[-1] + stride)
     ends = [min(start + size, length) for start in starts]
     borders = [0, *((start + end) // 2 for start, end in zip(starts[1:], ends[:-1], strict=True)), length]
-    return [
-        Cut(start, end, first, last)
-        for start, end, first, last in zip(starts, ends, borders[:-1], borders[1:], strict=True)
-    ]
+    return list(map(Cut, starts, ends, borders, borders[1:]))
 
 
 def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -82,14 +79,14 @@ class Framing:
 
 
 def framing_of(
-    tokenizer: Tokenizer, speaks: bool, length: int, stride: int, segments: bool, cutting: bool = False
+    tokenizer: Tokenizer, generates: bool, length: int, stride: int, segments: bool, cutting: bool = False
 ) -> Framing:
     """How this tokenizer frames texts; a decoder reads a token between the texts of a pair."""
     before, after = frame(tokenizer)
     two, end = pair_frame(tokenizer), tokenizer.id_of("end")
     if two is None and end is not None and not before and not after:
         two = [], [end], []  # a vocabulary of words puts nothing around a text, but may know where one ends
-    if speaks:
+    if generates:
         # GPT's vocabulary has no such token; its paper puts a $ between two texts.
         close = [end] if end is not None else tokenizer.ids(["$"], specials=False)[0]
         two = two or ((before, close, after) if close else None)
@@ -112,18 +109,18 @@ class TextWindow:
 
 def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None = None) -> list[TextWindow]:
     """The windows of a text or a pair; the shorter of a pair stands in every window, or both are cut side by side."""
+    if second is not None and framing.pair is None:
+        raise UserError("the tokenizer has no separator token for pairs of texts")
+    alone = (framing.before, (), framing.after)
+    before, between, after = alone if second is None or framing.pair is None else framing.pair
+    room = framing.length - len(before) - len(between) - len(after)
+    if room < 2:
+        raise UserError(f"a window of {framing.length} tokens has no room beside the special tokens")
     if second is None:
         first = first or framing.nothing
-        before, after = framing.before, framing.after
-        room = _room(framing, len(before) + len(after))
-        return [
-            TextWindow(whole := [*before, *first[c.start : c.end], *after], len(whole), len(before), c)
-            for c in _cuts(framing, len(first), room)
-        ]
-    if framing.pair is None:
-        raise UserError("the tokenizer has no separator token for pairs of texts")
-    before, between, after = framing.pair
-    room = _room(framing, len(before) + len(between) + len(after))
+        cuts = _cuts(framing, len(first), room)
+        texts = ([*before, *first[c.start : c.end], *after] for c in cuts)
+        return [TextWindow(text, len(text), len(before), c) for text, c in zip(texts, cuts, strict=True)]
 
     def piece(a: Sequence[int], b: Sequence[int], of_first: bool, c: Cut) -> TextWindow:
         whole = [*before, *a, *between, *b, *after]
@@ -131,10 +128,8 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
         return TextWindow(whole, border if framing.segments else len(whole), len(before) if of_first else border, c)
 
     if len(first) + len(second) <= room or len(first) <= room // 2:
-        return [
-            piece(first, second[c.start : c.end], False, c)
-            for c in _cuts(framing, len(second), max(1, room - len(first)))
-        ]
+        cuts = _cuts(framing, len(second), max(1, room - len(first)))
+        return [piece(first, second[c.start : c.end], False, c) for c in cuts]
     if len(second) <= room // 2:
         return [piece(first[c.start : c.end], second, True, c) for c in _cuts(framing, len(first), room - len(second))]
     ones, others = _cuts(framing, len(first), room // 2), _cuts(framing, len(second), room // 2)
@@ -143,12 +138,6 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
         a, b = ones[min(number, len(ones) - 1)], others[min(number, len(others) - 1)]
         windows.append(piece(first[a.start : a.end], second[b.start : b.end], longer, a if longer else b))
     return windows
-
-
-def _room(framing: Framing, special: int) -> int:
-    if framing.length - special < 2:
-        raise UserError(f"a window of {framing.length} tokens has no room beside the special tokens")
-    return framing.length - special
 
 
 def _cuts(framing: Framing, length: int, room: int) -> list[Cut]:

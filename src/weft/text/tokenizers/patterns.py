@@ -32,7 +32,8 @@ FOLLOWED = {
     rf"{BEFORE}{UPPER}*{LOWER}+": rf"{BEFORE}{UPPER}+{LOWER}*",
 }
 # What may stand between the two: it begins with an apostrophe or another letter than the run.
-BETWEEN = re.compile(r"\(\?i:n't\)\\b|'\(\?i:[a-z|]+\)\\b|\\b\(\?i:\[odl\]'\\p\{L\}\{3,\}\)")
+BETWEEN = r"\(\?i:n't\)\\b|'\(\?i:[a-z|]+\)\\b|\\b\(\?i:\[odl\]'\\p\{L\}\{3,\}\)"
+LISTED = re.compile(f"({'|'.join(map(re.escape, FOLLOWED))}|{BETWEEN})(?:\\||\\Z)")
 
 ESCAPE = re.compile(
     r"\\(?:[pP]\{\^?[A-Za-z_ =-]{1,60}\}|x\{[0-9A-Fa-f]{1,8}\}|x[0-9A-Fa-f]{2}|u[0-9A-Fa-f]{4}"
@@ -58,76 +59,45 @@ def check_pattern(pattern: str, where: str, empty: bool = True) -> None:
     """Refuse a pattern that could take more time than the text is long, or, without `empty`, match nothing at all."""
     if not 1 <= len(pattern) <= MAX_PATTERN_LENGTH:
         raise UserError(f"{where}: a pattern of {len(pattern)} characters; from 1 to {MAX_PATTERN_LENGTH} are read")
-    alternatives = _alternatives(pattern, where)
-    for number, alternative in enumerate(alternatives):
-        after = (
-            other for other in alternatives[number + 1 :] if other not in FOLLOWED and not BETWEEN.fullmatch(other)
-        )
-        if alternative not in FOLLOWED or not next(after, "").startswith(FOLLOWED[alternative]):
-            _PatternParser(alternative, where).check(empty)
-
-
-def _alternatives(pattern: str, where: str) -> list[str]:
-    """The pattern cut at every | that stands in no group and no class."""
     parser = _PatternParser(pattern, where)
-    parts, start = [], 0
-    while parser.place < len(pattern):
-        if pattern[parser.place] == "|":
-            parts.append(pattern[start : parser.place])
-            start = parser.place = parser.place + 1
-        else:
-            parser.skip()
-    return [*parts, pattern[start:]]
+    while True:
+        match, after = LISTED.match(pattern, parser.place), parser.place
+        while following := LISTED.match(pattern, after):
+            after = following.end()
+        if match and match[1] in FOLLOWED and pattern.startswith(FOLLOWED[match[1]], after):
+            parser.place = match.end(1)
+        elif parser.sequence(0).empty and not empty:
+            raise parser.refused("matches where there is nothing")
+        if parser.place == len(pattern):
+            return
+        if pattern[parser.place] == ")":
+            raise parser.refused("has a bracket that closes nothing")
+        parser.place += 1
 
 
 class _PatternParser:
     """Reads a pattern from left to right; whatever it does not know is refused."""
 
     def __init__(self, pattern: str, where: str) -> None:
-        self.pattern = pattern
-        self.where = where
-        self.place = 0
+        self.pattern, self.where, self.place = pattern, where, 0
 
     def refused(self, why: str) -> UserError:
         return UserError(f"{self.where}: the pattern {shown(self.pattern, 80)!r} {why}; Weft does not run it")
 
-    def skip(self) -> None:
-        """Past one character, class, escape or bracket, whatever it means."""
-        if self.pattern[self.place] in "\\[":
-            self._atom(0)
-        else:
-            depth = 0
-            while True:
-                mark = self.pattern[self.place] if self.place < len(self.pattern) else ""
-                if mark and mark in "\\[":
-                    self._atom(0)
-                    continue
-                self.place += 1
-                depth += (mark == "(") - (mark == ")")
-                if depth <= 0 or not mark:
-                    return
-
-    def check(self, empty: bool) -> None:
-        part = self._choices(0)
-        if part.empty and not empty:
-            raise self.refused("matches where there is nothing")
-        if self.place < len(self.pattern):
-            raise self.refused("has a bracket that closes nothing")
-
     def _choices(self, depth: int) -> PatternPart:
         if depth > MAX_GROUPS:
             raise self.refused(f"has more than {MAX_GROUPS} groups inside each other")
-        parts = [self._sequence(depth)]
+        parts = [self.sequence(depth)]
         while self.place < len(self.pattern) and self.pattern[self.place] == "|":
             self.place += 1
-            parts.append(self._sequence(depth))
+            parts.append(self.sequence(depth))
         if len(parts) == 1:
             return parts[0]
         ways = sum(part.ways for part in parts)
         optional, empty = any(part.optional for part in parts), any(part.empty for part in parts)
         return PatternPart(ways, any(part.open for part in parts), simple=False, optional=optional, empty=empty)
 
-    def _sequence(self, depth: int) -> PatternPart:
+    def sequence(self, depth: int) -> PatternPart:
         """Parts one after the other."""
         ways, open_, simple, optional, length, empty = 1, False, True, True, 0, True
         while self.place < len(self.pattern) and self.pattern[self.place] not in "|)":
@@ -147,7 +117,9 @@ class _PatternParser:
         if match is None:
             return part
         self.place = match.end()
-        low, high = _times(match)
+        low, high = int(match["low"] or 0), int(match["high"]) if match["comma"] and match["high"] else None
+        if not match["comma"]:
+            low, high = {"*": (0, None), "+": (1, None), "?": (0, 1)}.get(match[0][0], (low, low))
         if match["comma"] is not None and (match["how"] or not match["low"] + match["high"]):
             raise self.refused(f"holds {match[0]!r}")
         if REPEAT.match(self.pattern, self.place):
@@ -157,26 +129,30 @@ class _PatternParser:
         if low > 1 and not part.simple:
             raise self.refused("repeats a choice several times")
         if low == high and part.simple:
-            short = low * part.length <= MAX_WAYS
-            length = low * part.length
-            return PatternPart(
-                open=not short, simple=short, length=length, optional=not low, empty=part.empty or not low
-            )
+            length, none = low * part.length, not low
+            short = length <= MAX_WAYS
+            return PatternPart(1, not short, short, length, none, part.empty or none)
         if high == 1:
             return PatternPart(part.ways + 1, part.open, simple=False, optional=True, empty=True)
         bounded = high is not None and part.simple and high - low < MAX_WAYS
-        return PatternPart(
-            high - low + 1 if bounded and high is not None else 1,
-            not bounded,
-            simple=False,
-            optional=low == 0 or part.optional,
-            empty=low == 0 or part.empty,
-        )
+        ways, none = high - low + 1 if bounded and high is not None else 1, low == 0
+        return PatternPart(ways, not bounded, simple=False, optional=none or part.optional, empty=none or part.empty)
 
     def _atom(self, depth: int) -> PatternPart:
         mark = self.pattern[self.place]
         if mark == "(":
-            return self._group(depth)
+            match = GROUP.match(self.pattern, self.place)
+            if match is None:
+                raise self.refused(f"holds the group {shown(self.pattern[self.place : self.place + 4])!r}")
+            self.place = match.end()
+            part = self._choices(depth + 1)
+            if self.place >= len(self.pattern):
+                raise self.refused("has a bracket that is not closed")
+            self.place += 1
+            looks = match["kind"] in ("=", "!", "<=", "<!")
+            if looks and part.open:
+                raise self.refused("looks ahead or behind without an end")
+            return PatternPart(part.ways, empty=True) if looks else part
         if mark == "[":
             self._class()
             return PatternPart()
@@ -190,21 +166,6 @@ class _PatternParser:
             raise self.refused("repeats nothing")
         self.place += 1
         return PatternPart(empty=mark in "^$")
-
-    def _group(self, depth: int) -> PatternPart:
-        match = GROUP.match(self.pattern, self.place)
-        if match is None:
-            raise self.refused(f"holds the group {shown(self.pattern[self.place : self.place + 4])!r}")
-        self.place = match.end()
-        part = self._choices(depth + 1)
-        if self.place >= len(self.pattern):
-            raise self.refused("has a bracket that is not closed")
-        self.place += 1
-        if match["kind"] in ("=", "!", "<=", "<!"):
-            if part.open:
-                raise self.refused("looks ahead or behind without an end")
-            return PatternPart(part.ways, empty=True)
-        return part
 
     def _class(self) -> None:
         """A set of characters, with those inside it."""
@@ -229,13 +190,3 @@ class _PatternParser:
                     return
         self.place = start
         raise self.refused("has a class that is not closed")
-
-
-def _times(match: re.Match[str]) -> tuple[int, int | None]:
-    """How often at least and at most; None: without an end."""
-    if match["comma"] is None:
-        return {"*": (0, None), "+": (1, None), "?": (0, 1)}[match[0][0]]
-    low = int(match["low"] or 0)
-    if not match["comma"]:
-        return low, low
-    return low, int(match["high"]) if match["high"] else None

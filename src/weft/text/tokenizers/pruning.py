@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError
 from weft.text.tokenizers import sentencepiece
-from weft.text.tokenizers.marian import NUMBERS, SOURCE, TARGET, TARGET_NUMBERS, MarianTokenizer
+from weft.text.tokenizers.sentencepiece import NUMBERS, SOURCE, TARGET, TARGET_NUMBERS, MarianTokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer, check
 
 CODE = re.compile(r">>.+<<")  # of a language, in Marian's vocabularies
@@ -29,8 +29,10 @@ class Anatomy:
     parts: Mapping[int, tuple[int, ...]]  # token -> those that it is merged from, whichever way
     spelling: Mapping[int, str]  # token -> the one character that it is
 
-    def closed(self, keep: Iterable[int]) -> set[int]:
-        """These tokens and all that they need, with those that always stay."""
+    def closed(self, keep: Collection[int]) -> tuple[int, ...]:
+        """These tokens and all that they need, with those that always stay, in their order."""
+        if any(not 0 <= number < self.size for number in keep):
+            raise UserError(f"tokens to keep must be some of 0 to {self.size - 1}")
         kept: set[int] = set()
         waiting = [*self.always, *keep]
         while waiting:
@@ -38,7 +40,7 @@ class Anatomy:
             if number not in kept:
                 kept.add(number)
                 waiting += self.parts.get(number, ())
-        return kept
+        return tuple(sorted(kept))
 
 
 def anatomy_of(tokenizer: Tokenizer, characters: bool = True) -> Anatomy:
@@ -81,18 +83,7 @@ def pruned_tokenizer(
     """The tokenizer with these tokens and those that have to stay; with it, the old ids in the order of the new."""
     if isinstance(tokenizer, MarianTokenizer):
         raise UserError("Marian's two vocabularies are cut down together: by pruned_sides")
-    kept = stays(anatomy_of(tokenizer, characters), keep)
-    return _renumbered(tokenizer, kept), kept
-
-
-def stays(anatomy: Anatomy, keep: Collection[int]) -> tuple[int, ...]:
-    """These tokens and all that have to stay with them, in their order."""
-    if any(not 0 <= number < anatomy.size for number in keep):
-        raise UserError(f"tokens to keep must be some of 0 to {anatomy.size - 1}")
-    return tuple(sorted(anatomy.closed(keep)))
-
-
-def _renumbered(tokenizer: Tokenizer, kept: tuple[int, ...]) -> Tokenizer:
+    kept = anatomy_of(tokenizer, characters).closed(keep)
     new = {old: number for number, old in enumerate(kept)}
     pipeline = json.loads(tokenizer.library.to_str())
     model = pipeline["model"]
@@ -114,7 +105,11 @@ def _renumbered(tokenizer: Tokenizer, kept: tuple[int, ...]) -> Tokenizer:
     check(library, "the smaller vocabulary")
     if library.get_vocab() != {name: new[number] for name, number in tokenizer.tokens.items() if number in new}:
         raise UserError("this vocabulary numbers its tokens in an order that cannot be kept when some are left out")
-    return tokenizer.with_library(library, _renumbered_settings(tokenizer.settings, new))
+    settings = dict(tokenizer.settings)
+    if isinstance(listed := settings.get("added_tokens_decoder"), dict):
+        numbered = {int(key): token for key, token in listed.items() if str(key).isdecimal()}
+        settings["added_tokens_decoder"] = {str(new[key]): numbered[key] for key in numbered if key in new}
+    return Tokenizer(library, tokenizer.roles, settings, tokenizer.whole), kept
 
 
 def pruned_sides(
@@ -128,28 +123,26 @@ def pruned_sides(
     apart = TARGET_NUMBERS in source.files
     anatomies = [anatomy_of(side, characters) for side in (source, target)]
     if apart:
-        kept = [stays(anatomies[0], keep), stays(anatomies[1], keep if written is None else written)]
+        kept = [anatomies[0].closed(keep), anatomies[1].closed(keep if written is None else written)]
     else:  # one numbering for both: what either needs
         both = set(keep)
-        while (more := {*stays(anatomies[0], both), *stays(anatomies[1], both)}) != both:
+        while (more := {*anatomies[0].closed(both), *anatomies[1].closed(both)}) != both:
             both = more
         kept = [tuple(sorted(both))] * 2
-    files = dict(source.files)
-    sides: list[MarianTokenizer] = []
+    both_sides, names = (source, target), (SOURCE, TARGET)
     numbers = [
-        {side.names[old]: number for number, old in enumerate(some)}
-        for side, some in zip((source, target), kept, strict=True)
+        {side.names[old]: number for number, old in enumerate(ids)} for side, ids in zip(both_sides, kept, strict=True)
     ]
-    for side, some, cutter in zip((source, target), numbers, (SOURCE, TARGET), strict=True):
-        gone = {name for name in side.numbers if name not in some}
-        files[cutter] = sentencepiece.without(files[cutter], gone, cutter)
-    files[NUMBERS] = json.dumps(numbers[0], ensure_ascii=False).encode()
+    files = {**source.files, NUMBERS: json.dumps(numbers[0], ensure_ascii=False).encode()}
     if apart:
         files[TARGET_NUMBERS] = json.dumps(numbers[1], ensure_ascii=False).encode()
-    for side, some, cutter in zip((source, target), numbers, (SOURCE, TARGET), strict=True):
-        pieces = sentencepiece.parse(files[cutter], cutter)
-        sides.append(MarianTokenizer(pieces, some, side.settings, files, Path(cutter)))
-        check(sides[-1].library, cutter)
+    for side, stay, name in zip(both_sides, numbers, names, strict=True):
+        files[name] = sentencepiece.without(files[name], side.numbers.keys() - stay.keys(), name)
+    sides = []
+    for side, stay, name in zip(both_sides, numbers, names, strict=True):
+        pieces = sentencepiece.parse(files[name], name)
+        sides.append(MarianTokenizer(pieces, stay, side.settings, files, Path(name)))
+        check(sides[-1].library, name)
     return sides[0], sides[1], kept[0], kept[1]
 
 
@@ -174,11 +167,3 @@ def _ids_around(part: Any) -> Iterator[tuple[list[Any], int]]:
         yield from ((token["ids"], place) for place in range(len(token["ids"])))
     for inner in part.get("processors") or ():
         yield from _ids_around(inner)
-
-
-def _renumbered_settings(settings: Mapping[str, Any], new: Mapping[int, int]) -> dict[str, Any]:
-    decoder = settings.get("added_tokens_decoder")
-    if not isinstance(decoder, dict):
-        return dict(settings)
-    numbered = {int(key): token for key, token in decoder.items() if str(key).isdecimal()}
-    return {**settings, "added_tokens_decoder": {str(new[key]): numbered[key] for key in numbered if key in new}}

@@ -11,25 +11,11 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, listed, shown
-from weft.files import MEGABYTE, read_json, read_text
-from weft.text.tokenizers import sentencepiece
-from weft.text.tokenizers.limits import MAX_ADDED_TOKENS, MAX_MERGES, MAX_TOKENS, check_tokens
-from weft.text.tokenizers.marian import SOURCE, TARGET, is_marian, read_sides
-from weft.text.tokenizers.schema import check_pipeline
-from weft.text.tokenizers.sentencepiece import linear_spaces
-from weft.text.tokenizers.tokenizer import (
-    AROUND,
-    Roles,
-    Tokenizer,
-    check,
-    check_added_tokens,
-    find_roles,
-    guarded,
-    numbered,
-    settings_in,
-    surround,
-    token_name,
-)
+from weft.files import MEGABYTE, read_bytes, read_json, read_text
+from weft.text.tokenizers import sentencepiece, tokenizer
+from weft.text.tokenizers.schema import MAX_ADDED_TOKENS, MAX_MERGES, MAX_TOKENS, check_pipeline, check_tokens
+from weft.text.tokenizers.sentencepiece import SOURCE, TARGET, VocabularyPiece, is_marian, linear_spaces, read_sides
+from weft.text.tokenizers.tokenizer import AROUND, Roles, Tokenizer
 
 # Families whose files have these names but another way to cut words or to number pieces: refused, not read wrongly.
 OTHER_BPE = ("xlm", "clip", "ctrl", "flaubert", "biogpt", "fsmt", "phobert", "bertweet", "herbert")
@@ -49,7 +35,7 @@ def read_wordpiece(file: Path, settings: dict[str, Any]) -> Library:
     for number, token in enumerate(tokens):
         if vocabulary.setdefault(token, number) != number:
             raise UserError(f"{file} line {number + 1}: {shown(token)!r} is already in line {vocabulary[token] + 1}")
-    unknown = token_name(settings.get("unk_token"), "unk_token", file) or "[UNK]"
+    unknown = tokenizer.token_name(settings.get("unk_token"), "unk_token", file) or "[UNK]"
     library = Library(models.WordPiece(vocabulary, unk_token=unknown))
     library.normalizer = normalizers.BertNormalizer(
         lowercase=bool(_flag(settings, "do_lower_case", True, file)),
@@ -61,7 +47,7 @@ def read_wordpiece(file: Path, settings: dict[str, Any]) -> Library:
     roles = _add_tokens(library, settings, file, mask_takes_space=False)
     if roles.start is None or roles.separator is None:
         raise UserError(f"{file}: has no [CLS] or no [SEP]; other names for them belong in tokenizer_config.json")
-    surround(library, roles, "bert")
+    tokenizer.surround(library, roles, "bert")
     return library
 
 
@@ -69,14 +55,22 @@ def read_bpe(file: Path, merges_file: Path, settings: dict[str, Any], family: st
     """GPT's vocab.json and merges.txt: byte-level for GPT-2 and its like, words that end in </w> for the first GPT."""
     if family in OTHER_BPE:
         raise UserError(f"{file}: {family} cuts words in its own way; Weft needs its tokenizer.json")
-    vocabulary = read_json(file)
-    check_tokens(vocabulary, str(file))
-    if not all(type(number) is int and number >= 0 for number in vocabulary.values()):
-        token = next(token for token, number in vocabulary.items() if type(number) is not int or number < 0)
-        raise UserError(f"{file}: the id of {shown(token)!r} is {shown(str(vocabulary[token]))}, not a number from 0")
-    merges = _read_merges(merges_file, vocabulary, file)
+    vocabulary = tokenizer.read_ids(file)
+    text, merges = read_text(merges_file).replace("\r\n", "\n"), list[tuple[str, str]]()
+    if (lines := text.count("\n")) > MAX_MERGES:
+        raise UserError(f"{merges_file}: {lines} lines; at most {MAX_MERGES} merges are read")
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line or line.startswith("#version"):
+            continue
+        left, _, right = line.partition(" ")
+        if not left or not right or " " in right:
+            raise UserError(f"{merges_file} line {number}: {shown(line)!r} is not two tokens with a space between them")
+        for token in (left, right, left + right):
+            if token not in vocabulary:
+                raise UserError(f"{merges_file} line {number}: {shown(token)!r} is not in {file.name}")
+        merges.append((left, right))
     if family == "openaigpt":
-        unknown = token_name(settings.get("unk_token"), "unk_token", file) or "<unk>"
+        unknown = tokenizer.token_name(settings.get("unk_token"), "unk_token", file) or "<unk>"
         model = models.BPE(vocabulary, merges, unk_token=unknown, end_of_word_suffix="</w>")
         library = Library(model)
         library.normalizer = normalizers.BertNormalizer(lowercase=True)
@@ -91,16 +85,16 @@ def read_bpe(file: Path, merges_file: Path, settings: dict[str, Any], family: st
     around = family in ROBERTAS or family == "deberta"
     roles = _add_tokens(library, settings, file, mask_takes_space=around)
     if family == "deberta":
-        surround(library, roles, family)
+        tokenizer.surround(library, roles, family)
     elif around and roles.start is not None and roles.separator is not None:
-        start, separator = numbered(library, roles.start), numbered(library, roles.separator)
+        start, separator = tokenizer.numbered(library, roles.start), tokenizer.numbered(library, roles.separator)
         library.post_processor = processors.RobertaProcessing(separator, start, True, prefix)
     elif _flag(settings, "add_bos_token", False, file) and roles.start is not None:
         template = [f"{roles.start}:0", "$A:0"]
         library.post_processor = processors.TemplateProcessing(
             single=template,
             pair=[*template, f"{roles.start}:1", "$B:1"],
-            special_tokens=[numbered(library, roles.start)],
+            special_tokens=[tokenizer.numbered(library, roles.start)],
         )
     return library
 
@@ -109,69 +103,49 @@ def read_pieces(file: Path, settings: dict[str, Any], family: str) -> Library:
     """A SentencePiece model with what its family adds: T5's sentinels, XLM-R's own numbers, ALBERT's small letters."""
     if family in OTHER_PIECES:
         raise UserError(f"{file}: {family} numbers its pieces in its own way; Weft needs its tokenizer.json")
-    pieces = sentencepiece.read(file)
+    model = sentencepiece.parse(read_bytes(file, sentencepiece.MAX_FILE_BYTES), str(file))
     before: list[normalizers.Normalizer] = []
     if family == "xlmroberta":  # fairseq's order of the special tokens, and one more at the end
-        fair = {"<s>": sentencepiece.CONTROL, "<pad>": sentencepiece.CONTROL, "</s>": sentencepiece.CONTROL}
-        fair["<unk>"] = sentencepiece.UNKNOWN
-        pieces = replace(
-            pieces,
-            names=[*fair, *pieces.names[3:], "<mask>"],
-            scores=[0.0] * 4 + pieces.scores[3:] + [0.0],
-            types=[*fair.values(), *pieces.types[3:], sentencepiece.CONTROL],
-        )
+        control = ("<s>", "<pad>", "</s>")
+        first = [
+            *(VocabularyPiece(name, sentencepiece.CONTROL) for name in control),
+            VocabularyPiece("<unk>", sentencepiece.UNKNOWN),
+        ]
+        model = replace(model, pieces=[*first, *model.pieces[3:], VocabularyPiece("<mask>", sentencepiece.CONTROL)])
     elif family in ("albert", "xlnet"):
         before = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
         if not _flag(settings, "keep_accents", False, file):
             before += [normalizers.NFKD(), normalizers.StripAccents()]
         if _flag(settings, "do_lower_case", family == "albert", file):
             before.append(normalizers.Lowercase())
-    library = sentencepiece.build(pieces, str(file), before)
+    library = sentencepiece.build(model, str(file), before)
     listed = "added_tokens_decoder" in settings or (file.parent / "added_tokens.json").is_file()
     extra = settings.get("extra_ids", 100 if family == "t5" and not listed else 0)
     if type(extra) is not int or not 0 <= extra <= 10_000:
         raise UserError(f"{file}: extra_ids in its settings is {shown(str(extra))}, not a number from 0 to 10000")
     if not listed:  # sentinels count down, so that <extra_id_0> is the last token
         names = [f"<extra_id_{number}>" for number in reversed(range(extra))] + ["[MASK]"] * (family == "debertav2")
-        library.add_tokens([AddedToken(name, special=True, normalized=False) for name in names])
+        library.add_special_tokens(names)
     roles = _add_tokens(library, settings, file, mask_takes_space=True)
     if family in AROUND:
-        surround(library, roles, family)
+        tokenizer.surround(library, roles, family)
     return library
-
-
-def _read_merges(file: Path, vocabulary: dict[str, Any], vocabulary_file: Path) -> list[tuple[str, str]]:
-    text = read_text(file).replace("\r\n", "\n")
-    lines = text.count("\n")
-    if lines > MAX_MERGES:
-        raise UserError(f"{file}: {lines} lines; at most {MAX_MERGES} merges are read")
-    merges = []
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line or line.startswith("#version"):
-            continue
-        left, _, right = line.partition(" ")
-        if not left or not right or " " in right:
-            raise UserError(f"{file} line {number}: {shown(line)!r} is not two tokens with a space between them")
-        for token in (left, right, left + right):
-            if token not in vocabulary:
-                raise UserError(f"{file} line {number}: {shown(token)!r} is not in {vocabulary_file.name}")
-        merges.append((left, right))
-    return merges
 
 
 def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_takes_space: bool) -> Roles:
     """Add what added_tokens.json and the settings list, at the ids they say; mark the roles as special tokens."""
     listed: dict[str, tuple[int, AddedToken]] = {}
     extra = file.parent / "added_tokens.json"
-    more = settings.get("additional_special_tokens") or []
-    more = {token_name(token, "additional_special_tokens", file) for token in more} if isinstance(more, list) else set()
+    key = "additional_special_tokens"
+    given = settings.get(key) if isinstance(settings.get(key), list) else []
+    more = {tokenizer.token_name(token, key, file) for token in given or ()}
     for name, number in (read_json(extra) if extra.is_file() else {}).items():
         listed[name] = (number, AddedToken(name, normalized=name not in more, special=name in more))
     decoder = settings.get("added_tokens_decoder") or {}
     if not isinstance(decoder, dict) or not all(k.isdecimal() and isinstance(v, dict) for k, v in decoder.items()):
         raise UserError(f"{file.parent / 'tokenizer_config.json'}: added_tokens_decoder does not map ids to objects")
     for key, token in decoder.items():
-        name = token_name(token, "added_tokens_decoder", file) or ""
+        name = tokenizer.token_name(token, "added_tokens_decoder", file) or ""
         flags = {flag: bool(token.get(flag)) for flag in ("single_word", "lstrip", "rstrip", "normalized", "special")}
         listed[name] = (int(key), AddedToken(name, **flags))
     if not all(name and type(number) is int for name, (number, _) in listed.items()):
@@ -184,9 +158,9 @@ def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_tak
         if have != number:
             raise UserError(f"{file}: added token {shown(name)!r} cannot have the id {number}: it would be {have}")
     added = [token for _, token in sorted(listed.values(), key=lambda item: item[0])]
-    check_added_tokens(added, library, str(file))
+    tokenizer.check_added_tokens(added, library, str(file))
     library.add_tokens(added)
-    roles = find_roles(settings, library, file)
+    roles = tokenizer.find_roles(settings, library, file)
     library.add_tokens(
         [
             AddedToken(name, special=True, normalized=False, lstrip=mask_takes_space and name == roles.mask)
@@ -223,10 +197,10 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
             f"{folder}: has no tokenizer: none of tokenizer.json, vocab.txt, vocab.json with merges.txt, "
             "encoder.json with vocab.bpe, spiece.model, sentencepiece.bpe.model, *.spm"
         )
-    settings = settings_in(folder)
+    settings = tokenizer.settings_in(folder)
     for first, second in PAIRS:
         file = folder / first if file.name == second else file
-    with guarded(file):
+    with tokenizer.guarded(f"{file}: not a usable tokenizer"):
         if file.name in dict(PAIRS):
             library = read_bpe(file, folder / dict(PAIRS)[file.name], settings, _family(folder, settings))
         elif file.suffix == ".json":
@@ -235,9 +209,9 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
             library = read_wordpiece(file, settings)
         else:
             library = read_pieces(file, settings, _family(folder, settings))
-        check(library, file)
+        tokenizer.check(library, file)
     whole = file.suffix == ".json" and file.name not in dict(PAIRS)
-    return Tokenizer(library, find_roles(settings, library, folder), settings, whole)
+    return Tokenizer(library, tokenizer.find_roles(settings, library, folder), settings, whole)
 
 
 def vocabulary_file(folder: Path) -> Path | None:
@@ -279,7 +253,8 @@ def _read_whole(file: Path) -> Library:
         small = {"type": "WordLevel", "vocab": {"": 0}, "unk_token": ""}
         bare = Library.from_str(json.dumps({"normalizer": data.get("normalizer"), "model": small}))
         flags = ("content", "normalized", "lstrip", "rstrip")
-        check_added_tokens([AddedToken(**{key: token[key] for key in flags}) for token in added], bare, str(file))
+        tokens = [AddedToken(**{key: token[key] for key in flags}) for token in added]
+        tokenizer.check_added_tokens(tokens, bare, str(file))
     library = Library.from_str(json.dumps(data))
     for token in added:  # the library gives its own ids, in order, whatever the file says
         name, number = token["content"], token["id"]

@@ -5,46 +5,56 @@ The ids equal those of the sentencepiece library, with three known exceptions. T
 character map by grapheme, so a few rare sequences (decomposed Hangul, a full-width letter with an accent) differ. And
 where two ways to cut a word score the same (`?` `???` or `???` `?`), sentencepiece decides by how its 32-bit sums
 happened to round: about one token in 100,000.
+
+Marian has two such models: `source.spm` and `target.spm` cut the text, `vocab.json` numbers the pieces of both, or
+`target_vocab.json` those of the target where each language has a vocabulary.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, Encoding, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, listed, shown
-from weft.files import MEGABYTE, read_bytes
-from weft.text.tokenizers.limits import MAX_ADDED_TOKENS, MAX_SCORE, check_pieces, check_tokens
+from weft.files import MEGABYTE, read_bytes, write_bytes, write_json
+from weft.text.tokenizers import tokenizer
+from weft.text.tokenizers.schema import MAX_ADDED_TOKENS, MAX_SCORE, check_charsmap, check_pieces, check_tokens
+from weft.text.tokenizers.tokenizer import Encoded, Roles, Text, Tokenizer
 
 SPACE = "\u2581"  # the visible space that begins a word
 NORMAL, UNKNOWN, CONTROL, USER, UNUSED, BYTE = range(1, 7)
 UNIGRAM, BPE = 1, 2
 SPACES = " {2,}"
-MAX_REPLACEMENT = 64  # bytes in the place of a character; Unicode's longest have 33
 MAX_PIECES = 2_000_000  # the largest published model has 900,000
 MAX_FIELDS = 100_000  # of one message inside; a trainer's holds a name for each symbol of the user
 MAX_FILE_BYTES = 64 * MEGABYTE  # the largest published one has 18
 MAX_MERGE_WORK = 1_000_000_000  # the sum of the squares of the lengths of pieces, which a search for merges takes
 
 
+T = TypeVar("T", int, bytes)
+
+
+class VocabularyPiece(NamedTuple):
+    """One token of a SentencePiece model."""
+
+    name: str
+    kind: int = NORMAL
+    score: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class SentencePieceModel:
     """What a SentencePiece model file says."""
 
-    names: list[str]
-    scores: list[float]
-    types: list[int]
+    pieces: list[VocabularyPiece]
     model: int = UNIGRAM
-    padding: str | None = None  # the pieces that the trainer used for these
-    start: str | None = None
-    end: str | None = None
     charsmap: bytes = b""
     dummy_prefix: bool = True
     squeeze_spaces: bool = True
@@ -54,55 +64,40 @@ class SentencePieceModel:
 
     @property
     def unknown(self) -> int:
-        """The id of the one unknown piece; `read` sees to it that there is one."""
-        return self.types.index(UNKNOWN)
-
-
-def read(path: Path) -> SentencePieceModel:
-    """The model in a SentencePiece file."""
-    return parse(read_bytes(path, MAX_FILE_BYTES), str(path))
+        """The id of the one unknown piece; `parse` sees to it that there is one."""
+        return next(number for number, piece in enumerate(self.pieces) if piece.kind == UNKNOWN)
 
 
 def parse(data: bytes, where: str) -> SentencePieceModel:
     """The model in the bytes of a SentencePiece file; `where` names it in errors."""
-    names: list[str] = []
-    scores: list[float] = []
-    types: list[int] = []
+    pieces: list[VocabularyPiece] = []
     trainer: dict[int, int | bytes] = {}
     normalizer: dict[int, int | bytes] = {}
     for number, value in _fields(data, where, MAX_PIECES):
         if number == 1:
-            piece = dict(_fields(_bytes(value, where), where))
-            names.append(_text(piece.get(1, b""), where))
-            score = _bytes(piece.get(2, b"\0\0\0\0"), where)
-            if len(score) != 4:
-                raise _damaged(where, f"a score of {len(score)} bytes")
-            scores.append(float(struct.unpack("<f", score)[0]))
-            types.append(_number(piece.get(3, NORMAL), where))
-        elif number == 2:
-            trainer.update(_fields(_bytes(value, where), where))
-        elif number == 3:
-            normalizer.update(_fields(_bytes(value, where), where))
-
-    _check_pieces(names, scores, types, where)
+            pieces.append(_piece(value, where))
+        elif number in (2, 3):
+            (trainer if number == 2 else normalizer).update(_fields(_typed(value, bytes, where), where))
+    if not pieces:
+        raise UserError(f"{where}: not a SentencePiece model: it has no pieces")
+    names = Counter(piece.name for piece in pieces)
+    check_tokens(names, where, MAX_PIECES, "pieces")
+    if len(names) < len(pieces):
+        raise UserError(f"{where}: piece {shown(names.most_common(1)[0][0])!r} stands there twice")
+    unknown = sum(piece.kind == UNKNOWN for piece in pieces)
+    if unknown != 1:
+        raise UserError(f"{where}: has {unknown} unknown pieces where a model has exactly one")
+    wrong = [name for name, kind, score in pieces if not (NORMAL <= kind <= BYTE and abs(score) <= MAX_SCORE)]
+    if wrong:
+        raise UserError(f"{where}: pieces with an impossible type or score: {listed(map(shown, wrong))}")
     if not trainer or not normalizer:  # both come after the pieces, and every writer writes them
         raise UserError(f"{where}: is cut short: it does not say how it was trained or how text is normalized")
-
-    def named(field: int, default: int) -> str | None:
-        place = _number(trainer.get(field, default), where)
-        return names[place] if 0 <= place < len(names) and types[place] == CONTROL else None
-
-    charsmap = _bytes(normalizer.get(2, b""), where)
+    charsmap = _typed(normalizer.get(2, b""), bytes, where)
     if charsmap:
         check_charsmap(charsmap, where)
     return SentencePieceModel(
-        names=names,
-        scores=scores,
-        types=types,
-        model=_number(trainer.get(3, UNIGRAM), where),
-        padding=named(43, -1),
-        start=named(41, 1),
-        end=named(42, 2),
+        pieces=pieces,
+        model=_typed(trainer.get(3, UNIGRAM), int, where),
         charsmap=charsmap,
         dummy_prefix=bool(normalizer.get(3, 1)),
         squeeze_spaces=bool(normalizer.get(4, 1)),
@@ -112,14 +107,25 @@ def parse(data: bytes, where: str) -> SentencePieceModel:
     )
 
 
+def _piece(value: int | bytes, where: str) -> VocabularyPiece:
+    piece = dict(_fields(_typed(value, bytes, where), where))
+    score = _typed(piece.get(2, b"\0\0\0\0"), bytes, where)
+    if len(score) != 4:
+        raise _damaged(where, f"a score of {len(score)} bytes")
+    try:
+        name = _typed(piece.get(1, b""), bytes, where).decode("utf-8")
+    except UnicodeDecodeError:
+        raise _damaged(where, "a piece that is not UTF-8") from None
+    return VocabularyPiece(name, _typed(piece.get(3, NORMAL), int, where), float(struct.unpack("<f", score)[0]))
+
+
 def without(data: bytes, names: Collection[str], where: str) -> bytes:
     """The bytes of a SentencePiece file less some of its normal pieces; all else stays as it is."""
     kept = []
     for number, value in _fields(data, where, MAX_PIECES):
         if number == 1:
-            piece = dict(_fields(_bytes(value, where), where))
-            normal = _number(piece.get(3, NORMAL), where) in (NORMAL, UNUSED)
-            if normal and _text(piece.get(1, b""), where) in names:
+            name, kind, _ = _piece(value, where)
+            if kind in (NORMAL, UNUSED) and name in names:
                 continue
         if isinstance(value, int):
             kept.append(_varint(number << 3) + _varint(value))
@@ -136,51 +142,52 @@ def _varint(value: int) -> bytes:
     return bytes([*data, value])
 
 
-def build(pieces: SentencePieceModel, where: str, before: list[normalizers.Normalizer] | None = None) -> Library:
+def build(model: SentencePieceModel, where: str, before: list[normalizers.Normalizer] | None = None) -> Library:
     """A tokenizer with the ids of the model; `before` are normalizers that the family runs before the model's own."""
-    if pieces.spaces_end_words:
+    if model.spaces_end_words:
         raise UserError(f"{where}: puts the space at the end of words (treat_whitespace_as_suffix), not supported")
-    if pieces.model == UNIGRAM:
-        check_pieces(pieces.names, where)
-        vocabulary = list(zip(pieces.names, _unigram_scores(pieces), strict=True))
-        library = Library(models.Unigram(vocabulary, unk_id=pieces.unknown, byte_fallback=pieces.byte_fallback))
-    elif pieces.model == BPE:
+    names = [piece.name for piece in model.pieces]
+    if model.model == UNIGRAM:
+        check_pieces(names, where)
+        vocabulary = list(zip(names, _unigram_scores(model.pieces), strict=True))
+        library = Library(models.Unigram(vocabulary, unk_id=model.unknown, byte_fallback=model.byte_fallback))
+    elif model.model == BPE:
         library = Library(
             models.BPE(
-                vocab={name: number for number, name in enumerate(pieces.names)},
-                merges=_merges(pieces, where),
-                unk_token=pieces.names[pieces.unknown],
+                vocab={name: number for number, name in enumerate(names)},
+                merges=_merges(model.pieces, where),
+                unk_token=names[model.unknown],
                 fuse_unk=True,
-                byte_fallback=pieces.byte_fallback,
+                byte_fallback=model.byte_fallback,
             )
         )
     else:
-        raise UserError(f"{where}: model type {pieces.model} is neither unigram (1) nor BPE (2)")
+        raise UserError(f"{where}: model type {model.model} is neither unigram (1) nor BPE (2)")
 
     steps = list(before or [])
-    if pieces.charsmap:
-        steps.append(normalizers.Precompiled(pieces.charsmap))
-    if pieces.squeeze_spaces:
+    if model.charsmap:
+        steps.append(normalizers.Precompiled(model.charsmap))
+    if model.squeeze_spaces:
         # In this order: a pattern for all the spaces at an end takes the square of a run of them inside the text.
         steps += [normalizers.Replace(Regex(SPACES), " "), normalizers.Replace(Regex("^ | $"), "")]
-    if pieces.dummy_prefix:
+    if model.dummy_prefix:
         steps.append(normalizers.Prepend(SPACE))
-    if pieces.escape_spaces:
+    if model.escape_spaces:
         steps.append(normalizers.Replace(" ", SPACE))
     library.normalizer = normalizers.Sequence(steps)
 
     # Word by word is faster and gives the same ids, unless a piece may reach over a space or a space may be unknown.
-    inner = any(SPACE in name[1:] for name, kind in zip(pieces.names, pieces.types, strict=True) if kind != CONTROL)
-    if SPACE in pieces.names and not inner:
+    inner = any(SPACE in piece.name[1:] for piece in model.pieces if piece.kind != CONTROL)
+    if SPACE in names and not inner:
         library.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
-    spaces = decoders.Metaspace(SPACE, "always" if pieces.dummy_prefix else "never", False)
-    library.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if pieces.byte_fallback else spaces
+    spaces = decoders.Metaspace(SPACE, "always" if model.dummy_prefix else "never", False)
+    library.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if model.byte_fallback else spaces
 
     # User-defined pieces stay in the model where it can find them: after an added token a new word would begin.
     added = [
         AddedToken(name, normalized=False, special=kind != USER)
-        for name, kind in zip(pieces.names, pieces.types, strict=True)
-        if kind in (UNKNOWN, CONTROL) or (kind == USER and pieces.model == BPE and len(name) > 1)
+        for name, kind, _ in model.pieces
+        if kind in (UNKNOWN, CONTROL) or (kind == USER and model.model == BPE and len(name) > 1)
     ]
     if len(added) > MAX_ADDED_TOKENS:
         raise UserError(f"{where}: {len(added)} control and user-defined pieces; at most {MAX_ADDED_TOKENS} are read")
@@ -198,60 +205,12 @@ def linear_spaces(steps: list[Any]) -> list[Any]:
     return steps
 
 
-def check_charsmap(charsmap: bytes, where: str) -> None:
-    """Refuse a character map whose trie points outside itself: the library would panic on some later text."""
-    # Layout: the trie's size in bytes, the trie as a Darts double array of 32-bit units, then texts that end in NUL.
-    size = int.from_bytes(charsmap[:4], "little")
-    texts = len(charsmap) - 4 - size
-    if len(charsmap) < 4 or size % 1024 or size == 0 or texts <= 0 or charsmap[-1]:
-        raise UserError(f"{where}: the precompiled character map is damaged")
-    units = np.frombuffer(charsmap, "<u4", size // 4, 4)
-    leaf, has_leaf = units >> 31 == 1, (units >> 8) & 1 == 1
-    leaf[0] = False  # the root is followed whatever it says
-    offset = (units >> 10) << ((units & 512) >> 6)
-    target = np.where(leaf, 0, np.arange(len(units), dtype=np.uint32) ^ offset)
-    outside = bool((target >= len(units)).any())
-    if not outside:
-        # Starts of texts; none may begin outside them or inside a character.
-        starts = units[target[has_leaf & ~leaf]] & 0x7FFFFFFF
-        outside = bool((starts >= texts).any())
-        outside = outside or bool((np.frombuffer(charsmap, "u1", texts, 4 + size)[starts] & 0xC0 == 0x80).any())
-    if outside:
-        raise UserError(f"{where}: the precompiled character map points outside itself")
-    ends = np.flatnonzero(np.frombuffer(charsmap, "u1", texts, 4 + size) == 0)
-    longest = int(np.diff(ends, prepend=-1).max()) - 1
-    if longest > MAX_REPLACEMENT:
-        raise UserError(
-            f"{where}: the precompiled character map puts {longest} bytes for a character, over {MAX_REPLACEMENT}"
-        )
-    try:
-        charsmap[4 + size :].decode("utf-8")
-    except UnicodeDecodeError:
-        raise UserError(f"{where}: the precompiled character map holds text that is not UTF-8") from None
-
-
-def _check_pieces(names: list[str], scores: list[float], types: list[int], where: str) -> None:
-    if not names:
-        raise UserError(f"{where}: not a SentencePiece model: it has no pieces")
-    check_tokens(names, where, MAX_PIECES, "pieces")
-    if len(set(names)) < len(names):
-        seen: set[str] = set()
-        twice = next(name for name in names if name in seen or seen.add(name))  # type: ignore[func-returns-value]
-        raise UserError(f"{where}: piece {shown(twice)!r} stands there twice")
-    if types.count(UNKNOWN) != 1:
-        raise UserError(f"{where}: has {types.count(UNKNOWN)} unknown pieces where a model has exactly one")
-    if not all(NORMAL <= kind <= BYTE for kind in types) or not all(abs(score) <= MAX_SCORE for score in scores):
-        sound = [NORMAL <= kind <= BYTE and abs(score) <= MAX_SCORE for score, kind in zip(scores, types, strict=True)]
-        wrong = [name for name, good in zip(names, sound, strict=True) if not good]
-        raise UserError(f"{where}: pieces with an impossible type or score: {listed(shown(name) for name in wrong)}")
-
-
-def _unigram_scores(pieces: SentencePieceModel) -> list[float]:
+def _unigram_scores(pieces: list[VocabularyPiece]) -> list[float]:
     """The scores with which the library's search finds what sentencepiece's would."""
-    normal = [score for score, kind in zip(pieces.scores, pieces.types, strict=True) if kind == NORMAL]
+    normal = [piece.score for piece in pieces if piece.kind == NORMAL]
     best, worst = max(normal, default=0.0), min(normal, default=0.0)
     scores = []
-    for name, score, kind in zip(pieces.names, pieces.scores, pieces.types, strict=True):
+    for name, kind, score in pieces:
         if kind == USER:
             score = len(name.encode()) * best - 0.1  # sentencepiece's bonus: such a piece is always taken whole
         elif kind == UNUSED:
@@ -261,18 +220,12 @@ def _unigram_scores(pieces: SentencePieceModel) -> list[float]:
     return scores
 
 
-def _merges(pieces: SentencePieceModel, where: str) -> list[tuple[str, str]]:
+def _merges(pieces: list[VocabularyPiece], where: str) -> list[tuple[str, str]]:
     """Every way to put a piece together from two, best score first: sentencepiece merges whatever gives a piece."""
-    usable = {
-        name: (score, number)
-        for number, (name, score, kind) in enumerate(zip(pieces.names, pieces.scores, pieces.types, strict=True))
-        if kind == NORMAL
-    }
+    usable = {name: (score, number) for number, (name, kind, score) in enumerate(pieces) if kind == NORMAL}
     work = sum(len(name) ** 2 for name in usable)
     if work > MAX_MERGE_WORK:
-        raise UserError(
-            f"{where}: its pieces are too long for BPE: their squares sum up to {work}, over {MAX_MERGE_WORK}"
-        )
+        raise UserError(f"{where}: pieces too long for BPE: their squares sum up to {work}, over {MAX_MERGE_WORK}")
     merges = []
     for name, (score, number) in usable.items():
         for cut in range(1, len(name)):
@@ -319,21 +272,147 @@ def _damaged(where: str, why: str) -> UserError:
     return UserError(f"{where}: not a SentencePiece model, or damaged ({why})")
 
 
-def _bytes(value: int | bytes, where: str) -> bytes:
-    if isinstance(value, bytes):
+def _typed(value: int | bytes, kind: type[T], where: str) -> T:
+    if isinstance(value, kind):
         return value
-    raise _damaged(where, "a number where a text is expected")
+    text, number = ("text", "number") if kind is bytes else ("number", "text")
+    raise _damaged(where, f"a {number} where a {text} is expected")
 
 
-def _number(value: int | bytes, where: str) -> int:
-    """A protobuf int32: negative numbers are written as 64-bit two's complement."""
-    if isinstance(value, int):
-        return value - (1 << 64) if value >> 63 else value
-    raise _damaged(where, "a text where a number is expected")
+SOURCE, TARGET, NUMBERS = "source.spm", "target.spm", "vocab.json"
+TARGET_NUMBERS = "target_vocab.json"
+HIDDEN = "\x00"  # before the name of a piece that stands for no text: no text has it there
 
 
-def _text(value: int | bytes, where: str) -> str:
-    try:
-        return _bytes(value, where).decode("utf-8")
-    except UnicodeDecodeError:
-        raise _damaged(where, "a piece that is not UTF-8") from None
+class MarianTokenizer(Tokenizer):
+    """One language of a Marian folder."""
+
+    def __init__(
+        self,
+        model: SentencePieceModel,
+        numbers: Mapping[str, int],
+        settings: dict[str, Any],
+        files: Mapping[str, bytes],
+        where: Path,
+    ) -> None:
+        roles = Roles(
+            padding=tokenizer.token_name(settings.get("pad_token"), "pad_token", where) or "<pad>",
+            unknown=tokenizer.token_name(settings.get("unk_token"), "unk_token", where) or "<unk>",
+            end=tokenizer.token_name(settings.get("eos_token"), "eos_token", where) or "</s>",
+        )
+        named = [name for name in (roles.unknown, roles.end, roles.padding) if name is not None]
+        lacking = [name for name in named if name not in numbers]
+        if lacking:
+            raise UserError(f"{where}: has no number for {listed(shown(name) for name in lacking)}")
+        self.controls = {name for name, kind, _ in model.pieces if kind == CONTROL and name not in named}
+        # The names of these in a text are spelled out, as sentencepiece does it.
+        hidden = [p._replace(name=HIDDEN + p.name) if p.name in self.controls else p for p in model.pieces]
+        library = build(replace(model, pieces=hidden), str(where))
+        library.add_special_tokens(named)
+        tokenizer.surround(library, roles, "t5")
+        super().__init__(library, roles, settings)
+        self.files = files
+        self.numbers = numbers
+        self.vocabulary = len(numbers)
+        self.names = {number: name for name, number in numbers.items()}
+        self.special = frozenset(named)
+        self.unknown, self.unknown_piece = numbers[str(roles.unknown)], model.unknown
+        size = library.get_vocab_size(with_added_tokens=True)
+        tokens = (library.id_to_token(number) or "" for number in range(size))
+        self.table = [numbers.get(token, self.unknown) for token in tokens]  # by the model's own ids
+
+    def renumbered(self, encoding: Encoding, code: str) -> list[int]:
+        """The ids of vocab.json for those of the SentencePiece model."""
+        ids = [self.table[number] for number in encoding.ids]
+        if self.unknown_piece in encoding.ids:  # what this model does not know may be a piece of the other's
+            for place, (number, piece) in enumerate(zip(encoding.ids, encoding.tokens, strict=True)):
+                if number == self.unknown_piece:
+                    ids[place] = self.numbers.get(piece, self.unknown)
+        return [self.numbers.get(code, self.unknown), *ids] if code else ids
+
+    @property
+    def pipeline(self) -> str:
+        return f"{super().pipeline}{sorted(self.numbers.items())}"
+
+    def id(self, token: str) -> int | None:
+        return self.numbers.get(token)
+
+    @property
+    def tokens(self) -> dict[str, int]:
+        return dict(self.numbers)
+
+    def token(self, number: int) -> str | None:
+        return self.names.get(number)
+
+    def encode(self, text: Text, pair: Text | None = None, specials: bool = True) -> Encoded:
+        code, rest = _code(text)
+        return Encoded(super().encode(rest, pair, specials).encoding, self.renumbered, code)
+
+    def encode_batch(
+        self, texts: Sequence[Text], pairs: Sequence[Text] | None = None, specials: bool = True
+    ) -> list[Encoded]:
+        cut = [_code(text) for text in texts]
+        batch = super().encode_batch([rest for _, rest in cut], pairs, specials)
+        codes = (code for code, _ in cut)
+        return [Encoded(a.encoding, self.renumbered, code) for a, code in zip(batch, codes, strict=True)]
+
+    def ids(self, texts: Sequence[Text], specials: bool = True) -> list[list[int]]:
+        return [encoded.ids for encoded in self.encode_batch(texts, specials=specials)]
+
+    def decode(self, ids: Sequence[int], specials: bool = False) -> str:
+        text = ""
+        run: list[str] = []
+        for name in (self.names.get(number) for number in ids):
+            if name in self.special:
+                if specials:
+                    text, run = f"{text}{self._joined(run)}{name} ", []
+            elif name is not None and name not in self.controls:
+                run.append(name)
+        return (text + self._joined(run)).replace(SPACE, " ").strip()
+
+    def _joined(self, pieces: list[str]) -> str:
+        return self.library.decoder.decode(pieces) if pieces else ""
+
+    def save(self, folder: str | Path) -> None:
+        """Write the files of both languages as they were, and what transformers needs to open them."""
+        for name, data in self.files.items():
+            write_bytes(Path(folder) / name, data)
+        config = {"source_lang": None, "target_lang": None, **self.settings, "tokenizer_class": "MarianTokenizer"}
+        config |= {"separate_vocabs": TARGET_NUMBERS in self.files}
+        config |= {"pad_token": self.roles.padding, "unk_token": self.roles.unknown, "eos_token": self.roles.end}
+        write_json(Path(folder) / "tokenizer_config.json", config)
+
+
+def _code(text: Text) -> tuple[str, Text]:
+    """A language code such as >>fra<< that a text begins with, and the text behind it."""
+    if isinstance(text, str) and text.startswith(">>") and "<<" in text:
+        end = text.index("<<") + 2
+        return text[:end], text[end:]
+    return "", text
+
+
+def is_marian(folder: Path) -> bool:
+    """Whether a folder holds Marian's vocabularies."""
+    return all((folder / name).is_file() for name in (SOURCE, TARGET, NUMBERS))
+
+
+def read_sides(folder: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
+    """The tokenizers of what is read and of what is written."""
+    settings = tokenizer.settings_in(folder)
+    apart = settings.get("separate_vocabs", False)
+    if not isinstance(apart, bool):
+        file = folder / "tokenizer_config.json"
+        raise UserError(f"{file}: separate_vocabs is {shown(str(apart))}, neither true nor false")
+    names = [SOURCE, TARGET, NUMBERS, *([TARGET_NUMBERS] if apart else [])]
+    files = {
+        name: read_bytes(folder / name, MAX_FILE_BYTES if name.endswith(".spm") else 64 * MEGABYTE) for name in names
+    }
+    sides = []
+    for cutter, numbering in ((SOURCE, NUMBERS), (TARGET, TARGET_NUMBERS if apart else NUMBERS)):
+        with tokenizer.guarded(f"{folder / cutter}: not a usable tokenizer"):
+            pieces = parse(files[cutter], str(folder / cutter))
+            file = folder / numbering
+            side = MarianTokenizer(pieces, tokenizer.read_ids(file), settings, files, file)
+            tokenizer.check(side.library, folder / cutter)
+        sides.append(side)
+    return sides[0], sides[1]

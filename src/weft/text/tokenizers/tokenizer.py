@@ -17,7 +17,7 @@ from weft.budget import by_budget
 from weft.errors import UserError, listed, shown
 from weft.files import read_json, write_json, write_text
 from weft.text.rows import MAX_LENGTH, PART, TOGETHER, length_problem, parts_of
-from weft.text.tokenizers.limits import LONG, check_growth
+from weft.text.tokenizers.schema import LONG, check_growth, check_tokens
 
 # What each family puts around a text and around a pair, with roles in braces; the number is the segment.
 AROUND = {
@@ -102,9 +102,7 @@ def check_added_tokens(tokens: Sequence[AddedToken], library: Library, where: st
         if (token.lstrip or token.rstrip) and form.isspace():
             raise UserError(f"{where}: added token {shown(name)!r} is space, and takes the space around it too")
         if token.normalized and forms.setdefault(form, name) != name:
-            raise UserError(
-                f"{where}: added tokens {shown(forms[form])!r} and {shown(name)!r} are the same when normalized"
-            )
+            raise UserError(f"{where}: added tokens {shown(forms[form])!r} and {shown(name)!r} normalize to the same")
 
 
 def numbered(library: Library, name: str) -> tuple[str, int]:
@@ -141,25 +139,35 @@ def settings_in(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def guarded(where: Path | str) -> Iterator[None]:
-    """Turn what the library raises on files it cannot use (bare Exception, Rust panics) into one line."""
+def guarded(problem: str) -> Iterator[None]:
+    """Turn what the library raises on files and texts it cannot use (bare Exception, Rust panics) into one line."""
     try:
         yield
     except (UserError, KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, AssertionError):
         raise
     except BaseException as error:  # a panic in Rust is no Exception
-        raise UserError(f"{where}: not a usable tokenizer: {shown(str(error), 200)}") from None
+        raise UserError(f"{problem}: {shown(str(error), 200)}") from None
 
 
 def check_ids(vocabulary: Mapping[str, int], where: Path | str) -> None:
     """Refuse ids that could not index an embedding table."""
     named: dict[int, str] = {}
     for token, number in vocabulary.items():
+        if type(number) is not int or number < 0:
+            raise UserError(f"{where}: the id of {shown(token)!r} is {shown(str(number))}, not a number from 0")
         if named.setdefault(number, token) is not token:
             raise UserError(f"{where}: id {number} is both {shown(named[number])!r} and {shown(token)!r}")
     if not named or max(named) >= len(named):
         missing = itertools.islice((str(i) for i in range(len(named) + 1) if i not in named), 3)
         raise UserError(f"{where}: the ids of its {len(named)} tokens have gaps; the first missing: {listed(missing)}")
+
+
+def read_ids(file: Path) -> dict[str, int]:
+    """The ids of the tokens in a JSON file."""
+    vocabulary: dict[str, int] = read_json(file)
+    check_tokens(vocabulary, str(file))
+    check_ids(vocabulary, file)
+    return vocabulary
 
 
 def check(library: Library, where: Path | str) -> None:
@@ -247,7 +255,7 @@ class Tokenizer:
         self.library = library
         self.roles = roles
         self.settings = settings  # tokenizer_config.json, carried from load to save
-        self._whole = whole
+        self.whole = whole
         self.vocabulary: int = library.get_vocab_size(with_added_tokens=True)
         self.kind = KINDS[type(library.model)]
         if self.kind == "word" and CHARACTERS in repr(library.pre_tokenizer):
@@ -271,7 +279,7 @@ class Tokenizer:
     def id_of(self, role: str) -> int | None:
         """The id of the special token with this role: `id_of("mask")`."""
         name: str | None = vars(self.roles)[role]
-        return None if name is None else self.library.token_to_id(name)
+        return None if name is None else self.id(name)
 
     def id(self, token: str) -> int | None:
         """The id of a token, None where the vocabulary does not have it."""
@@ -288,74 +296,72 @@ class Tokenizer:
 
     def with_padding(self, name: str | None) -> Tokenizer:
         """The same vocabulary with this token to fill batches up with."""
-        return Tokenizer(self.library, replace(self.roles, padding=name), self.settings, self._whole)
+        return Tokenizer(self.library, replace(self.roles, padding=name), self.settings, self.whole)
 
-    def with_library(self, library: Library, settings: dict[str, Any]) -> Tokenizer:
-        """The same special tokens over another pipeline, that of a smaller vocabulary."""
-        return Tokenizer(library, self.roles, settings, self._whole)
+    @contextmanager
+    def _checked(self, texts: Sequence[Text], pairs: Sequence[Text], max_length: int) -> Iterator[bool]:
+        """Refuse texts that are too long or no texts; yields whether they are cut into words."""
+        assert not isinstance(texts, str), "a list of texts is expected, not one text"
+        words = len(texts) > 0 and isinstance(texts[0], list | tuple)
+        _check_lengths([*texts, *pairs], max_length)
+        with guarded("the tokenizer failed on this text"):
+            try:
+                for text in (*texts, *pairs):
+                    if isinstance(text, str) and len(text) >= LONG:
+                        check_growth(self.library.normalizer, text)
+                yield words
+            except (TypeError, UnicodeEncodeError):
+                for number, text in enumerate((*texts, *pairs)):
+                    where = f"text {number % len(texts) + 1} of {len(texts)}"
+                    for part in text if words and isinstance(text, list | tuple) else [text]:
+                        if not isinstance(part, str):
+                            expected = "words are" if words else "a text is"
+                            raise UserError(f"{where}: a {type(part).__name__} where {expected} expected") from None
+                        if half := next((c for c in part if "\ud800" <= c <= "\udfff"), None):
+                            what = "half of a surrogate pair and no character"
+                            raise UserError(f"{where}: holds {half!r}, {what}") from None
+                raise
 
     def encode(self, text: Text, pair: Text | None = None, specials: bool = True) -> Encoded:
         """The tokens of one text, or of a text and its pair."""
-        words = _in_words([text])
-        _check_lengths([text, *([] if pair is None else [pair])], MAX_LENGTH // 2)
         one: Any = text
-        try:  # not by encode_batch: its threads would make a later fork of this process warn
-            self._check_long([text] if pair is None else [text, pair])
+        with self._checked([text], [] if pair is None else [pair], MAX_LENGTH // 2) as words:
+            # Not by encode_batch: its threads would make a later fork of this process warn.
             return Encoded(self.library.encode(one, pair, is_pretokenized=words, add_special_tokens=specials))
-        except BaseException as error:
-            raise _explained(error, [text], None if pair is None else [pair], words) from None
 
     def encode_batch(
         self, texts: Sequence[Text], pairs: Sequence[Text] | None = None, specials: bool = True
     ) -> list[Encoded]:
         """The tokens of many texts, on all cores."""
-        inputs: Sequence[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
-        words = _in_words(texts)
-        _check_lengths([*texts, *(pairs or ())], MAX_LENGTH // 2)
-        try:
-            self._check_long([*texts, *(pairs or ())])
+        inputs: Any = texts if pairs is None else list(zip(texts, pairs, strict=True))
+        with self._checked(texts, pairs or (), MAX_LENGTH // 2) as words:
             encodings = self.library.encode_batch(inputs, is_pretokenized=words, add_special_tokens=specials)
-        except BaseException as error:
-            raise _explained(error, texts, pairs, words) from None
         return [Encoded(encoding) for encoding in encodings]
 
     def ids(self, texts: Sequence[Text], specials: bool = True) -> list[list[int]]:
         """Only the ids of many texts: the fastest way for bulk text."""
-        words = _in_words(texts)
-        _check_lengths(texts, MAX_LENGTH)
-        if not words and not specials and any(isinstance(text, str) and len(text) > TOGETHER for text in texts):
+        long = not specials and any(isinstance(text, str) and len(text) > TOGETHER for text in texts)
+        if long and isinstance(texts[0], str):
+            _check_lengths(texts, MAX_LENGTH)
             parts = (list(parts_of(text, PART)) if isinstance(text, str) else [text] for text in texts)
             return [[number for ids in self.ids(some, specials=False) for number in ids] for some in parts]
         ids = list[list[int]]()
-        for some in by_budget(texts, _size, TOGETHER):
-            inputs: Sequence[Any] = some
-            try:
-                self._check_long(some)
+        with self._checked(texts, (), MAX_LENGTH) as words:
+            for some in by_budget(texts, _size, TOGETHER):
+                inputs: Any = some
                 encoded = self.library.encode_batch_fast(inputs, is_pretokenized=words, add_special_tokens=specials)
-            except BaseException as error:
-                raise _explained(error, texts, None, words) from None
-            ids += [encoding.ids for encoding in encoded]
+                ids += [encoding.ids for encoding in encoded]
         return ids
-
-    def _check_long(self, texts: Sequence[Text]) -> None:
-        for text in texts:
-            if isinstance(text, str) and len(text) >= LONG:
-                check_growth(self.library.normalizer, text)
 
     def decode(self, ids: Sequence[int], specials: bool = False) -> str:
         """The text of these ids; part of a character at either end comes out as U+FFFD."""
-        try:
+        with guarded("the tokenizer failed on these tokens"):
             return self.library.decode(list(ids), skip_special_tokens=not specials)
-        except BaseException as error:
-            raise _failed(error, "tokens") from None
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, which transformers' AutoTokenizer opens with the same ids."""
         write_text(Path(folder) / "tokenizer.json", self.library.to_str(pretty=True))
-        write_json(Path(folder) / "tokenizer_config.json", self._config())
-
-    def _config(self) -> dict[str, Any]:
-        """The loaded settings, with what transformers needs to build the same tokenizer."""
+        # The loaded settings, with what transformers needs to build the same tokenizer.
         config = dict(self.settings)
         for role, name in vars(self.roles).items():
             keys = ("bos_token",) if role == "start" and self.roles.separator is None else ROLES[role][0]
@@ -371,14 +377,14 @@ class Tokenizer:
             config["tokenize_chinese_chars"] = normalizer["handle_chinese_chars"]
         elif name in BYTE_CLASSES and not normalizer and cutter.get("type") == "ByteLevel" and cutter["use_regex"]:
             config["add_prefix_space"] = cutter["add_prefix_space"]
-        elif name not in OTHER_CLASSES or not (self._whole or name == "OpenAIGPT"):
+        elif name not in OTHER_CLASSES or not (self.whole or name == "OpenAIGPT"):
             config["tokenizer_class"] = "PreTrainedTokenizerFast"
             # Segments only where the model knows them: in transformers GPT-2 would add them up and T5 would fail.
             segments = ["token_type_ids"] if self.roles.separator not in (None, "</s>") else []
             config.setdefault("model_input_names", ["input_ids", *segments, "attention_mask"])
             if bert or normalizer.get("type") == "Lowercase":
                 config["do_lower_case"] = normalizer.get("lowercase", True)
-        return config
+        write_json(Path(folder) / "tokenizer_config.json", config)
 
 
 def _size(text: Text) -> int:
@@ -391,32 +397,3 @@ def _check_lengths(texts: Sequence[Text], max_length: int) -> None:
     for number, text in enumerate(texts, start=1):
         if isinstance(text, str | list | tuple) and (wrong := length_problem(text, max_length)):
             raise UserError(f"text {number} of {len(texts)}: {wrong}")
-
-
-def _in_words(texts: Sequence[Text]) -> bool:
-    assert not isinstance(texts, str), "a list of texts is expected, not one text"
-    return len(texts) > 0 and isinstance(texts[0], list | tuple)
-
-
-def _explained(error: BaseException, texts: Sequence[Text], pairs: Sequence[Text] | None, words: bool) -> BaseException:
-    """What is wrong with the text that the library refused, or the error itself where it is not about text."""
-    if isinstance(error, TypeError | UnicodeEncodeError):
-        for number, text in enumerate((*texts, *(pairs or ())), start=1):
-            where = f"text {number if number <= len(texts) else number - len(texts)} of {len(texts)}"
-            for part in text if words and isinstance(text, list | tuple) else [text]:
-                if not isinstance(part, str):
-                    expected = "words are" if words else "a text is"
-                    return UserError(f"{where}: a {type(part).__name__} where {expected} expected")
-                half = next((c for c in part if "\ud800" <= c <= "\udfff"), None)
-                if half is not None:
-                    return UserError(f"{where}: holds {half!r}, half of a surrogate pair and no character")
-    return _failed(error, "text")
-
-
-def _failed(error: BaseException, what: str) -> BaseException:
-    """What the library raises as one line; a panic in Rust is no Exception."""
-    if isinstance(error, UserError):
-        return error
-    if isinstance(error, Exception) or type(error).__name__ == "PanicException":
-        return UserError(f"the tokenizer failed on this {what}: {shown(str(error), 200)}")
-    return error

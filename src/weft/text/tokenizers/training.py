@@ -20,19 +20,15 @@ from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, one_of, shown
 from weft.text.tokenizers import sentencepiece
-from weft.text.tokenizers.limits import MAX_TOKENS
+from weft.text.tokenizers.schema import MAX_TOKENS
 from weft.text.tokenizers.tokenizer import CHARACTERS, Roles, Tokenizer, spaced, surround
 
 MAX_VOCABULARY = MAX_TOKENS  # the trainers take memory for as many as they are asked for
 MAX_COUNT = 1 << 40  # times that a token can be asked to be seen
-KINDS = ("wordpiece", "bpe", "unigram", "word", "whitespace", "character")
 SPECIALS = {
     "wordpiece": Roles(padding="[PAD]", unknown="[UNK]", start="[CLS]", separator="[SEP]", mask="[MASK]"),
     "bpe": Roles(start="<|endoftext|>", end="<|endoftext|>"),
     "unigram": Roles(padding="<pad>", end="</s>", unknown="<unk>"),
-    **dict.fromkeys(
-        ("word", "whitespace", "character"), Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>")
-    ),
 }
 T5_ORDER = ("padding", "end", "unknown", "start", "separator", "mask")  # in which a unigram vocabulary has them
 WORDS = r"\w+(?:['’]\w+)*|[^\w\s]"  # words, with their inner apostrophes, and single marks
@@ -43,6 +39,17 @@ NO_TEXT = "there is no text to learn a vocabulary from"
 MAX_WORD_LENGTH = 1000  # characters
 ENDLESS = re.compile(rf"\S{{{MAX_WORD_LENGTH}}}")
 ENDLESS_SPACE = re.compile(rf"(\s{{{MAX_WORD_LENGTH}}})\s+")
+# Vocabularies of whole words, most frequent first, with nothing put around a text: what cuts and what joins the words.
+WORD_KINDS: dict[str, tuple[pre_tokenizers.PreTokenizer, decoders.Decoder]] = {
+    "word": (pre_tokenizers.Split(Regex(WORDS), "removed", True), spaced()),
+    # For text that was cut before: mr. and 's stay whole.
+    "whitespace": (
+        pre_tokenizers.WhitespaceSplit(),
+        decoders.Sequence([decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()]),
+    ),
+    "character": (pre_tokenizers.Split(Regex(CHARACTERS), "isolated"), decoders.Fuse()),  # spaces and line ends too
+}
+SPECIALS |= dict.fromkeys(WORD_KINDS, Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>"))
 
 
 @dataclass(frozen=True)
@@ -60,9 +67,6 @@ class _Request:
         assert self.roles.unknown is not None
         return self.roles.unknown
 
-    def special_tokens(self) -> list[AddedToken]:
-        return [AddedToken(name, special=True, normalized=False) for name in self.names]
-
     def need(self, min_size: int, why: str) -> None:
         if self.size < min_size:
             raise UserError(f"a vocabulary of {self.size} is too small: {why} need at least {min_size}")
@@ -74,7 +78,7 @@ def learn(
     size: int,
     *,
     lowercase: bool | None = None,
-    minimum_count: int | None = None,
+    min_count: int | None = None,
     specials: Roles | Mapping[str, str] | None = None,
     around: str | None = None,
     extra: Sequence[str] = (),
@@ -82,7 +86,7 @@ def learn(
 ) -> Tokenizer:
     """A tokenizer with `size` tokens learned from the texts, or fewer where the text has no more to give.
 
-    minimum_count: how often a merge, a word or a character must be seen, 2 by default and 1 for characters; not for
+    min_count: how often a merge, a word or a character must be seen, 2 by default and 1 for characters; not for
     unigram. specials: by role, the first ids, a mapping in its order; extra: the last ids. around: a family of AROUND.
     """
     one_of(kind, KINDS, "vocabulary kind")
@@ -91,29 +95,34 @@ def learn(
     order = (T5_ORDER if kind == "unigram" else vars(roles)) if isinstance(given, Roles) else given
     names = list(dict.fromkeys(name for role in order if (name := vars(roles)[role]) is not None))
     if size > MAX_VOCABULARY:
-        raise UserError(
-            f"a vocabulary of {size} tokens is larger than any that can be learned ({MAX_VOCABULARY} at most)"
-        )
+        raise UserError(f"a vocabulary of {size} tokens is too large: at most {MAX_VOCABULARY} can be learned")
     if kind != "bpe" and roles.unknown is None:
         raise UserError(f"a {kind} vocabulary needs an unknown token (unknown)")
     if len({*names, *extra}) < len(names) + len(extra) or "" in (*names, *extra):
         raise UserError("the special tokens must differ from each other, and none may be empty")
     lowercase = kind == "wordpiece" if lowercase is None else lowercase
-    minimum = _minimum(minimum_count, 1 if kind == "character" else 2)
+    minimum = _minimum(min_count, 1 if kind == "character" else 2)
     request = _Request(size - len(extra), lowercase, minimum, roles, names)
-    library = TRAINERS[kind](_counted(texts, progress), request)
-    library.add_tokens([AddedToken(name, special=True, normalized=False) for name in extra])
+    counted = _counted(texts, progress)
+    if kind == "whitespace":  # special tokens in the text, such as <unk>, would be taken for words
+        counted = (" ".join(word for word in text.split() if word not in names) for text in counted)
+    if kind in WORD_KINDS:
+        normalizer = normalizers.Lowercase() if lowercase else None
+        library = _words(counted, request, normalizer, *WORD_KINDS[kind], kind == "character")
+    else:
+        library = TRAINERS[kind](counted, request)
+    library.add_special_tokens(list(extra))
     if around is not None:
         surround(library, roles, around)
     return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
 
 
-def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: int | None = None) -> Tokenizer:
+def learn_like(texts: Iterable[str], like: Tokenizer, size: int, min_count: int | None = None) -> Tokenizer:
     """The words of the texts, most frequent first, cut as another tokenizer of words cuts them."""
     roles = SPECIALS["word"]
     names = [name for name in vars(roles).values() if name is not None]
     assert like.kind in ("word", "whitespace")
-    request = _Request(size, False, _minimum(minimum_count, 1), roles, names)
+    request = _Request(size, False, _minimum(min_count, 1), roles, names)
     model = like.library
     library = _words(_counted(texts, None), request, model.normalizer, model.pre_tokenizer, model.decoder)
     return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
@@ -122,7 +131,7 @@ def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: 
 def _minimum(given: int | None, usual: int) -> int:
     """How often a token must be seen, within what the trainers can count."""
     if given is not None and not 1 <= given <= MAX_COUNT:
-        raise UserError(f"minimum_count must be between 1 and {MAX_COUNT}, not {shown(str(given))}")
+        raise UserError(f"min_count must be between 1 and {MAX_COUNT}, not {shown(str(given))}")
     return usual if given is None else given
 
 
@@ -167,7 +176,7 @@ def _wordpiece(texts: Iterator[str], request: _Request) -> Library:
     library = Library(models.WordPiece(vocabulary, unk_token=request.unknown))
     library.normalizer, library.pre_tokenizer = normalizer, cutter
     library.decoder = decoders.WordPiece(prefix="##")
-    library.add_tokens(request.special_tokens())
+    library.add_special_tokens(names)
     if roles.start is not None and roles.separator is not None:
         surround(library, roles, "bert")
     return library
@@ -244,25 +253,12 @@ def _unigram(texts: Iterator[str], request: _Request) -> Library:
     return library
 
 
-def _word(texts: Iterator[str], request: _Request) -> Library:
-    """Whole words and single marks, most frequent first; nothing is put around a text."""
-    lower = normalizers.Lowercase() if request.lowercase else None
-    return _words(texts, request, lower, pre_tokenizers.Split(Regex(WORDS), "removed", True), spaced())
-
-
-def _whitespace(texts: Iterator[str], request: _Request) -> Library:
-    """What stands between spaces, most frequent first, for text that was cut before: mr. and 's stay whole."""
-    # Special tokens in the text, such as <unk>, have ids already; the trainer would take them for words.
-    plain = (" ".join(word for word in text.split() if word not in request.names) for text in texts)
-    lower = normalizers.Lowercase() if request.lowercase else None
-    joined = decoders.Sequence([decoders.WordPiece(prefix=" ", cleanup=False), decoders.Fuse()])
-    return _words(plain, request, lower, pre_tokenizers.WhitespaceSplit(), joined)
-
-
-def _words(texts: Iterator[str], request: _Request, normalizer: Any, cutter: Any, decoder: Any) -> Library:
-    """The words that a pre-tokenizer cuts, most frequent first."""
-    names = request.names
-    request.need(len(names) + 1, f"{len(names)} special tokens and one word")
+def _words(
+    texts: Iterator[str], request: _Request, normalizer: Any, cutter: Any, decoder: Any, characters: bool = False
+) -> Library:
+    """The words, or characters, that a pre-tokenizer cuts, most frequent first."""
+    names, unit = request.names, "character" if characters else "word"
+    request.need(len(names) + 1, f"{len(names)} special tokens and one {unit}")
     library = Library(models.WordLevel({request.unknown: 0}, unk_token=request.unknown))
     if normalizer is not None:
         library.normalizer = normalizer
@@ -272,40 +268,12 @@ def _words(texts: Iterator[str], request: _Request, normalizer: Any, cutter: Any
     )
     library.train_from_iterator(texts, trainer)
     if library.get_vocab_size() == len(names):
-        raise UserError(f"{NO_TEXT}: no word is there {request.minimum} times")
+        raise UserError(f"{NO_TEXT}: no {unit} is there {request.minimum} times")
     return library
 
 
-def _character(texts: Iterator[str], request: _Request) -> Library:
-    """Every character a token, spaces and line ends too, most frequent first; nothing is put around a text."""
-    request.need(len(request.names) + 1, f"{len(request.names)} special tokens and one character")
-    lower = normalizers.Lowercase() if request.lowercase else None
-    counts: Counter[str] = Counter()
-    for text in texts:
-        counts.update(lower.normalize_str(text) if lower else text)
-    seen = [c for c, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])) if count >= request.minimum]
-    if not seen:
-        raise UserError(f"{NO_TEXT}: no character is there {request.minimum} times")
-    tokens = list(dict.fromkeys([*request.names, *seen]))[: request.size]
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    library = Library(models.WordLevel(vocabulary, unk_token=request.unknown))
-    if lower:
-        library.normalizer = lower
-    library.pre_tokenizer = pre_tokenizers.Split(Regex(CHARACTERS), "isolated")
-    library.decoder = decoders.Fuse()
-    library.add_tokens(request.special_tokens())
-    return library
-
-
-TRAINERS = {
-    "wordpiece": _wordpiece,
-    "bpe": _bpe,
-    "unigram": _unigram,
-    "word": _word,
-    "whitespace": _whitespace,
-    "character": _character,
-}
-
+TRAINERS = {"wordpiece": _wordpiece, "bpe": _bpe, "unigram": _unigram}
+KINDS = (*TRAINERS, *WORD_KINDS)
 
 UNKNOWN = "<unk>"
 # Cut as the Penn Treebank does, which GloVe's texts were: do n't, it 's.
@@ -328,25 +296,25 @@ def word_tokenizer(words: Sequence[str], lowercase: bool | None = None) -> Token
     contractions = "n't" in vocabulary
     joined = r" (?=(?:n't|'(?:s|m|d|re|ve|ll))(?!\w))"
     library.decoder = spaced([decoders.Replace(Regex(joined), "")] if contractions else [])
-    library.add_tokens([AddedToken(UNKNOWN, special=True, normalized=False)])
+    library.add_special_tokens([UNKNOWN])
     return Tokenizer(library, Roles(unknown=UNKNOWN), {"clean_up_tokenization_spaces": False})
 
 
 def learned_words(
-    texts: Callable[[], Iterable[str]], minimum_count: int, max_words: int | None = None, lowercase: bool = True
+    texts: Callable[[], Iterable[str]], min_count: int, max_words: int | None = None, lowercase: bool = True
 ) -> Tokenizer:
     """A tokenizer for the words of some texts, the most frequent first and `<unk>` last."""
     rules = _rules({"don't": 0}, lowercase)  # where the words show others (n't alone: cut before), once more by those
     for _ in range(2):
         library = _cutter(*rules, {UNKNOWN: 0})
         trainer = trainers.WordLevelTrainer(
-            vocab_size=max_words or MAX_VOCABULARY, min_frequency=minimum_count, special_tokens=[], show_progress=False
+            vocab_size=max_words or MAX_VOCABULARY, min_frequency=min_count, special_tokens=[], show_progress=False
         )
         library.train_from_iterator(texts(), trainer)
         numbers = library.get_vocab()
         words = [word for word in sorted(numbers, key=lambda word: numbers[word]) if word != UNKNOWN]
         if not words:
-            raise UserError(f"there is no text to learn from: no word is there {minimum_count} times")
+            raise UserError(f"there is no text to learn from: no word is there {min_count} times")
         before, rules = rules, _rules(dict.fromkeys(words, 0), lowercase)
         if rules == before:
             break

@@ -1,17 +1,22 @@
-"""Tables: how people name columns, which delimiter and header a file has, and the rows of csv and tsv files."""
+"""Tables: how people name columns, which delimiter and header a file has, and the rows of csv, tsv and xlsx files."""
 
 from __future__ import annotations
 
 import csv
+import os
 import re
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import date, time
 from functools import lru_cache
 from itertools import chain, dropwhile, islice
-from typing import Any
+from typing import IO, Any, cast
 
 from weft.errors import UserError, listed, shown
-from weft.text.rows import Options, Record, Rows, check_columns, check_names, need_columns, too_long
-from weft.text.sources import LIMIT, Line, TextSource, read_lines, remembered, rewind
+from weft.files import MEGABYTE
+from weft.text import sources
+from weft.text.rows import Options, Record, Rows, check_columns, check_names, need_columns
+from weft.text.sources import LIMIT, Line, TextSource, first_lines, need_module, read_lines, too_long
 
 # What people call the columns, likeliest first; a pair's two names belong together.
 NAMES = {
@@ -31,30 +36,15 @@ NAMES = {
     "spans": ("spans", "entities", "label", "labels"),
 }
 PAIRS = (
-    ("text", "pair"),
-    ("sentence1", "sentence2"),
-    ("premise", "hypothesis"),
-    ("question1", "question2"),
-    ("text1", "text2"),
-    ("#1 String", "#2 String"),
-    ("query", "passage"),
-    ("query", "text"),
-    ("question", "sentence"),
-    ("question", "context"),
+    *(("text", "pair"), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")),
+    *(("text1", "text2"), ("#1 String", "#2 String"), ("query", "passage"), ("query", "text")),
+    *(("question", "sentence"), ("question", "context")),
 )
 # What is read and what is written from it, in small letters; columns named by two languages are known too.
 PAIRED = (
-    ("source", "target"),
-    ("src", "tgt"),
-    ("src", "trg"),
-    ("article", "summary"),
-    ("article", "highlights"),
-    ("document", "summary"),
-    ("dialogue", "summary"),
-    ("text", "summary"),
-    ("input", "output"),
-    ("text", "paraphrase"),
-    ("sentence", "paraphrase"),
+    *(("source", "target"), ("src", "tgt"), ("src", "trg"), ("article", "summary"), ("article", "highlights")),
+    *(("document", "summary"), ("dialogue", "summary"), ("text", "summary"), ("input", "output")),
+    *(("text", "paraphrase"), ("sentence", "paraphrase")),
 )
 LANGUAGES = (
     *("english", "german", "french", "spanish", "italian", "portuguese", "dutch", "danish", "swedish", "norwegian"),
@@ -78,16 +68,14 @@ def words_of(name: str) -> list[str]:
     return [word for word in re.split(r"[\W_]+", apart.casefold()) if word]
 
 
-USUAL = {folded(name) for names in NAMES.values() for name in names} | {
-    folded(name) for pair in (*PAIRS, *PAIRED) for name in pair
-}
+USUAL = {folded(name) for names in (*NAMES.values(), *PAIRS, *PAIRED) for name in names}
 
 
 def known_name(name: str) -> str:
     """What a name stands for where people use it for columns: 'id', 'usual', or nothing where it is any word."""
-    if folded(name) in IDS or "id" in words_of(name)[-1:]:
-        return "id"
     words = words_of(name)
+    if folded(name) in IDS or "id" in words[-1:]:
+        return "id"
     known = folded(name) in USUAL or (len(words) <= 3 and any(word in USUAL for word in words[-1:]))
     return "usual" if known else ""
 
@@ -117,12 +105,12 @@ def split_rows(lines: Sequence[str], delimiter: str) -> tuple[list[list[str]], b
 
 def delimiter_of(lines: Sequence[str], usual: str) -> str:
     """The delimiter that parts the lines of a table most evenly; the usual one where nothing is clearly better."""
-    best, even = _evenest(lines, usual)
-    for place in range(1, min(5, len(lines) - 3)):  # a title may stand above the header
+    best, even = usual, 0.0
+    for place in range(max(1, min(5, len(lines) - 3))):  # a title may stand above the header
+        below, more = _evenest(lines[place:], usual)
+        best, even = (below, more) if not place or more > 0.9 else (best, even)
         if even >= 0.5:
             break
-        below, more = _evenest(lines[place:], usual)
-        best, even = (below, more) if more > 0.9 else (best, even)
     return best
 
 
@@ -165,17 +153,6 @@ def lacks_header(rows: Sequence[Sequence[str]]) -> bool:
     return False
 
 
-def names_for(rows: Sequence[Sequence[str]]) -> list[str] | None:
-    """Names for the columns of a table without a header line; None where nothing shows which of them is the text."""
-    width = len(rows[0])
-    places = [f"place {place}" for place in range(width)]
-    likely = likely_columns([dict(zip(places, row, strict=True)) for row in rows if len(row) == width])
-    if "text" not in likely or (width > 1 and "label" not in likely):
-        return None
-    ours = {likely["text"]: "text", likely.get("label", ""): "label"}
-    return [ours.get(place, f"column {number}") for number, place in enumerate(places, start=1)]
-
-
 def likely_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """Which column is the text, and which the label or the value, where the cells leave no doubt."""
     columns: dict[str, list[str]] = {}
@@ -187,12 +164,18 @@ def likely_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     flags = [name for name, cells in columns.items() if {cell.casefold() for cell in cells} <= set(ZERO_ONE)]
     if len(flags) > 1:  # a label each, of rows that may have several
         likely["indicators"] = "\t".join(flags)
-    text = _text(columns)
-    if text is not None:
-        likely["text"] = text
+    lengths = {}  # of the columns of running text
+    for name, cells in columns.items():
+        words = sum(len(cell.split()) for cell in cells) / len(cells)
+        different = len(set(cells)) / len(cells)
+        if words >= 2 and different > 0.5 and not all(NUMBER.fullmatch(cell) for cell in cells):
+            lengths[name] = sum(map(len, cells)) / len(cells)
+    order = sorted(lengths, key=lambda name: -lengths[name])
+    if order and (len(order) == 1 or lengths[order[0]] >= 3 * lengths[order[1]]):  # far longer than any other
+        likely["text"] = order[0]
     labels, values = [], []
     for name, cells in columns.items():
-        if name == text or folded(name) in IDS:
+        if name == likely.get("text") or folded(name) in IDS:
             continue
         kinds = len(set(cells))
         numeric = all(NUMBER.fullmatch(cell) for cell in cells)
@@ -206,20 +189,6 @@ def likely_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return likely
 
 
-def _text(columns: Mapping[str, Sequence[str]]) -> str | None:
-    """The only column of running text, or the one with far longer texts than any other."""
-    lengths = {}
-    for name, cells in columns.items():
-        words = sum(len(cell.split()) for cell in cells) / len(cells)
-        different = len(set(cells)) / len(cells)
-        if words >= 2 and different > 0.5 and not all(NUMBER.fullmatch(cell) for cell in cells):
-            lengths[name] = sum(map(len, cells)) / len(cells)
-    order = sorted(lengths, key=lambda name: -lengths[name])
-    if not order or (len(order) > 1 and lengths[order[0]] < 3 * lengths[order[1]]):
-        return None
-    return order[0]
-
-
 TWO = "text,label or --names source,target"
 THREE = "text,label,... or --names text,pair,label"
 TITLES = 6  # rows above a header at most
@@ -231,18 +200,14 @@ def title_rows(rows: Sequence[Sequence[str]]) -> int:
     """How many rows stand above the header: blank ones and titles of one cell; 0 where the table has one column."""
     for place, row in enumerate(rows[: TITLES + 1]):
         cells = [cell.strip() for cell in row if cell.strip()]
-        if len(cells) > 1:
-            return place if _is_header(row, cells, rows[place + 1 :]) else 0
+        if len(cells) > 1:  # the names of the columns below, or a line of text that was cut at commas
+            below = rows[place + 1 :]
+            alike = sum(len(other) == len(row) and sum(map(bool, map(str.strip, other))) > 1 for other in below)
+            named = any(map(known_name, cells)) or (len(below) > 4 and all(len(cell.split()) < 5 for cell in cells))
+            return place if named and below and alike >= 0.8 * len(below) else 0
         if cells and known_name(cells[0]):
             return 0
     return 0
-
-
-def _is_header(row: Sequence[str], cells: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
-    """Whether a row names the columns of those below it, rather than being a line of text that was cut at commas."""
-    alike = sum(len(other) == len(row) and sum(map(bool, map(str.strip, other))) > 1 for other in below)
-    named = any(map(known_name, cells)) or (len(below) > 4 and all(len(cell.split()) < 5 for cell in cells))
-    return named and len(below) > 0 and alike >= 0.8 * len(below)
 
 
 def header_of(source: TextSource, rows: Cells, unit: str) -> tuple[list[str], int]:
@@ -258,18 +223,23 @@ def header_of(source: TextSource, rows: Cells, unit: str) -> tuple[list[str], in
     table = [cells for _, cells in rows[skipped:] if cells]
     where = f"{source.name} {unit} {number}"
     check_columns(len(first), where)
-    if lacks_header(table):
-        names = names_for(table)
-        if names is None:
-            example = TWO if len(first) == 2 else THREE
+    if lacks_header(table):  # its cells may show which column is the text, and which the label
+        places = [f"place {place}" for place in range(len(first))]
+        likely = likely_columns([dict(zip(places, row, strict=True)) for row in table if len(row) == len(first)])
+        if "text" not in likely or (len(first) > 1 and "label" not in likely):
             raise UserError(
                 f"{where}: looks like a row, not like the names of columns; "
-                f"name its {len(first)} columns, such as --names {example}"
+                f"name its {len(first)} columns, such as --names {TWO if len(first) == 2 else THREE}"
             )
+        ours = {likely["text"]: "text", likely.get("label", ""): "label"}
+        names = [ours.get(place, f"column {number}") for number, place in enumerate(places, start=1)]
         source.note(f"{source.name}: no header line; its columns are taken for {listed(names, 12)}")
         return names, skipped
     names = [name.strip() for name in first]
-    if _has_row_numbers(table):
+    rest = [row for row in table[1:] if any(cell.strip() for cell in row)]
+    numbers = {row[0] for row in rest if row[0].strip().isdigit()}
+    # R puts a number before the cells of each row, and no name above it.
+    if len(rest) > 1 and len(numbers) == len(rest) and all(len(row) == len(first) + 1 for row in rest):
         names.insert(0, "")
     if len(names) > 1 and not names[0]:  # pandas and R write row numbers into a first column without a name
         names[0] = "column 1"
@@ -281,13 +251,6 @@ def header_of(source: TextSource, rows: Cells, unit: str) -> tuple[list[str], in
     if again := [name for name, before in zip(names, given, strict=True) if name != before]:
         source.note(f"{where}: columns have the same name; the later ones are called {listed(again, 3)}")
     return names, skipped + 1
-
-
-def _has_row_numbers(table: Sequence[Sequence[str]]) -> bool:
-    """Whether each row has one cell more than the header, a number of its own before the others, as R writes them."""
-    rest = [row for row in table[1:] if any(cell.strip() for cell in row)]
-    numbers = {row[0] for row in rest if row[0].strip().isdigit()}
-    return len(rest) > 1 and len(numbers) == len(rest) and all(len(row) == len(table[0]) + 1 for row in rest)
 
 
 def _numbered(names: Sequence[str]) -> list[str]:
@@ -309,19 +272,13 @@ LOOK = 1000  # lines that show the delimiter
 MAX_FIELDS = 1 << 22  # delimiters in one row, those inside of quotes too
 HEAD = 1 << 22  # characters of the first rows that are held together, beyond the first three
 
-
 Fields = tuple[int, list[str], UserError | None]
 
 
 def read_delimited(source: TextSource, options: Options, usual: str) -> Rows:
     """Rows of a table; in a tsv file the whole of it shows whether quotes are letters or stand around fields."""
     lines = read_lines(source)
-    head, size = list[Line](), 0
-    for line in lines:
-        head.append(line)
-        size += len(line[1])
-        if size > CHARACTERS or len(head) >= LOOK:
-            break
+    head = first_lines(lines, CHARACTERS, LOOK)
     texts = [text for _, text, _ in head if text]
     delimiter = options.delimiter
     given = re.fullmatch(r"sep=(.)", texts[0]) if texts else None  # a line that Excel writes and reads
@@ -329,9 +286,8 @@ def read_delimited(source: TextSource, options: Options, usual: str) -> Rows:
         delimiter = given[1] if given else delimiter_of(texts, usual)
         if delimiter != usual:
             source.note(f"{source.name}: delimiter {delimiter!r}")
-    if usual == "\t" and rewind(source):
-        quoted = remembered(source, f"quotes {delimiter}", lambda: _has_quotes(source, delimiter))
-        rewind(source)
+    if usual == "\t" and source.path is not None:
+        quoted = sources.remembered(source, f"quotes {delimiter}", lambda: _has_quotes(source, delimiter))
         lines, head = read_lines(source), []
     else:
         quoted = usual != "\t"
@@ -355,7 +311,7 @@ def _has_quotes(source: TextSource, delimiter: str) -> bool:
         width, count = width or len(fields), count + 1
         even = even and len(fields) == width
         some = some or any(field.startswith('"') for field in fields)
-    if not some or not rewind(source):
+    if not some:
         return False
     needed, doubled, rows = named, False, 0
     try:
@@ -381,57 +337,45 @@ def _too_many(source: TextSource, number: int) -> UserError:
     return UserError(f"{source.name} line {number}: a row of more than {MAX_FIELDS:,} fields")
 
 
-class _Feed:
-    """Hands lines to csv.reader and remembers where the row at hand began and what is wrong in it."""
-
-    def __init__(self, source: TextSource, lines: Iterator[Line], delimiter: str) -> None:
-        self.source, self.lines, self.delimiter = source, lines, delimiter
-        self.begin()
-
-    def begin(self) -> None:
-        self.first = self.last = self.size = self.cells = 0
-        self.fault: UserError | None = None
-
-    def __iter__(self) -> _Feed:
-        return self
-
-    def __next__(self) -> str:
-        self.last, text, fault = next(self.lines)
-        self.first = self.first or self.last
-        self.fault = self.fault or fault
-        self.size += len(text) + 1
-        if self.size > LIMIT:
-            raise too_long(f"{self.source.name} line {self.first}", "a quote opened here is not closed, or the row")
-        if self.size > MAX_FIELDS:
-            self.cells += text.count(self.delimiter)
-            if self.cells > MAX_FIELDS:
-                raise _too_many(self.source, self.first)
-        return text + "\n"
-
-
 def _quoted_rows(source: TextSource, lines: Iterator[Line], delimiter: str) -> Iterator[Fields]:
     csv.field_size_limit(max(csv.field_size_limit(), LIMIT))  # one limit for the process: raised, never lowered
-    feed = _Feed(source, lines, delimiter)
-    reader = csv.reader(feed, delimiter=delimiter, strict=True)
+    first = last = size = cells = 0  # of the row at hand: its lines, characters and delimiters
+    fault: UserError | None = None
+
+    def feed() -> Iterator[str]:
+        nonlocal first, last, size, cells, fault
+        for last, text, bad in lines:
+            first, fault = first or last, fault or bad
+            size += len(text) + 1
+            if size > LIMIT:
+                raise too_long(f"{source.name} line {first}", "a quote opened here is not closed, or the row")
+            if size > MAX_FIELDS:
+                cells += text.count(delimiter)
+                if cells > MAX_FIELDS:
+                    raise _too_many(source, first)
+            yield text + "\n"
+
+    reader = csv.reader(feed(), delimiter=delimiter, strict=True)
     while True:
-        feed.begin()
+        first = last = size = cells = 0
+        fault = None
         try:
             fields = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
             # A quote that is not closed runs on to the next quote or to the end, over rows that are lost: always stop.
-            if feed.last > feed.first or "unexpected end" in str(error):
-                raise UserError(f"{source.name} line {feed.first}: a quote opened here is not closed") from None
+            if last > first or "unexpected end" in str(error):
+                raise UserError(f"{source.name} line {first}: a quote opened here is not closed") from None
             words = shown(str(error), 120)
             if "expected after" in words:
                 words = 'a quote inside a quoted field must be doubled ("")'
             elif "new-line" in words:
                 words = "a carriage return in the middle of the row"
-            yield feed.first, [], feed.fault or UserError(f"{source.name} line {feed.first}: {words}")
+            yield first, [], fault or UserError(f"{source.name} line {first}: {words}")
             continue
-        if fields or feed.fault:
-            yield feed.first, fields, feed.fault
+        if fields or fault:
+            yield first, fields, fault
 
 
 def _first_rows(rows: Iterator[Fields]) -> list[Fields]:
@@ -449,8 +393,8 @@ def _table(source: TextSource, options: Options, rows: Iterator[Fields]) -> Rows
     """Rows of fields as records, by the names in the header line, those that the caller gave, or what they hold."""
     first = _first_rows(rows)
     rows = chain(first, rows)
-    if options.names is not None and not options.header:
-        names = list(options.names)
+    if options.columns is not None and not options.header:
+        names = list(options.columns)
     elif not first:
         if options.header:
             raise UserError(f"{source.name}: empty: no header line")
@@ -474,3 +418,122 @@ def _table(source: TextSource, options: Options, rows: Iterator[Fields]) -> Rows
             yield UserError(f"{where}: expected {len(names)} fields, got {len(fields)}")
         else:  # a line of delimiters alone, or of spaces, is an empty row
             yield Record(dict(zip(names, [*fields, *[""] * len(names)], strict=False)), where)
+
+
+MAX_BYTES = 1024 * MEGABYTE  # of a workbook when it is unpacked
+MAX_ROW = 1 << 20  # the last row that a sheet of Excel has
+MAX_TAGS = 1 << 20  # of XML that stand between two rows of a sheet, or in a file that is no sheet
+ROW = re.compile(rb"""[^>]*?\sr\s*=\s*["']0*([0-9]+)""")  # its number
+MAX_STRINGS = 1 << 23  # tags in the list of texts that cells share
+MAX_EMPTY = 1 << 25  # empty cells and rows before and between those that hold something, of all sheets
+
+
+def read_xlsx(source: TextSource, options: Options) -> Rows:
+    """The rows of the first sheet that has any; the first row names the columns."""
+    openpyxl = need_module(source, "openpyxl", "excel", "Excel")
+    _check_size(source)
+    empty = 0  # openpyxl makes a cell for each gap, so a few bytes may take hours
+
+    def full_rows(sheet: Any) -> Iterator[tuple[int, list[Any]]]:
+        """The rows that have something in them, with their numbers."""
+        nonlocal empty
+        sheet.reset_dimensions()  # what a sheet says of its own size would widen every row
+        for number, row in enumerate(sheet.iter_rows(max_row=MAX_ROW, values_only=True), start=1):
+            gaps = row.count(None)
+            empty += gaps or not row
+            if empty > MAX_EMPTY:
+                many = f"{MAX_EMPTY:,} empty cells between the others"
+                raise UserError(f"{source.name}: has more than {many}; save it as csv")
+            if gaps < len(row) and any(value is not None and str(value).strip() for value in row):
+                yield number, list(row)
+
+    try:
+        book = openpyxl.load_workbook(source.stream, read_only=True, data_only=True, keep_links=False)
+        sheets = [sheet for sheet in book.worksheets if any(full_rows(sheet))]
+        if not sheets:
+            return
+        if len(sheets) > 1:
+            others = listed(shown(sheet.title) for sheet in sheets[1:])
+            source.note(f"{source.name}: the sheet {shown(sheets[0].title)!r} is read, not {others}")
+        rows, names = full_rows(sheets[0]), list(options.columns or ())
+        if options.header:
+            first = list(islice(rows, ROWS))
+            names, before = header_of(source, _texts(first), "row")
+            rows = islice(chain(first, rows), before, None)
+        need_columns(names, options, source.name)
+        for number, row in rows:
+            cells = [_value(cell) for cell in row[: len(names)]]
+            where = f"{source.name} row {number}"
+            extra = next((cell for cell in row[len(names) :] if cell is not None and str(cell).strip()), None)
+            if extra is not None:
+                yield UserError(f"{where}: {shown(str(extra))!r} stands in a column without a name")
+            else:
+                yield Record(dict(zip(names, [*cells, *[None] * (len(names) - len(cells))], strict=True)), where)
+    except UserError:
+        raise
+    except Exception as error:  # a damaged workbook raises nearly anything
+        words = shown(str(error).partition("\n")[0], 120) or type(error).__name__
+        raise UserError(f"{source.name}: not a whole Excel workbook: {words}") from None
+
+
+def _check_size(source: TextSource) -> None:
+    """Refuse what would take all memory when it is unpacked, before it is."""
+    try:
+        sources.check_contents(source.stream, source.name)
+        with zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
+            size = sum(info.file_size for info in archive.infolist())
+            if size <= MAX_BYTES:
+                sources.check_ratio(source.name, size, os.fstat(source.stream.fileno()).st_size)
+                _check_tags(source, archive)
+    except UserError:
+        raise
+    except Exception:  # a hostile table of contents raises nearly anything
+        raise UserError(f"{source.name}: not an Excel workbook (.xlsx); save an .xls file as .xlsx first") from None
+    if size > MAX_BYTES:
+        raise UserError(f"{source.name}: unpacks to more than {MAX_BYTES // MEGABYTE} MiB; save it as csv")
+
+
+def _check_tags(source: TextSource, archive: zipfile.ZipFile) -> None:
+    """Refuse XML that would fill the memory: openpyxl holds every tag of a file, of a sheet those of a row."""
+    for info in archive.infolist():
+        sheet, name = info.filename.startswith("xl/worksheets/"), f"{source.name}: {shown(info.filename)}"
+        max_tags = MAX_STRINGS if info.filename.endswith("sharedStrings.xml") else MAX_TAGS
+        rows, tags, rest, chunk = 0, 0, b"", b"<"
+        with archive.open(info) as file:
+            while chunk:
+                chunk = file.read(MEGABYTE)
+                data = rest + chunk
+                end = max(data.rfind(b"<"), 0) if chunk else len(data)  # before a tag
+                if len(data) - end > LIMIT:
+                    raise ValueError("a text that does not end")
+                first, *others = data[:end].split(b"<row") if sheet else [data[:end]]
+                rest = data[end:]
+                tags += first.count(b"<")
+                for part in others:
+                    if tags > max_tags:
+                        break
+                    rows, tags = rows + 1, part.count(b"<")
+                    number = ROW.match(part)
+                    if rows > MAX_ROW or (number and len(number[1]) > 6 and int(number[1][:9]) > MAX_ROW):
+                        raise UserError(f"{name} has a row after {MAX_ROW:,}, Excel's last")
+                if tags > max_tags:
+                    raise UserError(f"{name} has more than {max_tags:,} tags in one piece")
+
+
+def _texts(rows: Sequence[tuple[int, list[Any]]]) -> list[tuple[int, list[str]]]:
+    """The cells as text, without the empty columns at the right of the header; one inside it is named by its place."""
+    texts = [(number, ["" if cell is None else str(_value(cell)) for cell in row]) for number, row in rows]
+    if not texts:
+        return texts
+    before = title_rows([row for _, row in texts])
+    header = texts[before][1]
+    width = max(place for place, cell in enumerate(header, start=1) if cell.strip())
+    header[:width] = [cell.strip() or f"column {place}" for place, cell in enumerate(header[:width], start=1)]
+    return [(number, (row + [""] * width)[:width]) for number, row in texts]
+
+
+def _value(cell: Any) -> Any:
+    """A cell as JSON would have it: Excel keeps whole numbers as fractions, and dates as objects."""
+    if isinstance(cell, float) and cell.is_integer():
+        return int(cell)
+    return cell.isoformat() if isinstance(cell, date | time) else cell
