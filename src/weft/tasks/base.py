@@ -155,7 +155,7 @@ class Task(ABC):
 
     def to_card(self, card: Card) -> Card:
         """The card with the labels, thresholds and settings of this task."""
-        return card
+        return replace(card, labels=self.labels) if self.labels else card
 
     @property
     def outputs(self) -> int:
@@ -489,7 +489,7 @@ class Task(ABC):
 
     def tables(self, metrics: Any) -> dict[str, Any]:
         """What an evaluation shows beside the metrics: by_label, labels, confusion, points, signature, by_length."""
-        return {}
+        return {"by_label": [row._asdict() for row in metrics.table()]} if self.labels else {}
 
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         """How wrong a prediction is, and what a table of the worst mistakes shows; None where it is right."""

@@ -253,8 +253,8 @@ class TextTask(Task):
         metrics.add([int(each.output.argmax()) for each in predictions], self.targets(examples).tolist())
 
     def tables(self, metrics: Any) -> dict[str, Any]:
-        by_label = [row._asdict() for row in metrics.table()]
-        return {"by_label": by_label, "labels": self.labels, "confusion": metrics.confusion().tolist()}
+        more = {"labels": self.labels, "confusion": metrics.confusion().tolist()} if self.kind == "label" else {}
+        return super().tables(metrics) | more
 
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         loss = self.loss(prediction, example)
@@ -351,9 +351,6 @@ class MultilabelTask(TextTask):
         probabilities = np.stack([self.probabilities(each) for each in predictions])
         best = best_thresholds(probabilities, self.targets(examples).astype(bool))
         return replace(self, thresholds=dict(zip(self.labels, map(float, best), strict=True)))
-
-    def tables(self, metrics: Any) -> dict[str, Any]:
-        return {"by_label": [row._asdict() for row in metrics.table()]}
 
     def loss(self, prediction: Prediction, example: Example) -> float | None:
         answer: Any = self.answer(prediction)

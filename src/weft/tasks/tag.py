@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of, list_in, text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
@@ -106,9 +105,6 @@ class TagTask(Task):
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> TagTask:
         return cls(model.card.labels or tuple(f"LABEL_{number}" for number in range(model.heads["tag"])))
-
-    def to_card(self, card: Card) -> Card:
-        return replace(card, labels=self.labels)
 
     def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
         known = "words" in given or any(name in record.values for name in NAMES["words"])
@@ -336,9 +332,6 @@ class TagTask(Task):
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         metrics.add([self.tags(each) for each in predictions], [list(example.target.tags) for example in examples])
-
-    def tables(self, metrics: Any) -> dict[str, Any]:
-        return {"by_label": [row._asdict() for row in metrics.table()]}
 
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         tags, gold = self.tags(prediction), example.target.tags
