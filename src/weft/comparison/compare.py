@@ -326,8 +326,8 @@ class Participant:
         """Count where it agrees with the first model, and keep where it does so least."""
         task = self.task
         for prediction, reference, example in rows:
-            task.agree(self.agreement, prediction, reference, example, first.task)
-            distance = task.distance(prediction, reference, example, first.task)
+            counted, distance = task.compare(prediction, reference, example, first.task)
+            self.agreement.add(*counted)
             if not distance > ROUNDING:
                 continue
             row = {

@@ -68,7 +68,7 @@ class VectorInputs(Task):
     def is_row(self, values: Mapping[str, Any]) -> bool:
         return any(self.is_input(value) for value in values.values() if not isinstance(value, str))
 
-    def check_item(self, number: int, value: Any) -> None:
+    def check_item(self, where: str, value: Any) -> None:
         """`numbers_of` says what is wrong."""
 
     def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
@@ -549,7 +549,6 @@ class CompleteTask(LikelihoodTask):
     language_model = True
     run = staticmethod(complete)
     metric_names = ("bits_per_byte", "foreseen")
-    default_metric = "bits_per_byte"
     chance_metric = "bits_per_byte"
     timing_options = {"max_tokens": TIMED_TOKENS, "min_tokens": TIMED_TOKENS}  # a model that ends early is no faster
 

@@ -26,7 +26,7 @@ from weft.metrics.bootstrap import Bootstrap, Floats, Ratios, Score, interval
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.objectives.losses import StreamStates
-from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
+from weft.tasks.base import Difference, Example, Prediction, UnsupervisedTask
 from weft.tasks.forward import check_finite
 from weft.text.detokenizers import DETOKENIZERS
 from weft.text.records import DOCUMENTS, read_texts
@@ -529,19 +529,15 @@ class LikelihoodTask(UnsupervisedTask):
     def key(self, prediction: Prediction) -> Hashable:
         return prediction.output.nats
 
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
-        return abs(prediction.output.nats - reference.output.nats) / max(1, prediction.output.bytes)
-
     def describe_target(self, example: Example) -> str:
         return ""
 
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
         one, two = prediction.output, reference.output
         alike = len(one.best) == len(two.best) == len(one.tokens) and np.array_equal(one.tokens, two.tokens)
-        if not alike or not len(one.best):  # models of another vocabulary
-            counts.add({})
-        else:
-            counts.add({"same": (float((one.best == two.best).sum()), float(len(one.best)))})
+        known = alike and len(one.best)  # models of one vocabulary
+        counted = {"same": (float((one.best == two.best).sum()), float(len(one.best)))} if known else {}
+        return (counted,), abs(one.nats - two.nats) / max(1, one.bytes)
 
     def metrics(self) -> Ratios:
         return Ratios(self.metric_names, shares=False)

@@ -23,7 +23,7 @@ from weft.metrics.bootstrap import Replicates
 from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, letter_grams, rouge_of
 from weft.objectives.losses import Writing
 from weft.progress import Log
-from weft.tasks.base import Columns, Example, Prediction, Task, TeacherArrays, TeacherRows
+from weft.tasks.base import Columns, Difference, Example, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.complete import (
     BEAM_SIZE,
     VECTOR_BEAM,
@@ -303,12 +303,10 @@ class SequenceTask(Task):
     def agreement(self) -> Any:
         return GenerationMetrics(edges=())
 
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
-        counts.add([prediction.output.text], [reference.output.text])
-
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
+        one, two = prediction.output.text, reference.output.text
         same = self.key(prediction) == task.key(reference)
-        return 0.0 if same else 1 - chrf_near(prediction.output.text, reference.output.text)
+        return ([one], [two]), 0.0 if same else 1 - chrf_near(one, two)
 
     def with_others(self, models: Sequence[LoadedModel]) -> SequenceTask:
         return replace(self, others=tuple(models))
