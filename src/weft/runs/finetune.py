@@ -36,13 +36,13 @@ from weft.runs.baseline import BASELINES, FEW_JUDGES, Baseline, compare_baseline
 from weft.runs.dataset import absolute_paths, absolute_tables, gather, settings_of
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, resume, scratch_folder, settled
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe
-from weft.tasks.base import Example, Task
+from weft.tasks.base import Example, Task, TeacherRows
 from weft.tasks.classify import TextTask
+from weft.tasks.complete import writer_of
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples
 from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class
-from weft.tasks.seq2seq import writer_of
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, special_tokens
 from weft.training.run import Run, State, tokenizer_hash
@@ -152,7 +152,7 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     window = task.window(model, recipe.task.length, recipe.task.stride, recipe.task.long)
     framing = framing_for(model, window)
     capture = device.type == "cuda" and not plan.compile
-    train, dev = _tokenized(task, dataset, model, framing, control)
+    train, dev = tokenized_rows(task, dataset, model, framing, control)
     # The held-out windows are for the loss; the metrics are those of whole texts.
     train, dev = train.for_training(MOST_WINDOWS, recipe.seed, capture), dev.for_training(MOST_WINDOWS, 0, False)
     plan = resolved(recipe, train, model, task, len(dataset.dev), beginning.fresh and not run.about.exists(), device)
@@ -277,13 +277,16 @@ def _begun(run: Run, recipe: TaskRecipe, task: Task, dataset: Rows, control: Con
     return recipe, Beginning(model, True, True)
 
 
-def _tokenized(task: Task, dataset: Rows, model: LoadedModel, framing: Framing, control: Control) -> list[Batches]:
-    """The rows as sources of batches: those to train on, and those that are held out."""
+def tokenized_rows(
+    task: Task, dataset: Rows, model: LoadedModel, framing: Framing, control: Control, *teacher: TeacherRows
+) -> list[Batches]:
+    """The rows as sources of batches: those to train on, and those that are held out; each with teacher outputs."""
+    taught = teacher or (None, None)
     with control.progress("tokenizing", "rows") as advance:
-        train = task.dataset(dataset.train, model, framing)
+        train = task.dataset(dataset.train, model, framing, taught[0])
         advance(len(dataset.train))
         control.stop.check("stopped while tokenizing")
-        dev = task.dataset(dataset.dev, model, framing)
+        dev = task.dataset(dataset.dev, model, framing, taught[1])
     for note in (*train.notes, *(f"of the held-out rows: {note}" for note in dev.notes)):
         control.note(note)
     return [train, dev]

@@ -26,8 +26,7 @@ from weft.errors import UserError, listed, refuse
 from weft.files import write_text
 from weft.models.ngram import Ngram, NgramConfig
 from weft.nn.rows import Ragged
-from weft.objectives.base import Objective
-from weft.objectives.language import CarriedToken, MaskedWords, NextToken, StreamStates, Writing
+from weft.objectives.losses import CarriedToken, MaskedWords, NextToken, Objective, StreamStates, Writing
 from weft.picture import ChartLine, line_chart, page, paragraph, table
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
 from weft.runs import architecture
