@@ -45,15 +45,11 @@ def check_name(name: str, size: str | None = None) -> None:
     family = next((family for family, sizes in SIZE_NAMES.items() if name in sizes), None)
     if name in SIZE_NAMES or (family is not None and size is None):
         return
-    if family is None and name in plugins.sources(plugins.FAMILIES):
-        return
     if family is not None:
         raise UserError(f"{name} is a size already; ask for its family, {family}, to choose another")
-    known = [
-        *SIZE_NAMES,
-        *plugins.sources(plugins.FAMILIES),
-        *(size for sizes in SIZE_NAMES.values() for size in sizes),
-    ]
+    if name in (others := plugins.sources(plugins.FAMILIES)):
+        return
+    known = [*SIZE_NAMES, *others, *(size for sizes in SIZE_NAMES.values() for size in sizes)]
     raise UserError(f"no model is called {name!r}{hint(name, known)} (see: weft models)")
 
 
