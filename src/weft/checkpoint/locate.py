@@ -47,11 +47,7 @@ def check_name(name: str, size: str | None = None) -> None:
         return
     if family is not None:
         raise UserError(f"{name} is a size already; ask for its family, {family}, to choose another")
-    known = [
-        *SIZE_NAMES,
-        *sources(FAMILIES),
-        *(size for sizes in SIZE_NAMES.values() for size in sizes),
-    ]
+    known = [*SIZE_NAMES, *sources(FAMILIES), *(size for sizes in SIZE_NAMES.values() for size in sizes)]
     raise UserError(f"no model is called {name!r}{hint(name, known)} (see: weft models)")
 
 

@@ -50,17 +50,14 @@ class ExampleSource(ABC):
 
     @property
     @abstractmethod
-    def count(self) -> int:
-        """Examples in an epoch."""
+    def count(self) -> int: ...  # examples in an epoch
 
     @property
     @abstractmethod
-    def mean(self) -> float:
-        """Tokens of an example, on average."""
+    def mean(self) -> float: ...  # tokens of an example, on average
 
     @property
-    def even(self) -> bool:
-        """Whether all rows are equally long."""
+    def even(self) -> bool:  # whether all rows are equally long
         return False
 
     def together(self, budget: int) -> int:
@@ -68,12 +65,10 @@ class ExampleSource(ABC):
         return max(1, int(budget / self.mean))
 
     @abstractmethod
-    def lengths(self, numbers: Places) -> Places:
-        """Tokens of these examples, at most."""
+    def lengths(self, numbers: Places) -> Places: ...  # tokens of these examples, at most
 
     @abstractmethod
-    def draw(self, epochs: Places, numbers: Places) -> Drawn:
-        """These examples, each of its epoch, in this order."""
+    def draw(self, epochs: Places, numbers: Places) -> Drawn: ...  # these examples, each of its epoch, in this order
 
 
 @dataclass(frozen=True)

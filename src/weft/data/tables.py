@@ -197,16 +197,9 @@ class TableFile(TablePart):
         return [self.path]
 
     def records(self, options: Table, skipped: Skipped) -> Iterator[Record]:
-        return read_records(
-            self.path,
-            format=options.format,
-            columns=options.names or None,
-            header=not options.names,
-            delimiter=options.delimiter,
-            on_bad_row=options.on_bad_row,
-            skipped=skipped,
-            encoding=options.encoding,
-        )
+        how: dict[str, Any] = {name: vars(options)[name] for name in ("format", "delimiter", "on_bad_row", "encoding")}
+        names = options.names or None
+        return read_records(self.path, columns=names, header=names is None, skipped=skipped, **how)
 
 
 TEXTS = ("", ".txt", ".text")
