@@ -296,7 +296,7 @@ def learn_tokenizer(
         tokenizer = late.training.learn(texts(), kind or "wordpiece", size, **options)
         tokenizer.save(inside)
     log_notes(skipped.lines(), to_stderr)
-    less = "" if tokenizer.vocabulary == size else f" ({size} were asked for; the text has no more)"
+    less = "" if tokenizer.vocabulary == size else f" (of {size} requested; the text has no more)"
     print(f"{out}: {tokenizer.kind}, {tokenizer.vocabulary} tokens{less}, from {seen} documents")
 
 
