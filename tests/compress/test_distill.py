@@ -25,7 +25,7 @@ from weft.distillation.student import begun_student
 from weft.distillation.teacher_outputs import Distillation, Teacher
 from weft.nn.rows import Rows
 from weft.objectives.losses import SoftTargets
-from weft.pruning.layers import with_heads
+from weft.pruning.prune import with_heads
 from weft.tasks.base import Example
 from weft.tasks.classify import MultilabelTask, TextTask, ValueTask, rescale
 from weft.tasks.forward import framing_for

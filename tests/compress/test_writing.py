@@ -23,9 +23,10 @@ from weft.distillation.recipe import DistillSection
 from weft.errors import UserError
 from weft.objectives.losses import Writing
 from weft.tasks.base import Example
+from weft.tasks.complete import translate
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model
-from weft.tasks.seq2seq import SequenceTask, TeacherTexts, chrf_near, pack_texts, translate, unpack_texts
+from weft.tasks.seq2seq import SequenceTask, TeacherTexts, chrf_near, pack_texts, unpack_texts
 from weft.text.tokenizers.training import learn
 from weft.text.windows import Framing
 

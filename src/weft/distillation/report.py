@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.comparison.compare import compared, participants_of, with_ensemble
-from weft.comparison.comparison import Comparison, plain, spread
+from weft.comparison.compare import Comparison, compared, participants_of, plain, spread, with_ensemble
 from weft.comparison.cost import evenly
 from weft.config import build
 from weft.distillation.teacher_outputs import Distillation, Teacher
@@ -48,10 +47,10 @@ class StudentReport:
     def summary(self) -> str:
         """What matters, in one sentence or two."""
         parts, teacher, student = list[str](), self.comparison.models[0], self.comparison.models[-1]
-        chosen, agreed = self.comparison.chosen, self.comparison.agreed
+        chosen, agreed = self.comparison.metric, self.comparison.agreement_metric
         them, their = ("them", "their") if self.together else ("it", "its")
-        if student.kept is not None and chosen is not None and math.isfinite(student.kept.value):
-            parts.append(f"keeps {spread(student.kept, 100, 1)} % of the {chosen} of {teacher.name}")
+        if student.retained is not None and chosen is not None and math.isfinite(student.retained.value):
+            parts.append(f"keeps {spread(student.retained, 100, 1)} % of the {chosen} of {teacher.name}")
         if agreed is not None and agreed in student.agreement:
             whom = them if parts else teacher.name
             parts.append(f"agrees with {whom} by {spread(student.agreement[agreed], places=3)} ({agreed})")
@@ -71,7 +70,7 @@ class StudentReport:
 
     def values(self) -> dict[str, Any]:
         """As JSON has it."""
-        kept = self.comparison.models[-1].kept
+        kept = self.comparison.models[-1].retained
         _, header, rows = self.comparison.tables()[0]
         values = {
             "summary": self.summary(),

@@ -50,12 +50,12 @@ from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan, tok
 from weft.runs.pretrain import text_job
 from weft.runs.recipes import FROM_NOTHING, FinetuneTraining, ObjectiveSection, Recipe, TextSection
 from weft.tasks.base import Example, Task, TeacherArrays
-from weft.tasks.complete import generator_of, prompts_of
+from weft.tasks.complete import generator_of, prompts_of, writer_of
 from weft.tasks.forward import framing_for, tokenizer_of, unseen_in_words, window_for
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
 from weft.tasks.registry import task_class, task_for
-from weft.tasks.seq2seq import pack_texts, unpack_texts, writer_of
+from weft.tasks.seq2seq import pack_texts, unpack_texts
 from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
