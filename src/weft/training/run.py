@@ -21,29 +21,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
+from weft import files
 from weft.checkpoint.card import Card, Metric
 from weft.checkpoint.folder import TARGET, LoadedModel, write_files
 from weft.checkpoint.tensors import save_tensors
 from weft.config import build, read_record, values_of
 from weft.errors import UserError
-from weft.files import (
-    CHANGED,
-    MEGABYTE,
-    Damaged,
-    check_new_run,
-    digest,
-    digests,
-    held,
-    read_checked,
-    read_manifest,
-    read_text,
-    reason,
-    sweep,
-    sync_folder,
-    whole_folder,
-    write_json,
-    write_manifest,
-)
 from weft.training.log import read_metrics, writing
 from weft.version import VERSION, system_name
 
@@ -116,19 +99,19 @@ class Checkpoints:
         """Write a checkpoint whole or not at all, then let go of the oldest."""
         path = self.path(state.step)
         if path.exists():  # saved before it was evaluated, by a signal
-            write_manifest(path / STATE, values_of(state), read_manifest(path / STATE)[1])
+            files.write_manifest(path / STATE, values_of(state), files.read_manifest(path / STATE)[1])
             return
         try:
-            with whole_folder(path) as inside:
+            with files.whole_folder(path) as inside:
                 for name, some in tensors.items():
                     here = {key: tensor.detach().cpu().contiguous() for key, tensor in some.items()}
                     save_tensors(inside / f"{name}.safetensors", here)
-                hashes = digests(inside, [f"{name}.safetensors" for name in tensors])
-                write_manifest(inside / STATE, values_of(state), hashes)
+                hashes = files.digests(inside, [f"{name}.safetensors" for name in tensors])
+                files.write_manifest(inside / STATE, values_of(state), hashes)
         except (OSError, SafetensorError, UserError) as error:
             words = r"no space left on device|file too large|disk quota exceeded|permission denied"
-            cause = re.search(words, reason(error))  # without the names of folders that are gone by now
-            why = cause[0] if cause else reason(error)
+            cause = re.search(words, files.reason(error))  # without the names of folders that are gone by now
+            why = cause[0] if cause else files.reason(error)
             raise UserError(f"{path}: cannot be written: {why}; {self.last_good()}") from None
         self._let_go()
 
@@ -145,18 +128,19 @@ class Checkpoints:
         if self.folder.is_dir():
             for path in self.folder.glob(".*"):
                 shutil.rmtree(path, ignore_errors=True)
-            sync_folder(self.folder)
+            files.sync_folder(self.folder)
 
     def load(self) -> tuple[State, dict[str, dict[str, Tensor]], list[str]] | None:
         """The newest sound checkpoint, and what is wrong with newer ones; None where there is none at all."""
         faults: dict[int, str] = {}
         for step in reversed(self.steps()):
             try:
-                values, hashes = read_checked(self.path(step) / STATE)
+                values, hashes = files.read_checked(self.path(step) / STATE)
                 tensors = {Path(name).stem: load_file(self.path(step) / name) for name in hashes}
                 state = build(State, values, str(self.path(step) / STATE))
             except (OSError, SafetensorError, UserError) as error:
-                faults[step] = str(error) if isinstance(error, UserError) else f"{self.path(step)}: {reason(error)}"
+                named = isinstance(error, UserError)
+                faults[step] = str(error) if named else f"{self.path(step)}: {files.reason(error)}"
                 continue
             if not faults:  # a process may have been killed before it let go of the oldest
                 self._let_go()
@@ -220,13 +204,13 @@ class Run:
 
     def check_new(self) -> None:
         """Refuse a folder that holds something: a run is never overwritten."""
-        check_new_run(self.folder)
+        files.check_new_run(self.folder)
 
     @contextmanager
     def held(self) -> Iterator[None]:
         """Nobody else writes here meanwhile."""
         path = self.inside / "lock"
-        with held(path) as ours:
+        with files.held(path) as ours:
             if not ours:
                 raise UserError(f"{self.folder}: another run (process {path.read_text().strip()}) is writing there")
             yield
@@ -246,17 +230,18 @@ class Run:
         with writing(self.folder):
             with tempfile.TemporaryDirectory(prefix=".model.", dir=self.inside) as scratch:
                 write_files(Path(scratch), replace(opened, card=card), shard=1 << 62)
-                saved = {"saved": digests(Path(scratch), [path.name for path in Path(scratch).glob("*.safetensors")])}
+                names = [path.name for path in Path(scratch).glob("*.safetensors")]
+                saved = {"saved": files.digests(Path(scratch), names)}
                 before = self._saved_weights().get("saved", {})
-                write_manifest(self.weights, {**saved, "before": before})  # a kill may come between files
+                files.write_manifest(self.weights, {**saved, "before": before})  # a kill may come between files
                 for path in sorted(path for path in Path(scratch).rglob("*") if path.is_file()):
                     with open(path, "rb") as file:
                         os.fsync(file.fileno())
                     target = self.folder / path.relative_to(scratch)
                     target.parent.mkdir(exist_ok=True)
                     os.replace(path, target)
-            sync_folder(self.folder)
-            write_manifest(self.weights, saved)
+            files.sync_folder(self.folder)
+            files.write_manifest(self.weights, saved)
 
     def check_model(self) -> None:
         """Refuse to go on beside a damaged model: if no later step is better it stays the result."""
@@ -266,17 +251,17 @@ class Run:
             path = self.folder / name
             if before is not None and name not in before and not path.exists():
                 continue
-            if digest(path) not in (saved, (before or {}).get(name)):
-                raise Damaged(f"{path}: {CHANGED}; put it back, or remove {self.folder} and train again")
+            if files.digest(path) not in (saved, (before or {}).get(name)):
+                raise files.Damaged(f"{path}: {files.CHANGED}; put it back, or remove {self.folder} and train again")
 
     def _saved_weights(self) -> dict[str, dict[str, str]]:
         """The hashes of the best model's weights, by file."""
-        return read_manifest(self.weights)[0] if self.weights.exists() else {}
+        return files.read_manifest(self.weights)[0] if self.weights.exists() else {}
 
     def tidy(self) -> None:
         """Remove what a killed process left half written."""
         for folder in (self.folder, *(path for path in self.folder.glob("*") if path.is_dir())):
-            sweep(folder)
+            files.sweep(folder)
         for path in self.inside.glob(".*"):
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -288,7 +273,7 @@ class Run:
         """`run.json`: what the run was made with."""
         versions = {"weft": VERSION, "python": platform.python_version(), "torch": torch.__version__}
         machine = {"system": system_name(), "processors": os.cpu_count(), "threads": torch.get_num_threads()}
-        write_json(
+        files.write_json(
             self.about,
             {**values, "versions": versions, "machine": machine, "git": revision(Path()), "command": sys.argv[1:]},
         )
@@ -301,8 +286,8 @@ class Run:
         return read_metrics(self.metrics)
 
 
-SHORT = MEGABYTE // 16  # bytes that .git, HEAD, commondir and a file of one reference may have
-PACKED = 64 * MEGABYTE  # bytes that packed-refs may have: about a million references
+SHORT = files.MEGABYTE // 16  # bytes that .git, HEAD, commondir and a file of one reference may have
+PACKED = 64 * files.MEGABYTE  # bytes that packed-refs may have: about a million references
 
 
 # git itself is not run: the configuration of a repository names programs that git starts (core.fsmonitor, filters,
@@ -315,18 +300,18 @@ def revision(folder: Path) -> str | None:
         if root is None:
             return None
         named = root / ".git"  # a folder, or a file that names it in a submodule or a second worktree
-        git = named if named.is_dir() else root / read_text(named, SHORT).removeprefix("gitdir:").strip()
-        text = read_text(git / "HEAD", SHORT).strip()
+        git = named if named.is_dir() else root / files.read_text(named, SHORT).removeprefix("gitdir:").strip()
+        text = files.read_text(git / "HEAD", SHORT).strip()
         if text.startswith("ref:"):
             name = text.removeprefix("ref:").strip()
             if not re.fullmatch(r"refs/[^\0-\x20\x7f~^:?*\\\[]+", name) or ".." in name:
                 return None
-            shared = git / read_text(git / "commondir", SHORT).strip() if (git / "commondir").exists() else git
+            shared = git / files.read_text(git / "commondir", SHORT).strip() if (git / "commondir").exists() else git
             paths = [path / name for path in (git, shared) if (path / name).is_file()]
             packed = shared / "packed-refs"
-            lines = read_text(packed, PACKED).splitlines() if not paths and packed.exists() else []
+            lines = files.read_text(packed, PACKED).splitlines() if not paths and packed.exists() else []
             listed = next((line.split(" ")[0] for line in lines if line.endswith(f" {name}")), "")
-            text = read_text(paths[0], SHORT).strip() if paths else listed
+            text = files.read_text(paths[0], SHORT).strip() if paths else listed
     except (UserError, OSError, RuntimeError, ValueError):
         return None
     return text if re.fullmatch(r"[0-9a-f]{40}([0-9a-f]{24})?", text) else None  # SHA-1 or SHA-256
