@@ -495,6 +495,11 @@ class Likelihood(NamedTuple):
     best: NDArray[np.int64]  # the likeliest at each place; empty where a model scores single tokens only
     bytes: int = 0
 
+    @property
+    def hits(self) -> float:
+        """At how many places the likeliest token is the one that stands there."""
+        return float((self.best == self.tokens).sum())
+
 
 class LikelihoodTask(UnsupervisedTask):
     """A task of a word head, whose models are compared by how likely texts are: a text is its own target."""
