@@ -232,7 +232,7 @@ def test_mistakes_in_asking(files: Path, wordpiece: Tokenizer, capsys: pytest.Ca
     fails(["answer", "pair", "who ?", "--context", "text.txt"], "has no head for answer")
     model = weft.load("pair")
     for wrong in ("one", ("one", "two", "three"), [("one", 2)], [None]):
-        with pytest.raises(weft.UserError, match="input 1: a pair of texts is expected"):
+        with pytest.raises(weft.UserError, match="a pair of texts is expected"):
             model(wrong)  # type: ignore[call-overload]
 
 

@@ -354,12 +354,13 @@ class Participant:
         return None
 
     def _below_chance(self, first: Participant, rows: int) -> str | None:
-        name, metric = self.task.chance_metric, self.task.default_metric
+        metric, name = self.task.default_metric, self.task.chance_metric
         level = self.task.chance_level(self.target_counts, self.labeled)
         if name is None:
             retained = self.sampled[metric].over(first.sampled[metric])
             few = self is not first and math.isfinite(retained.high) and retained.high < TENTH
             return f"it retains {100 * retained.value:.1f} % of the {metric} of {first.name}" if few else None
+        name = name or metric
         score, reference = self.sampled[name].score(), first.sampled[name]
         if name in LESS:
             return f"its {name} of {score.value:.2f} is no better than {level:g}" if score.low >= level else None
@@ -405,7 +406,7 @@ def participants_of(
     for name, model in zip(names, models, strict=True):
         if model.task != first.task:
             raise UserError(f"{name} is made for {model.task}, {names[0]} for {first.task}: they cannot be compared")
-    tasks = [model.task_object for model in models]
+    tasks: list[Any] = [model.task_object for model in models]
     if not tasks[0].comparable:
         raise UserError(f"models for {first.task} are not compared by rows; to compare their vectors: --task embed")
     labels = tuple(dict.fromkeys(label for task in tasks for label in task.labels))
@@ -423,7 +424,8 @@ def participants_of(
             if some
         ]
         damaged = f"its labels are not those of {names[0]}: {', '.join(differ)}" if differ else None
-        participants.append(Participant(name, model, folder, task, task.align(labels), damaged=damaged))
+        aligned = replace(task, labels=labels) if labels else task
+        participants.append(Participant(name, model, folder, task, aligned, damaged=damaged))
     return participants
 
 

@@ -24,7 +24,7 @@ from weft.metrics.generation import AnswerMetrics, answer_scores
 from weft.objectives.losses import TAUGHT, Ends, SoftTargets
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows
-from weft.tasks.forward import InputWindows, framing_for, head_outputs, softmax, stripped, tokenizer_of
+from weft.tasks.forward import InputWindows, head_outputs, softmax, stripped, tokenizer_of
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces, special_tokens
@@ -89,11 +89,6 @@ class AnswerTask(Task):
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[AnswerTask, tuple[str, ...]]:
         return self, ("context", "question", "answer")
-
-    def check_input(self, number: int, value: Any) -> tuple[str, ...]:
-        if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
-            return tuple(value)
-        raise UserError(f"input {number}: a question and its context is expected")
 
     def to_record(self, example: Example) -> dict[str, Any]:
         answers = [{"text": text, "start": start} for start, text in example.target]
@@ -253,8 +248,8 @@ class AnswerTask(Task):
             **prediction.reading,
         )
 
-    def is_finite(self, prediction: Prediction) -> bool:
-        return all(map(math.isfinite, [prediction.output.nothing, *(score for score, _, _ in prediction.output.spans)]))
+    def numbers(self, prediction: Prediction) -> NDArray[np.float64]:
+        return np.array([prediction.output.nothing, *(score for score, _, _ in prediction.output.spans[:1])])
 
     def key(self, prediction: Prediction) -> Hashable:
         return self.span(prediction.output)
@@ -299,11 +294,6 @@ class AnswerTask(Task):
         # A task that always answers has no threshold, and gives no answer no probability.
         output = Candidates(tuple(spans), logit(nothing) + (self.threshold or 0.0))
         return replace(predictions[0], output=output)
-
-    def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
-        checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
-        outputs = [each.output for each in self.predict(model, framing_for(model), checked)]
-        return [np.array([each.nothing, *(score for score, _, _ in each.spans[:1])]) for each in outputs]
 
     def metrics(self) -> Any:
         return AnswerMetrics()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from weft.objectives.losses import SoftTargets
 from weft.progress import Log
 from weft.tasks.forward import InputWindows, chunked, framing_for, head_outputs, tokenizer_of, window_for
 from weft.text.records import Record
+from weft.text.tags import TagNormalizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, words_in
 
@@ -41,6 +41,7 @@ class Example:
     target: Any  # None where it is not known
     where: str
     numbers: bytes = b""  # of a vector, in place of texts: in single precision, so that many rows fit into memory
+    words: tuple[tuple[int, int], ...] = ()  # where they stand in the text, for tasks that answer by word
 
 
 @dataclass(frozen=True)
@@ -58,18 +59,23 @@ class Prediction:
         return {"n_tokens": self.n_tokens, "n_windows": self.n_windows, "truncated": self.truncated}
 
 
+@dataclass(frozen=True)
 class Normalization:
-    """Rewrites the targets of one file into the form that a model has; this one changes nothing."""
+    """Rewrites the tags of one file into the scheme that a model has; without a normalizer nothing is changed."""
+
+    normalizer: TagNormalizer | None = None
 
     def __call__(self, example: Example) -> Example:
-        return example
+        if self.normalizer is None or example.target is None:
+            return example
+        return replace(example, target=self.normalizer.normalized(example.target))
 
     def note(self) -> str | None:
         """What was rewritten."""
-        return None
+        return self.normalizer.note() if self.normalizer else None
 
 
-class Task(ABC):
+class Task:
     """What a model is for: rows of data in, typed answers out; learned, scored, compared and taught through this."""
 
     name: str
@@ -101,6 +107,16 @@ class Task(ABC):
     unbounded: ClassVar[bool] = False  # its outputs are numbers of any size, not probabilities
     run: ClassVar[Callable[..., list[Any]] | None] = None  # a function that answers; None: by predictions
     timing_options: ClassVar[Mapping[str, Any]] = {}  # of a call that is timed
+    chance_metric: str | None = ""  # that guessing brings to `chance_level`; "": the default metric
+
+    # Methods that every supervised task has to define.
+    to_record: Callable[[Example], dict[str, Any]]  # an example as a row of a table, which `read` reads again
+    objective: Callable[[], Any]  # what a network learns by
+    decode: Callable[[Sequence[Sequence[NDArray[Any]]], InputWindows], list[Prediction]]  # outputs of windows, by input
+    key: Callable[[Prediction], Hashable]  # a value that is equal where two answers are
+    metrics: Callable[[], Any]  # an empty collection of metrics ...
+    add: Callable[[Any, Sequence[Prediction], Sequence[Example]], None]  # ... that takes them
+    with_teacher_answer: Callable[[Example, TeacherArrays], Example]  # with the teacher's answer as its target
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -135,9 +151,9 @@ class Task(ABC):
                 raise UserError(f"{setting} does not apply to {work.name}")
 
     @classmethod
-    @abstractmethod
     def from_model(cls, model: LoadedModel, name: str) -> Task:
         """The task of a model folder, by its card and its heads."""
+        return cls()
 
     @classmethod
     def check_model(cls, model: LoadedModel, name: str) -> None:
@@ -193,27 +209,28 @@ class Task(ABC):
 
     def is_input(self, value: Any) -> bool:
         """Whether a value is one input, rather than several."""
-        if isinstance(value, tuple):
-            self.check_item("", value)
         return isinstance(value, str | tuple)
 
     def is_row(self, values: Mapping[str, Any]) -> bool:
         """Whether a dict with lists in it is one row, rather than columns."""
         return False
 
-    def check_item(self, where: str, value: Any) -> None:
-        """Refuse what cannot be an input; `where`: which of several."""
-        if isinstance(value, tuple) and not (self.pair or self.either):
+    def check_input(self, where: str, value: Any) -> Any:
+        """One input as the task takes it; `where`: which of several, for messages."""
+        if self.pair or (self.either and not isinstance(value, str)):
+            if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
+                return tuple(value)
+            raise UserError(f"{where}a pair of texts is expected: {self.pair_order}")
+        if isinstance(value, tuple):
             raise UserError(f"{where}a model for {self.name} reads one text at a time, not a tuple: give a list")
-        if not self.pair and not isinstance(value, str | tuple | list):
+        if not isinstance(value, str):
             kind = repr(value) if value is None or isinstance(value, bool | int | float) else type(value).__name__
             raise UserError(f"{where}a text is expected, not {kind}")
-
-    def check_input(self, number: int, value: Any) -> Any:
-        """The `number`-th input of a call as the task takes it."""
-        if not isinstance(value, str):
-            raise UserError(f"input {number}: a text is expected")
         return value
+
+    def check_inputs(self, values: Iterable[Any]) -> list[Any]:
+        """The inputs of a call as the task takes them."""
+        return [self.check_input(f"input {number}: ", value) for number, value in enumerate(values, 1)]
 
     def word_spans(self, example: Example) -> list[Sequence[tuple[int, int]]]:
         """The words of each text, by characters."""
@@ -252,10 +269,6 @@ class Task(ABC):
         """What a model reads of an example."""
         return example.texts
 
-    def to_record(self, example: Example) -> dict[str, Any]:
-        """An example as a row of a table, which `read` reads again."""
-        raise NotImplementedError
-
     def normalization(self, examples: Sequence[Example] = (), labels: Sequence[str] = ()) -> Normalization:
         """How targets of a file are rewritten into the form of the labels, else into that of the examples."""
         return Normalization()
@@ -272,13 +285,9 @@ class Task(ABC):
         """The labels of a whole example, where it has some."""
         return ()
 
-    def column_note(self, names: Sequence[str]) -> str | None:
-        """What a user should know about the columns that were chosen."""
-        return None
-
-    def label_note(self) -> str | None:
-        """What a user should know about the labels."""
-        return None
+    def label_notes(self) -> list[str]:
+        """What a user should know about the labels, and about the columns that they come from."""
+        return []
 
     def swap_note(self, examples: Sequence[Example], where: str, profiles: Mapping[str, Any] | None = None) -> str:
         """A line where source and target look exchanged, by `profiles` or by what the task has learned; else ""."""
@@ -306,10 +315,6 @@ class Task(ABC):
         raise NotImplementedError
 
     # ------------------------------------------------------------------------------------------------------- learning
-
-    def objective(self) -> Any:
-        """What a network learns by."""
-        raise NotImplementedError
 
     def network_settings(self) -> dict[str, Any]:
         """Settings of a new network that the rows decide."""
@@ -346,10 +351,6 @@ class Task(ABC):
         """The inputs as windows of tokens."""
         raise UserError(f"a model for {self.name} makes no predictions before its answers")
 
-    def decode(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> list[Prediction]:
-        """A prediction for each input, by the outputs of its windows."""
-        raise NotImplementedError
-
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
         """A prediction for each input: encoded, passed through the network, decoded."""
         encoded = self.encode(inputs, tokenizer_of(model), windows)
@@ -364,7 +365,7 @@ class Task(ABC):
         if self.run is not None:
             return self.run(model, inputs, **options)
         others: Sequence[LoadedModel] = options.pop("others", ())
-        checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
+        checked = self.check_inputs(inputs)
         if others and not self.combines:
             raise UserError(f"models for {self.name} cannot answer together; those that classify or generate can")
         parts: list[tuple[Task, LoadedModel]] = [(self, model)]
@@ -391,11 +392,6 @@ class Task(ABC):
 
     # ------------------------------------------------------------------------------------------------------ comparing
 
-    def align(self, labels: Sequence[str]) -> Task:
-        """The task with the labels of all models that are compared, in one order."""
-        task: Any = self
-        return replace(task, labels=tuple(labels)) if labels else self
-
     def reorder(self, prediction: Prediction, labels: Sequence[str]) -> Prediction:
         """The prediction of a model with these labels in the order of this task's; a missing one is impossible."""
         if tuple(labels) == self.labels:
@@ -406,13 +402,13 @@ class Task(ABC):
         logits[..., known] = prediction.output[..., [places[self.labels[number]] for number in known]]
         return replace(prediction, output=logits)
 
+    def numbers(self, prediction: Prediction) -> NDArray[Any]:
+        """What a prediction consists of, by which an exported model is compared with its source."""
+        return np.asarray(prediction.output)
+
     def is_finite(self, prediction: Prediction) -> bool:
         """Whether a prediction consists of numbers, with no NaN and no infinity."""
-        return bool(np.isfinite(prediction.output).all())
-
-    def key(self, prediction: Prediction) -> Hashable:
-        """A value that is equal where two answers are."""
-        raise NotImplementedError
+        return bool(np.isfinite(self.numbers(prediction)).all())
 
     def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
         """What `agreement` counts of two predictions, and how far apart they are; `task` is that of the reference."""
@@ -430,11 +426,6 @@ class Task(ABC):
     def agreement(self) -> Any:
         """An empty count of how often two models agree."""
         return Ratios(("same",))
-
-    @property
-    def chance_metric(self) -> str | None:
-        """The metric that is at `chance_level` where a model only guesses; None: there is none."""
-        return self.default_metric
 
     def target_parts(self, example: Example) -> Iterable[Hashable]:
         """What is counted of a target, for `chance_level`."""
@@ -458,30 +449,17 @@ class Task(ABC):
         """The output of the network for each input, by which an exported model is compared with its source."""
         if self.writes:
             return [np.zeros(0) for _ in inputs]  # what it generates is compared instead
-        checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
-        return [np.asarray(each.output) for each in self.predict(model, framing_for(model), checked)]
+        return [self.numbers(each) for each in self.predict(model, framing_for(model), self.check_inputs(inputs))]
 
     def numbers_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
         """The numbers that each answer is made of, which must not depend on the other inputs of a batch."""
         return [np.array(answer.numbers) for answer in self.answers(model, inputs)]
 
-    def made_up_input(self, text: Callable[[int], str], length: int, tokenizer: Tokenizer) -> Any:
-        """An input of so many random tokens, for a check without data."""
-        return (text(min(length, 2)), text(length)) if self.pair else text(length)
-
-    def timing_input(self, texts: Sequence[str], tokenizer: Tokenizer | None) -> Any:
-        """An input as it is timed."""
+    def sample_input(self, texts: Sequence[str], tokenizer: Tokenizer | None) -> Any:
+        """An input made of some text, or of two, for a check or for timing."""
         return tuple(texts) if self.pair else texts[0]
 
     # ----------------------------------------------------------------------------------------------------- evaluating
-
-    def metrics(self) -> Any:
-        """An empty collection of this task's metrics."""
-        raise NotImplementedError
-
-    def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
-        """Add predictions and what was right to metrics."""
-        raise NotImplementedError
 
     def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> Self:
         """The task with what held-out rows decide, such as thresholds."""
@@ -527,10 +505,6 @@ class Task(ABC):
         together = self.mean_prediction([teacher_prediction(arrays) for arrays in outputs])
         return {"output": np.asarray(together.output, dtype=np.float32)}
 
-    def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
-        """The example with the teacher's answer as its target."""
-        raise NotImplementedError
-
     def fit_teacher(self, examples: Sequence[Example], outputs: Sequence[TeacherArrays]) -> Task:
         """The task with what the teacher outputs decide, such as the mean and spread of values."""
         return self
@@ -561,10 +535,6 @@ class UnsupervisedTask(Task):
 
     supervised = independent = comparable = False
     prediction_columns: ClassVar[tuple[str, ...]] = ()
-
-    @classmethod
-    def from_model(cls, model: LoadedModel, name: str) -> Task:
-        return cls()
 
     def inputs(self, example: Example) -> str:
         return example.texts[0]

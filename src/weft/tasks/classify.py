@@ -124,12 +124,8 @@ class TextTask(Task):
         cell: Any = {"label": word_in, "labels": words_in_list, "value": number_in}[self.kind]
         return replace(self.read_input(record, columns), target=cell(record, columns[self.kind]))
 
-    def check_input(self, number: int, value: Any) -> tuple[str, ...]:
-        if isinstance(value, str) and not self.pair:
-            return (value,)
-        if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
-            return tuple(value)  # also for a model of single texts: a published folder does not say which it is
-        raise UserError(f"input {number}: {'a pair of texts' if self.pair else 'a text'} is expected")
+    def check_input(self, where: str, value: Any) -> tuple[str, ...]:
+        return self.texts_of(super().check_input(where, value))
 
     def to_record(self, example: Example) -> dict[str, Any]:
         return {**dict(zip(("text", "pair"), example.texts, strict=False)), self.kind: example.target}
@@ -147,14 +143,14 @@ class TextTask(Task):
     def labels_of(self, example: Example) -> tuple[str, ...]:
         return {"label": (example.target,), "labels": example.target, "value": ()}[self.kind]
 
-    def label_note(self) -> str | None:
+    def label_notes(self) -> list[str]:
         """Labels that are most likely one label, written in several ways."""
         ways: dict[str, list[str]] = {}
         for label in self.labels:
             ways.setdefault(" ".join(label.casefold().split()), []).append(label)
         several = [repr(shown(label)) for same in ways.values() if len(same) > 1 for label in same]
         note = f"labels that differ only in case or spaces are learned as different ones: {listed(several, 6)}"
-        return note if several else None
+        return [note] if several else []
 
     def groups(self, examples: Sequence[Example]) -> list[Any]:
         """Their labels; the rarest of several: whole sets are often all different, and none would give a row."""
@@ -302,10 +298,9 @@ class MultilabelTask(TextTask):
         labels = tuple(name for name in self.indicators if is_one(record, name))
         return replace(self.read_input(record, columns), target=labels)
 
-    def column_note(self, names: Sequence[str]) -> str | None:
-        if not self.indicators or "labels" in names:
-            return None
-        return f"the columns {listed(self.indicators, 12)} of 0 and 1 are taken for the labels"
+    def label_notes(self) -> list[str]:
+        note = f"the columns {listed(self.indicators, 12)} of 0 and 1 are taken for the labels"
+        return [*([note] if self.indicators else []), *super().label_notes()]
 
     def targets(self, examples: Sequence[Example]) -> NDArray[Any]:
         numbers = {label: number for number, label in enumerate(self.labels)}
@@ -435,11 +430,10 @@ class ValueTask(TextTask):
     def describe_target(self, example: Example) -> str:
         return f"{example.target:g}"
 
-    def agreement(self) -> Any:
-        return RegressionMetrics()
-
     def metrics(self) -> Any:
         return RegressionMetrics()
+
+    agreement = metrics
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         metrics.add([float(each.output[0]) for each in predictions], [example.target for example in examples])

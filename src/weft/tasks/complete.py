@@ -68,8 +68,8 @@ class VectorInputs(Task):
     def is_row(self, values: Mapping[str, Any]) -> bool:
         return any(self.is_input(value) for value in values.values() if not isinstance(value, str))
 
-    def check_item(self, where: str, value: Any) -> None:
-        """`numbers_of` says what is wrong."""
+    def check_input(self, where: str, value: Any) -> Any:
+        return value  # `numbers_of` says what is wrong
 
     def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
         return vector_in(record, columns["vector"]).tolist()
@@ -556,7 +556,7 @@ class CompleteTask(LikelihoodTask):
     def from_model(cls, model: LoadedModel, name: str) -> CompleteTask:
         return CompleteVectorTask() if model.family.numbers else cls()
 
-    def timing_input(self, texts: Sequence[str], tokenizer: Any) -> str:
+    def sample_input(self, texts: Sequence[str], tokenizer: Any) -> str:
         return texts[0][:TIMED_CHARACTERS]
 
     def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:

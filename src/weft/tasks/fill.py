@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -141,10 +141,7 @@ class FillTask(LikelihoodTask):
     def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
         return [np.log(numbers) for numbers in self.numbers_of(model, inputs)]
 
-    def made_up_input(self, text: Callable[[int], str], length: int, tokenizer: Tokenizer) -> str:
-        return f"{text(max(1, length // 2))} {tokenizer.roles.mask} {text(length)}"
-
-    def timing_input(self, texts: Sequence[str], tokenizer: Tokenizer | None) -> str:
+    def sample_input(self, texts: Sequence[str], tokenizer: Tokenizer | None) -> str:
         """A text whose last word is a gap."""
         mask = tokenizer.roles.mask if tokenizer is not None else None
         return f"{texts[0].rpartition(' ')[0]} {mask}"

@@ -132,7 +132,7 @@ class Model:
         """
         task = self.task_object
         inputs, _ = inputs_in_call(self, texts, columns)
-        checked = [task.check_input(number, value) for number, value in enumerate(inputs, 1)]
+        checked = task.check_inputs(inputs)
         with evaluating(self.network):
             return task.predict(self.opened, framing_for(self.opened), checked) if checked else []
 
@@ -173,7 +173,7 @@ class Model:
             raise UserError(f"{self.opened.family.name}: only an encoder or decoder of our own shows its inside")
         task: Any = self.task_object if self.task_object.pair else TextTask("classify", either=True)
         framing = framing_for(self.opened)
-        checked = [task.check_input(n, text) for n, text in enumerate([texts] if isinstance(texts, str) else texts, 1)]
+        checked = task.check_inputs([texts] if isinstance(texts, str) else texts)
         windows = task.encode(checked, tokenizer_of(self.opened), framing)
         for number, pieces in enumerate(windows.pieces, 1):
             if len(pieces) > 1:
