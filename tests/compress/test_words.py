@@ -26,10 +26,8 @@ def rows(count: int = 6, often: int = 1) -> list[Example]:
     found = []
     for number, some in enumerate(sentences(count)):
         words, tags = [word for word, _ in some] * often, [tag for _, tag in some] * often
-        where, text = f"row {number}", " ".join(words)
-        found.append(
-            (joined(words, tags, where), joined(words, None, where), Example((text,), None, where))[number % 3]
-        )
+        tagged = joined(words, tags, f"row {number}")
+        found.append((tagged, replace(tagged, target=None), replace(tagged, target=None, words=()))[number % 3])
     return found
 
 

@@ -432,11 +432,11 @@ def participants_of(
 def with_ensemble(models: Sequence[Participant], name: str, count: int) -> list[Participant]:
     """The models after the ensemble of the first `count` of them, where their task has one."""
     members = tuple(models[:count])
-    task: Task | None = members[0].task
-    if task is not None and not task.averages:
-        task = task.with_others([member.model.opened for member in members[1:]])
-    if count < 2 or task is None:
+    task: Any = members[0].task
+    if count < 2 or not (task.averages or task.joint):
         return list(models)
+    if task.joint:
+        task = replace(task, others=tuple(member.model.opened for member in members[1:]))
     return [Participant(name, members[0].model, None, task, task, members), *models]
 
 

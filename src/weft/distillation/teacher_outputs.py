@@ -223,7 +223,7 @@ def teacher_outputs(
     whatever stands beside them.
     """
     teachers, control = context.teachers, context.control
-    if task.joint_teachers and len(teachers) > 1:
+    if task.joint and len(teachers) > 1:
         digest = hashlib.sha256(" ".join(teacher.digest for teacher in teachers).encode()).hexdigest()
         teachers = [replace(teachers[0], digest=digest)]
     ends = list(accumulate(parts))

@@ -187,11 +187,9 @@ class AnswerTask(Task):
         for number, (question, (_, text)) in enumerate(zip(questions, inputs, strict=True)):
             context = known[text]
             if len(question) > room // 2 and len(question) + len(context) > room:
-                name = where[number] if where else f"question {number + 1}"
-                limit = f"leaves too little room for its context in windows of {windows.length}"
-                raise UserError(
-                    f"{name}: a question of {len(question)} tokens {limit}; shorten it, or raise the length"
-                )
+                name = f"{where[number] if where else f'question {number + 1}'}: a question of {len(question)} tokens"
+                limit = f"in windows of {windows.length}; shorten it, or raise the length"
+                raise UserError(f"{name} leaves too little room for its context {limit}")
             encoded.pieces.append(pieces(windows, question, context.ids))
             encoded.lengths.append((len(question), len(context)))
             encoded.places.append((text, context.offsets))
@@ -238,15 +236,8 @@ class AnswerTask(Task):
             for (_, start, end), probability in zip(candidates.spans[:top], probabilities[:top], strict=True)
         )
         start, end = self.span(candidates) or (0, 0)
-        return Reply(
-            text=context[start:end],
-            start=start,
-            end=end,
-            score=self.confidence(candidates),
-            no_answer=nothing,
-            best=choices,
-            **prediction.reading,
-        )
+        best = Choice(text=context[start:end], start=start, end=end, score=self.confidence(candidates))
+        return Reply(**vars(best), no_answer=nothing, best=choices, **prediction.reading)
 
     def numbers(self, prediction: Prediction) -> NDArray[np.float64]:
         return np.array([prediction.output.nothing, *(score for score, _, _ in prediction.output.spans[:1])])
@@ -262,10 +253,6 @@ class AnswerTask(Task):
         context = example.texts[1]
         same, f1 = answer_scores(self.text(prediction, context), [task.text(reference, context)])
         return ({"same": (same, 1.0), "f1": (f1, 1.0)},), 1 - f1
-
-    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
-        answer: Any = self.answer(prediction, example.texts)
-        return f"{answer.text or '(no answer)'} {answer.score:.3f}"
 
     def describe_target(self, example: Example) -> str:
         return str(example.target[0][1]) if example.target else "(no answer)"
@@ -329,13 +316,10 @@ class AnswerTask(Task):
 
         return replace(task, temperature=min((2.0 ** (power / 4) for power in range(-8, 21)), key=brier))
 
-    def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
-        golds = [text for _, text in example.target]
-        if answer_scores(self.text(prediction, example.texts[1]), golds)[1] > 0.5:
-            return None
-        target, answer = self.describe_target(example), self.describe(prediction, prediction, example)
-        row = {"target": target, "prediction": answer, "where": example.where, "text": example.texts[0]}
-        return self.confidence(prediction.output), row
+    def loss(self, prediction: Prediction, example: Example) -> float | None:
+        """The probability of an answer that has less than half of the words in common with the right one."""
+        _, f1 = answer_scores(self.text(prediction, example.texts[1]), [text for _, text in example.target])
+        return None if f1 > 0.5 else self.confidence(prediction.output)
 
     # ------------------------------------------------------------------------------------------------------- teaching
     #

@@ -53,6 +53,11 @@ class Prediction:
     n_windows: int
     truncated: bool
 
+    @classmethod
+    def of_teacher(cls, outputs: TeacherArrays) -> Prediction:
+        """The output of a teacher as a prediction again."""
+        return cls(outputs["output"].astype(np.float64), 0, 0, False)
+
     @property
     def reading(self) -> dict[str, Any]:
         """How much was read, as every answer says it."""
@@ -95,7 +100,8 @@ class Task:
     overlap: ClassVar[float] = 0.0  # share of a window that the next one repeats
     whole_groups: ClassVar[bool] = False  # all rows of a group stand on one side of a split
     language_model: ClassVar[bool] = False  # a student learns the next tokens of texts from it
-    joint_teachers: ClassVar[bool] = False  # several teachers predict together: one is run, which knows the others
+    joint: ClassVar[bool] = False  # several models generate together: one is run, which knows the `others`
+    packages: ClassVar[Mapping[str, str]] = {}  # optional ones, by the metric that needs them
     embeds: ClassVar[bool] = False  # it asks a network for nothing but vectors of texts
     gives_vectors: ClassVar[bool] = False  # a network exported for it gives vectors of texts too
     independent: ClassVar[bool] = True  # an answer depends on its own input alone
@@ -341,10 +347,6 @@ class Task:
         """The held-out examples that a run is evaluated on while it learns."""
         return examples
 
-    def metric_package(self, metric: str) -> str | None:
-        """The optional package that a metric needs."""
-        return None
-
     # ------------------------------------------------------------------------------------------------------ answering
 
     def encode(self, inputs: Sequence[Any], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
@@ -417,7 +419,7 @@ class Task:
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         """A prediction in words, where it differs from the other."""
-        return str(self.key(prediction))
+        return " ".join(self.answer(prediction, self.inputs(example)).line("").split())
 
     def describe_target(self, example: Example) -> str:
         """The target in words."""
@@ -438,10 +440,6 @@ class Task:
     def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task] = ()) -> Prediction:
         """What several models, of these tasks, predict together for one example: the mean of their probabilities."""
         raise NotImplementedError
-
-    def with_others(self, models: Sequence[LoadedModel]) -> Task | None:
-        """The task of a model that generates together with others; None where models cannot."""
-        return None
 
     # ------------------------------------------------------------------------------------------- checking an export
 
@@ -469,9 +467,17 @@ class Task:
         """What an evaluation shows beside the metrics: by_label, labels, confusion, points, signature, by_length."""
         return {"by_label": [row._asdict() for row in metrics.table()]} if self.labels else {}
 
+    def loss(self, prediction: Prediction, example: Example) -> float | None:
+        """How wrong a prediction is; None where it is right."""
+        return None
+
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         """How wrong a prediction is, and what a table of the worst mistakes shows; None where it is right."""
-        return None
+        loss = self.loss(prediction, example)
+        if loss is None:
+            return None
+        target, answer = self.describe_target(example), self.describe(prediction, prediction, example)
+        return loss, {"target": target, "prediction": answer, "where": example.where, "text": " | ".join(example.texts)}
 
     # ------------------------------------------------------------------------------------------------------- teaching
 
@@ -502,7 +508,7 @@ class Task:
 
     def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
         """The outputs of several teachers for one example together."""
-        together = self.mean_prediction([teacher_prediction(arrays) for arrays in outputs])
+        together = self.mean_prediction([Prediction.of_teacher(arrays) for arrays in outputs])
         return {"output": np.asarray(together.output, dtype=np.float32)}
 
     def fit_teacher(self, examples: Sequence[Example], outputs: Sequence[TeacherArrays]) -> Task:
@@ -519,15 +525,8 @@ class Task:
 def stacked(outputs: Sequence[TeacherArrays], name: str) -> NDArray[Any]:
     """E ...: the outputs for every example under one name, where all have the same shape."""
     first = np.asarray(outputs[0][name])
-    array = np.empty((len(outputs), *first.shape), dtype=first.dtype)
-    for number in range(len(outputs)):
-        array[number] = outputs[number][name]
-    return array
-
-
-def teacher_prediction(outputs: TeacherArrays) -> Prediction:
-    """The output of a teacher as a prediction again."""
-    return Prediction(outputs["output"].astype(np.float64), 0, 0, False)
+    kind = np.dtype((first.dtype, first.shape))
+    return np.fromiter((outputs[number][name] for number in range(len(outputs))), kind, len(outputs))
 
 
 class UnsupervisedTask(Task):

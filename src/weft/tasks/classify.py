@@ -26,16 +26,7 @@ from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics
 from weft.metrics.numeric import RegressionMetrics
 from weft.objectives.losses import LOGITS, SoftTargets, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
-from weft.tasks.base import (
-    Difference,
-    Example,
-    Prediction,
-    Task,
-    TeacherArrays,
-    TeacherRows,
-    stacked,
-    teacher_prediction,
-)
+from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, stacked
 from weft.tasks.forward import InputWindows, pieces_in, softmax, tokenizer_of
 from weft.text.records import Record
 from weft.text.tables import folded
@@ -55,9 +46,7 @@ def check_labels(counts: Counter[str], labels: Sequence[str], where: str) -> Non
     empty = [label for label in labels if not counts[label]]
     if empty:
         raise UserError(f"{where}: no row has the label {shown(empty[0])!r}, so nothing can be learned about it")
-    if len(counts) == counts.total() >= FEW:
-        raise UserError(f"{where}: each of the {len(counts)} rows has a label of its own; for numbers: --task regress")
-    if counts.total() >= 20 and len(counts) > 0.8 * counts.total():
+    if len(counts) == counts.total() >= FEW or (counts.total() >= 20 and len(counts) > 0.8 * counts.total()):
         raise UserError(
             f"{where}: {len(counts):,} different labels for {counts.total():,} rows, such as "
             f"{shown(next(iter(counts)))!r}: they look like ids; give --column label=NAME; for numbers: --task regress"
@@ -82,9 +71,7 @@ class TextTask(Task):
     either: bool = False  # a published folder does not say whether it reads texts or pairs
     soft: SoftTargets | None = None  # how a student learns from its teacher
 
-    kind: ClassVar[Literal["label", "labels", "value"]] = (
-        "label"  # what its targets are: the name of their column, and of the field of an answer
-    )
+    kind: ClassVar[Literal["label", "labels", "value"]] = "label"  # of its targets: their column, and an answer's field
     settings: ClassVar[tuple[str, ...]] = ("class_weights", "labels", "words")
     head = "classify"
     linear_baseline = True
@@ -233,10 +220,6 @@ class TextTask(Task):
         shift = np.abs(self.probabilities(prediction) - self.probabilities(reference))
         return counted, distance + float(shift.sum()) / (2 * len(shift))
 
-    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
-        answer: Any = self.answer(prediction)
-        return f"{answer.label} {answer.score:.3f}"
-
     @property
     def metric_names(self) -> tuple[str, ...]:
         return ("accuracy", "macro_f1", "mcc", *(("f1",) if len(self.labels) == 2 else ()))
@@ -251,22 +234,13 @@ class TextTask(Task):
         more = {"labels": self.labels, "confusion": metrics.confusion().tolist()} if self.kind == "label" else {}
         return super().tables(metrics) | more
 
-    def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
-        loss = self.loss(prediction, example)
-        if loss is None:
-            return None
-        target, answer = self.describe_target(example), self.describe(prediction, prediction, example)
-        return loss, {"target": target, "prediction": answer, "where": example.where, "text": " | ".join(example.texts)}
-
     def loss(self, prediction: Prediction, example: Example) -> float | None:
-        """How wrong a prediction is; None where it is right."""
         if self.key(prediction) == example.target:
             return None
         return -math.log(max(self.scores(prediction)[example.target], 1e-300))
 
     def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
-        answer = self.answer(teacher_prediction(outputs))
-        return replace(example, target=vars(answer)[self.kind])
+        return replace(example, target=vars(self.answer(Prediction.of_teacher(outputs)))[self.kind])
 
 
 @dataclass(frozen=True)
@@ -318,12 +292,8 @@ class MultilabelTask(TextTask):
     def probabilities(self, prediction: Prediction) -> NDArray[np.float64]:
         return 1 / (1 + np.exp(-np.clip(prediction.output, -700, 700)))
 
-    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
-        answer: Any = self.answer(prediction)
-        return ", ".join(answer.labels) or "none"
-
     def describe_target(self, example: Example) -> str:
-        return ", ".join(example.target) or "none"
+        return ", ".join(example.target) or "(none)"
 
     def chance_level(self, counts: Counter[Hashable], rows: int) -> float:
         """The best that one and the same set of labels for every text would reach."""
@@ -423,9 +393,6 @@ class ValueTask(TextTask):
     def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
         one, two = float(prediction.output[0]), float(reference.output[0])
         return ([one], [two]), abs(one - two)
-
-    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
-        return f"{float(prediction.output[0]):.4g}"
 
     def describe_target(self, example: Example) -> str:
         return f"{example.target:g}"

@@ -6,10 +6,9 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
@@ -23,7 +22,6 @@ from weft.checkpoint.families import Family, check_config, check_heads, find_siz
 from weft.checkpoint.folder import LoadedModel, check_vocabularies, open_folder, read_tokenizers, save_folder
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
-from weft.data.table_writer import PartialTable
 from weft.data.tables import Table
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here
@@ -33,10 +31,9 @@ from weft.tasks.answers import Answer
 from weft.tasks.base import Prediction, Task
 from weft.tasks.classify import TextTask
 from weft.tasks.complete import Stream
-from weft.tasks.evaluate import Evaluation, Row, evaluate, inputs_in_call, rows_of
+from weft.tasks.evaluate import Evaluation, Row, evaluate, inputs_in_call
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.registry import task_class, task_for
-from weft.text.rows import Skipped
 from weft.text.sources import digest_of
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -389,21 +386,3 @@ def source_of(folders: Sequence[str], data: Table, online: bool = False) -> dict
         for path in sorted(paths):
             models.update(json.dumps(str(path.relative_to(folder))).encode() + digest_of(path))
     return {"model": models.hexdigest(), "data": data.hash(), "version": VERSION}
-
-
-def predict_table(
-    model: Model,
-    data: Table,
-    table: PartialTable,
-    skipped: Skipped,
-    others: Sequence[Model] = (),
-    on_chunk: Callable[[Sequence[tuple[Row, Any]]], None] = lambda chunk: None,
-) -> dict[str, str]:
-    """Write all rows with their predictions, after those that the partial table has; names of the added columns."""
-    empty = dict.fromkeys(model.task_object.prediction_columns)
-    rows: Iterator[Row] = islice(rows_of(model, data, skipped), table.count, None)
-    while some := list(islice(rows, CHUNK)):
-        chunk = answered(model, some, others)
-        table.add((row.values, empty if answer is None else answer.columns()) for row, answer in chunk)
-        on_chunk(chunk)
-    return table.finish()

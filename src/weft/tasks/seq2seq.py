@@ -117,7 +117,8 @@ class SequenceTask(Task):
     needs = "reads one text and writes another"
     loss_by_token = True
     writes = True
-    joint_teachers = True
+    joint = True
+    packages: ClassVar[Mapping[str, str]] = dict.fromkeys(("bleu", "chrf", "exact"), "sacrebleu")
     parallel = True
     pair_names: ClassVar[tuple[str, str]] = ("source", "target")  # usual columns
 
@@ -277,9 +278,6 @@ class SequenceTask(Task):
             return examples
         return [examples[number * len(examples) // self.max_evaluated] for number in range(self.max_evaluated)]
 
-    def metric_package(self, metric: str) -> str | None:
-        return "sacrebleu" if metric in ("bleu", "chrf", "exact") else None
-
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         if all(isinstance(text, str) for text in inputs) and swapped(inputs, (), model.card.profiles):
             warnings.warn(f"input: it looks like what the model has learned to write, {RIGHT}", stacklevel=2)
@@ -307,9 +305,6 @@ class SequenceTask(Task):
         one, two = prediction.output.text, reference.output.text
         same = self.key(prediction) == task.key(reference)
         return ([one], [two]), 0.0 if same else 1 - chrf_near(one, two)
-
-    def with_others(self, models: Sequence[LoadedModel]) -> SequenceTask:
-        return replace(self, others=tuple(models))
 
     @property
     def metric_names(self) -> tuple[str, ...]:

@@ -60,6 +60,10 @@ def word_texts(example: Example) -> list[str]:
     return [example.texts[0][start:end] for start, end in example.words]
 
 
+def differing_words(tags: Sequence[str], others: Sequence[str]) -> list[int]:
+    return [number for number, (one, two) in enumerate(zip(tags, others, strict=True)) if one != two]
+
+
 @dataclass(frozen=True)
 class TagTask(Task):
     """A tag for every word."""
@@ -131,7 +135,7 @@ class TagTask(Task):
         return example if example.words else raw(example.texts[0], example.where)
 
     def to_record(self, example: Example) -> dict[str, Any]:
-        return {"words": word_texts(example), "tags": None if example.target is None else list(example.target)}
+        return {"words": word_texts(example), "tags": list(example.target)}
 
     def normalization(self, examples: Sequence[Example] = (), labels: Sequence[str] = ()) -> Normalization:
         """A model whose labels have no B- takes I- for all of an entity, and its rows stay as they are."""
@@ -254,18 +258,13 @@ class TagTask(Task):
         tags = self.tags(prediction)
         return tags[0] if len(set(tags)) == 1 else tuple(tags)  # a model that calls every word the same is damaged
 
-    def _differing(self, prediction: Prediction, other: Prediction) -> list[int]:
-        """The words that the two tag differently."""
-        pairs = zip(self.tags(prediction), self.tags(other), strict=True)
-        return [number for number, (one, two) in enumerate(pairs) if one != two]
-
     def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
-        words, differing = len(prediction.output), len(self._differing(prediction, reference))
+        words, differing = len(prediction.output), len(differing_words(self.tags(prediction), self.tags(reference)))
         return ({"same": (float(words - differing), float(words))} if words else {},), float(differing)
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         tags, words = self.tags(prediction), word_texts(self.inputs(example))
-        differing = self._differing(prediction, other)[:MAX_SHOWN]
+        differing = differing_words(tags, self.tags(other))[:MAX_SHOWN]
         return " ".join(f"{words[number]}/{tags[number]}" for number in differing)
 
     def describe_target(self, example: Example) -> str:
@@ -299,7 +298,7 @@ class TagTask(Task):
 
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         tags, gold = self.tags(prediction), example.target
-        wrong = [number for number, pair in enumerate(zip(tags, gold, strict=True)) if pair[0] != pair[1]]
+        wrong = differing_words(tags, gold)
         if not wrong:
             return None
         words = word_texts(example)
