@@ -160,7 +160,7 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
     "long nonsense": ("classify --data good.csv --long fold", ["long", "windows, truncate"]),
     "weights of values": (
         "regress --data values.csv --class-weights balanced",
-        ["class_weights = balanced does not apply to regress"],
+        ["class_weights does not apply to regress"],
     ),
     "judged by what it learns from": (
         "classify --data good.csv --dev good.csv",

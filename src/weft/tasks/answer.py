@@ -63,6 +63,8 @@ class AnswerTask(Task):
     loss_by_token = True
     overlap = 2 / 3  # of windows of 384: as in the paper, 128 tokens from one to the next
     pair = True
+    input_names = ("question", "context")
+    row_names = ("context", "question", "answer")
     whole_groups = True
     empty_targets = True
     averages = True
@@ -83,12 +85,6 @@ class AnswerTask(Task):
     def to_card(self, card: Card) -> Card:
         thresholds = {} if self.threshold is None else {NO_ANSWER: self.threshold}
         return replace(card, thresholds=thresholds, temperature=self.temperature)
-
-    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
-        return ("question", "context")
-
-    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[AnswerTask, tuple[str, ...]]:
-        return self, ("context", "question", "answer")
 
     def to_record(self, example: Example) -> dict[str, Any]:
         answers = [{"text": text, "start": start} for start, text in example.target]

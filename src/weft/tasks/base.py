@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,7 +16,7 @@ from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import find_columns, text_in
-from weft.errors import UserError, listed, shown
+from weft.errors import UserError, listed, one_of, shown
 from weft.metrics.bootstrap import Ratios
 from weft.objectives.losses import SoftTargets
 from weft.progress import Log
@@ -86,6 +87,8 @@ class Task:
     name: str
     head: str = ""  # of the network; "": the task reads hidden states
     labels: tuple[str, ...] = ()
+    input_names: ClassVar[tuple[str, ...]] = ()  # of the columns that it reads; (): text, and pair
+    row_names: ClassVar[tuple[str, ...]] = ()  # of those of rows with targets; (): the same
     settings: ClassVar[tuple[str, ...]] = ()  # of the section [task] of a recipe, beside its name
     needs: ClassVar[str] = ""  # what a family must do beside having the head, for messages
     pair: bool = False  # it reads two texts at a time ...
@@ -146,15 +149,10 @@ class Task:
     @classmethod
     def check_recipe(cls, work: Any, *more: str) -> None:
         """Refuse a setting of the section [task] that does not apply to this task."""
-        given = {
-            "class_weights = balanced": work.class_weights == "balanced" and "class_weights",
-            "words": work.words and "words",
-            "labels": work.labels and "labels",
-            "prefix": work.prefix is not None and "prefix",
-        }
-        for setting, name in given.items():
-            if name and name not in (*cls.settings, *more):
-                raise UserError(f"{setting} does not apply to {work.name}")
+        given = {"class_weights": work.class_weights == "balanced", "words": work.words, "labels": work.labels}
+        for name, is_given in {**given, "prefix": work.prefix is not None}.items():
+            if is_given and name not in (*cls.settings, *more):
+                raise UserError(f"{name} does not apply to {work.name}")
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> Task:
@@ -184,13 +182,22 @@ class Task:
         """How many outputs its head has."""
         return len(self.labels)
 
+    @cached_property
+    def label_numbers(self) -> dict[str, int]:
+        return {label: number for number, label in enumerate(self.labels)}
+
+    def label_number(self, label: str, where: str) -> int:
+        """The number of a label; one that the task does not have is named with the nearest that it has."""
+        numbers = self.label_numbers
+        return numbers[label if label in numbers else one_of(label, numbers, f"{where}: label")]
+
     def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
         """Which columns a model reads: all of `columns` but the targets."""
-        return ("text", "pair") if self.pair else ("text",)
+        return self.input_names or ("text", "pair")[: 1 + self.pair]
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[Task, tuple[str, ...]]:
         """Which columns rows with targets have; the first of them may decide what kind of task it is."""
-        return self, self.input_columns(record, given)
+        return self, self.row_names or self.input_columns(record, given)
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         """A row with its target."""
@@ -387,10 +394,6 @@ class Task:
             for input, *same in zip(chunk, *predictions, strict=True):
                 answers.append(self.answer(self.mean_prediction(same) if others else same[0], input, **options))
         return answers
-
-    def stream(self, model: LoadedModel, input: Any, **options: Any) -> Any:
-        """The answer to one input, piece by piece."""
-        raise UserError(f"a model for {self.name} writes nothing that could be streamed")
 
     # ------------------------------------------------------------------------------------------------------ comparing
 

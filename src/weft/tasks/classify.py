@@ -21,7 +21,7 @@ from weft.data.columns import NAMES, file_of, is_one, number_in, word_in, words_
 from weft.data.dataset import FEW
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
-from weft.errors import UserError, listed, one_of, shown
+from weft.errors import UserError, listed, shown
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
 from weft.metrics.numeric import RegressionMetrics
 from weft.objectives.losses import LOGITS, SoftTargets, Texts
@@ -34,11 +34,6 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 
 POINTS = 1000  # predicted and true values that an evaluation keeps for a scatter
-
-
-def number_of(label: str, labels: Mapping[str, int], where: str) -> int:
-    """The number of a label; one that is not there is named with the nearest that is."""
-    return labels[label if label in labels else one_of(label, labels, f"{where}: label")]
 
 
 def check_labels(counts: Counter[str], labels: Sequence[str], where: str) -> None:
@@ -150,8 +145,7 @@ class TextTask(Task):
 
     def targets(self, examples: Sequence[Example]) -> NDArray[Any]:
         """E, or E C of several labels: the targets as the network learns them."""
-        numbers = {label: number for number, label in enumerate(self.labels)}
-        return np.array([number_of(e.target, numbers, e.where) for e in examples], dtype=np.int64)
+        return np.array([self.label_number(e.target, e.where) for e in examples], dtype=np.int64)
 
     def dataset(
         self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
@@ -277,11 +271,10 @@ class MultilabelTask(TextTask):
         return [*([note] if self.indicators else []), *super().label_notes()]
 
     def targets(self, examples: Sequence[Example]) -> NDArray[Any]:
-        numbers = {label: number for number, label in enumerate(self.labels)}
         targets = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
         for row, example in enumerate(examples):
             for label in example.target:
-                targets[row, number_of(label, numbers, example.where)] = 1
+                targets[row, self.label_number(label, example.where)] = 1
         return targets
 
     def answer(self, prediction: Prediction, input: Any = None, **options: Any) -> Answer:

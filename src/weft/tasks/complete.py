@@ -52,12 +52,8 @@ def vector_in(record: Record, column: str, features: int | None = None) -> NDArr
 class VectorInputs(Task):
     """A task that reads vectors in place of texts."""
 
-    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
-        return ("vector",)
-
-    @property
-    def expected(self) -> str:
-        return "a list of numbers, a list of such lists, or a table with a column vector"
+    input_names = ("vector",)
+    expected = "a list of numbers, a list of such lists, or a table with a column vector"
 
     def is_input(self, value: Any) -> bool:
         if getattr(value, "ndim", None) is not None:
@@ -558,9 +554,6 @@ class CompleteTask(LikelihoodTask):
 
     def sample_input(self, texts: Sequence[str], tokenizer: Any) -> str:
         return texts[0][:TIMED_CHARACTERS]
-
-    def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
-        return stream(model, input, **options)
 
     def readings(self, model: LoadedModel, texts: Sequence[str]) -> Iterator[Reading]:
         tokenizer, window = tokenizer_of(model), sliding_window(model)

@@ -30,7 +30,7 @@ from weft.progress import ProgressChoice, progress_of, silent
 from weft.tasks.answers import Answer
 from weft.tasks.base import Prediction, Task
 from weft.tasks.classify import TextTask
-from weft.tasks.complete import Stream
+from weft.tasks.complete import Stream, stream
 from weft.tasks.evaluate import Evaluation, Row, evaluate, inputs_in_call
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.registry import task_class, task_for
@@ -184,7 +184,9 @@ class Model:
 
     def stream(self, text: Any, /, **options: Any) -> Stream:
         """Answer one text (or vector) piece by piece, in whole characters; at the end the stream has its `answer`."""
-        return self.task_object.stream(self.opened, text, **options)
+        if not self.task_object.writes:
+            raise UserError(f"a model for {self.task} writes nothing that could be streamed")
+        return stream(self.opened, text, **options)
 
     def evaluate(self, data: Any = None, **options: Any) -> Evaluation:
         """Evaluate the model on rows of data: metrics with confidence intervals, tables, the worst mistakes.

@@ -22,7 +22,7 @@ from weft.metrics.classification import EntityMetrics, TagMetrics
 from weft.objectives.losses import LOGITS, TAUGHT, SoftTargets, Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.base import Difference, Example, Normalization, Prediction, Task, TeacherArrays, TeacherRows
-from weft.tasks.classify import check_labels, number_of
+from weft.tasks.classify import check_labels
 from weft.tasks.forward import InputWindows, head_outputs, softmax, tokenizer_of
 from weft.text.records import Record
 from weft.text.tags import Scheme, TagDecoder, TagNormalizer, scheme_of, spans_of, tags_of
@@ -152,10 +152,9 @@ class TagTask(Task):
         return replace(self, labels=names)
 
     def check_targets(self, examples: Sequence[Example]) -> None:
-        numbers = {label: number for number, label in enumerate(self.labels)}
         for example in examples:
             for tag in example.target:
-                number_of(tag, numbers, example.where)
+                self.label_number(tag, example.where)
 
     def check_format(self, example: Example) -> None:
         """Refuse tags of another form than this model's; a rare tag that it has never seen is a mistake only."""
@@ -167,7 +166,6 @@ class TagTask(Task):
         self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
         """Each window is an example of its own."""
-        numbers = {label: number for number, label in enumerate(self.labels)}
         builder, logits, known = ExamplesBuilder(), list[NDArray[Any]](), list[NDArray[Any]]()
         for begin in range(0, len(examples), CHUNK):
             chunk = examples[begin : begin + CHUNK]
@@ -176,7 +174,7 @@ class TagTask(Task):
                 firsts = encoded.places[row]
                 tags = [NOTHING] * len(firsts)
                 if self.has_target(example):
-                    tags = [number_of(tag, numbers, example.where) for tag in example.target]
+                    tags = [self.label_number(tag, example.where) for tag in example.target]
                 last = {token: word for word, token in enumerate(firsts)}
                 # Of two words that share a token the last is learned; soft targets of both are.
                 both = teacher_outputs is not None
@@ -242,8 +240,7 @@ class TagTask(Task):
 
     def answer(self, prediction: Prediction, input: Example, **options: Any) -> Answer:
         tags, probabilities = self.tags(prediction), softmax(prediction.output)
-        numbers = {label: number for number, label in enumerate(self.labels)}
-        scores = [float(probabilities[word, numbers[tag]]) for word, tag in enumerate(tags)]
+        scores = [float(probabilities[word, self.label_numbers[tag]]) for word, tag in enumerate(tags)]
 
         def span(first: int, last: int, label: str, score: float) -> Span:
             start, end = input.words[first][0], input.words[last - 1][1]
