@@ -183,9 +183,12 @@ def test_a_row_of_too_many_fields(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_few_long_rows_are_held_to_look_for_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "HEAD", 1000)
-    rows = ((number, ["x" * 900, "a"], None) for number in range(200))
-    assert len(tables._first_rows(rows)) == 3
-    assert len(tables._first_rows((number, ["x", "a"], None) for number in range(300))) == 200
+    options = rows.Options(header=False, columns=["a", "b"])
+    source = sources.TextSource("a.csv", io.BytesIO(), ())
+    for width, count, held in ((900, 200, 3), (1, 300, 200)):
+        fields = ((number, ["x" * width, "a"], None) for number in range(count))
+        next(tables._table(source, options, fields))
+        assert sum(1 for _ in fields) == count - held
 
 
 # ------------------------------------------------------------------------------------------------------------ JSON

@@ -295,7 +295,7 @@ def test_squad_questions_that_nobody_has_answered() -> None:
     ("text", "words"),
     [
         ("words", "a.json: 'w' where a JSON array of objects, or an object, is expected"),
-        ('{"a": 1}', "a.json: no rows: give an array of objects, an object with such an array under data, rows"),
+        ('{"a": 1}', "a.json: no rows: give an array of objects, alone or under data, rows, or lines of JSON"),
         ('{"data": [{"a": tru}]}', "a.json row 1: ends too early: not JSON or cut short"),
         ('[{"a": 1}, tru]', "a.json row 2: ends too early: not JSON or cut short"),
         ('[{"a": 1}, {"a"', "a.json row 2: ends too early: not JSON or cut short"),

@@ -18,7 +18,7 @@ from weft.text import sources
 from weft.text.arrow import read_arrow
 from weft.text.json_rows import json_kind, read_json, read_jsonl, read_squad
 from weft.text.rows import Options, Problems, Record, Rows, Skipped, check_columns, check_length, need_columns
-from weft.text.sources import BadBytes, Line, Patterns, TextSource, find_files, first_lines, open_sources, read_lines
+from weft.text.sources import BadBytes, Line, Patterns, TextSource, find_files, head_of, open_sources, read_lines
 from weft.text.tables import DELIMITERS, delimiter_of, known_name, read_delimited, read_xlsx, split_rows
 
 LINES = 500  # that are looked at
@@ -45,7 +45,7 @@ def format_of(source: TextSource, loose: bool) -> str | None:
             if "xl/workbook.xml" in archive.namelist():
                 return "xlsx"
         return None
-    lines = [text for _, text, _ in first_lines(read_lines(source), CHARACTERS, LINES)]
+    lines = [text for _, text, _ in head_of(read_lines(source), lambda line: len(line[1]), CHARACTERS, LINES)]
     full = [line for line in lines if line.strip()]
     if not full:
         return None
@@ -106,7 +106,7 @@ RARE = 0.01  # share of blank lines below which they separate nothing
 def detect_documents(lines: Iterable[Line]) -> tuple[str, Iterator[Line]]:
     """What the documents of a file are, and its lines from the first one on."""
     rest = iter(lines)
-    head = first_lines(rest, LOOKED_AT)
+    head = head_of(rest, lambda line: len(line[1]) + 1, LOOKED_AT)
     return documents_of([text.strip() for _, text, _ in head]), chain(head, rest)
 
 
@@ -288,11 +288,8 @@ def read_records(patterns: Patterns, **given: Any) -> Iterator[Record]:
     paths = find_files(patterns)
     for path in paths:
         # A file whose name shows no format is looked at before anything is read; a name in a zip, in its turn.
-        suffixes = {
-            path.suffix.lower(),
-            sources.format_suffix(path),
-            sources.format_suffix(sources.zip_and_member(path)[0]),
-        }
+        archive, suffix = sources.zip_and_member(path)[0], sources.format_suffix
+        suffixes = {path.suffix.lower(), suffix(path), suffix(archive)}
         if options.format is None and path != sources.STANDARD_INPUT and not suffixes & {".zip", *sources.SUFFIXES}:
             next(opened(path), None)
 

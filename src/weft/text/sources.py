@@ -417,13 +417,15 @@ def too_long(where: str, what: str) -> UserError:
     return UserError(f"{where}: {what} is longer than {LIMIT // MEGABYTE} MiB")
 
 
-def first_lines(lines: Iterator[Line], max_characters: int, max_lines: int | None = None) -> list[Line]:
-    """The first lines, until there are more characters or so many lines."""
-    head, size = list[Line](), 0
-    for line in islice(lines, max_lines):
-        head.append(line)
-        size += len(line[1]) + 1
-        if size > max_characters:
+def head_of(
+    items: Iterator[T], size: Callable[[T], int], max_size: int, max_items: int | None = None, min_items: int = 1
+) -> list[T]:
+    """The first items, until they are larger than `max_size` together, or so many."""
+    head, held = list[T](), 0
+    for item in islice(items, max_items):
+        head.append(item)
+        held += size(item)
+        if held > max_size and len(head) >= min_items:
             break
     return head
 

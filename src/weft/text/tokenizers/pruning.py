@@ -96,9 +96,8 @@ def pruned_tokenizer(
         stay = {name for name, number in tokenizer.tokens.items() if number in new}
         merges = [(left, right) for left, right in _merges(model) if {left, right, _merged(model, left, right)} <= stay]
         model["merges"] = merges
-    pipeline["added_tokens"] = [
-        {**token, "id": new[token["id"]]} for token in pipeline["added_tokens"] if token["id"] in new
-    ]
+    added = (token for token in pipeline["added_tokens"] if token["id"] in new)
+    pipeline["added_tokens"] = [{**token, "id": new[token["id"]]} for token in added]
     for ids, place in _ids_around(pipeline["post_processor"]):
         ids[place] = new[ids[place]]
     library = Library.from_str(json.dumps(pipeline))
@@ -130,9 +129,8 @@ def pruned_sides(
             both = more
         kept = [tuple(sorted(both))] * 2
     both_sides, names = (source, target), (SOURCE, TARGET)
-    numbers = [
-        {side.names[old]: number for number, old in enumerate(ids)} for side, ids in zip(both_sides, kept, strict=True)
-    ]
+    kept_names = ([side.names[old] for old in ids] for side, ids in zip(both_sides, kept, strict=True))
+    numbers = [{name: number for number, name in enumerate(some)} for some in kept_names]
     files = {**source.files, NUMBERS: json.dumps(numbers[0], ensure_ascii=False).encode()}
     if apart:
         files[TARGET_NUMBERS] = json.dumps(numbers[1], ensure_ascii=False).encode()

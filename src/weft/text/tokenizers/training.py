@@ -263,9 +263,8 @@ def _words(
     if normalizer is not None:
         library.normalizer = normalizer
     library.pre_tokenizer, library.decoder = cutter, decoder
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=request.size, min_frequency=request.minimum, special_tokens=names, show_progress=False
-    )
+    limits = {"vocab_size": request.size, "min_frequency": request.minimum}
+    trainer = trainers.WordLevelTrainer(**limits, special_tokens=names, show_progress=False)
     library.train_from_iterator(texts, trainer)
     if library.get_vocab_size() == len(names):
         raise UserError(f"{NO_TEXT}: no {unit} is there {request.minimum} times")
@@ -307,9 +306,8 @@ def learned_words(
     rules = _rules({"don't": 0}, lowercase)  # where the words show others (n't alone: cut before), once more by those
     for _ in range(2):
         library = _cutter(*rules, {UNKNOWN: 0})
-        trainer = trainers.WordLevelTrainer(
-            vocab_size=max_words or MAX_VOCABULARY, min_frequency=minimum_count, special_tokens=[], show_progress=False
-        )
+        limits = {"vocab_size": max_words or MAX_VOCABULARY, "min_frequency": minimum_count}
+        trainer = trainers.WordLevelTrainer(**limits, special_tokens=[], show_progress=False)
         library.train_from_iterator(texts(), trainer)
         numbers = library.get_vocab()
         words = [word for word in sorted(numbers, key=lambda word: numbers[word]) if word != UNKNOWN]
