@@ -66,7 +66,7 @@ def run(name: str, seed: int, data: Path, weights: Path, **more: Any) -> dict[st
         scratch = Path(folder)
         train = [file_for(data, name, file, scratch) for file in work.train]
         judged = file_for(data, name, work.judged, scratch)
-        window = {"length": 384, "stride": 128} if name == "squad" else {"length": work.length, "long": "cut"}
+        window = {"length": 384, "stride": 128} if name == "squad" else {"length": work.length, "long": "truncate"}
         settings = {
             "data": {"files": train, "dev": [judged], **READ.get(name, {})},
             "task": {"name": task_of(name), "baseline": False, **window, **more.pop("task", {})},

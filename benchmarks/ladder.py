@@ -22,8 +22,8 @@ from common import RESULTS, machine, parse, write
 from weft.cli.show import table
 from weft.config import settings_of
 from weft.runs.ladder import ladder
-from weft.runs.ladder_page import HEADER, failures, finished, rows_of, value_of, verdict
-from weft.runs.ladder_recipe import RUNGS
+from weft.runs.pages import LADDER_HEADER, failures, finished, ladder_rows, value_of, verdict
+from weft.runs.recipes import RUNGS
 
 TEXTS = {
     "shakespeare": ("tinyshakespeare/input.txt.xz", "characters"),
@@ -63,7 +63,7 @@ def climb(name: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     settings |= {"rungs": settings_of(given.set)} if given.set else {}
     found = ladder(None, settings)
     print(f"\n{name}: {file}, {found['text']['vocabulary']['tokens']:,} tokens in the vocabulary")
-    print(table(list(HEADER), rows_of(found)))
+    print(table(list(LADDER_HEADER), ladder_rows(found)))
     for failure in failures(found):
         print(failure)
     print(verdict(found))

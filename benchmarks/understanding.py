@@ -28,7 +28,7 @@ from common import device_name, parse, write
 
 import weft
 from weft.metrics.vectors import RankingMetrics
-from weft.tasks.rank import Index, pair_scores, places
+from weft.tasks.embed import Index, pair_scores, places
 
 GPU = torch.cuda.is_available()
 
@@ -94,7 +94,7 @@ def imdb(way: str, data: Path, weights: Path, scratch: Path, limit: int | None) 
         settings["training"] |= {"learning_rate": 1e-4, **({} if limit else {"epochs": 4.0})}
     else:
         settings["model"] = {"base": str(weights)}
-        settings["task"] |= {"long": "cut"} if way == "minilm cut" else {}
+        settings["task"] |= {"long": "truncate"} if way == "minilm cut" else {}
     begin = time.perf_counter()
     model = weft.finetune(settings=settings)
     seconds = time.perf_counter() - begin

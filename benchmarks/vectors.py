@@ -34,7 +34,7 @@ from common import RESULTS, machine, parse, write
 
 import weft
 from weft.runs.word_vectors import learn_vectors
-from weft.tasks.word_vectors import judge_words, learn_map, open_words, read_pairs
+from weft.tasks.word_vectors import evaluate_words, learn_map, open_words, read_pairs
 from weft.training.log import read_metrics
 
 SETS = ("EN-WS-353-ALL.txt", "EN-MEN-TR-3k.txt", "EN-SIMLEX-999.txt")
@@ -68,7 +68,7 @@ print(json.dumps({"vocabulary_seconds": counted - begin, "seconds": done - count
 def scores(vectors: Path, data: Path, analogies: bool = True) -> dict[str, Any]:
     """Spearman on the sets of pairs, accuracy on Google's analogies, and how many could be asked."""
     files = [data / "words" / name for name in SETS + ((ANALOGIES,) if analogies else ())]
-    found = [one for one in judge_words(open_words(vectors), files) if not one.part]
+    found = [one for one in evaluate_words(open_words(vectors), files) if not one.part]
     return {
         one.name: {
             "value": round(one.score.value, 4),

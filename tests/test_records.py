@@ -18,11 +18,10 @@ from weft.cli.main import run as command
 from weft.distillation.report import read_curve, read_table
 from weft.distillation.teacher_outputs import TeacherReads
 from weft.errors import UserError
-from weft.runs.curves import _baselines, _record, write_curves
+from weft.runs.pages import _baselines, _record, write_curves
 from weft.tasks.evaluate import Evaluation, evaluation_parts
-from weft.training.log import read_metrics
+from weft.training.log import draw_gradients, read_metrics
 from weft.training.run import Run
-from weft.training.watching import draw_gradients
 
 ODD: list[Any] = [None, True, -1, 0, 10**400, 1e300, float("nan"), float("inf"), "", "x", [], [1], [[]], {}, {"x": 1}]
 

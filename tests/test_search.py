@@ -25,10 +25,9 @@ from weft.budget import BUDGET
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.nn.rows import Rows
-from weft.tasks import rank as rank_room
+from weft.tasks import embed as embed_room
 from weft.tasks.answers import Value
-from weft.tasks.embed import Embedder
-from weft.tasks.rank import Index, pair_scores, places, rank
+from weft.tasks.embed import Embedder, Index, pair_scores, places, rank
 from weft.text.sentences import sentences
 from weft.text.tokenizers.training import learn
 from weft.text.windows import cut
@@ -191,7 +190,7 @@ def test_many_texts_are_read_a_few_at_a_time(bert: Any, monkeypatch: pytest.Monk
 
 def test_an_empty_text_is_counted_from_the_first(bert: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     embedder = Embedder(bert.opened)
-    embedder.before, embedder.after = [], []
+    embedder.framing = replace(embedder.framing, before=(), after=())
     with pytest.raises(UserError, match="text 301 is empty"):
         list(embedder.chunks(["the loom"] * 300 + [""]))
 
@@ -214,8 +213,8 @@ def by_hand(bert: Any, **options: Any) -> Any:
 
 @pytest.mark.parametrize("held", [1 << 24, 7])
 def test_the_nearest_by_cosine(bert: Any, held: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_room, "SCORES", held)  # 7: one query at a time, and blocks of texts
-    monkeypatch.setattr(rank_room, "BLOCK", held)
+    monkeypatch.setattr(embed_room, "SCORES", held)  # 7: one query at a time, and blocks of texts
+    monkeypatch.setattr(embed_room, "BLOCK", held)
     scores = by_hand(bert)
     answers = rank(bert.opened, QUERIES, POOL, top=5)
     for answer, row in zip(answers, scores, strict=True):
@@ -231,8 +230,8 @@ def test_the_nearest_by_cosine(bert: Any, held: int, monkeypatch: pytest.MonkeyP
 
 def test_of_equal_texts_the_earlier_comes_first() -> None:
     scores = torch.tensor([0.5, 0.9, 0.5, 0.7, 0.5, 0.9])
-    assert rank_room.best(scores, 4) == [1, 5, 3, 0] and rank_room.best(scores, 1) == [1]
-    assert rank_room.best(scores, 99) == [1, 5, 3, 0, 2, 4]
+    assert embed_room.best(scores, 4) == [1, 5, 3, 0] and embed_room.best(scores, 1) == [1]
+    assert embed_room.best(scores, 99) == [1, 5, 3, 0, 2, 4]
 
 
 def test_other_vectors_other_order(bert: Any) -> None:

@@ -228,7 +228,7 @@ def test_every_family_is_in_the_table() -> None:
     assert {case.family for case in CASES.values()} == set(FAMILIES)
 
 
-RECIPES = "weft.runs.recipes, weft.runs.ladder_recipe, weft.runs.recipes, weft.distillation.recipe"
+RECIPES = "weft.runs.recipes, weft.runs.recipes, weft.runs.recipes, weft.distillation.recipe"
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def wait(at: str) -> None:
     import weft.runs.finetune
     import weft.runs.ladder
     import weft.runs.pretrain
-    import weft.tasks.translate
+    import weft.tasks.seq2seq
     import weft.tasks.word_vectors  # noqa: F401
     from weft.cli.main import run
 

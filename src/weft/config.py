@@ -187,15 +187,19 @@ def merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
     return values
 
 
+def toml_values(text: str, where: object) -> dict[str, Any]:
+    """The values of a TOML text; `where`: the file, for messages."""
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:
+        raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
+    except RecursionError:
+        raise UserError(f"{where}: nested too deeply") from None
+
+
 def read_toml(kind: type[T], path: Path) -> T:
     """A config from a TOML file."""
-    try:
-        values = tomllib.loads(read_text(path))
-    except ValueError as error:
-        raise UserError(f"{path}: not TOML: {shown(str(error), 120)}") from None
-    except RecursionError:
-        raise UserError(f"{path}: nested too deeply") from None
-    return build(kind, values, path.name)
+    return build(kind, toml_values(read_text(path), path), path.name)
 
 
 def read_record(kind: type[T], path: Path, most: int = 64 * MEGABYTE) -> T:

@@ -193,7 +193,7 @@ def check_new_run(folder: Path) -> None:
     """Refuse a run folder that holds something; a process that was stopped at once leaves run/lock and nothing else."""
     inside = folder / "run"
     if (inside / "recipe.toml").exists():
-        raise UserError(f"{folder}: already holds a run; go on with it (weft resume {folder}) or choose another --out")
+        raise UserError(f"{folder}: already holds a run; continue it (weft resume {folder}) or choose another --out")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is a file, not a folder")
     try:

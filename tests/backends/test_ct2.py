@@ -18,8 +18,8 @@ from tests.backends.engines import carried, drawn, texts
 from weft.generation.sampling import Rules, Sampling
 from weft.generation.search import Beam, generate
 from weft.nn.rows import Ragged
-from weft.tasks.complete import begun, complete, read
-from weft.tasks.translate import translate
+from weft.tasks.complete import complete, prompts_of
+from weft.tasks.seq2seq import translate
 
 pytest.importorskip("ctranslate2")
 TEXTS = [[5, 9, 2, 31, 7], [8], [3, 3, 4, 12, 30, 11, 6, 9, 10], [6, 2]]
@@ -167,8 +167,8 @@ def test_banned_tokens_do_not_come_and_scores_stay_ours(family: str, tmp_path: P
     some, opened = texts(5, seed=1), ours.opened
     usual = [answer.tokens[0] for answer in complete(opened, some, max_tokens=1)]
     rules = Rules(banned=tuple((token,) for token in {*usual, *opened.never}))
-    sources = read(opened, some) if opened.family.reads else None
-    begins = [[opened.config.begin]] * len(some) if sources is not None else begun(opened, some)
+    asked = prompts_of(opened, some)
+    begins, sources = [each.tokens for each in asked], [each.source for each in asked] if opened.family.reads else None
     found = [
         generate(
             each.network, begins, sources=sources, choice=Sampling(), rules=rules, max_tokens=5, context=48, ends=(0,)
@@ -189,8 +189,8 @@ def test_answers_end_where_ours_end(family: str, tmp_path: Path) -> None:
     some, opened = texts(9, seed=2), ours.opened
     said = Counter(token for answer in complete(opened, some, max_tokens=3) for token in answer.tokens)
     liked = [said.most_common(1)[0][0]]
-    sources = read(opened, some) if opened.family.reads else None
-    begins = [[opened.config.begin]] * len(some) if sources is not None else begun(opened, some)
+    asked = prompts_of(opened, some)
+    begins, sources = [each.tokens for each in asked], [each.source for each in asked] if opened.family.reads else None
     ways: list[tuple[Any, Rules]] = [
         (Sampling(), Rules()),
         (Sampling(), Rules(min_tokens=3)),

@@ -309,9 +309,11 @@ def test_a_full_disk_is_named_with_the_folder(tmp_path: Path, monkeypatch: pytes
 
 def test_a_card_of_format_1_is_read(tmp_path: Path) -> None:
     old = {"format": 1, "weft": "0.1.0", "task": "summarise", "normalise": True, "pooling": "mean"}
+    old["window"] = {"length": 8, "stride": 4, "long": "cut"}
     (tmp_path / "weft.json").write_text(json.dumps(old))
     card = read_card(tmp_path)
     assert card is not None and (card.format, card.task, card.normalize) == (2, "summarize", True)
+    assert card.window is not None and card.window.long == "truncate"
     (tmp_path / "weft.json").write_text(json.dumps({"format": 3}))
     with pytest.raises(UserError, match="format is 3; this version of Weft reads 2"):
         read_card(tmp_path)

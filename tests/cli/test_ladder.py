@@ -30,7 +30,7 @@ def test_the_table_and_what_the_folder_holds(place: Path, capsys: pytest.Capture
     said = ok(capsys, "ladder", "--out", place / "l")  # all is there: it is only told again
     header, first, second, *_ = said.splitlines()
     assert header.split()[:2] == ["model", "bits/byte"] and first.startswith("ngram-2") and second.startswith("unigram")
-    assert "endless" in first, "a pair that was never seen has no chance under maximum likelihood"
+    assert "infinite" in first, "a pair that was never seen has no chance under maximum likelihood"
     assert "The unigram predicted the held-out text best" in said
     found = json.loads((place / "l" / "ladder.json").read_text())
     assert found["budget"] == {"tokens": 1000, "size": "small"} and found["text"]["vocabulary"]["kind"] == "bpe"

@@ -89,7 +89,7 @@ def test_rows_that_others_learn_from(made: Path, name: str, here: Path, capsys: 
     assert run(["finetune", "--task", "translate", "--data", name, *small, *flags]) == 0
     out, said_now = capsys.readouterr()
     assert "held-out score" in out and "loss" in out and (here / "runs/back/target_tokenizer").is_dir()
-    assert "rows to learn from" in said_now
+    assert "training rows" in said_now
 
 
 def test_judging(made: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:

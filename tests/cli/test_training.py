@@ -164,7 +164,7 @@ def test_a_wrapped_book_fills_its_rows(here: Path, capsys: pytest.CaptureFixture
     bert += ["--steps", "1", "--batch", "2", "--length", "128", "--set", "text.holdout=0"]
     assert run([*bert, "--out", "a"]) == 0
     said = capsys.readouterr().err
-    assert "documents: blocks between blank lines (found in the text; --documents decides)" in said
+    assert "documents: blocks between blank lines (detected; --documents overrides)" in said
     assert "rows of about 128 tokens" in said and "under half" not in said
     recipe = read_toml(Recipe, here / "a" / "run/recipe.toml")
     assert recipe.text.documents == "block" and recipe.objective.rows == "stream"
@@ -173,7 +173,7 @@ def test_a_wrapped_book_fills_its_rows(here: Path, capsys: pytest.CaptureFixture
     assert run([*bert, "--documents", "line", "--rows", "documents", "--out", "c"]) == 0
     said = capsys.readouterr().err
     assert "rows are under half of --length 128: each is one document, of" in said and "--rows stream" in said
-    assert "found in the text" not in said
+    assert "detected" not in said
     assert run(["resume", "a"]) == 0 and "finished already" in capsys.readouterr().err
 
 
@@ -250,7 +250,7 @@ def test_shipped_recipes_finetune(name: str, here: Path, capsys: pytest.CaptureF
     assert run(["finetune", name, "--data", str(rows), *small, "--steps", "2", "--out", "r"]) == 0
     said = capsys.readouterr()
     model, recipe = weft.load("r"), read_recipe("r/run/recipe.toml", {}, TaskRecipe)
-    assert model.task == recipe.task.name and f"kept by {recipe.task.metric}" in said.err
+    assert model.task == recipe.task.name and f"best model by {recipe.task.metric}" in said.err
     window = model.card.window
     if name == "squad":
         assert (

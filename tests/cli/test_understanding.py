@@ -68,10 +68,10 @@ def test_notes_about_long_texts(made: Path, capsys: pytest.CaptureFixture[str]) 
     assert run(["predict", str(made / "classify"), long]) == 0
     assert re.search(r"\[1 text in \d+ windows of at most 24 tokens; none truncated\]", capsys.readouterr().err)
     given = ["finetune", "--task", "classify", "--data", "good.csv", *SMALL, "--length", "4"]
-    assert run([*given, "--long", "cut", "--out", "cut"]) == 0
+    assert run([*given, "--long", "truncate", "--out", "cut"]) == 0
     said = capsys.readouterr().err
-    assert re.search(r"\([1-9] of them cut at 4 tokens\)", said) and "so few say little" in said
-    assert re.search(r"kept: held-out accuracy \d\.\d{4} at step", said)
+    assert re.search(r"\([1-9] of them truncated at 4 tokens\)", said) and "so few give wide intervals" in said
+    assert re.search(r"best model: held-out accuracy \d\.\d{4} at step", said)
     assert run(["predict", "cut", "text one two three"]) == 0
     assert "1 of the texts truncated" in capsys.readouterr().err
     assert run(["info", "cut"]) == 0 and "4 tokens; a longer text is truncated" in capsys.readouterr().out
@@ -119,10 +119,10 @@ MISTAKES = {
     "no such head": ("finetune --task tag --model openai-gpt --data good.csv --out r",
                      "openai-gpt has no head for tag; it learns classify, multilabel, regress, pair$"),
     "weights of nothing": ("finetune --task tag --model bert --class-weights balanced --data good.csv --out r",
-                           "class_weights balanced means nothing for tag"),
+                           "class_weights = balanced does not apply to tag"),
     "labels of numbers": ("finetune --task regress --model bert --labels a,b --data good.csv --out r",
                           "regress has no labels"),
-    "no model": ("finetune --task pair --data good.csv --out r", "give --base FOLDER, .*or --model FAMILY"),
+    "no model": ("finetune --task pair --data good.csv --out r", "give --base FOLDER .*or --model FAMILY"),
     "rows for a recipe": ("finetune good.csv --task classify --model bert --out r", "rows are named by --data"),
 }  # fmt: skip
 

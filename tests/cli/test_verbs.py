@@ -430,12 +430,11 @@ def test_no_two_fields_claim_one_flag() -> None:
 
 def test_every_recipe_field_with_a_flag_is_an_option_of_its_verb() -> None:
     import weft.distillation.recipe
-    import weft.runs.ladder_recipe
     import weft.runs.recipes
     from weft.cli.options import flags_of
     from weft.runs.recipes import Recipe, TaskRecipe
 
-    kinds = (Recipe, TaskRecipe, weft.distillation.recipe.DistillRecipe, weft.runs.ladder_recipe.LadderRecipe,
+    kinds = (Recipe, TaskRecipe, weft.distillation.recipe.DistillRecipe, weft.runs.recipes.LadderRecipe,
              weft.runs.recipes.VectorsRecipe)  # fmt: skip
     verbs = all_verbs()
     for kind in kinds:

@@ -98,7 +98,7 @@ def test_questions_in_files(place: Path, capsys: pytest.CaptureFixture[str]) -> 
         ("perplexity gpt2 --text empty.txt", "no token to foresee: the text is empty"),
         (
             "perplexity gpt2 --text a.txt --length 8 --stride 9",
-            "a stride of 9 tokens: windows of 8 are between 1 and 8",
+            "a stride of 9 tokens: it must be between 1 and 8, the window",
         ),
         ("perplexity gpt2 --text a.txt --stride 0", "a stride of 0 tokens"),
         ("perplexity gpt2 --text a.txt --length 33", "a window of 33 tokens: this model reads between 1 and 32"),
@@ -141,5 +141,5 @@ def test_a_model_that_reads_and_writes_is_refused(place: Path, capsys: pytest.Ca
     made = ["new", "--model", "seq2seq", "--size", "1x64", "--tokenizer", str(place / "bpe")]
     assert run([*made, "--out", str(place / "seq2seq")]) == 0
     capsys.readouterr()
-    assert "reads one text and writes another" in refused(capsys, "choose", place / "seq2seq", "The", "--choice", "a")
-    assert "reads one text and writes" in refused(capsys, "perplexity", place / "seq2seq", "--text", place / "a.txt")
+    assert "is an encoder-decoder" in refused(capsys, "choose", place / "seq2seq", "The", "--choice", "a")
+    assert "is an encoder-decoder" in refused(capsys, "perplexity", place / "seq2seq", "--text", place / "a.txt")

@@ -10,7 +10,7 @@ import torch
 
 import weft
 from tests.tasks.small import LINES
-from weft.distillation.augment import Guesses, augmented
+from weft.distillation.dataset import Guesses, augmented
 from weft.errors import UserError
 from weft.tasks.base import Example
 from weft.tasks.classify import TextTask
@@ -20,7 +20,7 @@ from weft.text.tokenizers.training import learn
 from weft.text.windows import words_in
 
 TEXTS = ["The oak is there again, and the cat is now here!", "a cow", "Ada lives in Rome . Bo lives in Oslo ."]
-TASK = TextTask("classify", "label")
+TASK = TextTask("classify")
 EXAMPLES = [Example((text,), "label", f"t line {number}") for number, text in enumerate(TEXTS, 1)]
 
 

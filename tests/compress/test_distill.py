@@ -27,7 +27,7 @@ from weft.nn.rows import Rows
 from weft.objectives.base import SoftTargets
 from weft.pruning.layers import with_heads
 from weft.tasks.base import Example
-from weft.tasks.classify import TextTask, rescale
+from weft.tasks.classify import MultilabelTask, TextTask, ValueTask, rescale
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
 from weft.text.tokenizers.training import learn
@@ -114,7 +114,7 @@ def test_all_layers_and_less_vocabulary_say_the_same_as_before(teacher: Path, he
     found = begun(teacher, here, model="2x64", vocabulary=70)
     assert not found.fresh and found.opened.tokenizer.vocabulary == 70
     lines = [(row["text"],) for row in kinds_of(30)]
-    task = TextTask("classify", "label", labels=tuple(sorted(KINDS)))
+    task = TextTask("classify", labels=tuple(sorted(KINDS)))
     one, other = (
         np.stack([each.output for each in task.predict(opened, framing_for(opened), lines)])
         for opened in (open_folder(teacher), found.opened)
@@ -277,7 +277,8 @@ def test_right_labels_are_mixed_in_by_their_share(kind: Any, hard: float, teache
     examples = [Example((text,), target, "") for text, target in zip(("cat now", "oak", "fern"), targets, strict=True)]
     generator = torch.Generator().manual_seed(0)
     said, scores = torch.randn(3, outputs, generator=generator), torch.randn(3, outputs, generator=generator)
-    lesson = TextTask("x", kind, labels=labels, soft=SoftTargets(2.0, hard))
+    kinds = {"label": TextTask, "labels": MultilabelTask, "value": ValueTask}
+    lesson = kinds[kind]("x", labels=labels, soft=SoftTargets(2.0, hard))
     opened = open_folder(teacher)
     table = lesson.dataset(examples, opened, framing_for(opened), [{"output": each.numpy()} for each in said])
     batch = batch_of(table.draw(np.zeros(3, dtype=np.int64), np.arange(3)))
@@ -310,7 +311,7 @@ def test_batches_of_few_shapes_cost_the_same(teacher: Path) -> None:
     """As CUDA graphs take them: filled up with rows of which nothing is said; and texts in several windows."""
     opened = open_folder(teacher)
     framing = replace(framing_for(opened), length=8, stride=5)
-    lesson = TextTask("classify", "label", labels=("a", "b", "c"), soft=SoftTargets(2.0, 0.5))
+    lesson = TextTask("classify", labels=("a", "b", "c"), soft=SoftTargets(2.0, 0.5))
     rows = [" ".join(row["text"] for row in kinds_of(number + 1)) for number in range(5)]
     examples = [Example((text,), "b" if number % 2 else None, "") for number, text in enumerate(rows)]
     said = [{"output": np.array([1.0, number, 0.0], dtype=np.float32)} for number in range(5)]
@@ -367,5 +368,5 @@ def test_pairs_come_in_rows_with_labels_or_without(here: Path) -> None:
     student = taught_by(teacher, "1x64", 2, data=[str(path) for path in files], out=here / "run", log=said.append)
     assert " of them labeled; 3 held out (drawn" in "".join(said)
     assert student.card.metrics[0].name == "accuracy"
-    with pytest.raises(weft.UserError, match="reads two texts at a time: give rows"):
+    with pytest.raises(weft.UserError, match="reads pairs: give --data FILE"):
         taught_by(teacher, text=write_texts(here / "a.txt", kinds_of(8)))

@@ -18,7 +18,7 @@ from weft.metrics.vectors import SimilarityMetrics, _correlations
 from weft.nn.rows import Ragged
 from weft.objectives.tasks import TextVectors, pooled
 from weft.tasks.base import Example
-from weft.tasks.embed import Directions, Embedder, EmbedTask, embed
+from weft.tasks.embed import Directions, Embedder, EmbedTask, embed, own_tokens
 from weft.tasks.evaluate import evaluate_examples
 from weft.tasks.forward import framing_for
 from weft.text.windows import pieces
@@ -102,8 +102,8 @@ def _by_hand(embedder: Embedder, text: str, pooling: str) -> torch.Tensor:
     states, firsts = [], []
     for piece in pieces(embedder.framing, ids):
         ragged = Ragged.of([piece.tokens])
-        hidden = embedder.network(ragged.tokens, ragged.rows)
-        states.append(hidden[embedder._own(piece)])
+        hidden = embedder.model.network(ragged.tokens, ragged.rows)
+        states.append(hidden[torch.from_numpy(own_tokens(piece))])
         firsts.append(hidden[0])
     if pooling == "first":
         return torch.stack(firsts).mean(0)

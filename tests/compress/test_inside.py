@@ -23,7 +23,7 @@ from weft.data.masking import Masking, shift
 from weft.data.rows import Drawn, Frame, Framed, PackedRows
 from weft.data.shards import TextFiles, tokenized
 from weft.distillation.recipe import DistillSection
-from weft.distillation.student import along, common_tokens, layer_pairs, matched, relation_heads
+from weft.distillation.student import common_tokens, layer_pairs, matched, relation_heads
 from weft.errors import UserError
 from weft.nn.attention import Sighting
 from weft.nn.rows import Batch, Rows
@@ -197,7 +197,7 @@ def test_soft_words(speaks: bool) -> None:
     family = "gpt2" if speaks else "bert"
     teacher, student = opened(family, 2, 32, 2), opened(family, 1, 16, 2, seed=1)
     base: Any = NextToken() if speaks else MaskedWords()
-    objective = along(base, teacher, student, DistillSection(match=("cosine",)), SoftTargets(3.0, 0.25))
+    objective = matched(base, teacher, student, DistillSection(match=("cosine",)), SoftTargets(3.0, 0.25))
     batch = batch_of(student.config.vocabulary, speaks)
     if not speaks:  # places that only fill a batch up
         more = {"places": torch.zeros(4, dtype=torch.int64), "words": torch.full((4,), -100)}
@@ -224,7 +224,7 @@ def test_soft_words(speaks: bool) -> None:
 def test_a_student_that_is_the_teacher_has_nothing_to_learn() -> None:
     teacher = opened("bert", 3, 32, 2)
     student = replace(teacher, network=copy.deepcopy(teacher.network).train())
-    objective = along(MaskedWords(), teacher, student, DistillSection(match=MATCHES), SoftTargets(2.0, 0.5))
+    objective = matched(MaskedWords(), teacher, student, DistillSection(match=MATCHES), SoftTargets(2.0, 0.5))
     found = objective.sums(student.network, batch_of(student.config.vocabulary))
     assert not list(objective.beside.parameters())
     for name in (*MATCHES, "soft"):
@@ -239,7 +239,7 @@ def test_accumulated_is_whole() -> None:
     found = []
     for batches in ([joined(small)], [joined(small[:2]), joined(small[2:])], small):
         ours = replace(student, network=copy.deepcopy(student.network))
-        objective = along(MaskedWords(), teacher, ours, DistillSection(match=MATCHES), SoftTargets(2.0, 0.5))
+        objective = matched(MaskedWords(), teacher, ours, DistillSection(match=MATCHES), SoftTargets(2.0, 0.5))
         counts = total(map(objective.counts, batches))
         scaler = torch.amp.GradScaler("cpu", enabled=False)
         weights = [*ours.network.parameters(), *objective.beside.parameters()]
@@ -309,7 +309,7 @@ def test_what_cannot_be_compared_is_said_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="the student is of family lstm, which has no layers to compare"):
         matched(MaskedWords(), teacher, lstm, lessons)
     looks_back = replace(opened("gpt2", 1, 32, 2, vocabulary=300), tokenizer=tokenizer())
-    with pytest.raises(UserError, match="the student looks back only and the teacher both ways"):
+    with pytest.raises(UserError, match="the student is causal and the teacher bidirectional"):
         matched(NextToken(), teacher, looks_back, DistillSection(match=("relations",)))
 
 
@@ -322,7 +322,7 @@ def test_a_student_of_fewer_tokens_is_read_in_the_teachers() -> None:
     student = replace(opened("bert", 2, 32, 2), tokenizer=_only(words, kept))
     tokens = common_tokens(teacher, student)
     assert tokens is not None and tokens[: len(kept)].tolist() == kept
-    objective = along(MaskedWords(), teacher, student, DistillSection(match=("cosine",)), SoftTargets(2.0, 0.5))
+    objective = matched(MaskedWords(), teacher, student, DistillSection(match=("cosine",)), SoftTargets(2.0, 0.5))
     batch = batch_of(len(kept))
     seen = objective.teacher.read(batch, False, ())
     network: Any = teacher.network
@@ -350,7 +350,7 @@ def narrow() -> tuple[LoadedModel, MatchedStates]:
     size = {"layers": 2, "width": 32, "heads": 2, "inner": 64, "context": 32}
     teacher = weft.new("bert", tokenizer(), settings=size, heads={"words": None}).opened
     student = weft.new("bert", tokenizer(), settings={**size, "width": 16}, heads={"words": None}, seed=1).opened
-    return student, along(MaskedWords(), teacher, student, DistillSection(match=MATCHES), SoftTargets(2.0, 0.5))
+    return student, matched(MaskedWords(), teacher, student, DistillSection(match=MATCHES), SoftTargets(2.0, 0.5))
 
 
 def run(folder: Path, steps: int) -> tuple[State, dict[str, Any], Setup]:

@@ -20,7 +20,7 @@ from weft.tasks.base import Example, Prediction
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
 from weft.tasks.registry import task_for
-from weft.tasks.translate import translate
+from weft.tasks.seq2seq import translate
 
 
 def three(case: Case) -> list[Model]:
@@ -37,7 +37,7 @@ def told(models: list[Model], examples: list[Example], monkeypatch: pytest.Monke
     monkeypatch.setattr("weft.distillation.report.compared", uncosted)
     named = [Teacher(each.opened, Path(f"t{number}"), "") for number, each in enumerate(teachers)]
     more: dict[str, Any] = {"forwards": 0, "texts": 12, "metric": None}
-    return report_of(named, student, Path("s"), examples, by_labels=True, memory=False, **more)
+    return report_of(named, student, Path("s"), examples, 1.0, **more)
 
 
 def uncosted(*given: Any, **more: Any) -> Any:
@@ -55,15 +55,15 @@ def test_labels_by_the_mean_of_the_chances(tmp_path: Path, monkeypatch: pytest.M
     labels = list(models[0].card.labels or ())
     scores = np.mean([[list(each.scores.values()) for each in model(texts)] for model in models[:2]], axis=0)
     mean, ours = [labels[place] for place in scores.argmax(1)], [each.label for each in models[2](texts)]
-    assert found.together and found.teacher.name == "2 teachers together"
+    assert found.together and found.comparison.models[0].name == "2 teachers together"
     gold = [example.target for example in examples]
     share = np.mean(np.array(mean) == gold)
-    assert found.teacher.scores["accuracy"].value == pytest.approx(share)
-    assert found.student.kept is not None
-    assert found.student.kept.value == pytest.approx(np.mean(np.array(ours) == gold) / share)
+    assert found.comparison.models[0].scores["accuracy"].value == pytest.approx(share)
+    assert found.comparison.models[-1].kept is not None
+    assert found.comparison.models[-1].kept.value == pytest.approx(np.mean(np.array(ours) == gold) / share)
     alone = [each.label for each in models[0](texts)]
     assert mean != alone  # else the first of them alone would have passed
-    assert found.student.agreement["same"].value == pytest.approx(np.mean(np.array(ours) == mean))
+    assert found.comparison.models[-1].agreement["same"].value == pytest.approx(np.mean(np.array(ours) == mean))
     assert found.values()["held_to"] == "2 teachers together" and "of 2 teachers together" in found.summary()
     assert "compared with all of them together" in found.page()
 
@@ -80,7 +80,7 @@ def test_tags_vectors_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         mean = np.log(np.mean([softmax(each.output, axis=1) for each in (one, two)], axis=0))
         tags = [task.tags(each) for each in (replace(one, output=mean), ours)]
         same += [a == b for a, b in zip(*tags, strict=True)]
-    assert found.student.agreement["same"].value == pytest.approx(np.mean(same))
+    assert found.comparison.models[-1].agreement["same"].value == pytest.approx(np.mean(same))
 
     case = BY_TASK["embed"]
     models = three(case)
@@ -90,7 +90,7 @@ def test_tags_vectors_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     units = [each / np.linalg.norm(each, axis=1, keepdims=True) for each in vectors]
     near = [(some[1:] * some[:-1]).sum(1) for some in units]
     wanted = np.corrcoef(near[2], (near[0] + near[1]) / 2)[0, 1]
-    assert found.student.agreement["similarities"].value == pytest.approx(wanted, abs=1e-5)
+    assert found.comparison.models[-1].agreement["similarities"].value == pytest.approx(wanted, abs=1e-5)
 
     case = BY_TASK["translate"]
     models = three(case)
@@ -102,7 +102,7 @@ def test_tags_vectors_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert said != [each.text.strip() for each in translate(models[0].opened, sources, watch=False)]
     copied = told([models[0], models[1], models[0]], examples, monkeypatch)
     wanted = [each.text.strip() == one for each, one in zip(models[0](sources), said, strict=True)]
-    assert copied.student.agreement["same"].value == pytest.approx(np.mean(wanted))
+    assert copied.comparison.models[-1].agreement["same"].value == pytest.approx(np.mean(wanted))
 
 
 def test_answers_by_the_mean_of_the_chances() -> None:
@@ -128,7 +128,7 @@ def test_a_broken_teacher_breaks_the_joint_voice(tmp_path: Path, monkeypatch: py
     next(models[1].network.parameters()).data.fill_(float("nan"))
     found = told(models, rows_of(case, models[0], tmp_path), monkeypatch)
     assert [each.damaged for each in found.comparison.models[:3]] == [NOT_FINITE, None, NOT_FINITE]
-    assert found.student.kept is None and "keeps" not in found.summary()
+    assert found.comparison.models[-1].kept is None and "keeps" not in found.summary()
 
 
 def test_language_models_are_held_to_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

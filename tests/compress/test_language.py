@@ -31,7 +31,7 @@ from weft.distillation.teacher_outputs import (
 from weft.nn.rows import Ragged
 from weft.objectives.base import LOGPROBS, REST, TOKENS, SoftTargets, kept_divergence
 from weft.objectives.language import NextToken
-from weft.runs.corpus import next_frame
+from weft.runs.dataset import next_frame
 from weft.runs.driver import resume
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity

@@ -75,7 +75,7 @@ def test_the_answers_that_are_timed_are_whole(saved: tuple[Model, Path], monkeyp
 
 
 def test_what_is_asked() -> None:
-    two, one = TextTask("pair", "label", True), CompleteTask()
+    two, one = TextTask("pair", True), CompleteTask()
     models: Any = [SimpleNamespace(task_object=task, tokenizer=None) for task in (two, one)]
     assert timing_inputs(models[0], [["a", "b"]]) == [("a", "b")]
     assert timing_inputs(models[1], [("a",), "a" * 10_000]) == ["a", "a" * 400]

@@ -162,7 +162,7 @@ def test_killed_and_gone_on_with(place: Path, tmp_path: Path) -> None:
     held = (place / "bert/weft.json").read_text()
     try:  # another teacher in the place of the one that the run began with
         (place / "bert/weft.json").write_text(held.replace('"fill"', '"fill" '))
-        with pytest.raises(UserError, match="the teacher is not the one that the run began with"):
+        with pytest.raises(UserError, match="the teacher has changed since the run began"):
             resume(tmp_path / "parts", log=quiet)
     finally:
         (place / "bert/weft.json").write_text(held)

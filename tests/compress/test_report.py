@@ -17,10 +17,9 @@ from tests.tasks.small import kinds, quiet, write_rows
 from weft.cli.main import run as command
 from weft.comparison.compare import rows_of
 from weft.data.tables import Dataset
-from weft.distillation.language import held_texts
+from weft.distillation.dataset import held_texts, part_of
 from weft.distillation.recipe import DistillDataSection
 from weft.distillation.report import read_table
-from weft.distillation.run import part_of
 from weft.errors import UserError
 from weft.runs import finetune
 from weft.tasks.base import Example
@@ -220,7 +219,9 @@ def test_a_greater_part_holds_every_smaller_one() -> None:
 
 
 def test_what_a_teacher_said_is_taken_out_again() -> None:
-    task = TextTask("classify", "label")
-    assert task.without_target(Example(("a",), "label", "here")) == Example(("a",), None, "here")
+    task = TextTask("classify")
+    assert task.with_texts(Example(("a",), "label", "here"), ["a"], []) == Example(("a",), None, "here")
     tagged = joined(["a", "b"], ["O", "O"])
-    assert TagTask().without_target(Example(("a b",), tagged, "")).target == replace(tagged, tags=None)
+    assert TagTask().with_texts(Example(("a b",), tagged, ""), ["a b"], [tagged.words]).target == replace(
+        tagged, tags=None
+    )

@@ -21,10 +21,8 @@ from weft.tasks.answer import (
     AnswerTask,
     by_character,
     candidates,
-    encoded_pairs,
     side_probabilities,
     tokens_of,
-    windows_of,
 )
 from weft.tasks.base import Example, TeacherArrays
 from weft.tasks.forward import framing_for, head_outputs, tokenizer_of
@@ -90,7 +88,7 @@ def test_an_answer_arrives_at_the_tokens_that_hold_it(teacher: str, student: str
     spoken = tokenizer_of(source).encode(ODD, specials=False)
     for answer in ("lives", "New   York", "Li\u0301ma", "Bo goes", "\U0001f642", "again,", "nai\u0308ve caf\u00e9"):
         start = ODD.find(answer)
-        ends = tokens_of(spoken, start, answer)
+        ends = tokens_of(spoken.offsets, start, answer)
         assert ends is not None
         said = dict(_heard(source, ends))
         example = Example(("where ?", ODD), ((start, answer),), "")
@@ -106,17 +104,16 @@ def test_an_answer_arrives_at_the_tokens_that_hold_it(teacher: str, student: str
 def _heard(opened: Any, ends: tuple[int, int]) -> TeacherArrays:
     """What a teacher says that is very sure of these two tokens."""
     framing = replace(framing_for(opened), length=48, stride=16)
-    asked, contexts = encoded_pairs(tokenizer_of(opened), [("where ?", ODD)])
-    found = windows_of(framing, asked[0], contexts[0], "")
+    encoded = AnswerTask().encode([("where ?", ODD)], tokenizer_of(opened), framing)
     scores = []
-    for piece in found:
+    for piece in encoded.pieces[0]:
         some = np.zeros((len(piece.tokens), 2))
         for side, token in enumerate(ends):
             if piece.cut.start <= token < piece.cut.end:
                 some[piece.lead + token - piece.cut.start, side] = 24.0
         some[0] = 0.0 if some.max() else 9.0
         scores.append(some)
-    return {**by_character(scores, found, ODD, contexts[0].offsets), "answer": np.zeros(0)}
+    return {**by_character(scores, encoded.pieces[0], *encoded.places[0]), "answer": np.zeros(0)}
 
 
 def test_windows_of_a_long_context() -> None:

@@ -23,7 +23,7 @@ from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.cli.main import run
 from weft.distillation import report as reporting
 from weft.distillation import teacher_outputs as teaching
-from weft.distillation.teacher_outputs import Teacher, TeacherReads, digest_of_folder, teacher_outputs
+from weft.distillation.teacher_outputs import Teacher, TeacherReads, teacher_outputs
 from weft.progress import silent
 from weft.tasks.base import Example, TeacherArrays
 from weft.tasks.classify import TextTask
@@ -59,7 +59,7 @@ def unmeasured(monkeypatch: pytest.MonkeyPatch) -> None:
 def listened(teacher: Path, monkeypatch: pytest.MonkeyPatch) -> Teacher:
     Echo.seen = []
     monkeypatch.setattr(teaching, "SHARD", 8)
-    return Teacher(open_folder(teacher), teacher, digest_of_folder(teacher))
+    return Teacher.of(open_folder(teacher), teacher)
 
 
 def examples_of(texts: Sequence[str]) -> list[Example]:
@@ -98,18 +98,22 @@ def test_the_same_texts_are_found_whatever_stands_beside_them(listened: Teacher)
 def test_another_teacher_is_asked_anew(teacher: Path, listened: Teacher, here: Path) -> None:
     texts = [row["text"] for row in kinds_of(9)]
     asked(listened, texts)
-    before = digest_of_folder(teacher)
+    before = listened.digest
     model = weft.load(teacher)
     model.save(here / "copy")
-    first = digest_of_folder(here / "copy")
+    first = Teacher.of(listened.model, here / "copy").digest
     (here / "copy" / "run").mkdir()
     (here / "copy" / "run" / "notes.json").write_text("{}")
-    assert digest_of_folder(here / "copy") == first  # what was noted of its training says nothing of what it says
+    assert (
+        Teacher.of(listened.model, here / "copy").digest == first
+    )  # what was noted of its training says nothing of what it says
     data = bytearray((here / "copy" / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (here / "copy" / "model.safetensors").write_bytes(data)
-    assert first == before != digest_of_folder(here / "copy")  # a copy is the same teacher, one bit less is not
-    other = Teacher(listened.model, here / "copy", digest_of_folder(here / "copy"))
+    assert (
+        first == before != Teacher.of(listened.model, here / "copy").digest
+    )  # a copy is the same teacher, one bit less is not
+    other = Teacher.of(listened.model, here / "copy")
     assert asked(other, texts).forwards == 9
 
 
@@ -245,5 +249,5 @@ def test_a_run_does_not_go_on_with_another_teacher(teacher: Path, here: Path) ->
     data = bytearray((here / "mine" / "model.safetensors").read_bytes())
     data[-1] ^= 1
     (here / "mine" / "model.safetensors").write_bytes(data)
-    with pytest.raises(weft.UserError, match="the data is not the one that the run began with"):
+    with pytest.raises(weft.UserError, match="the data has changed since the run began"):
         weft.resume(here / "run", log=quiet)

@@ -25,8 +25,7 @@ from weft.objectives.language import Writing
 from weft.tasks.base import Example
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model
-from weft.tasks.seq2seq import SequenceTask, TeacherTexts, chrf_near, pack_texts, unpack_texts
-from weft.tasks.translate import translate
+from weft.tasks.seq2seq import SequenceTask, TeacherTexts, chrf_near, pack_texts, translate, unpack_texts
 from weft.text.tokenizers.training import learn
 from weft.text.windows import Framing
 
@@ -47,7 +46,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One that has learned its pairs, with a vocabulary for each side."""
 
     def make(folder: Path) -> None:
-        learned(folder, folder / "run", tokenizer={"kind": "word", "apart": True})
+        learned(folder, folder / "run", tokenizer={"kind": "word", "separate": True})
 
     return once(tmp_path_factory, "writer", make) / "run"
 
@@ -298,7 +297,7 @@ def test_mistakes_are_one_line(teacher: Path, capsys: pytest.CaptureFixture[str]
         (("--data", "rows.csv", "--student", "1x64"), "no column 'source'.*the teacher's task is translate"),
         (("--text", "empty.txt", "--student", "1x64"), "there is no text in it"),
         (("--source", "empty.txt", "--student", "1x64"), "there is no text in it"),
-        (("--source", sources, "--dev-source", sources, "--student", "1x64"), "both learned from and judged by"),
+        (("--source", sources, "--dev-source", sources, "--student", "1x64"), "both training and held-out data"),
         (("--text", sources, "--n", "9", "--student", "1x64"), "n and beam_size must hold"),
     ):
         assert run(["distill", str(teacher), "--out", "out", *given]) == 2, given

@@ -95,7 +95,8 @@ def test_formulas_written_out() -> None:
     """Positions against their papers, number by number."""
     import math
 
-    from weft.nn.positions import alibi_slopes, sinusoids, turn
+    from weft.nn.attention import turn
+    from weft.nn.positions import alibi_slopes, sinusoids
 
     places, width = torch.arange(50), 10
     table = sinusoids(places, width)

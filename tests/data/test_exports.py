@@ -11,13 +11,13 @@ import pytest
 from weft.data.columns import find_columns, paired_columns
 from weft.data.tables import Table, examples_of
 from weft.errors import UserError
-from weft.tasks.classify import TextTask, alike_note
+from weft.tasks.classify import MultilabelTask, TextTask, ValueTask
 from weft.tasks.tag import TagTask
 from weft.text.records import Record, read_records
 from weft.text.rows import Skipped
 
 ROWS = [(f"some words of row {number}", ("ham", "spam")[number % 2]) for number in range(12)]
-CLASSIFY = TextTask("classify", "label")
+CLASSIFY = TextTask("classify")
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +71,7 @@ def test_row_numbers_and_columns_of_one_name() -> None:
 
 
 def test_decimal_commas() -> None:
-    task = TextTask("regress", "value")
+    task = ValueTask("regress")
 
     def values(*cells: str) -> list[float]:
         return targets(task, "a.csv", "text;score\n" + "".join(f"some words {cell};{cell}\n" for cell in cells))[0]
@@ -89,11 +89,11 @@ def test_decimal_commas() -> None:
 
 
 def test_several_labels_as_columns_of_0_and_1_or_in_a_cell() -> None:
-    task = TextTask("multilabel", "labels")
+    task = MultilabelTask("multilabel")
     rows = "".join(f"{number},some words {number},{number % 2},{number % 3 % 2}\n" for number in range(6))
     read, _ = targets(task, "a.csv", "id,comment_text,rude,long\n" + rows)
     assert read == [(), ("rude", "long"), (), ("rude",), ("long",), ("rude",)]
-    model = TextTask("multilabel", "labels", labels=("long", "rude"))  # it looks for its labels
+    model = MultilabelTask("multilabel", labels=("long", "rude"))  # it looks for its labels
     assert [set(labels) for labels in targets(model, "a.csv")[0]] == [set(labels) for labels in read]
     cells = ['"x\ny"', "\"{'x', 'y'}\"", "x;y"]
     text = "text,labels\n" + "".join(f"some words,{cell}\n" for cell in cells)
@@ -101,8 +101,8 @@ def test_several_labels_as_columns_of_0_and_1_or_in_a_cell() -> None:
 
 
 def test_labels_that_look_alike_are_told() -> None:
-    assert alike_note(["ham", "spam"]) is None
-    assert "'Spam', 'spam'" in str(alike_note(["Spam", "ham", "spam"]))
+    assert TextTask(labels=("ham", "spam")).label_note() is None
+    assert "'Spam', 'spam'" in str(TextTask(labels=("Spam", "ham", "spam")).label_note())
 
 
 SPAN = {"start": 4, "end": 9, "label": "LOC"}

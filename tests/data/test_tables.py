@@ -32,7 +32,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def read(data: Any, **options: Any) -> tuple[list[tuple[str, str]], list[str]]:
     """Texts and labels as the task classify reads them, and the notes."""
     skipped = Skipped()
-    task = TextTask("classify", "label")
+    task = TextTask("classify")
     examples = list(examples_of(Table(data, **options), ("text", "label"), task.read, skipped))
     return [(example.texts[0], example.target) for example in examples], skipped.lines()
 
@@ -206,9 +206,9 @@ def test_columns_that_nothing_tells_are_asked_for() -> None:
 
 def test_labels_like_ids_are_questioned() -> None:
     write("a.csv", "text,label\n" + "".join(f"words {n} here,{1000 + min(n, 37)}\n" for n in range(40)))
-    examples = list(examples_of(Table("a.csv"), ("text", "label"), TextTask("classify", "label").read, Skipped()))
+    examples = list(examples_of(Table("a.csv"), ("text", "label"), TextTask("classify").read, Skipped()))
     with pytest.raises(UserError, match="38 different labels for 40 rows, such as '1000': they look like ids"):
-        TextTask("classify", "label").fit_labels(examples)
+        TextTask("classify").fit_labels(examples)
 
 
 # ----------------------------------------------------------------------------------------------------- rows left out

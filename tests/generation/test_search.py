@@ -101,7 +101,7 @@ def test_a_window_slides(network: Any, choice: Any) -> None:
 
 def test_steps_are_told_as_they_come() -> None:
     toy = Toy(9, 1)
-    steps = generate_steps(toy, [[0], [3], [4]], choice=Sampling(), context=None, max_tokens=[2, 0, 4])
+    steps = generate_steps(toy, [[0], [3], [4]], choice=Sampling(), context=None, max_tokens=[2, 1, 4])
     told: list[Any] = []
     while True:
         try:
@@ -110,8 +110,8 @@ def test_steps_are_told_as_they_come() -> None:
         except StopIteration as last:
             answers = last.value
             break
-    assert [[row for row, _ in went] for went in told] == [[0, 2], [0, 2], [2], [2]]
-    for row in (0, 2):
+    assert [[row for row, _ in went] for went in told] == [[0, 1, 2], [0, 2], [2], [2]]
+    for row in range(3):
         assert [token for went in told for which, token in went if which == row] == answers[row][0].tokens
     counts: list[int] = []
     generate(toy, [[0], [3]], choice=Beam(), context=None, max_tokens=3, on_progress=counts.append)
@@ -122,10 +122,11 @@ def test_steps_are_told_as_they_come() -> None:
     "options, fault",
     [
         ({"max_tokens": -1}, "max_tokens must be 0 or more, not -1"),
+        ({"max_tokens": [0, 2], "prompts": [[0], [0]]}, "max_tokens is 0 for some prompts"),
         ({"max_tokens": 2, "alternatives": -1}, "logprobs must be 0 or more, not -1"),
         ({"max_tokens": 2, "seeds": [-1], "choice": Sampling(top_k=3)}, "a seed must be between 0 and"),
     ],
 )
 def test_wrong_numbers_are_named(options: dict[str, Any], fault: str) -> None:
     with pytest.raises(UserError, match=fault):
-        generate(Toy(5, 0), [[0]], **{"choice": Sampling(), "context": None, **options})
+        generate(Toy(5, 0), **{"prompts": [[0]], "choice": Sampling(), "context": None, **options})

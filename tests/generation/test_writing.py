@@ -12,7 +12,16 @@ from hypothesis import strategies as some
 import weft
 from tests.generation.toy import Toy
 from weft.errors import UserError
-from weft.tasks.generation import GenerationOptions, TextGenerator, continuation, forms, settled, tokens_of
+from weft.tasks.complete import (
+    GenerationOptions,
+    Prompt,
+    Stream,
+    TextGenerator,
+    continuation,
+    forms,
+    settled,
+    tokens_of,
+)
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 
@@ -71,11 +80,12 @@ def test_pieces_joined_are_the_text(vocabularies: dict[str, Tokenizer], kind: st
     stop = data.draw(some.sampled_from([(), ("never there",), tuple({text[cut : cut + 3] or "x", "the old"})]))
     writer = TextGenerator(decoder=Reciter(tokenizer.vocabulary, said), tokenizer=tokenizer, context=None)
     options = GenerationOptions(stop=stop)
-    stream = writer.stream(prompt, options, max_tokens=len(said))
+    asked = Prompt(prompt, len(said))
+    stream = Stream(writer.pieces(asked, options))
     with pytest.raises(UserError, match="not all there yet"):
         _ = stream.answer
     pieces = list(stream)
-    whole = writer.write([prompt], options, max_tokens=len(said))[0]
+    whole = writer.write([asked], options)[0]
     assert "".join(pieces) == stream.answer.text and stream.answer == whole
     assert all(pieces) and all("\ufffd" not in piece for piece in pieces[:-1] if "\ufffd" not in whole.text)
     if whole.finish_reason == "stop":
@@ -107,7 +117,7 @@ def test_words_become_tokens(vocabularies: dict[str, Tokenizer], kind: str) -> N
     for text in (" said", "said"):
         after = continuation(tokenizer, prompt, tokens_of(tokenizer, text))
         assert after == (text if kind in ("bpe", "character") else " said"), "the others part all words"
-    found = {continuation(tokenizer, prompt, form) for form in forms(tokenizer, "loom")}
+    found = {continuation(tokenizer, prompt, form) for form in forms(tokenizer, ["loom"])}
     assert found == ({"loom", " loom"} if kind in ("bpe", "character") else {" loom"})
     if kind in ("word", "wordpiece"):
         with pytest.raises(UserError, match="this vocabulary has no tokens for"):

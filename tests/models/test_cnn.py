@@ -17,7 +17,7 @@ from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.errors import UserError
 from weft.models.cnn import Cnn, CnnConfig
 from weft.nn.rows import Ragged, Rows
-from weft.training.freezing import freeze
+from weft.training.step import freeze
 
 TEXTS = [[5, 9, 2, 31, 7, 1, 1, 3], [8], [3, 3, 4], [6, 2]]
 

@@ -15,9 +15,8 @@ from weft.checkpoint.folder import open_folder
 from weft.errors import UserError
 from weft.models.recurrent import RecurrentConfig, RecurrentNetwork
 from weft.nn.rows import Ragged, Rows
-from weft.training.freezing import freeze
 from weft.training.plan import Training
-from weft.training.step import make_optimizer
+from weft.training.step import freeze, make_optimizer
 
 TEXTS = [[5, 9, 2, 31, 7], [], [8], [3, 3, 4, 12, 30, 11, 6, 9, 1]]
 SMALL: dict[str, Any] = {"vocabulary": 40, "width": 12, "layers": 2}

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from weft.nn.attention import CrossAttention, Sighting, attend, similar
+from weft.nn.attention import CrossAttention, Sighting, Sources, attend, similar
 from weft.nn.rows import Rows
 
 LENGTHS = {"ragged": [3, 1, 7, 2, 7, 30, 4], "equal": [5, 5, 5], "one": [6], "with empty": [4, 0, 2]}
@@ -91,13 +91,13 @@ def test_cross_attention_equals_torchs_own() -> None:
         peer.out_proj.bias.copy_(ours.output.bias)
     lengths, memory_lengths = [3, 1, 6], [2, 9, 4]
     x, memory = torch.randn(10, 24, dtype=torch.float64), torch.randn(15, 24, dtype=torch.float64)
-    found = ours(x, Rows.of(lengths), memory, Rows.of(memory_lengths))
+    found = ours(x, Rows.of(lengths), Sources(memory, Rows.of(memory_lengths)))
     pairs = zip(x.split(lengths), memory.split(memory_lengths), strict=True)
     expected = torch.cat([peer(q[None], m[None], m[None])[0][0] for q, m in pairs])
     assert (found - expected).abs().max() < 1e-12
     seen: list[Sighting] = []
     ours.watcher = seen.append
-    watched = ours(x, Rows.of(lengths), memory, Rows.of(memory_lengths))
+    watched = ours(x, Rows.of(lengths), Sources(memory, Rows.of(memory_lengths)))
     assert (watched - found).abs().max() < 1e-12 and seen[0].weights.shape == (3, 3, 6, 9)
 
 

@@ -17,7 +17,7 @@ from weft.runs.baseline import _sparse, fit, linear_models
 from weft.runs.finetune import few_rows_plan, resolved
 from weft.runs.recipes import FinetuneTraining, TaskRecipe, TaskSection
 from weft.tasks.base import Example
-from weft.tasks.classify import TextTask
+from weft.tasks.classify import MultilabelTask, TextTask, ValueTask
 from weft.tasks.forward import framing_for
 from weft.text.tfidf import Tfidf
 from weft.training.step import make_optimizer
@@ -50,8 +50,9 @@ def test_logistic_regression_is_scikit_learns() -> None:
     linear = pytest.importorskip("sklearn.linear_model")
     tfidf = Tfidf(TEXTS)
     targets = torch.arange(len(TEXTS)) % 3
-    weights, bias = fit(_sparse(tfidf.bags(TEXTS)), len(tfidf.numbers), targets, "label", strength=2.0)
-    features = _sparse(tfidf.bags(TEXTS))(torch.eye(len(tfidf.numbers), dtype=torch.float64))
+    matrix = _sparse(tfidf.bags(TEXTS), len(tfidf.numbers))
+    weights, bias = fit(matrix, targets, "label", strength=2.0)
+    features = matrix.to_dense()
     peer = linear.LogisticRegression(C=2.0, max_iter=5000, tol=1e-10).fit(features.numpy(), targets.numpy())
     ours = (features @ weights + bias).softmax(1).numpy()
     assert np.allclose(ours, peer.predict_proba(features.numpy()), atol=1e-3)
@@ -67,7 +68,7 @@ def test_logistic_regression_is_scikit_learns() -> None:
 )
 def test_each_kind_of_target_has_a_baseline(kind: Any, rows: Any, column: str, metric: str) -> None:
     train, dev = examples(rows(120), column), examples(rows(40, 1), column)
-    task = TextTask("classify", kind).fit_labels(train)
+    task = {"label": TextTask, "labels": MultilabelTask, "value": ValueTask}[kind]().fit_labels(train)
     (baseline,) = linear_models(task, train, dev, None, None)  # type: ignore[arg-type]
     assert baseline.metrics.result()[metric].value > 0.9
     assert baseline.rows == 120 and baseline.name.startswith("TF-IDF")
@@ -153,7 +154,7 @@ def test_many_labels_stay_within_seconds(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(torch.optim, "LBFGS", spied)
     texts = [" ".join(f"word{(number * 37 + place * 61) % 9001}" for place in range(30)) for number in range(900)]
     train = [Example((text,), f"label {number % 300}", "rows") for number, text in enumerate(texts)]
-    task = TextTask("classify", "label").fit_labels(train)
+    task = TextTask("classify").fit_labels(train)
     (found,) = linear_models(task, train, train[:50], None, None)  # type: ignore[arg-type]
     assert sizes[0] <= baseline.WEIGHTS and remembered[0] <= 2 * baseline.HISTORY
     assert "terms" in found.less
@@ -197,7 +198,7 @@ def _plan(dev_rows: int) -> Any:
     """The plan that a run from a base gets where nothing is asked for."""
     opened = weft.new("bert", _tokenizer(), size="1x64", settings={"context": 64}, heads={"classify": 3}).opened
     rows = examples(kinds(600), "label")
-    task = TextTask("classify", "label").fit_labels(rows)
+    task = TextTask("classify").fit_labels(rows)
     train = task.dataset(rows, opened, framing_for(opened))
     assert isinstance(train, Examples)
     recipe = TaskRecipe(task=TaskSection(name="classify"), model={"base": "somewhere"})

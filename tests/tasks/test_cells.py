@@ -14,7 +14,7 @@ from weft.data.columns import file_of, find_columns
 from weft.data.tables import Table, examples_of
 from weft.errors import UserError
 from weft.tasks.answer import AnswerTask
-from weft.tasks.classify import TextTask
+from weft.tasks.classify import MultilabelTask, TextTask
 from weft.tasks.tag import TagTask
 from weft.text.records import Record
 from weft.text.rows import Skipped
@@ -32,13 +32,13 @@ def read(task: Any, columns: dict[str, str], **values: Any) -> Any:
     "cell", ['["good", "bad"]', "['good', 'bad']", ["good", "bad"], "good|bad", "good; bad", "good,bad"]
 )
 def test_several_labels_in_a_cell(cell: Any) -> None:
-    task = TextTask("multilabel", "labels")
+    task = MultilabelTask("multilabel")
     assert read(task, {"text": "text", "labels": "labels"}, text="x", labels=cell) == ("good", "bad")
 
 
 @pytest.mark.parametrize("cell", ["[good, bad]", "['good'", "[__import__('os').getcwd()]"])
 def test_what_only_looks_like_a_list(cell: str) -> None:
-    task = TextTask("multilabel", "labels")
+    task = MultilabelTask("multilabel")
     if cell.endswith("]"):
         with pytest.raises(UserError, match="^a.csv line 2: column 'labels' holds no list"):
             read(task, {"text": "text", "labels": "labels"}, text="x", labels=cell)
@@ -84,7 +84,7 @@ def test_columns_in_any_case_and_files_of_any_name(tmp_path: Path) -> None:
     for name, header in (("data row 1.csv", "text,label"), ("data row 2.csv", "sentence,label")):
         (tmp_path / name).write_text(f"{header}\nsome words,a\n")
     files = Table((str(tmp_path / "data row 1.csv"), str(tmp_path / "data row 2.csv")), {})
-    task = TextTask("classify", "label")
+    task = TextTask("classify")
     found = list(examples_of(files, ("text", "label"), task.read, Skipped()))
     assert [example.texts for example in found] == [("some words",)] * 2
     assert file_of("q.json article 3 question 77 a") == "q.json" and file_of("line 1.txt line 12") == "line 1.txt"

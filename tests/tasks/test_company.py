@@ -103,20 +103,20 @@ def test_long_texts_take_windows(wordpiece: Tokenizer) -> None:
     assert found.n_windows > 5 and not found.truncated and found.n_tokens == len(wordpiece.encode(text))
     one, other = model(text + "cow " * 20), model(text + "oak " * 20)
     assert not same(asdict(one), asdict(other)), "the end of a long text counts"
-    cut: Any = model_for("classify", 3, wordpiece, LABELS, long="cut")
+    cut: Any = model_for("classify", 3, wordpiece, LABELS, long="truncate")
     assert cut(text).truncated and cut(text).n_windows == 1 and not cut("the cat").truncated
     assert cut(text + "cow").scores == cut(text + "oak").scores
     for task, outputs, labels in (("tag", 4, TAGS), ("answer", 2, None)):
         model = model_for(task, outputs, wordpiece, labels)
         given_: Any = text if task == "tag" else ("where is Ada", text)
         assert model(given_).n_windows > 5  # type: ignore[attr-defined]
-        assert model_for(task, outputs, wordpiece, labels, long="cut")(given_).truncated  # type: ignore[attr-defined]
+        assert model_for(task, outputs, wordpiece, labels, long="truncate")(given_).truncated  # type: ignore[attr-defined]
 
 
 def test_a_word_that_was_not_read_is_outside(wordpiece: Tokenizer) -> None:
     """Whatever the order of the tags: what was cut off, or has no token, is no name of anything."""
     labels = ("B-PER", "I-PER", "O")
-    model = model_for("tag", 3, wordpiece, labels, long="cut")
+    model = model_for("tag", 3, wordpiece, labels, long="truncate")
     found: Any = model("Ada goes to Rome . " * 20)
     assert found.truncated and {word.label for word in found.words[30:]} == {"O"}
     unseen: Any = model([["\u200b", "\u200b"]])[0]

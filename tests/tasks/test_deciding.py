@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tests.tasks.small import model_for
 from weft.metrics.classification import ClassificationMetrics
-from weft.tasks import forward
+from weft.tasks import base
 from weft.tasks.answer import AnswerTask, Candidates
 from weft.tasks.base import Example, Prediction
 from weft.tasks.forward import framing_for
@@ -43,14 +42,15 @@ def test_one_window_that_sees_an_answer_outweighs_the_others(
     opened = model_for("answer", 2, wordpiece, length=24, stride=8).opened
     lows = []
 
-    def through(opened: Any, framing: Any, pieces: list[Any], head: Any, by_token: bool) -> list[torch.Tensor]:
+    def head_outputs(opened: Any, windows: Any, head: Any, by_token: bool) -> list[list[Any]]:
+        [pieces] = windows.pieces
         lows[:] = [float(5 - number if number < 3 else 9) for number in range(len(pieces))]
-        found = [torch.full((len(piece.tokens), 2), -9.0) for piece in pieces]
-        for scores, low in zip(found, lows, strict=True):
+        logits = [np.full((len(piece.tokens), 2), -9.0) for piece in pieces]
+        for scores, low in zip(logits, lows, strict=True):
             scores[0] = low / 2
-        return found
+        return [logits]
 
-    monkeypatch.setattr(forward, "through", through)
+    monkeypatch.setattr(base, "head_outputs", head_outputs)
     context = "Ada lives in Rome . " * 12
     found = AnswerTask().predict(opened, framing_for(opened), [("where lives Ada ?", context)])[0]
     assert len(lows) > 4 and found.output.nothing == pytest.approx(3.0) == min(lows) and found.n_windows == len(lows)

@@ -41,7 +41,7 @@ def test_a_task_without_a_model(
     command += ["--set", "tokenizer.kind=word", *(["--size", "1x64"] if task != "classify" else [])]
     assert run([*command, "--out", str(tmp_path / "run")]) == 0
     said = capsys.readouterr().err
-    assert f"model: {FROM_SCRATCH[task]}, from scratch (--model or --base decides)" in said.splitlines()[0]
+    assert f"model: {FROM_SCRATCH[task]}, from scratch (--model or --base overrides)" in said.splitlines()[0]
     assert weft.load(tmp_path / "run").opened.family.name == FROM_SCRATCH[task]
 
 
@@ -51,5 +51,5 @@ def test_every_usual_family_can_do_its_task() -> None:
     assert family_for("tag", {"base": "x"}, print) == {"base": "x"}
     assert family_for("tag", {"family": "rnn"}, print) == {"family": "rnn"}
     for task in ("pair", "answer"):
-        with pytest.raises(UserError, match=f"{task} needs a model that has read much text before: give --base"):
+        with pytest.raises(UserError, match=f"{task} needs a pretrained model: give --base"):
             family_for(task, {}, print)

@@ -151,7 +151,7 @@ def test_texts_of_one_vector_stay_together_and_are_all_right(made: Path, here: P
     taught(here, run, some, data={"holdout": 0.2}, training={**PLANS, "steps": 1}, log=said.append)
     held = {int(place.split()[-1]) for place in json.loads((run / "run/split.json").read_text())["held_out"]}
     assert len(held) in (6, 9) and all({3 * n + 1, 3 * n + 2, 3 * n + 3} <= held for n in {(h - 1) // 3 for h in held})
-    assert any("of which 2 are written out" in line or "of which 3 are written out" in line for line in said)
+    assert any("2 of which are generated" in line or "3 of which are generated" in line for line in said)
     found = weft.load(made).evaluate(write_rows(here / "several.jsonl", some))
     assert found.examples == 12 and found.scores["exact"].value == 1 and "nrefs:3" in str(found.signature)
     wrong = weft.load(made).evaluate(write_rows(here / "wrong.jsonl", [{**some[0], "text": "a red hat there"}]))
@@ -213,9 +213,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(made: Path, here: 
         ({"task": "classify"}, "vec2seq has no head for classify; it learns describe"),
         (
             {"task": {"name": "describe", "prefix": "x"}},
-            "a prefix is put before the texts that an encoder-decoder reads",
+            "prefix does not apply to describe",
         ),
-        ({"tokenizer": {"apart": True}}, "one vocabulary|no source and target"),
+        ({"tokenizer": {"separate": True}}, "one vocabulary|no source and target"),
         ({"model": {**SIZES, "features": 7}}, "the rows have vectors of 3 numbers, the model takes 7"),
     ):
         with pytest.raises(UserError, match=match):

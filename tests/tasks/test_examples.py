@@ -15,7 +15,7 @@ from tests.tasks.small import model_for, pairs, prices, questions, sentences, se
 from weft.data.examples import Examples, batch_of
 from weft.tasks.answer import AnswerTask
 from weft.tasks.base import Example, Task
-from weft.tasks.classify import TextTask
+from weft.tasks.classify import MultilabelTask, TextTask, ValueTask
 from weft.tasks.forward import framing_for
 from weft.tasks.tag import TagTask, joined
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -28,13 +28,13 @@ def made(kind: str) -> tuple[Task, list[Example], str, int, tuple[str, ...] | No
     if kind == "labels":
         labels = ("animal", "plant", "stone")
         rows = [Example((row["text"],), tuple(row["labels"]), "") for row in several(len(LONG))]
-        return TextTask("multilabel", "labels", labels=labels), _longer(rows), "multilabel", 3, labels
+        return MultilabelTask("multilabel", labels=labels), _longer(rows), "multilabel", 3, labels
     if kind == "value":
-        task = TextTask("regress", "value", center=4e5, spread=2e5)
+        task = ValueTask("regress", center=4e5, spread=2e5)
         rows = [Example((row["text"],), row["value"], "") for row in prices(len(LONG))]
         return task, _longer(rows), "regress", 1, None
     if kind in ("label", "words"):
-        task = TextTask("pair", "label", True, ("greater", "not"), balanced=True, words=0.5 * (kind == "words"))
+        task = TextTask("pair", True, ("greater", "not"), balanced=True, words=0.5 * (kind == "words"))
         rows = [Example((row["sentence1"], row["sentence2"]), row["label"], "") for row in pairs(len(LONG))]
         return task, _longer(rows), "pair", 2, ("greater", "not")
     if kind == "tags":

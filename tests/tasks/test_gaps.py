@@ -100,5 +100,5 @@ def test_many_gaps_have_room(model: weft.Model) -> None:
 
 @pytest.mark.parametrize("text", ["no gap at all", "the <extra_id_1> first", "<extra_id_0> and <extra_id_0>"])
 def test_gaps_in_another_order_are_named(model: weft.Model, text: str) -> None:
-    with pytest.raises(UserError, match="mark the gaps with <extra_id_0>, <extra_id_1> and so on, in this order"):
+    with pytest.raises(UserError, match="mark the gaps with <extra_id_0>, <extra_id_1> and so on, in order"):
         model(text)

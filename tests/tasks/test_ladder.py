@@ -23,9 +23,8 @@ from weft.errors import UserError
 from weft.files import read_json
 from weft.runs import ladder as ladders
 from weft.runs.ladder import LadderFolder, _recipe, beginning_of, ladder, split, subwords
-from weft.runs.ladder_page import page_of, verdict
-from weft.runs.ladder_recipe import RUNGS, LadderRecipe, recipe_of
-from weft.runs.recipes import Recipe
+from weft.runs.pages import ladder_page, verdict
+from weft.runs.recipes import RUNGS, LadderRecipe, Recipe, recipe_of
 from weft.tasks.perplexity import places_of, useful
 from weft.training.signals import Interrupted
 
@@ -199,7 +198,7 @@ def test_equal_time(text: Path, tmp_path: Path) -> None:
 def test_mistakes(text: Path, tmp_path: Path, whole: Path) -> None:
     short = tmp_path / "short.txt"
     short.write_text("too short\n")
-    with pytest.raises(UserError, match="short.txt: 10 characters are too few to compare models by; 2,000 are"):
+    with pytest.raises(UserError, match="short.txt: 10 characters are too few to compare models; give at least 2,000"):
         climb(short, tmp_path / "a")
     assert not (tmp_path / "a").exists()
     with pytest.raises(UserError, match="rung 'ltsm' is not one of .*did you mean 'lstm'"):
@@ -246,7 +245,8 @@ def test_who_won_and_why() -> None:
     assert "The 5-gram predicted the held-out text best: 2.000" in won and "Counting won at this budget" in won
     assert "stopped after 0.5 passes over the text (500 tokens)" in won and "still falling, by 0.030" in won
     won = verdict({"rungs": [rung("ngram-5", 2.2, True), rung("transformer", 2.195, False)]})
-    assert "Learning beat counting" in won and "intervals overlap" in won and "30 tokens" in won and "sees 4" in won
+    assert "Learning beat counting" in won and "intervals overlap" in won
+    assert "30 preceding tokens" in won and "sees 4" in won
 
 
 def test_text_is_cut_where_it_may_be() -> None:
@@ -285,5 +285,5 @@ def test_a_rung_with_a_budget_of_its_own(whole: Path) -> None:
 def test_a_page_of_nothing_yet() -> None:
     about = {"files": ["a"], "vocabulary": {"kind": "bpe", "tokens": 9}, "train_bytes": 1, "held_out_bytes": 1}
     found = {"text": {**about, "train_tokens": 1}, "budget": {"minutes": 1.0}, "device": "cpu", "seed": 0, "rungs": []}
-    ElementTree.fromstring(page_of(found))
-    assert "Too few models" in page_of(found)
+    ElementTree.fromstring(ladder_page(found))
+    assert "Too few models" in ladder_page(found)

@@ -90,7 +90,7 @@ def test_a_giant_text_is_announced_before_it_is_read(here: Path) -> None:
     lines: list[str] = []
     rows = [*ROWS, ("word " * 240_000, "positive")]
     given = {"model": MODEL, "tokenizer": {"size": 200}, "training": {"steps": 1, "batch": 2}}
-    finetune(rows, log=lines.append, task={"name": "classify", "long": "cut"}, **given)
+    finetune(rows, log=lines.append, task={"name": "classify", "long": "truncate"}, **given)
     notes = [number for number, line in enumerate(lines) if "a text of 1.2 million characters" in line]
     plan = next(number for number, line in enumerate(lines) if "plan: " in line)
     assert notes and notes[0] < plan and "data row 41" in lines[notes[0]]

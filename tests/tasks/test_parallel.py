@@ -20,8 +20,7 @@ from weft.data.tables import Table
 from weft.errors import UserError
 from weft.objectives.language import Writing
 from weft.tasks.base import Example
-from weft.tasks.seq2seq import sifted
-from weft.tasks.translate import profile_of, swapped
+from weft.tasks.seq2seq import SequenceTask, profile_of, swapped
 from weft.text.rows import Skipped
 
 FEW: dict[str, Any] = {"steps": 1, "batch": 4}
@@ -113,11 +112,11 @@ def test_what_the_recipe_says_of_two_files(here: Path) -> None:
     sides = {"source": source.name, "target": target.name, "dev_source": dev[0].name, "dev_target": dev[1].name}
     model = trained(sides)
     assert model.task == "translate" and [metric.name for metric in model.card.metrics] == ["loss"]
-    with pytest.raises(UserError, match="t.en: is both learned from and judged by"):
+    with pytest.raises(UserError, match="t.en: is both training and held-out data"):
         trained({**sides, "dev_source": source.name})
-    with pytest.raises(UserError, match="a table or from two files line for line: .*x.tsv and .*t.en"):
+    with pytest.raises(UserError, match="give a table or two parallel files, not both: .*x.tsv and .*t.en"):
         trained({**sides, "files": [str(write_table(here / "x.tsv", worded(4)))]})
-    with pytest.raises(UserError, match="classify does not write one text from another"):
+    with pytest.raises(UserError, match="classify does not generate a text from another"):
         trained(sides, task="classify", model={"family": "bert", "size": "1x64"})
 
 
@@ -128,22 +127,22 @@ def test_pairs_that_can_hardly_belong_together() -> None:
     rows = [Example((one,), two, f"line {n}") for n, (one, two) in enumerate(worded(5))]
     rows += [Example(("a b",), "c " * 40, "long"), Example(("same",), " same", "copy"), Example(("x",), "y" * 30, "ok")]
     told: list[str] = []
-    kept = sifted(rows, 9, False, told.append)
+    kept = SequenceTask("translate", ratio=9, copies=False).select(rows, told.append)
     assert [row.where for row in kept] == ["line 0", "line 1", "line 2", "line 3", "line 4", "ok"]
     assert told == [
         "left out 1 pair with one side more than 9 times as long as the other (data.ratio); the first: long",
         "left out 1 pair with the same text on both sides (data.copies); the first: copy",
     ]
-    assert sifted(rows, 0, True, told.append) == rows and len(told) == 2
+    assert SequenceTask("translate").select(rows, told.append) == rows and len(told) == 2
 
 
 def test_a_pair_of_ten_thousand_words(here: Path) -> None:
     pairs = [*worded(8), ("one two " * 5000, "zwei eins " * 5000)]
     lines: list[str] = []
     model = trained(write_table(here / "t.tsv", pairs), lines.append, dev=write_table(here / "d.tsv", pairs))
-    said = "1 pair of 10,000 words is longer than the model's context of 48 tokens: left out"
-    assert any("data: 8 rows to learn from" in line for line in lines), "the one that is left out is not counted"
-    assert sum(said in line for line in lines) == 2 and any(f"of those to judge by: {said}" in line for line in lines)
+    said = "1 pair longer than the model's context of 48 tokens: left out (the longest: 10,000 words, "
+    assert any("data: 8 training rows" in line for line in lines), "the one that is left out is not counted"
+    assert sum(said in line for line in lines) == 2 and any(f"of the held-out rows: {said}" in line for line in lines)
     assert model.card.window is not None and model.card.window.length == 7, "the longest that it has read"
     with pytest.raises(UserError, match="all 4 pairs are longer than the model's context of 48 tokens"):
         trained(write_table(here / "u.tsv", pairs[-1:] * 5))

@@ -75,14 +75,14 @@ def test_sections_are_merged_key_by_key(monkeypatch: pytest.MonkeyPatch) -> None
     told = {"model": {"family": "bert"}, "data": {"columns": {"text": "a"}}, "training": {"epochs": 3}}
     more = {"model": {"size": "2x128"}, "training": {"steps": 5}}
     tables, values = {"files": {"columns": {"label": "b"}}, "dev": None}, {"task.name": {"name": "classify"}}
-    said = settings_of(overlaid(told, more), RunRows(), DataSection, tables, values, None)
+    said = settings_of(overlaid(told, more), RunRows(), DataSection, tables, values)
     assert said["model"] == {"family": "bert", "size": "2x128"}
     assert said["data"]["columns"] == {"text": "a", "label": "b"}
     assert said["training"] == {"steps": 5}, "steps take the place of epochs, as in a recipe"
     settings: dict[str, Any] = {"student": {"settings": {"heads": 2}}, "distill": {"hard": 0.1}}
     student = {"model": "2x64", "settings": {"context": 8}}
     given = overlaid(settings, {"distill": {"n": 2}})
-    said = settings_of(given, RunRows(), DistillDataSection, {"text": None}, {"student.model": student}, None)
+    said = settings_of(given, RunRows(), DistillDataSection, {"text": None}, {"student.model": student})
     assert said["student"] == {"model": "2x64", "settings": {"heads": 2, "context": 8}}
     assert said["distill"] == {"hard": 0.1, "n": 2}
 
@@ -195,8 +195,8 @@ WRONG: list[tuple[Any, str]] = [
     (3, "not about 3"),
     (b"text", "not about bytes"),
     (object(), "not about object"),
-    (("a", "b"), "a tuple is a pair of texts, and a model for classify reads one text at a time: give several as a"),
-    ([("a", "b")], "input 1: a tuple is a pair of texts, and a model for classify reads one text at a time"),
+    (("a", "b"), "a model for classify reads one text at a time, not a tuple: give a list"),
+    ([("a", "b")], "input 1: a model for classify reads one text at a time, not a tuple"),
     (["a", None], "input 2: a text is expected, not None"),
     ([b"a"], "input 1: a text is expected, not bytes"),
     ({"body_of_it": "a"}, 'it has body_of_it; say which it is: columns={"text": "body_of_it"}'),
@@ -221,7 +221,7 @@ MISTAKES: list[tuple[Callable[[], Any], str]] = [
     (lambda: trained([{**ROWS[0], "extra": object()}]), "data row 1, column 'extra': a cell holds a object"),
     (lambda: trained(None), "in Python, a file or rows as the first argument"),
     (lambda: weft.load(None), "a model is loaded by the name of its folder, not from a NoneType"),
-    (lambda: weft.pretrain(pandas.DataFrame(ROWS)), "a recipe is a file or .*, not a DataFrame; text to learn from"),
+    (lambda: weft.pretrain(pandas.DataFrame(ROWS)), "a recipe is a file or .*, not a DataFrame; training text"),
     (lambda: weft.distill(object(), data=ROWS), "a teacher is the name of a folder, not a object"),
 ]
 

@@ -25,7 +25,7 @@ def test_labels_with_no_flags(task: str, small: bool, tmp_path: Path, capsys: py
         rows = write_conll(tmp_path / "rows.conll", sentences(60))
     given = ["--task", task, "--model", "lstm", "--data", str(rows), "--out", str(tmp_path / "run")]
     assert run(["finetune", *given, *(["--size", "1x32", "--steps", "30"] if small else [])]) == 0
-    assert ("size: 1x256 (--size decides)" in capsys.readouterr().err) != small
+    assert ("size: 1x256 (--size overrides)" in capsys.readouterr().err) != small
     recipe = read_toml(TaskRecipe, tmp_path / "run/run/recipe.toml")
     assert recipe.model["bidirectional"] is True
     model = weft.load(tmp_path / "run")

@@ -28,11 +28,11 @@ class Shout(TextTask):
 
     @classmethod
     def from_recipe(cls, work, data):
-        return cls(work.name, "label")
+        return cls(work.name)
 
     @classmethod
     def from_model(cls, model, name):
-        return cls(name, "label", False, model.card.labels)
+        return cls(name, False, model.card.labels)
 
     def answer(self, prediction, input=None, **options):
         answer = super().answer(prediction)

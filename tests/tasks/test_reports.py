@@ -19,11 +19,10 @@ import weft
 from tests.tasks.small import kinds, model_for, prices, spanned, write_rows
 from weft.metrics.bootstrap import Score
 from weft.picture import entries, line_chart, page, table
-from weft.runs.curves import write_curves
-from weft.runs.ladder_page import page_of
+from weft.runs.pages import ladder_page, write_curves
 from weft.tasks.evaluate import Evaluation
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.training.watching import draw_gradients
+from weft.training.log import draw_gradients
 
 SVG = "{http://www.w3.org/2000/svg}"
 LONG = " so it went on and on" * 40 + " <script>alert(1)</script> & the end"
@@ -277,7 +276,7 @@ def test_a_telephone_cuts_nothing(classified: Path, tmp_path: Path, wordpiece: T
             "many labels": (tmp_path / "many.html").read_text(),
             "translations": (tmp_path / "written.html").read_text(),
             "curves": (tmp_path / "curves.html").read_text(),
-            "ladder": page_of(json.loads(LADDER.read_text())),
+            "ladder": ladder_page(json.loads(LADDER.read_text())),
             "gradients": gradients(tmp_path),
         },
         tmp_path,

@@ -25,10 +25,9 @@ from weft.data.tables import split, split_whole
 from weft.errors import UserError
 from weft.runs.finetune import finetune, with_seeds
 from weft.runs.recipes import FinetuneTraining
-from weft.training.freezing import freeze
 from weft.training.run import Run
 from weft.training.signals import Interrupted
-from weft.training.step import Stepper, make_optimizer
+from weft.training.step import Stepper, freeze, make_optimizer
 
 SIZES = {"family": "bert", "size": "2x64", "context": 64}
 FEW = {"steps": 2, "batch": 8, "learning_rate": 1e-2}
@@ -283,7 +282,7 @@ def test_a_stop_saves_and_other_data_is_refused(here: Path, monkeypatch: pytest.
     assert weft.load(here / "out").card.labels == ("animal", "plant", "stone"), "what it has become can be looked at"
     kept = data.read_text()
     data.write_text(kept + json.dumps(kinds(1)[0]) + "\n")
-    with pytest.raises(UserError, match="the data is not the one that the run began with"):
+    with pytest.raises(UserError, match="the data has changed since the run began"):
         weft.resume(here / "out", log=quiet)
     data.write_text(kept)
     assert weft.resume(here / "out", log=quiet)("the cat is now").n_windows == 1  # type: ignore[attr-defined]

@@ -14,7 +14,7 @@ from tests.tasks.small import TINY, model_for, write_conll
 from tests.text.test_tags import as_iob1
 from weft.cli.main import run
 from weft.data.tables import Table
-from weft.distillation.run import read_rows
+from weft.distillation.dataset import read_rows
 from weft.tasks.base import Example, Normalization
 from weft.tasks.tag import TagTask, joined
 from weft.text.records import read_records
@@ -119,13 +119,13 @@ def test_rows_of_a_distillation(tmp_path: Path) -> None:
     for labels, expected, note in (
         (LABELS, ("B-PER", "B-LOC"), "3 stray I- tags read as B-"),
         (("O", "I-LOC", "I-PER"), ("I-PER", "I-LOC"), None),  # a teacher for whom I- is all of an entity
-        (("O", "B-PER", "I-PER", "E-PER", "S-PER"), ("S-PER", "S-LOC"), "BIO tags read as BIOES"),
+        (("O", "B-PER", "I-PER", "E-PER", "S-PER", "S-LOC"), ("S-PER", "S-LOC"), "BIO tags read as BIOES"),
     ):
-        files = Table((str(write_conll(tmp_path / "rows.conll", STRAY)),), {})
+        files = Table((str(write_conll(tmp_path / "rows.conll", STRAY)),), {}, on_bad_row="skip")
         lines.clear()
         rows = read_rows(TagTask(labels), files, Control(lines.append))
         assert rows[-1].target.tags == expected
-        assert lines == ([f"weft: note: rows.conll: {note}"] if note else [])
+        assert [line for line in lines if "tags" in line] == ([f"weft: note: rows.conll: {note}"] if note else [])
 
 
 def test_tags_of_no_scheme_stay() -> None:

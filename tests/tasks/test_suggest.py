@@ -12,7 +12,7 @@ import weft
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.tasks.suggest import first_word, suggest
+from weft.tasks.choose import first_word, suggest
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 

@@ -21,8 +21,7 @@ from weft.errors import UserError
 from weft.runs import finetune
 from weft.runs.finetune import with_seeds
 from weft.runs.recipes import TaskRecipe, read_recipe
-from weft.tasks.seq2seq import SequenceTask
-from weft.tasks.translate import parts_of, translate
+from weft.tasks.seq2seq import SequenceTask, parts_of, translate
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.step import Stepper
 
@@ -34,7 +33,7 @@ MULTI30K = Path(os.environ.get("WEFT_DATA", ".")) / "multi30k"
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has learned 20 pairs, with a vocabulary for each side."""
     folder = tmp_path_factory.mktemp("made")
-    learned(folder, folder / "run", tokenizer={"kind": "word", "apart": True})
+    learned(folder, folder / "run", tokenizer={"kind": "word", "separate": True})
     return folder / "run"
 
 
@@ -80,7 +79,7 @@ def test_going_on_ends_as_the_whole_run(here: Path, monkeypatch: pytest.MonkeyPa
         "keep": 1,
     }
     given: dict[str, Any] = {"training": {**plan, "ema": 0.9, "threads": 1, "pass_tokens": 60}}
-    given |= {"pairs": worded(10), "model": {**SIZES, "dropout": 0.1}, "tokenizer": {"kind": "word", "apart": True}}
+    given |= {"pairs": worded(10), "model": {**SIZES, "dropout": 0.1}, "tokenizer": {"kind": "word", "separate": True}}
     learned(here, here / "whole", **given)
     real, calls = Stepper.update, []
 
@@ -121,8 +120,8 @@ def test_a_base_keeps_its_vocabularies(made: Path, here: Path) -> None:
         weft.finetune(data, task="translate", model={"family": "bert", "size": "1x64"}, log=quiet)
     with pytest.raises(UserError, match="transformer has no head for classify; it learns translate"):
         weft.finetune(data, task="classify", model={"family": "transformer", "size": "1x64"}, log=quiet)
-    with pytest.raises(UserError, match=r"own words \(task.own\) are read by a recurrent"):
-        weft.finetune(data, base=made, task={"name": "translate", "own": 0.2}, log=quiet)
+    with pytest.raises(UserError, match=r"task.scheduled_sampling needs a recurrent encoder-decoder"):
+        weft.finetune(data, base=made, task={"name": "translate", "scheduled_sampling": 0.2}, log=quiet)
 
 
 def test_what_is_chosen_where_nothing_is_said(here: Path) -> None:
@@ -132,7 +131,7 @@ def test_what_is_chosen_where_nothing_is_said(here: Path) -> None:
         data, task={"name": "translate", "metric": "loss"}, model={"family": "transformer"}, out=here / "r",
         training={"steps": 1}, tokenizer={"kind": "word"}, log=lines.append,
     )  # fmt: skip
-    assert "size: 3x256 with a dropout of 0.3, for 72 pairs (--size decides)" in lines
+    assert "size: 3x256 with a dropout of 0.3, for 72 pairs (--size overrides)" in lines
     recipe = (here / "r/run/recipe.toml").read_text()
     for line in ('size = "3x256"', "dropout = 0.3", 'schedule = "cosine"', "ema = 0.999", "batch = 9", "steps = 1"):
         assert f"\n{line}\n" in recipe, line
@@ -152,24 +151,26 @@ def test_without_sacrebleu_the_loss_decides(here: Path, monkeypatch: pytest.Monk
     short: dict[str, Any] = {"training": {**PLAN, "steps": 1}, "log": lines.append}
     model = learned(here, **short)
     assert "weft: note: without the package sacrebleu the best model is chosen by its loss alone" in lines
-    assert [metric.name for metric in model.card.metrics] == ["loss"] and any("kept by loss" in line for line in lines)
+    assert [metric.name for metric in model.card.metrics] == ["loss"] and any(
+        "best model by loss" in line for line in lines
+    )
     with pytest.raises(UserError, match="chrf needs the package sacrebleu"):
         learned(here, task={"name": "translate", "metric": "chrf"}, **short)
 
 
 def test_few_are_written_out_to_judge_by(here: Path) -> None:
-    task = SequenceTask("translate", judged=7)
+    task = SequenceTask("translate", max_evaluated=7)
     rows: list[Any] = list(range(100))
     assert task.sample(rows) == [0, 14, 28, 42, 57, 71, 85] and task.sample(rows[:7]) == rows[:7]
     lines: list[str] = []
-    learned(here, task={"name": "translate", "judged": 3}, training={**PLAN, "steps": 1}, log=lines.append)
-    assert any("20 to judge by, of which 3 are written out" in line for line in lines)
+    learned(here, task={"name": "translate", "max_evaluated": 3}, training={**PLAN, "steps": 1}, log=lines.append)
+    assert any("20 held out, 3 of which are generated" in line for line in lines)
 
 
 def test_seeds_with_two_vocabularies(here: Path) -> None:
     data = write_table(here / "t.tsv", PAIRS)
     settings = {"data": {"files": [str(data)]}, "task": {"name": "translate", "metric": "loss"}, "out": str(here / "s")}
-    settings |= {"model": SIZES, "tokenizer": {"kind": "word", "apart": True}, "training": {"steps": 2, "batch": 6}}
+    settings |= {"model": SIZES, "tokenizer": {"kind": "word", "separate": True}, "training": {"steps": 2, "batch": 6}}
     found = with_seeds(None, settings, 2, log=quiet)
     assert found.scores["loss"][found.best] == min(found.scores["loss"])
     assert weft.load(here / "s").target_tokenizer is not None
@@ -334,12 +335,10 @@ def test_models_classify_together(task: str, outputs: int, wordpiece: Tokenizer,
             assert answer.label == max(mean, key=mean.__getitem__)
     if labels:
         stranger = model_for(task, 3, wordpiece, ("a", "b", "d"))
-        with pytest.raises(
-            UserError, match="model 2 has the labels a, b, d, the first a, b, c: they cannot answer together"
-        ):
+        with pytest.raises(UserError, match="model 2 has the labels a, b, d, not a, b, c as the first"):
             models[0](texts, others=[stranger])
     tagger = model_for("tag", 2, wordpiece, ("O", "B-X"))
-    with pytest.raises(UserError, match="models for tag do not answer together"):
+    with pytest.raises(UserError, match="models for tag cannot answer together"):
         tagger("a text", others=[tagger])
 
 
@@ -398,7 +397,7 @@ def test_multi30k(here: Path) -> None:
     sides = {"source": MULTI30K / "train.en.gz", "target": MULTI30K / "train.de.gz"}
     sides |= {"dev_source": MULTI30K / "val.en.gz", "dev_target": MULTI30K / "val.de.gz"}
     model = weft.finetune(
-        {key: str(path) for key, path in sides.items()}, task={"name": "translate", "judged": 30},
+        {key: str(path) for key, path in sides.items()}, task={"name": "translate", "max_evaluated": 30},
         model={"family": "transformer", "size": "2x128"}, tokenizer={"size": 4000},
         training={"steps": 300, "batch": 64, "evaluate_every": 300}, log=quiet,
     )  # fmt: skip

@@ -216,7 +216,7 @@ def test_a_text_of_one_word_is_too_short(tmp_path: Path) -> None:
 def test_a_changed_text_is_noticed(text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     learned(text, tmp_path / "out")
     text.write_text(text.read_text() + "more sea\n")
-    with pytest.raises(UserError, match="the text is not the one that the run began with"):
+    with pytest.raises(UserError, match="the text has changed since the run began"):
         weft.resume(tmp_path / "out", log=quiet)
 
 

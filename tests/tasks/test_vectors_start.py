@@ -53,7 +53,7 @@ def test_words_are_found_and_the_others_drawn(family: str, data: Path, here: Pat
     model = tuned(data, write_vectors(here / "v.txt"), here / "out", family, work={"freeze": "tokens"}, log=said.append)
     told = [line for line in said if line.startswith("vectors: ")]
     # 12 words: the, is, six things, four fillers; of these the vectors have the, is, four things and one filler.
-    assert len(told) == 1 and told[0].startswith("vectors: 7 of 12 words found; missing 5: ")
+    assert len(told) == 1 and told[0].startswith("vectors: 7 of 12 words have one; missing 5: ")
     assert sorted(told[0].split(": ")[2].split(", ")) == ["again", "cow", "slate", "there", "today"]
     tokenizer, table = model.tokenizer, table_of(model)
     assert tokenizer is not None and table.shape == (16, WIDTH)  # with four special tokens
@@ -122,7 +122,7 @@ def test_a_language_model_begins_from_vectors_too(here: Path) -> None:
         out="out",
         log=said.append,
     )
-    assert model.config.width == WIDTH and any("7 of 13 words found; missing 6: " in line for line in said)
+    assert model.config.width == WIDTH and any("7 of 13 words have one; missing 6: " in line for line in said)
     assert model.config.context == 1 << 24 and model("the cat", max_tokens=3).text is not None
 
 
@@ -139,14 +139,12 @@ def test_mistakes(data: Path, here: Path, capsys: pytest.CaptureFixture[str]) ->
     start = ("finetune", "--task", "classify", "--data", data, "--out", here / "out", "--vectors")
     cnn = ("--model", "cnn")
     said = refused(capsys, *start, vectors, *cnn, "--set", "model.width=300")
-    assert "v.txt: its vectors have 6 numbers, but model.width is set to 300; leave it out" in said
+    assert "v.txt: its vectors have width 6, not 300; leave out model.width" in said
     said = refused(capsys, *start, vectors, "--model", "lstm", "--set", "model.embedding_width=300")
-    assert "its vectors have 6 numbers, but model.embedding_width is set to 300" in said
+    assert "its vectors have width 6, not 300; leave out model.embedding_width" in said
     assert "nowhere.txt: there is no such folder or file" in refused(capsys, *start, "nowhere.txt", *cnn)
     assert "r.jsonl: is not a file of word vectors" in refused(capsys, *start, data, *cnn)
-    assert "the table of bert is not filled with word vectors; that of" in refused(
-        capsys, *start, vectors, "--model", "bert"
-    )
+    assert "bert does not take word vectors; " in refused(capsys, *start, vectors, "--model", "bert")
     assert "need a word vocabulary, not tokenizer.kind bpe" in refused(
         capsys, *start, vectors, *cnn, "--set", "tokenizer.kind=bpe"
     )

@@ -20,15 +20,17 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.tasks import perplexity as module
-from weft.tasks.choose import Question, choose, judge
-from weft.tasks.perplexity import perplexity, read_documents
-from weft.tasks.templates import (
+from weft.tasks.choose import (
     TEMPLATES,
+    Question,
+    choose,
+    evaluate_choices,
     example_of,
     filled,
     first_line,
     prompt_of,
 )
+from weft.tasks.perplexity import perplexity, read_documents
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 
@@ -279,7 +281,7 @@ def test_long_prompts_are_an_error_or_slide(opened: LoadedModel) -> None:
     exact = sum(told(opened, window[:-n], window[-n]) for n in range(1, count + 1))
     assert answer.truncated and answer.n_tokens == len(tokens) - count
     assert answer.options[0].logprob == near(exact, rel=1e-9)
-    with pytest.raises(UserError, match=f"context of {CONTEXT} can foresee$"):
+    with pytest.raises(UserError, match=f"context of {CONTEXT} can predict$"):
         choose(opened, ["The"], choices=[TEXT], slide=True)
 
 
@@ -289,7 +291,7 @@ def test_accuracy(opened: LoadedModel) -> None:
     right = [n if row % 4 else 1 - n for row, n in enumerate(best)]
     heard = list[str]()
     questions = [Question(prompt, ["old", "thread"], n) for prompt, n in zip(prompts, right, strict=True)]
-    score = judge(opened, questions, on_answer=lambda question, answer: heard.append(answer.text))
+    score = evaluate_choices(opened, questions, on_answer=lambda question, answer: heard.append(answer.text))
     assert score.value == 0.75 and 0.6 < score.low < 0.75 < score.high < 0.9 and len(heard) == 80
 
 
@@ -303,8 +305,8 @@ def test_templates_as_published() -> None:
     asked = prompt_of("answer", "Who?", context="Some {text}.", examples=[("When?", "Then.")])
     assert asked == "Some {text}.\nQ: When?\nA: Then.\nQ: Who?\nA:"
     assert prompt_of("answer", "Who?") == "Q: Who?\nA:"
-    own = prompt_of("{context}: {{{text}}} {question}?", "{a}}{b", context="{{c", question="why {text}")
-    assert own == "{{c: {{a}}{b} why {text}?"
+    own = prompt_of("{context}: {{{text}}} {question}?", "{a}}{b", context="{{c")
+    assert own == "{{c: {{a}}{b} {a}}{b?"
 
 
 @settings(max_examples=50)

@@ -26,11 +26,10 @@ from weft.errors import UserError
 from weft.objectives.language import CarriedToken, NextToken, StreamStates
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
-from weft.training.log import read_metrics
+from weft.training.log import Watch, read_metrics, through_time
 from weft.training.loop import evaluate
 from weft.training.signals import Stop
 from weft.training.step import Passes, Setup
-from weft.training.watching import Watch, through_time
 
 CELLS = ("rnn", "lstm", "gru")
 CPU = torch.device("cpu")
@@ -263,9 +262,9 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for change, words in (
         (
             {"model": {"family": "gpt2", "size": "1x64"}, "objective": {"rows": "carried"}},
-            "gpt2 takes nothing from row",
+            "gpt2 has no state: rows carried",
         ),
-        ({"objective": {"short": 8}}, "of one length"),
+        ({"objective": {"short": 8}}, "rows carried have one length"),
         ({"model": {"family": "gpt2", "size": "1x64"}, "training": {"watch_gradients": True}}, "gpt2 has no state"),
     ):
         with pytest.raises(UserError, match=words):

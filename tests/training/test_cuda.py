@@ -19,7 +19,7 @@ from weft.data.batching import Feed
 from weft.data.masking import shift
 from weft.data.rows import Frame, Framed, PackedRows
 from weft.data.shards import Corpus
-from weft.runs.driver import device_for, half_precision, resume
+from weft.runs.driver import device_for, resume, settled
 from weft.runs.finetune import finetune
 from weft.runs.pretrain import pretrain
 from weft.training.log import memory_used, peak_of, read_metrics
@@ -80,7 +80,7 @@ def test_the_trainers_own_step_from_a_graph(device: torch.device, graphs_anywher
                 group = group_of(setup, number, pass_tokens)
                 assert len(group.batches) == (1 if pass_tokens > 64 else 2)
                 norm = stepper.step(group.batches, group.counts, number)
-                lines.append((stepper.losses.item(), norm.item()))
+                lines.append((stepper.passes.losses.item(), norm.item()))
             assert len(stepper.passes.graphs) == int(capture)
             found[capture] = lines, [parameter.detach().cpu() for parameter in network.parameters()]
         assert found[True][0] == [pytest.approx(pair, rel=1e-3) for pair in found[False][0]]
@@ -98,7 +98,8 @@ def test_what_a_run_asks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 123)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
-    assert peak_of(CUDA) == 312e12 and memory_used(CUDA) == 123 and half_precision(CUDA) == "bf16"
+    assert peak_of(CUDA) == 312e12 and memory_used(CUDA) == 123
+    assert settled(Training(), CUDA, 1, 1, None, 1.0).precision == "bf16"
     chosen: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr("weft.runs.driver.device_of", torch.device)

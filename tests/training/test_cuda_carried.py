@@ -19,10 +19,9 @@ from weft.data.rows import Streams
 from weft.objectives.language import CarriedToken, StreamStates
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
-from weft.training.log import read_metrics
+from weft.training.log import read_metrics, through_time
 from weft.training.plan import Training
 from weft.training.step import Setup, Stepper, group_of, set_learning_rate
-from weft.training.watching import through_time
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "tanh": ("rnn", {}),
@@ -61,7 +60,7 @@ def steps_of(kind: str, device: torch.device, capture: bool, budget: int) -> tup
         objective.states.settle()
         state = [part.cpu().clone() for part in objective.states.before]
         weights = [parameter.detach().cpu().clone() for parameter in network.parameters()]
-        found.append((stepper.losses.item(), norm.item(), state, weights))
+        found.append((stepper.passes.losses.item(), norm.item(), state, weights))
     return found, stepper
 
 

@@ -102,7 +102,7 @@ def steps_of(
         set_learning_rate(stepper.optimizer, 1e-2 / (1 + number))  # a graph must read it anew
         norm = stepper.step([batch], torch.tensor([float(objective.counts(batch)["words"])]), 7)
         weights = [parameter.detach().cpu().clone() for parameter in network.parameters()]
-        found.append((stepper.losses.item(), norm.item(), weights))
+        found.append((stepper.passes.losses.item(), norm.item(), weights))
     return found, stepper
 
 

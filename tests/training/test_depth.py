@@ -10,9 +10,8 @@ from torch import nn
 import weft
 from weft.checkpoint.families import FAMILIES
 from weft.errors import UserError
-from weft.training.freezing import depth_of, freeze
 from weft.training.plan import Training
-from weft.training.step import make_optimizer
+from weft.training.step import depth_of, freeze, make_optimizer
 
 WRITERS = ["transformer", "marian", "t5", "seq2seq", "conv-seq2seq"]
 OTHERS = ["bert", "albert", "gpt2", "lstm", "cnn"]

@@ -15,7 +15,7 @@ from weft.checkpoint.families import Family
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
 from weft.models.shared import check_limits
-from weft.nn.convolution import GatedConvolution
+from weft.nn.layers import GatedConvolution
 from weft.nn.rows import Rows, check_context
 
 
@@ -55,7 +55,7 @@ class GatedCnn(Network):
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
     ) -> Tensor:
         """N tokens -> N width."""
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         x = self.tokens(tokens)
         seen = [x]
         for layer in self.layers:

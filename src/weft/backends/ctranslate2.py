@@ -7,7 +7,7 @@ itself: `search` takes the place of our own search, and says in one line what th
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib import import_module
@@ -25,9 +25,8 @@ from weft.checkpoint.folder import LoadedModel, fill, own_tensors
 from weft.checkpoint.tensors import read_file
 from weft.errors import NotFinite, UserError, listed, shown
 from weft.files import MEGABYTE, read_json
-from weft.generation.decoding import Advance, Completion, Request, by_length
 from weft.generation.sampling import Rules, Sampling
-from weft.generation.search import Beam
+from weft.generation.search import Beam, Completion, Request, SearchSteps, by_length
 from weft.models.base import Network
 from weft.nn.rows import Rows, check_context
 
@@ -137,7 +136,7 @@ class CT2Encoder(Engine):
         """N tokens -> N width"""
         if states is not None:
             raise cannot("hand out any layer but the last")
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         sizes = rows.lengths().tolist()
         texts = _parted(tokens, sizes)
         marks = None
@@ -200,25 +199,23 @@ class CT2Decoder(Engine):
     def start(self, *inputs: Any, **named: Any) -> Any:
         raise cannot("write step by step, as an ensemble or a ranking of words needs it")
 
-    def search(
-        self, request: Request, choice: Sampling | Beam, seeds: Sequence[int], live: bool
-    ) -> Generator[Advance, None, list[list[Completion]]]:
+    def search(self, request: Request) -> SearchSteps:
         """The answers to each prompt, as `generation.search` gives them; token by token where somebody listens."""
-        options = {**_searching(choice, self.patience), **self._ruled(request, choice)}
-        if live and options["beam_size"] == 1 and options["num_hypotheses"] == 1 and len(request.prompts) == 1:
-            return (yield from self._one(request, choice, seeds, options))
+        options = {**_searching(request.choice, self.patience), **self._ruled(request)}
+        if request.live and options["beam_size"] == options["num_hypotheses"] == len(request.prompts) == 1:
+            return (yield from self._one(request, options))
         by_row: list[list[Completion]] = [[] for _ in request.prompts]
-        for some, limit in self._together(request, choice):
-            for row, completions in zip(some, self._batch(request, choice, seeds, some, limit, options), strict=True):
+        for some, limit in self._together(request):
+            for row, completions in zip(some, self._batch(request, some, limit, options), strict=True):
                 by_row[row] = completions
             yield [(row, None) for row in some for _ in by_row[row][0].tokens]
         late = [row for row, completions in enumerate(by_row) if self._beyond(request, row, completions)]
         for row in late:  # its neighbors had more room: it is asked again, alone
-            by_row[row] = self._batch(request, choice, seeds, [row], request.limits[row], options)[0]
+            by_row[row] = self._batch(request, [row], request.limits[row], options)[0]
             yield [(row, None) for _ in by_row[row][0].tokens]
         return by_row
 
-    def _together(self, request: Request, choice: Sampling | Beam) -> list[tuple[list[int], int]]:
+    def _together(self, request: Request) -> list[tuple[list[int], int]]:
         """Rows that go through the engine at once, and the most tokens that they may say.
 
         Of a decoder those with equally long prompts: among others the engine would not let a short one end early. What
@@ -226,7 +223,7 @@ class CT2Decoder(Engine):
         """
         groups: dict[Any, list[int]] = {}
         for row, prompt in enumerate(request.prompts):
-            drawn = isinstance(choice, Sampling) and not choice.greedy
+            drawn = isinstance(request.choice, Sampling) and not request.choice.greedy
             key: Any = row if drawn else None if self.reads else (len(prompt), request.limits[row])
             groups.setdefault(key, []).append(row)
         return [(some, max(request.limits[row] for row in some)) for some in groups.values()]
@@ -236,16 +233,8 @@ class CT2Decoder(Engine):
         most, limit = max(request.limits), request.limits[row]
         return limit < most and self.reads and any(len(each.tokens) >= limit for each in completions)
 
-    def _batch(
-        self,
-        request: Request,
-        choice: Sampling | Beam,
-        seeds: Sequence[int],
-        some: list[int],
-        limit: int,
-        options: dict[str, Any],
-    ) -> list[list[Completion]]:
-        engine, generated = self._seeded(choice, seeds[some[0]]), [list[int]() for _ in some]
+    def _batch(self, request: Request, some: list[int], limit: int, options: dict[str, Any]) -> list[list[Completion]]:
+        engine, generated = self._seeded(request, some[0]), [list[int]() for _ in some]
 
         def on_progress(step: Any) -> bool:
             generated[step.batch_id].append(step.token_id)
@@ -278,7 +267,7 @@ class CT2Decoder(Engine):
     def _lengths(self, request: Request, limit: int) -> dict[str, int]:
         """How much may be generated; no more is asked for than there is room, which the engine would refuse."""
         name = "decoding_length" if self.reads else "length"
-        return {f"min_{name}": min(request.processor.rules.min_tokens, limit), f"max_{name}": limit}
+        return {f"min_{name}": min(request.rules.min_tokens, limit), f"max_{name}": limit}
 
     def _tokens(self, result: Any) -> list[list[int]]:
         if not self.reads:
@@ -289,7 +278,7 @@ class CT2Decoder(Engine):
         self, request: Request, row: int, tokens: list[int], logprob: float, options: dict[str, Any]
     ) -> Completion:
         """An answer with its score; one that rules have kept from something is scored anew, without them."""
-        ruled = request.processor.rules.banned or request.processor.rules.min_tokens
+        ruled = request.rules.banned or request.rules.min_tokens
         if tokens and ruled and options["beam_size"] == 1:
             sources = None if request.sources is None else [request.sources[row]]
             logprob = self.scored([request.prompts[row]], sources, [tokens])[0]
@@ -324,11 +313,9 @@ class CT2Decoder(Engine):
         with engine_errors(self.folder):
             return [list(each.log_probs) for each in self.engine.score_batch(words, max_input_length=0)]
 
-    def _one(
-        self, request: Request, choice: Sampling | Beam, seeds: Sequence[int], options: dict[str, Any]
-    ) -> Generator[Advance, None, list[list[Completion]]]:
+    def _one(self, request: Request, options: dict[str, Any]) -> SearchSteps:
         """One answer, token by token."""
-        engine = self._seeded(choice, seeds[0])
+        engine = self._seeded(request, 0)
         named = {"beam_size", "num_hypotheses", "patience", "length_penalty"}
         more = {name: value for name, value in options.items() if name not in named}
         if self.reads:
@@ -356,16 +343,16 @@ class CT2Decoder(Engine):
                 break
         return [[self._completion(request, 0, generated, logprob, options)]]
 
-    def _seeded(self, choice: Sampling | Beam, seed: int) -> Any:
+    def _seeded(self, request: Request, row: int) -> Any:
         """The engine; for what is drawn by chance a fresh one, since only new threads take the seed."""
-        if not isinstance(choice, Sampling) or choice.greedy:
+        if not isinstance(request.choice, Sampling) or request.choice.greedy:
             return self.engine
-        library().set_random_seed(seed % (1 << 32))
+        library().set_random_seed(request.seeds[row] % (1 << 32))
         return engine_of("Translator" if self.reads else "Generator", self.folder, self.precision)
 
-    def _ruled(self, request: Request, choice: Sampling | Beam) -> dict[str, Any]:
+    def _ruled(self, request: Request) -> dict[str, Any]:
         """The rules of an answer in the engine's words; those that it has none for, or means otherwise, are refused."""
-        rules, usual = request.processor.rules, Rules()
+        choice, rules, usual = request.choice, request.rules, Rules()
         wide = isinstance(choice, Beam) and choice.width > 1
         own = [banned for banned in rules.banned if len(banned) > 1 or banned[0] not in self.never]
         refused = {

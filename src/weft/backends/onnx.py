@@ -84,7 +84,7 @@ class OnnxNetwork(Engine):
         """What the graph gives: states of each token, or the scores of its head, of each token or each row."""
         if states is not None:
             raise UserError("an exported model gives its last layer only; take layers=last, or the model it came from")
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         starts = rows.starts.tolist()
         lengths = [end - start for start, end in zip(starts, starts[1:], strict=False)]
         flat = tokens.numpy()

@@ -14,7 +14,7 @@ from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json, write_json, write_text
 
 FORMAT = 2
-# Format 1 spelled two names otherwise.
+# Format 1 spelled some names otherwise.
 RENAMED_KEYS = {"normalise": "normalize"}
 RENAMED_TASKS = {"summarise": "summarize"}
 POOLINGS = {"mean": "mean_tokens", "first": "cls_token", "max": "max_tokens"}  # ours -> sentence-transformers'
@@ -26,7 +26,7 @@ class Window:
 
     length: int
     stride: int
-    long: Literal["windows", "cut"] = "windows"  # how a longer text is read: in windows, or truncated
+    long: Literal["windows", "truncate"] = "windows"  # how a longer text is read: in windows, or truncated
 
     def __post_init__(self) -> None:
         if not 1 <= self.stride <= self.length:
@@ -110,6 +110,8 @@ def current_values(values: dict[str, Any]) -> dict[str, Any]:
     named = {RENAMED_KEYS.get(name, name): value for name, value in values.items()}
     if isinstance(task := named.get("task"), str):
         named["task"] = RENAMED_TASKS.get(task, task)
+    if isinstance(window := named.get("window"), dict) and window.get("long") == "cut":
+        named["window"] = {**window, "long": "truncate"}
     return {**named, "format": FORMAT}
 
 

@@ -125,14 +125,14 @@ def learn_vectors(
 
     Example: weft vectors learn --kind word2vec --text corpus.txt --out runs/w2v
     """
-    from weft.runs.recipes import vectors_recipe
+    from weft.runs.recipes import VectorsRecipe, read_recipe
 
     text = settings.get("text", {})
     if files and "files" not in text:
         raise UserError(f"{files[0]}: text files are given by --text")
     if files:
         text["files"] = [*text["files"], *files]
-    recipe = vectors_recipe(None, settings)
+    recipe = read_recipe(None, settings, VectorsRecipe)
     check_run(recipe.out, {})
     if not recipe.text.files:
         raise UserError("no text: give --text FILE")
@@ -243,9 +243,9 @@ def evaluate(
     Example: weft vectors evaluate runs/w2v --data words/EN-WS-353-ALL.txt --data words/questions-words.txt.xz
     """
     space = _opened(vectors)
-    from weft.tasks.word_vectors import judge_words
+    from weft.tasks.word_vectors import evaluate_words
 
-    scores = judge_words(space, [*data, *(more or [])], multiply)
+    scores = evaluate_words(space, [*data, *(more or [])], multiply)
     if jsonl:
         for one in scores:
             values = {"name": one.name, one.measure: one.score.value, "low": one.score.low, "high": one.score.high}

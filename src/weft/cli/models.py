@@ -180,9 +180,8 @@ def _learned(card: dict[str, Any]) -> dict[str, str]:
     if card.get("columns"):
         lines["columns"] = ", ".join(f"{ours} = {theirs}" for ours, theirs in card["columns"].items())
     if window := card.get("window"):
-        longer = (
-            "truncated" if window["long"] == "cut" else f"read in windows, each {window['stride']} after the one before"
-        )
+        by = f"read in windows, each {window['stride']} after the one before"
+        longer = "truncated" if window["long"] == "truncate" else by
         lines["window"] = f"{window['length']} tokens; a longer text is {longer}"
     if card.get("thresholds"):
         lines["thresholds"] = ", ".join(f"{name} {value:.4f}" for name, value in card["thresholds"].items())
@@ -263,7 +262,7 @@ def curves(
 
     Example: weft curves runs/* --out curves.html
     """
-    from weft.runs.curves import write_curves
+    from weft.runs.pages import write_curves
 
     kept = [run for run in runs if (run / "run" / "metrics.jsonl").is_file()]
     for other in runs:  # runs/* may hold models that were never trained

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.models import ArgumentInfo, OptionInfo
 
-from weft.config import Option, merged, option, settings_of
+from weft.config import Option, comma_list, merged, option, settings_of
 from weft.errors import UserError, one_of
 
 # The order of the panels; what has none comes under "Options".
@@ -102,18 +102,27 @@ class Flag:
         return get_args(inner) if get_origin(inner) is Literal else ()
 
     @property
+    def value_name(self) -> str:
+        """What stands for the value in --help."""
+        if self.choices:
+            return f"[{'|'.join(self.choices)}]"
+        if self.option.parse is comma_list:
+            return "A,B,..."
+        by_kind = {tuple: "FILE", dict: "KEY=NAME", int: "N", float: "X"}
+        return by_kind.get(get_origin(self.kind) or self.kind, self.name.upper().replace("_", "-"))
+
+    @property
     def parameter(self) -> inspect.Parameter:
         """As the parameter of a function, for typer."""
         repeated = get_origin(self.kind) in (tuple, dict) and self.option.parse is None
         plain = self.kind if self.kind in (bool, int, float) and self.option.parse is None else str
-        named = f"[{'|'.join(self.choices)}]" if self.choices else METAVARS.get(plain)
         shows = (
             isinstance(self.default, int | float | str) and not isinstance(self.default, bool) and self.default != ""
         )
         info = typer.Option(
             *self.option.flags,
             help=self.option.help + (f" [default: {self.default}]" if shows else ""),
-            metavar=None if plain is bool else self.option.metavar or named,
+            metavar=None if plain is bool else self.option.metavar or self.value_name,
             rich_help_panel=self.option.panel or self.panel,
         )
         annotation: Any = Annotated[list[str] | None if repeated else plain | None, info]

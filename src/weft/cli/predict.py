@@ -33,8 +33,8 @@ from weft.errors import UserError, escaped
 
 if TYPE_CHECKING:
     from weft.data.tables import Table
+    from weft.tasks.evaluate import Row
     from weft.tasks.model import Model
-    from weft.tasks.rows import Row
 
 
 BREAKS = re.compile(r"[\t\n\v\f\r\x1c-\x1e\x85\u2028\u2029]+")
@@ -162,7 +162,7 @@ class Predictions:
         print(f"{out}: {table.count:,} row{'s' * (table.count != 1)}", file=sys.stderr)
 
     def print_table(self, data: Table) -> None:
-        from weft.tasks.rows import rows_of
+        from weft.tasks.evaluate import rows_of
 
         self.print(chunked(rows_of(self.model, data, self.skipped), 256))
 
@@ -186,7 +186,7 @@ class Predictions:
 
 def _given(model: Model, texts: list[str] | None) -> Iterator[list[Row]]:
     """Texts, or pairs of them, from the command line, or from standard input as they come."""
-    from weft.tasks.rows import Row
+    from weft.tasks.evaluate import Row
 
     task = model.task_object
     given = _pairs(texts, task.pair_order) if task.pair else from_input(texts)
@@ -290,8 +290,8 @@ def translate(
 ) -> None:
     """Translate texts, one line for each. A model of another task summarizes or rewrites them.
 
-    Beam search with 5 hypotheses by default; --max-tokens defaults to 3 times the source and 32. A text that is longer
-    than the context is read in pieces. With --n, a line has number, score, source and text.
+    Beam search with 5 hypotheses by default. --max-tokens: default 3 x source length + 32. A text that is longer than
+    the context is read in pieces. With --n, a line has number, score, source and text.
 
     Example: weft translate runs/en-de "Two dogs play in the snow." --beam-size 5
     """
@@ -460,8 +460,8 @@ def _print(number: int, text: str, answer: Any, n: int, alignments: bool, jsonl:
         print_json(answer, input=text)
         return
     if n > 1:
-        for way in answer.best:
-            print(f"{number}\t{way.score:.4f}\t{one_line(text)}\t{one_line(way.text)}")
+        for hypothesis in answer.best:
+            print(f"{number}\t{hypothesis.score:.4f}\t{one_line(text)}\t{one_line(hypothesis.text)}")
     else:
         print(one_line(answer.text))
     for token, line in zip(answer.target_tokens, answer.alignments or () if alignments else (), strict=False):
@@ -511,13 +511,11 @@ def _draw(picture: Path, answers: list[Any]) -> None:
 
 def _given_vectors(model: Any, given: list[str]) -> Iterator[list[float]]:
     """Vectors from the command line or from standard input."""
-    from weft.tasks.complete import check_length, numbers_of
+    from weft.tasks.complete import numbers_of
 
     for number, text in enumerate(from_input(given), 1):
         where = f"vector {number}" if given and given != ["-"] else f"standard input line {number}"
-        vector = numbers_of(text, where)
-        check_length(len(vector), model.config.features, where)
-        yield vector
+        yield numbers_of(text, where, model.config.features)
 
 
 def _table_vectors(model: Any, data: list[str], table: Given) -> Iterator[list[float]]:
@@ -525,7 +523,7 @@ def _table_vectors(model: Any, data: list[str], table: Given) -> Iterator[list[f
     from weft.data.tables import examples_of
     from weft.progress import log_notes, to_stderr
     from weft.tasks.base import Example
-    from weft.tasks.complete import check_length, vector_in
+    from weft.tasks.complete import vector_in
     from weft.text.records import Record
     from weft.text.rows import Skipped
 
@@ -535,9 +533,7 @@ def _table_vectors(model: Any, data: list[str], table: Given) -> Iterator[list[f
         files = replace(files, columns={"vector": model.card.columns["vector"]})
 
     def read(record: Record, columns: Any) -> Example:
-        vector = vector_in(record, columns["vector"])
-        check_length(len(vector), model.config.features, record.where)
-        return Example((), vector.tolist(), record.where)
+        return Example((), vector_in(record, columns["vector"], model.config.features).tolist(), record.where)
 
     for example in examples_of(files, ("vector",), read, skipped):
         yield example.target

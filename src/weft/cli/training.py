@@ -105,10 +105,10 @@ def finetune(
 
     Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
     """
-    from weft.runs.recipes import check_has_model, task_recipe
+    from weft.runs.recipes import TaskRecipe, check_has_model, read_recipe
 
     _check_one_start(settings)
-    plan = task_recipe(recipe, settings)
+    plan = read_recipe(recipe, settings, TaskRecipe)
     check_run(plan.out, plan.model, several=seeds is not None, **online)
     check_has_model(plan.model, plan.task.name)
     check_section(plan.data)
@@ -181,7 +181,7 @@ def distill(
 
 
 def ladder(
-    settings: Annotated[Given, Flags("weft.runs.ladder_recipe:LadderRecipe", example="lstm.model.width=512")],
+    settings: Annotated[Given, Flags("weft.runs.recipes:LadderRecipe", example="lstm.model.width=512")],
     given: RecipeAndFiles = None,
     only: Annotated[str | None, Option(hidden=True)] = None,
 ) -> None:
@@ -205,7 +205,7 @@ def _rungs(settings: Given) -> Given:
     """--set lstm.model.width=512 is a setting of the rung lstm: rungs.lstm.model.width."""
     from dataclasses import fields
 
-    from weft.runs.ladder_recipe import LadderRecipe
+    from weft.runs.recipes import LadderRecipe
 
     own = {field.name for field in fields(LadderRecipe)}
     rungs = {key: value for key, value in settings.items() if key not in own}
@@ -221,10 +221,10 @@ def _climb(recipe: str | None, settings: Given) -> None:
     check_device(settings.get("device"))
     with leaving_at_once():
         from weft.runs.ladder import ladder as climb
-        from weft.runs.ladder_page import HEADER, failures, rows_of, verdict
+        from weft.runs.pages import LADDER_HEADER, failures, ladder_rows, verdict
 
     report = climb(recipe, settings, progress=progress)
-    print(table(list(HEADER), rows_of(report)))
+    print(table(list(LADDER_HEADER), ladder_rows(report)))
     for failure in failures(report):
         print(failure)
     print(verdict(report))
@@ -235,7 +235,7 @@ def _climb(recipe: str | None, settings: Given) -> None:
 
 def _only(folder: Path, name: str) -> None:
     """One rung, in the process that `weft ladder` has started for it."""
-    from weft.runs.ladder import LadderFolder, here
+    from weft.runs.ladder import LadderFolder, climb
     from weft.training.signals import Control
 
     place = LadderFolder(folder)
@@ -254,7 +254,7 @@ def _only(folder: Path, name: str) -> None:
     threading.Thread(target=watch, daemon=True).start()
     from weft.progress import to_stderr
 
-    here(place, name, Control(to_stderr, progress))
+    climb(place, name, Control(to_stderr, progress))
     if place.failure(name).is_file():
         raise typer.Exit(2)
 

@@ -19,8 +19,8 @@ from weft.errors import UserError, escaped, refuse
 from weft.files import MEGABYTE, read_text
 
 if TYPE_CHECKING:
-    from weft.tasks.generation import Stream
-    from weft.tasks.rank import Index, Rerank
+    from weft.tasks.complete import Stream
+    from weft.tasks.embed import Index, Rerank
 
 
 POOLINGS = ("mean", "first", "max")
@@ -57,7 +57,7 @@ def generate(
     """Continue prompts with a language model. An encoder-decoder prints its output for the prompt.
 
     Without --beam-size or a sampling option (--temperature, --top-k, --top-p, --min-p, --typical) decoding is greedy.
-    Without --max-tokens a text goes on until it ends or the context is full; 256 tokens where the context has no end.
+    Default of --max-tokens: the rest of the context, or 256 if the context has no limit.
 
     Example: weft generate runs/gpt "The weaver said" --max-tokens 40 --top-p 0.9
     """
@@ -66,7 +66,7 @@ def generate(
     model = load_model(folder, "complete", **runtime)
     chosen = None
     if template is not None:
-        from weft.tasks.templates import example_of, prompt_of, template_of
+        from weft.tasks.choose import example_of, prompt_of, template_of
 
         chosen, shots = template_of(template), [example_of(text) for text in example or []]
         given = [prompt_of(chosen, text, context=context, examples=shots) for text in given]
@@ -295,7 +295,7 @@ def rank(
         pool, right = [document.text for document in read_texts(texts or [], column=column)], []
     model = load_model(folder, "rank", **runtime)
     reranker = None if rerank is None else _reranker(rerank, positive, runtime)
-    from weft.tasks.rank import Index
+    from weft.tasks.embed import Index
 
     with progress("embedding", "texts") as tick:
         index = Index(model.opened, pool, pooling=pooling, layers=layers, on_progress=tick)
@@ -330,7 +330,7 @@ def _pool(pairs: list[str], query_column: str, text_column: str) -> tuple[list[s
 
 
 def _reranker(folder: str, positive: str | None, runtime: Given) -> Rerank:
-    from weft.tasks.rank import pair_scores
+    from weft.tasks.embed import pair_scores
 
     return pair_scores(load_model(folder, "pair", **runtime), positive)
 
@@ -338,7 +338,7 @@ def _reranker(folder: str, positive: str | None, runtime: Given) -> Rerank:
 def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, candidates: int, jsonl: bool) -> None:
     """How high the right texts come, before and after re-ranking."""
     from weft.metrics.vectors import RankingMetrics
-    from weft.tasks.rank import places
+    from weft.tasks.embed import places
 
     before, after = RankingMetrics(at=10), RankingMetrics(at=10)
     with progress("searching", "queries") as tick:

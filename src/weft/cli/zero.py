@@ -22,8 +22,7 @@ from weft.errors import UserError, escaped, listed, refuse
 if TYPE_CHECKING:
     from weft.metrics.bootstrap import Score
     from weft.tasks.answers import Chosen
-    from weft.tasks.choose import Question
-    from weft.tasks.suggest import Suggestion, Suggestions
+    from weft.tasks.choose import Question, Suggestion, Suggestions
 
 
 DocumentKind = Annotated[
@@ -193,7 +192,7 @@ def choose(
 
 def _evaluate_choices(folder: str, runtime: Given, data: list[str], options: Given, jsonl: bool) -> None:
     with leaving_at_once():
-        from weft.tasks.choose import judge, read_questions
+        from weft.tasks.choose import evaluate_choices, read_questions
 
     questions = list(read_questions(data))
     model = load_model(folder, "choose", **runtime)
@@ -204,7 +203,7 @@ def _evaluate_choices(folder: str, runtime: Given, data: list[str], options: Giv
             print_json(answer, **question._asdict())
 
     with progress("choosing", "questions") as tick:
-        score = judge(model.opened, questions, on_answer=on_answer, **options)
+        score = evaluate_choices(model.opened, questions, on_answer=on_answer, **options)
     to = sys.stderr if jsonl else sys.stdout
     print(table(["", "value", "95 % from", "to"], [_row("accuracy", score)]), file=to)
     print(f"{len(questions):,} questions, normalize: {options['normalize']}", file=to)
@@ -253,7 +252,7 @@ def _suggestions(
 ) -> tuple[dict[str, Suggestions | UserError], dict[str, str]]:
     """The suggestions of every language model, or its error, and the families; runs/* names all kinds of things."""
     with leaving_at_once():
-        from weft.tasks.suggest import suggest as next_words
+        from weft.tasks.choose import suggest as next_words
 
     results: dict[str, Suggestions | UserError] = {}
     families, others, mute = dict[str, str](), list[str](), list[str]()

@@ -17,10 +17,9 @@ from weft.errors import NotFinite, UserError, listed, shown
 from weft.metrics.bootstrap import Replicates, Score, WorstRows
 from weft.progress import ProgressChoice, log_notes, progress_of, to_logger
 from weft.tasks.base import Example, Normalization, Prediction, Task
-from weft.tasks.evaluate import ReadCounts
+from weft.tasks.evaluate import Paths, ReadCounts, Reader, RowOptions, table_for
 from weft.tasks.forward import chunked, evaluating, framing_for
 from weft.tasks.model import Model, load
-from weft.tasks.rows import Paths, Reader, RowOptions, table_for
 from weft.text.records import Record
 from weft.text.rows import Skipped
 

@@ -1,4 +1,4 @@
-"""`weft.distill`: a small student learns from what a large teacher says, in a run folder that can be gone on with."""
+"""`weft.distill`: a small student learns from the outputs of a large teacher, in a run folder that can be resumed."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,102 +14,80 @@ from typing import Any
 from weft.checkpoint.folder import open_folder, save_folder
 from weft.checkpoint.locate import find_folder
 from weft.checksums import Damaged, digests, read_checked, write_manifest
-from weft.config import changed, read_toml, write_toml
+from weft.config import changed, read_toml
 from weft.data.tables import Dataset, RunRows
 from weft.distillation import report as reporting
+from weft.distillation.dataset import gather
 from weft.distillation.recipe import DistillDataSection, DistillRecipe, StudentSection, recipe_of
 from weft.distillation.report import JSON, point_of, read_curve
-from weft.distillation.run import AGREEMENT, gather, open_teachers, student_task
+from weft.distillation.run import AGREEMENT, inner_run, open_teachers, student_task
 from weft.distillation.run import go as distill_run
 from weft.distillation.student import begun_student, find_student
-from weft.distillation.teacher_outputs import Distillation, Teacher
+from weft.distillation.teacher_outputs import Distillation
 from weft.errors import UserError, listed
 from weft.files import write_text
 from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs import finetune, pretrain
 from weft.runs.dataset import absolute, absolute_tables, settings_of
-from weft.runs.driver import begun, check_tensorboard, device_for, scratch_folder
+from weft.runs.driver import begun, check_tensorboard, device_for, new_run, scratch_folder
 from weft.runs.recipes import DataSection, ObjectiveSection, Recipe, TaskRecipe, TaskSection, TextSection, overlaid
 from weft.tasks.base import Example, Task
 from weft.tasks.model import Model, load
 from weft.training.run import Run
 from weft.training.signals import Control
 
-GENTLE = 1e-5  # the rate of fine-tuning at last, at a width of 768: what was learned is not to be forgotten
+GENTLE = 1e-5  # learning rate of the last stage, at a width of 768: what was learned is not to be forgotten
 EPOCHS = 2.0  # of it
-Continue = Callable[[Run, Any, Control], Model]
 
 
 def staged(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     """All stages of a student, one after the other; the last one's model is the run's."""
     began = time.perf_counter()
     device = device_for(recipe.device, recipe.training.threads)
-    name, teachers = open_teachers(recipe, device)
-    task = student_task(recipe, name, teachers)
-    find_student(recipe, teachers[0].model, lambda _: None)  # mistakes in it are named before anything else
-    dataset = gather(task, recipe, control)
+    task_name, teachers = open_teachers(recipe, device)
+    context = Distillation(run, recipe, teachers, device, control)
+    task = student_task(recipe, task_name, teachers)
+    find_student(recipe, context.teacher)  # mistakes in it are named before anything else
+    dataset = gather(task, recipe.data, control)
     stages, names = run.inside / "stages", recipe.stages.names
+    labeled = [row for row in dataset.train if task.has_target(row)]
     if "finetune" in names:
-        check_labels(task, dataset)
+        if not labeled or not dataset.labeled_dev:
+            raise UserError("no row has a target, so there is nothing to fine-tune on: leave out the stage finetune")
+        task.fit_labels(labeled, task.labels)
     write_rows(stages, task, dataset)
     if not run.about.exists():
         run.describe({"date": datetime.now(UTC).isoformat(timespec="seconds"), "seed": recipe.seed, "stages": names})
 
-    def stage(name: str, stage_recipe: Any, go_on: Continue) -> Model:
-        model = run_stage(Run(stages / name), stage_recipe, go_on, control)
-        teacher = ", ".join(Path(folder).name for folder in recipe.teacher.folders)
-        card = replace(
-            model.card, base=Path(recipe.student.model).name, teacher=None if name == "pretrain" else teacher
-        )
+    def stage(name: str, stage_recipe: Any, go_on: Callable[[Run, Any, Control], Model]) -> Model:
+        """One stage, from where it stands; its model is the run's until the next one ends."""
+        control.log(f"stage: {name}")
+        check_unchanged(stages / name)
+        model = inner_run(stages / name, stage_recipe, go_on, control)
+        note_files(stages / name)
+        card = context.card(model.card) if name != "pretrain" else replace(context.card(model.card), teacher=None)
         run.save_model(replace(model.opened, card=card), model.card.metrics)
         return model
 
     student = recipe.student
     if "pretrain" in names:
-        context = Distillation(run, recipe, teachers, device, control)
-        base, fresh = begun_folder(stages, context, dataset)
-        stage("pretrain", pretraining(recipe, base, fresh, teachers[0], stages), pretrain.go)
+        stage("pretrain", pretraining(context, dataset, stages), pretrain.go)
         student = StudentSection(model=str((stages / "pretrain").absolute()))
     distilling = Run(stages / "distill")
-    out = str(distilling.folder.absolute())
-    alone = replace(recipe, out=out, student=student, stages=replace(recipe.stages, names=("distill",)))
-    model = stage("distill", alone, distill_run)
+    out, alone = str(distilling.folder.absolute()), replace(recipe.stages, names=("distill",))
+    model = stage("distill", replace(recipe, out=out, student=student, stages=alone), distill_run)
     metric = read_toml(DistillRecipe, distilling.recipe).distill.metric
     reached = [{"stage": "distill", **point_of(model, metric, len(dataset.train))}]
     if "finetune" in names:
-        tuning = finetuning(recipe, name, task, stages, model, None if metric == AGREEMENT else metric)
-        model = stage("finetune", tuning, finetune.go)
-        reached.append({"stage": "finetune", **point_of(model, metric, sum(map(task.has_target, dataset.train)))})
-    reporting.write_report(
-        run,
-        teachers,
-        load(run.folder).to(device),
-        dataset.dev,
-        (time.perf_counter() - began) / 2,
-        control.log,
-        by_labels=dataset.labeled_dev,
-        forwards=distilling.info().teacher_forwards,
-        texts=len(dataset.train),
-        metric=metric,
-        curve=read_curve(distilling.inside / JSON),
-        stages=reached,
-    )
+        model = stage("finetune", finetuning(recipe, task_name, task, stages, model, metric), finetune.go)
+        reached.append({"stage": "finetune", **point_of(model, metric, len(labeled))})
+    more: dict[str, Any] = {"forwards": distilling.info().teacher_forwards, "texts": len(dataset.train)}
+    more |= {"metric": metric, "curve": read_curve(distilling.inside / JSON), "stages": reached}
+    spent, final = (time.perf_counter() - began) / 2, load(run.folder).to(device)
+    reporting.write_report(context, final, dataset.dev, spent, dataset.labeled_dev, **more)
     scores = [f"{point['stage']} {point['score']:.4f}" for point in reached if point["score"] is not None]
     control.log(f"stages: {listed(scores)} ({metric})")
     return load(run.folder)
-
-
-def run_stage(run: Run, recipe: Any, go_on: Continue, control: Control) -> Model:
-    """One stage, from where it stands."""
-    control.log(f"stage: {run.folder.name}")
-    with run.held():
-        run.tidy()
-        if not run.recipe.exists():
-            write_toml(recipe, run.recipe)
-        check_unchanged(run.folder)
-        model = go_on(run, read_toml(type(recipe), run.recipe), control)
-        note_files(run.folder)
-    return model
 
 
 def note_files(folder: Path) -> None:
@@ -130,14 +108,6 @@ def check_unchanged(folder: Path) -> None:
         raise UserError(f"{error}; remove {folder} and {record} to do this stage again") from None
 
 
-def check_labels(task: Task, dataset: Dataset[Example]) -> None:
-    """Mistakes of the last stage are named before the first."""
-    known = [row for row in dataset.train if task.has_target(row)]
-    if not known or not dataset.labeled_dev:
-        raise UserError("no row has a target, so there is nothing to fine-tune on: leave out the stage finetune")
-    task.fit_labels(known, task.labels)
-
-
 def write_rows(stages: Path, task: Task, dataset: Dataset[Example]) -> None:
     """The texts of the first stage and the rows of the last, without those that are held out."""
     stages.mkdir(parents=True, exist_ok=True)
@@ -148,35 +118,31 @@ def write_rows(stages: Path, task: Task, dataset: Dataset[Example]) -> None:
         write_text(stages / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in known))
 
 
-def begun_folder(stages: Path, context: Distillation, dataset: Dataset[Example]) -> tuple[Path, bool]:
-    """The student before it has learned anything, as a folder to start from; and whether its weights are fresh."""
-    student, lineage = context.recipe.student, find_student(context.recipe, context.teacher, lambda _: None)
+def pretraining(context: Distillation, dataset: Dataset[Example], stages: Path) -> Recipe:
+    """The first stage: masked or next words of the text, from the student before it has learned anything."""
+    recipe, student = context.recipe, context.recipe.student
+    lineage, fresh = find_student(recipe, context.teacher), False
     if isinstance(lineage, Path):
-        return lineage, False
-    learns = {"mlm", "next"} & set(lineage.family.objectives)
-    if not learns or "words" not in lineage.family.names.heads or lineage.family.reads:
-        raise UserError(f"{lineage.family.name} is not pre-trained on text: leave out the stage pretrain")
-    folder = stages / "start"
-    if not folder.exists():
-        part = replace(context, run=Run(stages / "vocabulary"))
-        texts = [text for example in dataset.train for text in example.texts]
-        model = begun_student(part, {"words": None}, "words", lambda: texts).opened
-        card = replace(model.card, task=lineage.family.task, labels=None, thresholds={}, metrics=())
-        save_folder(folder, replace(model, card=card))
-        note_files(folder)
-    check_unchanged(folder)
-    usual = "layers" if lineage.fits and student.tokenizer is None else "scratch"
-    return folder, (student.start or usual) == "scratch"
-
-
-def pretraining(recipe: DistillRecipe, base: Path, fresh: bool, teacher: Teacher, stages: Path) -> Recipe:
-    """The first stage: words of the text, hidden or next, as the student's family learns them."""
-    opened = open_folder(base)
-    family, context, there = opened.family, opened.config.context, teacher.model.card.window
-    length = min(context, recipe.distill.length or (there.length if there is not None else context))
-    plan = recipe.stages.pretrain
+        base = lineage
+    else:
+        family, base = lineage.family, stages / "start"
+        if not {"mlm", "next"} & set(family.objectives) or "words" not in family.names.heads or family.reads:
+            raise UserError(f"{family.name} is not pre-trained on text: leave out the stage pretrain")
+        if not base.exists():
+            part = replace(context, run=Run(stages / "vocabulary"))
+            texts = [text for example in dataset.train for text in example.texts]
+            model = begun_student(part, {"words": None}, "words", lambda: texts).opened
+            card = replace(model.card, task=family.task, labels=None, thresholds={}, metrics=())
+            save_folder(base, replace(model, card=card))
+            note_files(base)
+        check_unchanged(base)
+        usual = "layers" if lineage.fits and student.tokenizer is None else "scratch"
+        fresh = (student.start or usual) == "scratch"
+    opened, theirs, plan = open_folder(base), context.teacher.card.window, recipe.stages.pretrain
+    room = opened.config.context
+    length = min(room, recipe.distill.length or (theirs.length if theirs is not None else room))
     if plan.learning_rate is None and fresh:  # from a base it would be a fifth of that
-        plan = replace(plan, learning_rate=family.learning_rate * (768 / opened.config.width) ** 0.5)
+        plan = replace(plan, learning_rate=opened.family.learning_rate * (768 / opened.config.width) ** 0.5)
     return Recipe(
         out=str((stages / "pretrain").absolute()),
         seed=recipe.seed,
@@ -184,8 +150,8 @@ def pretraining(recipe: DistillRecipe, base: Path, fresh: bool, teacher: Teacher
         model={"base": str(base.absolute())},
         text=TextSection(files=(str((stages / "texts.txt").absolute()),)),
         objective=ObjectiveSection(
-            name="mlm" if "mlm" in family.objectives else "next",
-            length=None if family.row is not None else max(2, length),
+            name="mlm" if "mlm" in opened.family.objectives else "next",
+            length=None if opened.family.row is not None else max(2, length),
             mask=recipe.distill.mask,
         ),
         training=plan,
@@ -195,25 +161,20 @@ def pretraining(recipe: DistillRecipe, base: Path, fresh: bool, teacher: Teacher
 def finetuning(
     recipe: DistillRecipe, name: str, task: Task, stages: Path, student: Model, metric: str | None
 ) -> TaskRecipe:
-    """The last stage: right answers alone, at a low rate."""
-    plan, window = recipe.stages.finetune, student.card.window
+    """The last stage: labels alone, at a low learning rate."""
+    plan, window, here = recipe.stages.finetune, student.card.window, stages.absolute()
     if plan.learning_rate is None:
         plan = replace(plan, learning_rate=GENTLE * (768 / student.config.width) ** 0.5)
     if plan.steps is None and plan.epochs is None:
         plan = replace(plan, epochs=EPOCHS)
-    work: dict[str, Any] = {"name": name, "labels": task.labels, "metric": metric}
-    if window is not None:
-        work |= {"length": window.length, "stride": window.stride, "long": window.long}
+    work: dict[str, Any] = {"name": name, "labels": task.labels, "metric": None if metric == AGREEMENT else metric}
     return TaskRecipe(
-        task=TaskSection(**work),
-        out=str((stages / "finetune").absolute()),
+        task=TaskSection(**work, **(asdict(window) if window is not None else {})),
+        out=str(here / "finetune"),
         seed=recipe.seed,
         device=recipe.device,
-        model={"base": str((stages / "distill").absolute())},
-        data=DataSection(
-            files=(str((stages / "rows.jsonl").absolute()),),
-            dev=(str((stages / "dev.jsonl").absolute()),),
-        ),
+        model={"base": str(here / "distill")},
+        data=DataSection(files=(str(here / "rows.jsonl"),), dev=(str(here / "dev.jsonl"),)),
         training=plan,
     )
 
@@ -237,7 +198,7 @@ def distill(
     progress: ProgressChoice = None,
     **more: Any,
 ) -> Model:
-    """Teach a small model what a large one says; without `out`, in a folder that goes away with the process.
+    """Train a small model on the outputs of a large one; without `out`, in a folder that goes away with the process.
 
     `weft.distill("runs/reviews", text="unlabeled.txt", student="3x256")`; every section of the recipe may be given so:
     `distill={"temperature": 4}`, `data={"files": ["rows.csv"], "holdout": 0.1}`; what is given stands above `recipe`.
@@ -246,19 +207,17 @@ def distill(
     rows = RunRows()
     if not isinstance(recipe, DistillRecipe):
         tables = {"text": text, "files": data, "dev": dev}
-        values = {"teacher.folders": None if teacher is None else _listed(teacher), "student.model": student}
+        folders = None if teacher is None else _listed(teacher)
+        values = {"teacher.folders": folders, "student.model": student, "out": out}
         given = overlaid(settings or {}, more)
-        recipe = recipe_of(recipe, settings_of(given, rows, DistillDataSection, tables, values, out))
+        recipe = recipe_of(recipe, settings_of(given, rows, DistillDataSection, tables, values))
     if recipe.out is None:
         recipe = replace(recipe, out=str(scratch_folder() / "run"))
-    assert recipe.out is not None
-    run = Run(Path(recipe.out))
-    run.check_new()
+    run = new_run(recipe)
     for name in recipe.teacher.folders if online else ():
         if not Path(name).exists():
             find_folder(name, online)  # from here on it lies in the cache
-    d = recipe.data
-    if not (d.text or d.files or d.source):
+    if not (recipe.data.text or recipe.data.files or recipe.data.source):
         raise UserError("no text to learn from: give --text FILE of unlabeled texts, or --data FILE of rows")
     check_tensorboard(recipe)
     recipe = _from_anywhere(recipe, rows, log)
@@ -282,17 +241,14 @@ def _listed(names: Names) -> list[str]:
 
 
 def _from_anywhere(recipe: DistillRecipe, rows: RunRows, log: Log) -> DistillRecipe:
-    """The recipe with whole paths, so that the run can be gone on with from any folder."""
+    """The recipe with whole paths, so that the run can be resumed from any folder."""
     values: dict[str, Any] = {
         "data": absolute_tables(recipe.data, ("text", "files"), rows, recipe.out or "", log),
         "student": {},
+        "teacher": {"folders": [str(find_folder(name).absolute()) for name in recipe.teacher.folders]},
     }
-    values["teacher"] = {"folders": [str(find_folder(name).absolute()) for name in recipe.teacher.folders]}
-    for section, key, name in (
-        ("data", "augment_by", recipe.data.augment_by),
-        ("student", "model", recipe.student.model),
-        ("student", "tokenizer", recipe.student.tokenizer),
-    ):
+    for section, key in (("data", "augment_by"), ("student", "model"), ("student", "tokenizer")):
+        name = vars(vars(recipe)[section])[key]
         if name is not None and Path(name).expanduser().exists():
             values[section][key] = absolute(name)
     return changed(recipe, values)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from weft.config import comma_list, option, section
-from weft.errors import UserError
+from weft.errors import UserError, refuse
 from weft.runs.recipes import Documents, FinetuneTraining, TableSection, TrainingRecipe, read_recipe
 from weft.training.plan import Training
 
@@ -20,9 +20,7 @@ class TeacherSection:
 
     panel: ClassVar = "Model"
     folders: tuple[str, ...] = ()
-    task: str | None = option(
-        None, "--task", help="What to learn from a teacher that can do several things: embed.", metavar="TASK"
-    )
+    task: str | None = option(None, "--task", help="Task to learn, where a teacher has several: embed.", metavar="TASK")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,31 +29,23 @@ class StudentSection:
 
     panel: ClassVar = "Model"
     model: str = option(
-        "",
-        "--student",
-        help="3x256 (of the teacher's family), a published size, lstm:1x256, or a model folder.",
-        metavar="MODEL",
+        "", "--student", help="3x256 (the teacher's family), a published size, lstm:1x256 or a folder.", metavar="MODEL"
     )
     start: Literal["layers", "scratch"] | None = option(
-        None,
-        "--start",
-        help="Initial weights: evenly spaced teacher layers (default when widths match) or random.",
+        None, "--start", help="Initial weights: evenly spaced teacher layers (default when widths match) or random."
     )
     vocabulary: int | None = option(
         None, "--vocabulary", help="Keep the N tokens of the teacher that the text uses most, or learn as many."
     )
     tokenizer: str | None = option(
-        None,
-        "--tokenizer",
-        help="learned (from the text), or a tokenizer folder. Default: the teacher's.",
-        metavar="FOLDER",
+        None, "--tokenizer", help="learned (from the text), or a folder. Default: the teacher's.", metavar="FOLDER"
     )
     settings: dict[str, Any] = field(default_factory=dict)  # keys of its config
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistillDataSection(TableSection):
-    """`[data]`: what is learned from and judged by. Rows may have labels or not."""
+    """`[data]`: what is learned from and evaluated on. Rows may have labels or not."""
 
     text: tuple[str, ...] = option(
         (), "--text", help="Unlabeled texts, one per line, or a column `text`; repeatable.", metavar="FILE"
@@ -65,18 +55,15 @@ class DistillDataSection(TableSection):
     augment: int = option(0, "--augment", help="Copies of each text with some of its words replaced.")
     share: float = 1.0  # of what is there to learn from, as much is learned from
     augment_by: str | None = option(
-        None,
-        "--augment-by",
-        help="Masked language model that proposes words for --augment. Default: words of the texts.",
-        metavar="MODEL",
+        None, "--augment-by", help="Masked language model for --augment. Default: words of the texts.", metavar="MODEL"
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.share <= 1:
-            raise UserError(f"share must be above 0 and at most 1, not {self.share}")
-        if not 0 <= self.augment <= 100:
-            raise UserError(f"augment must be between 0 and 100, not {self.augment}")
+        refuse(
+            (not 0 < self.share <= 1, f"share must be above 0 and at most 1, not {self.share}"),
+            (not 0 <= self.augment <= 100, f"augment must be between 0 and 100, not {self.augment}"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,18 +74,11 @@ class DistillSection:
     pretrain: bool = option(
         False, "--pretrain", help="Task-free: learn the teacher's language model from --text, as DistilBERT does."
     )
-    temperature: float = option(
-        2.0, "--temperature", help="Divides the logits of both before the softmax.", metavar="T"
-    )
+    temperature: float = option(2.0, "--temperature", help="Divides the logits of both in the softmax.", metavar="T")
     hard: float = option(
-        0.5,
-        "--hard",
-        help="Weight of the true label in the loss, where there is one; the rest goes to the teacher's output.",
-        metavar="WEIGHT",
+        0.5, "--hard", help="Weight of the true label in the loss; the teacher's output has the rest.", metavar="WEIGHT"
     )
-    match: tuple[Match, ...] = option(
-        (), "--match", help="Also match the teacher's hidden states or attention; repeatable."
-    )
+    match: tuple[Match, ...] = option((), "--match", help="Also match hidden states or attention; repeatable.")
     weight: float = option(1.0, "--weight", help="Weight of each --match in the loss.", metavar="WEIGHT")
     map: str = option(
         "even", "--map", help="Which teacher layer a student layer matches: even, last, or 1:2,2:4.", metavar="MAP"
@@ -107,26 +87,21 @@ class DistillSection:
     n: int = option(1, "--n", help="Texts per example that a teacher generates.")
     beam_size: int = option(5, "--beam-size", help="Beam size of a teacher that generates.")
     closest: bool = option(False, "--closest", help="Of the teacher's texts, use the one closest to the target.")
-    curve: int = option(
-        0, "--curve", help="Points of the learning curve: 4 also trains on 1/8, 1/4 and 1/2 of the texts."
-    )
+    curve: int = option(0, "--curve", help="Points of the learning curve; 3 also trains on 1/4 and 1/2 of the texts.")
     metric: str | None = option(None, "--metric", help="Metric that selects the best student.", metavar="NAME")
     length: int | None = option(None, "--length", help="Tokens per window. Default: the teacher's.")
     stride: int | None = option(None, "--stride", help="Tokens from one window to the next.")
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature <= 100:
-            raise UserError(f"temperature must be above 0 and at most 100, not {self.temperature}")
-        if not 0 <= self.hard <= 1:
-            raise UserError(f"hard must be between 0 and 1, not {self.hard}")
-        if not 0 <= self.curve <= 10:
-            raise UserError(f"curve must be between 0 and 10, not {self.curve}")
-        if not 0 <= self.weight <= 1e6:
-            raise UserError(f"weight must not be below 0, not {self.weight}")
-        if not 0 < self.mask < 1:
-            raise UserError(f"mask must be above 0 and below 1, not {self.mask}")
-        if not 1 <= self.n <= self.beam_size <= 64:
-            raise UserError(f"n and beam_size must hold 1 <= n <= beam_size <= 64, not {self.n} and {self.beam_size}")
+        n, beam = self.n, self.beam_size
+        refuse(
+            (not 0 < self.temperature <= 100, f"temperature must be above 0 and at most 100, not {self.temperature}"),
+            (not 0 <= self.hard <= 1, f"hard must be between 0 and 1, not {self.hard}"),
+            (not 0 <= self.curve <= 10, f"curve must be between 0 and 10, not {self.curve}"),
+            (not 0 <= self.weight <= 1e6, f"weight must not be below 0, not {self.weight}"),
+            (not 0 < self.mask < 1, f"mask must be above 0 and below 1, not {self.mask}"),
+            (not 1 <= n <= beam <= 64, f"n and beam_size must hold 1 <= n <= beam_size <= 64, not {n} and {beam}"),
+        )
 
 
 Stage = Literal["pretrain", "distill", "finetune"]
@@ -139,11 +114,7 @@ class StagesSection:
 
     panel: ClassVar = "Distillation"
     names: tuple[Stage, ...] = option(
-        ("distill",),
-        "--stages",
-        help="Some of pretrain,distill,finetune, in this order. Default: distill.",
-        metavar="A,B,...",
-        parse=comma_list,
+        ("distill",), "--stages", help="Some of pretrain,distill,finetune, in order.", metavar="NAMES", parse=comma_list
     )
     pretrain: Training = Training()  # words of the text, as the student's family learns them
     finetune: FinetuneTraining = FinetuneTraining()  # targets alone; at a low learning rate by default
@@ -151,9 +122,8 @@ class StagesSection:
     def __post_init__(self) -> None:
         places = [ORDER.index(name) for name in self.names]
         if "distill" not in self.names or places != sorted(set(places)):
-            raise UserError(
-                f"stages are some of {', '.join(ORDER)} in this order, with distill, not {', '.join(self.names)}"
-            )
+            wrong = ", ".join(self.names)
+            raise UserError(f"stages are some of {', '.join(ORDER)} in this order, with distill, not {wrong}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,19 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from weft.comparison.compare import compared, participants_of, with_ensemble
-from weft.comparison.comparison import Comparison, Standing, plain, spread
+from weft.comparison.comparison import Comparison, plain, spread
 from weft.comparison.cost import evenly
 from weft.config import build
-from weft.distillation.teacher_outputs import Teacher
+from weft.distillation.teacher_outputs import Distillation, Teacher
 from weft.errors import UserError
 from weft.files import read_json, write_json, write_text
 from weft.picture import ChartLine, heading, line_chart, page, paragraph
 from weft.picture import table as table_of
-from weft.progress import Log
 from weft.tasks.base import Example
 from weft.tasks.model import Model
 from weft.tasks.registry import task_for
-from weft.training.run import Run
 
 MAX_EXAMPLES = 2000  # that models are compared on
 TIMED = 128  # of them that are timed
@@ -47,17 +45,9 @@ class StudentReport:
         """Whether the student is compared with all teachers together."""
         return len(self.comparison.models) > self.teachers + 1
 
-    @property
-    def teacher(self) -> Standing:
-        return self.comparison.models[0]
-
-    @property
-    def student(self) -> Standing:
-        return self.comparison.models[-1]
-
     def summary(self) -> str:
         """What matters, in one sentence or two."""
-        parts, student, teacher = list[str](), self.student, self.teacher
+        parts, teacher, student = list[str](), self.comparison.models[0], self.comparison.models[-1]
         chosen, agreed = self.comparison.chosen, self.comparison.agreed
         them, their = ("them", "their") if self.together else ("it", "its")
         if student.kept is not None and chosen is not None and math.isfinite(student.kept.value):
@@ -81,76 +71,64 @@ class StudentReport:
 
     def values(self) -> dict[str, Any]:
         """As JSON has it."""
-        kept = self.student.kept
+        kept = self.comparison.models[-1].kept
         _, header, rows = self.comparison.tables()[0]
-        return plain(
-            {
-                "summary": self.summary(),
-                "kept": None if kept is None else [kept.value, kept.low, kept.high],
-                "held_to": self.teacher.name,
-                "metric": self.metric,
-                "texts": self.texts,
-                "teacher_forwards": self.forwards,
-                "curve": [dict(point) for point in self.curve],
-                "stages": [dict(point) for point in self.stages],
-                "table": {"header": header, "rows": rows},
-                "comparison": self.comparison.values(),
-            }
-        )
+        values = {
+            "summary": self.summary(),
+            "kept": None if kept is None else [kept.value, kept.low, kept.high],
+            "held_to": self.comparison.models[0].name,
+            "metric": self.metric,
+            "texts": self.texts,
+            "teacher_forwards": self.forwards,
+            "curve": [dict(point) for point in self.curve],
+            "stages": [dict(point) for point in self.stages],
+            "table": {"header": header, "rows": rows},
+            "comparison": self.comparison.values(),
+        }
+        return plain(values)
 
     def page(self) -> str:
         """One page that stands alone."""
-        parts = list[str]()
+        parts, name = list[str](), self.metric or "score"
         if len(self.stages) > 1:
-            parts.append(heading("Stage by stage") + _points(self.stages, "stage", self.metric or "score"))
+            parts.append(heading("Stage by stage") + _points(self.stages, "stage", name))
         if len(self.curve) > 1:
-            parts.append(heading("How much text is enough") + self._curve())
+            title, plain_name = "Students of more and more texts", name.replace("_", " ")
+            lines = [ChartLine(plain_name, [(point["texts"], point["score"]) for point in self.curve])]
+            for end in ("low", "high"):
+                points = [(point["texts"], point[end]) for point in self.curve if point.get(end) is not None]
+                lines.append(ChartLine(f"95 % {end}", points, dashed=True, group="interval", faint=True))
+            note = (
+                "Each student took as many steps as the last, which has all texts; all are evaluated on the same rows."
+            )
+            parts.append(heading("How much text is enough") + line_chart(title, lines, "texts", plain_name, log_x=True))
+            parts.append(paragraph(note) + _points(self.curve, "texts", name))
         if self.teachers > 1:
             whom = "all of them together, which cost what all of them cost" if self.together else "the first of them"
             parts.append(paragraph(f"There were several teachers; the student is compared with {whom}."))
         return page(f"A student for {self.comparison.task}", [*parts, *self.comparison.parts()], self.summary())
 
-    def _curve(self) -> str:
-        name = (self.metric or "score").replace("_", " ")
-        lines = [ChartLine(name, [(point["texts"], point["score"]) for point in self.curve])]
-        for end in ("low", "high"):
-            points = [(point["texts"], point[end]) for point in self.curve if point.get(end) is not None]
-            lines.append(ChartLine(f"95 % {end}", points, dashed=True, group="interval", faint=True))
-        chart = line_chart("Students of more and more texts", lines, "texts", name, log_x=True)
-        note = "Each student made as many steps as the last, which has all texts, and was evaluated on the same rows."
-        return chart + paragraph(note) + _points(self.curve, "texts", self.metric or "score")
-
 
 def _points(points: Sequence[Point], first: str, name: str) -> str:
     def cell(value: Any) -> str:
-        return "-" if value is None else f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if value else "-"
+        return value if isinstance(value, str) else "-" if value is None else f"{value:,}"
 
-    rows = [
-        [str(point[first]) if isinstance(point[first], str) else f"{point[first]:,}"]
-        + [cell(point.get(key)) for key in ("score", "low", "high")]
-        for point in points
-    ]
+    def score(value: float | None) -> str:
+        return "-" if value is None else f"{value:.4f}"
+
+    rows = [[cell(point[first]), *(score(point.get(key)) for key in ("score", "low", "high"))] for point in points]
     return table_of([first, name, "95 % from", "to"], rows)
 
 
 def point_of(model: Model, metric: str | None, texts: int) -> dict[str, Any]:
     """The held-out metric of a model, by its card."""
-    for each in model.card.metrics:
-        if metric is None or each.name == metric:
-            return {"texts": texts, "score": each.value, "low": each.low, "high": each.high}
-    return {"texts": texts, "score": None, "low": None, "high": None}
+    metrics = [each for each in model.card.metrics if metric is None or each.name == metric]
+    score = asdict(metrics[0]) if metrics else {}
+    return {"texts": texts, "score": score.get("value"), "low": score.get("low"), "high": score.get("high")}
 
 
 def report_of(
-    teachers: Sequence[Teacher],
-    student: Model,
-    folder: Path,
-    examples: Sequence[Example],
-    *,
-    by_labels: bool,
-    seconds: float = 5.0,
-    memory: bool = True,
-    **more: Any,
+    teachers: Sequence[Teacher], student: Model, folder: Path, examples: Sequence[Example], spent: float, **more: Any
 ) -> StudentReport:
     """Compare a student with its teachers on held-out examples; `more`: the other fields of a report."""
     models = [*(Model(teacher.model, student.task) for teacher in teachers), student]
@@ -159,45 +137,35 @@ def report_of(
         names = [f"{name} ({number})" for number, name in enumerate(names, 1)]
     parties = participants_of(models, names, [*(teacher.folder for teacher in teachers), folder])
     parties = with_ensemble(parties, f"{len(teachers)} teachers together", len(teachers))
-    if not by_labels:  # their targets are a teacher's answers
-        task = task_for(student.opened, student.task)
-        examples = [task.without_target(example) for example in examples]
+    # What is learned in a moment is not measured for minutes.
+    seconds, memory = min(MEASURED, max(0.3, spent / 10)), spent >= MEASURED
     rows = evenly(examples, MAX_EXAMPLES)
     comparison = compared(parties, rows, data="held-out rows", texts=TIMED, seconds=seconds, memory=memory)
     return StudentReport(comparison, len(teachers), **more)
 
 
 def write_report(
-    run: Run,
-    teachers: Sequence[Teacher],
+    context: Distillation,
     student: Model,
     examples: Sequence[Example],
     spent: float,
-    log: Log,
-    *,
     by_labels: bool = True,
     **more: Any,
 ) -> None:
     """`distill.json` and `distill.html` inside a run folder, unless they are there; `spent`: seconds of training."""
+    run, control = context.run, context.control
     if (run.inside / JSON).exists():
         return
     try:
-        report = report_of(
-            teachers,
-            student,
-            run.folder,
-            examples,
-            by_labels=by_labels,
-            seconds=min(MEASURED, max(0.3, spent / 10)),  # what is learned in a moment is not measured for minutes
-            memory=spent >= MEASURED,
-            **more,
-        )
+        if not by_labels:  # their targets are a teacher's answers
+            task = task_for(student.opened, student.task)
+            examples = [task.with_texts(example, example.texts, task.word_spans(example)) for example in examples]
+        report = report_of(context.teachers, student, run.folder, examples, spent, **more)
         write_json(run.inside / JSON, report.values())
         write_text(run.inside / PAGE, report.page())
+        control.log(f"{run.inside / PAGE}: {report.summary()}")
     except UserError as error:  # the student is there all the same
-        log(f"weft: note: no report: {error}")
-        return
-    log(f"{run.inside / PAGE}: {report.summary()}")
+        control.note(f"no report: {error}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,181 +1,78 @@
-"""One distillation: from the recipe in a run folder to the best student."""
+"""One distillation: from the recipe in a run folder to the best student, of a task or of a language model."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from weft.checkpoint.card import Window
+from weft.checkpoint.card import Card, Metric
+from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
-from weft.config import write_toml
+from weft.config import build, read_toml, values_of, write_toml
 from weft.data.batching import Feed
-from weft.data.chance import key_of, shuffled
-from weft.data.columns import file_of
+from weft.data.chance import key_of
 from weft.data.examples import batch_of
-from weft.data.shards import TextFiles
-from weft.data.tables import FEW, Dataset, Table, read_table, split, split_whole
+from weft.data.masking import shift
+from weft.data.rows import Framed, PackedRows
+from weft.data.shards import Corpus, TextFiles, tokenized
+from weft.data.tables import Dataset
 from weft.distillation import report as reporting
-from weft.distillation.augment import augmented
-from weft.distillation.language import distill_language, held_texts, pretrain_student
-from weft.distillation.recipe import DistillDataSection, DistillRecipe
-from weft.distillation.report import point_of
-from weft.distillation.student import begun_student, find_student, matched
-from weft.distillation.teacher_outputs import Distillation, Teacher, TeacherOutputs, TeacherReads, teacher_outputs
-from weft.errors import UserError, listed, one_of, shown
+from weft.distillation.dataset import LanguageTexts, augmented, gather, held_texts, language_texts, part_of
+from weft.distillation.recipe import DistillRecipe
+from weft.distillation.student import begun_student, find_student, matched, parameters_of
+from weft.distillation.teacher_outputs import (
+    Distillation,
+    PlacedRows,
+    Teacher,
+    TeacherOutputs,
+    TeacherReads,
+    TokenRequest,
+    WithTokenOutputs,
+    teacher_outputs,
+    token_outputs,
+)
+from weft.errors import UserError, one_of, refuse
+from weft.files import write_json, write_text
+from weft.generation.options import GenerationOptions
 from weft.metrics.bootstrap import Score
-from weft.progress import Log, log_notes
+from weft.objectives.base import Objective, SoftTargets
+from weft.objectives.language import MaskedWords, NextToken
 from weft.runs.architecture import Beginning
-from weft.runs.dataset import checked, normalized, table_of
+from weft.runs.dataset import next_frame, text_of
 from weft.runs.driver import Job, device_for, drive
 from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan
-from weft.runs.recipes import FROM_NOTHING, FinetuneTraining
-from weft.tasks.base import Example, Task
-from weft.tasks.forward import framing_for, window_for
+from weft.runs.pretrain import text_job
+from weft.runs.recipes import FROM_NOTHING, FinetuneTraining, ObjectiveSection, Recipe, TextSection
+from weft.tasks.base import Example, Task, TeacherArrays
+from weft.tasks.complete import generator_of, prompts_of
+from weft.tasks.forward import framing_for, tokenizer_of, unseen_in_words, window_for
 from weft.tasks.model import Model, load
+from weft.tasks.perplexity import perplexity
 from weft.tasks.registry import task_class, task_for
-from weft.tasks.rows import Reader
-from weft.tasks.translate import writer_of
-from weft.text.records import Record, read_texts
+from weft.tasks.seq2seq import pack_texts, unpack_texts, writer_of
 from weft.text.rows import Skipped
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
-from weft.training.run import Run, State, tokenizer_hash
+from weft.training.loop import evaluate
+from weft.training.run import Run
 from weft.training.signals import Control
 from weft.training.step import Setup
-
-ENOUGH = 40  # rows with targets; fewer say less about a student than its teacher does
-
-
-def gather(task: Task, recipe: DistillRecipe, control: Control) -> Dataset[Example]:
-    """All texts and rows of a distillation; some are held out where no others are given."""
-    data = recipe.data
-    examples, hashes, parts = list[Example](), dict[str, str](), list[int]()
-
-    def add(name: str, more: list[Example], hash: str) -> None:
-        examples.extend(more)
-        hashes[name] = hash
-        parts.append(len(more))
-
-    if data.text:
-        if task.pair:
-            columns = listed(task.input_columns(Record({}, ""), {}))
-            raise UserError(
-                f"a teacher for {task.name} reads two texts at a time: give rows (--data FILE with the columns "
-                f"{columns}), not --text"
-            )
-        files = TextFiles(data.text)
-        add("text", read_lines(files.files, data, data.format, control), files.hash())
-    if data.source or data.target:
-        if not task.writes:
-            raise UserError(f"a teacher for {task.name} reads no source: give --text or --data, not --source")
-        if data.target:
-            table = Table.parallel(data.source, data.target, data.on_bad_row, data.encoding)
-            add("source", read_rows(task, table, control), table.hash())
-        else:
-            files = TextFiles(data.source, on_bad_row=data.on_bad_row, encoding=data.encoding)
-            add("source", read_lines(data.source, data, None, control), files.hash())
-    if data.files:
-        table = Table(data.files, data.columns, data.format, data.delimiter, data.names, data.on_bad_row, data.encoding)
-        add("data", read_known_rows(task, table, control), table.hash())
-    if len(examples) < FEW:
-        where = listed([*data.text, *data.source, *data.files], 2)
-        raise UserError(f"{where}: {len(examples)} texts are too few to learn from; {FEW} are the least")
-    if data.dev or data.dev_source or data.dev_target:
-        count, table = len(examples), table_of(data, dev=True)
-        rows = read_known_rows(task, table, control)
-        labeled = [row for row in rows if task.has_target(row)]
-        add("dev", labeled or rows, table.hash())
-        numbers = range(count), range(count, len(examples))
-        return Dataset(examples, *numbers, hashes, parts=tuple(parts), labeled_dev=bool(labeled))
-    known = [number for number, example in enumerate(examples) if task.has_target(example)]
-    by_labels = len(known) >= ENOUGH
-    held = _held_out(task, examples, known if by_labels else range(len(examples)), data, by_labels)
-    train = [number for number in range(len(examples)) if number not in held]
-    places = [examples[number].where for number in sorted(held)]
-    return Dataset(examples, train, sorted(held), hashes, places, parts=tuple(parts), labeled_dev=by_labels)
-
-
-def _held_out(
-    task: Task, examples: Sequence[Example], numbers: Sequence[int], data: DistillDataSection, by_labels: bool
-) -> set[int]:
-    """Some of these examples; none whose texts are also among the others."""
-    rows = [examples[number] for number in numbers]
-    if task.whole_groups:
-        places = split_whole(task.groups(rows), data.holdout, data.split)[1]
-    else:
-        places = split(task.groups(rows) if by_labels else ["" for _ in rows], data.holdout, data.split)[1]
-    held = {numbers[place] for place in places}
-    learned = {example.texts for number, example in enumerate(examples) if number not in held}
-    return {number for number in held if examples[number].texts not in learned} or held
-
-
-def read_lines(names: Sequence[str], data: DistillDataSection, format: str | None, control: Control) -> list[Example]:
-    """Unlabeled texts, one on each line of a file or in its column."""
-    skipped, examples = Skipped(), list[Example]()
-    texts = read_texts(
-        TextFiles(tuple(names)).paths(),
-        column=data.columns.get("text", "text"),
-        format=format,
-        delimiter=data.delimiter,
-        on_bad_row=data.on_bad_row,
-        skipped=skipped,
-        encoding=data.encoding,
-    )
-    with control.count("reading the texts", "texts", "stopped while reading") as advance:
-        for text in texts:
-            examples.append(Example((text.text,), None, text.where))
-            advance(1)
-    log_notes(skipped.lines(), control.log)
-    if not examples:
-        raise UserError(f"{listed(names, 2)}: there is no text in it: nothing to learn from")
-    return examples
-
-
-def read_rows(task: Task, table: Table, control: Control) -> list[Example]:
-    """All rows of a table, with or without targets."""
-    skipped, names = Skipped(), set[str]()
-
-    def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
-        reader = Reader.of(task, record, table.columns, skipped.note)
-        names.update(reader.inputs, reader.columns)
-        return reader.inputs, reader.read
-
-    with control.count(f"reading {table.name}", "rows", "stopped while reading") as advance:
-        examples = list(read_table(table, begin, skipped, advance))
-    log_notes(skipped.lines(), control.log)
-    if not examples:
-        raise UserError(f"{table.name}: there are no rows")
-    examples = normalized(examples, task.normalization(), table.name, control.log)
-    lost = [name for name in table.columns if name not in names]
-    if lost:
-        raise UserError(f"{table.name}: no column {shown(table.columns[lost[0]])!r}, which --column says is {lost[0]}")
-    return examples
-
-
-def read_known_rows(task: Task, table: Table, control: Control) -> list[Example]:
-    """The same, with the labels of the teacher alone."""
-    examples = read_rows(task, table, control)
-    labeled = [example for example in examples if task.has_target(example)]
-    labels = {label for example in labeled for label in task.labels_of(example)}
-    if labels and not labels & set(task.labels):
-        raise UserError(
-            f"{file_of(labeled[0].where)}: no common labels: its rows have "
-            f"{listed([shown(label) for label in sorted(labels)], 6)}, the teacher has {listed(task.labels, 6)}"
-        )
-    return checked(task, examples, table.on_bad_row, control.log)
-
 
 AGREEMENT = "agreement"  # the task's own metric, with the teacher's answers as targets
 SEEN = 300_000  # texts that a student with initial weights reads in all, a fresh one twice as many
 NEW_HEAD = 1e-4  # learning rate of a student, 768 wide, with initial weights but without the head of its task ...
 ALL_THERE = 5e-5  # ... and of one that has that, too
+STEPS = 1000  # of a language model at least by default, but no more than 30 epochs
+FIRST = 4  # words of a text that a teacher continues
+MIN_TEXTS = 8  # of a student on the learning curve
 
 
 def open_teachers(recipe: DistillRecipe, device: torch.device) -> tuple[str, list[Teacher]]:
@@ -203,76 +100,106 @@ def student_task(recipe: DistillRecipe, name: str, teachers: Sequence[Teacher]) 
 
 def go(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     """From the recipe in a run folder to the best student; from its last checkpoint on where there is one."""
-    if recipe.distill.pretrain:
-        return _language(run, recipe, control.log, lambda: pretrain_student(run, recipe, control))
-    device = device_for(recipe.device, recipe.training.threads)
-    if recipe.training.compile and device.type == "cpu":
-        raise UserError("on the CPU rows of a task are not compiled: leave out training.compile")
-    if recipe.training.watch_gradients:
-        raise UserError("watch_gradients is for language models: weft pretrain --watch-gradients")
-    if recipe.training.compile and recipe.distill.match:
-        raise UserError("a student whose teacher runs along is not compiled: leave out training.compile, or match")
+    data, plan, settings = recipe.data, recipe.training, recipe.distill
+    pretrain, folders = settings.pretrain, recipe.teacher.folders
+    device = device_for(recipe.device, plan.threads)  # a missing one is named before anything is read
+    compiled, alone = plan.compile and not pretrain, "leave out training.compile"
+    not_text = not data.text or bool(data.files or data.source)
+    refuse(
+        (compiled and device.type == "cpu", f"on the CPU rows of a task are not compiled: {alone}"),
+        (plan.watch_gradients and not pretrain, "watch_gradients is for language models: weft pretrain"),
+        (compiled and bool(settings.match), f"a student whose teacher runs along is not compiled: {alone}, or match"),
+        (pretrain and len(folders) > 1, f"--pretrain takes one teacher, not {len(folders)}"),
+        (pretrain and not_text, "--pretrain learns from plain text alone: give --text FILE"),
+        (pretrain and data.augment > 0, "--pretrain masks other words in every epoch: --augment is for tasks"),
+        (pretrain and plan.compile, f"a student whose teacher runs along is not compiled: {alone}"),
+    )
     name, teachers = open_teachers(recipe, device)
     context = Distillation(run, recipe, teachers, device, control)
-    if task_class(name).language_model:
-        return _language(run, recipe, control.log, lambda: distill_language(context))
-    student = prepare(context, student_task(recipe, name, teachers))
-    state = train(context, student)
-    return _reported(context, student, state)
-
-
-def _language(run: Run, recipe: DistillRecipe, log: Log, train: Callable[[], Model]) -> Model:
-    """A student of words alone, and its report."""
-    if recipe.distill.curve:
+    if not pretrain and not task_class(name).language_model:
+        return distill_task(context, student_task(recipe, name, teachers))
+    if settings.curve:
         raise UserError("words have no learning curve by texts: --curve is for students of a task")
     began = time.perf_counter()
-    student = train()
-    teachers = [Teacher(load(name, task=student.task).opened, Path(name), "") for name in recipe.teacher.folders]
-    spent, forwards = time.perf_counter() - began, run.info().teacher_forwards
-    reporting.write_report(run, teachers, student, held_texts(recipe.data), spent, log, forwards=forwards)
+    student = pretrain_student(context) if pretrain else distill_language(context)
+    spent = time.perf_counter() - began
+    reread = [Teacher(load(folder, task=student.task).opened, Path(folder), "") for folder in folders]
+    examples, forwards = held_texts(data), run.info().teacher_forwards
+    reporting.write_report(replace(context, teachers=reread), student, examples, spent, forwards=forwards)
     return student
+
+
+# --------------------------------------------------------------------------------------------------- students of a task
 
 
 @dataclass(frozen=True)
 class Student:
-    """A student that is ready to learn."""
+    """A student of a task that is ready to learn."""
 
     recipe: DistillRecipe  # with every choice made
-    task: Task
-    model: LoadedModel
-    windows: Framing
     dataset: Dataset[Example]
     train: Any  # sources of batches
     dev: Any
-    judges: Sequence[Example]  # held out, with targets or else with the teacher's answers
+    selection: Selection
     reads: int  # examples that teachers have read for it
 
-    @property
-    def metric(self) -> str:
-        return self.recipe.distill.metric or "loss"
 
-    def kept_scores(self, scores: Mapping[str, Score]) -> Mapping[str, Score]:
-        """The metrics of the student; where the teacher's answers are the targets, its agreement with them."""
-        if self.dataset.labeled_dev:
-            return scores
-        agreement = {AGREEMENT: scores[self.task.default_metric]}
-        return agreement if self.task.supervised else {**agreement, **scores}
+def distill_task(context: Distillation, task: Task) -> Model:
+    """Train a student of a task, with its learning curve and its report."""
+    student = prepare(context, task)
+    run, recipe, dataset, selection = context.run, student.recipe, student.dataset, student.selection
+    model, metric, plan, count = selection.model, selection.metric, recipe.training, len(dataset.train)
+    held = "" if dataset.held_out is None else " (drawn from the others, noted in run/split.json)"
+    by, steps = "" if dataset.labeled_dev else ", by the teacher's answers", plan.steps or 1
+    announcement = (
+        f"{run.folder}: {count:,} texts to learn from, {sum(map(task.has_target, dataset.train)):,} of them labeled; "
+        f"{len(dataset.dev):,} held out{by}{held}\n"
+        f"plan: {steps:,} step{'s' * (steps != 1)} of {plan.batch}, learning rate {plan.learning_rate:.1e}, "
+        f"on {recipe.device} in {plan.precision}, kept by {metric}"
+    )
+    setup = Setup(
+        network=model.network,
+        objective=matched(selection.task.objective(), context.teacher, model, recipe.distill),
+        feed=Feed(student.train, batch_of, recipe.seed, plan.batch or 1),
+        held_out=student.dev,
+        plan=plan,
+        device=context.device,
+        decode=writer_of(model).decode,
+        evaluate=None if metric == "loss" else selection.evaluate,
+        capture=context.captures,
+    )
+    job = Job(
+        recipe=recipe,
+        model=model,
+        setup=setup,
+        same=context.same(dataset.hashes, model),
+        about={"rows": {"train": count, "dev": len(dataset.dev)}, "teacher_forwards": student.reads},
+        split=None if dataset.held_out is None else {"split": recipe.data.split, "held_out": dataset.held_out},
+        announce=lambda state: context.control.log(announcement),
+        save=selection.save,
+        metric=metric,
+    )
+    spent = drive(run, job, context.control).seconds
+    trained = load(run.folder).to(context.device)
+    curve = curve_of(run, recipe, count, context.control)
+    if recipe.data.share == 1:
+        more: dict[str, Any] = {"forwards": run.info().teacher_forwards, "texts": count, "metric": metric}
+        more["curve"] = [*curve, reporting.point_of(trained, metric, count)] if curve else ()
+        reporting.write_report(context, trained, selection.examples, spent, metric != AGREEMENT, **more)
+    return load(run.folder)
 
 
 def prepare(context: Distillation, task: Task) -> Student:
     """Read the data, begin a student, run its teachers, and decide what is open; mistakes are named first."""
-    recipe = context.recipe
-    find_student(recipe, context.teacher, lambda text: None)
-    dataset = gather(task, recipe, context.control)
-    dataset = part_of(_augmented(context, task, dataset), recipe.data.share, recipe.data.split)
-    if not any(map(task.has_target, dataset.train)):  # labels do not count
-        task = task.learning_from(replace(recipe.distill, hard=0.0), context.models)
+    recipe, settings, control = context.recipe, context.recipe.distill, context.control
+    find_student(recipe, context.teacher)
+    task, dataset = _dataset(context, task)
     metric = decided_metric(context, task, dataset.labeled_dev)
     reads = TeacherReads(context.run.inside)
 
     @cache
     def outputs() -> TeacherOutputs:
-        return teacher_outputs(task, context.teachers, dataset.examples, dataset.parts, context.control, reads)
+        return teacher_outputs(task, context.teachers, dataset.examples, dataset.parts, control, reads)
 
     beginning = begun_student(
         context,
@@ -280,50 +207,60 @@ def prepare(context: Distillation, task: Task) -> Student:
         task.head,
         lambda: task.vocabulary_texts(dataset.train, lambda: outputs().select(dataset.train_numbers)),
     )
-    model = beginning.opened
-    window = window_of(recipe, context.teacher, model, task)
-    windows = framing_for(model, window)
-    matched(task.objective(), context.teacher, model, recipe.distill)  # whether their layers can be compared
+    model, theirs, length, stride = beginning.opened, context.teacher.card.window, settings.length, settings.stride
+    # The teacher's window where it can be; a network without attention reads whole texts.
+    if not task.writes and theirs is not None and length is None and model.config.heads:
+        length = min(theirs.length, model.config.context)
+        stride = stride or max(1, min(theirs.stride, length))
+    long = "windows" if task.writes or theirs is None else theirs.long
+    window = window_for(model, length, stride, long, task.overlap)
+    matched(task.objective(), context.teacher, model, settings)  # whether their layers can be compared
     learned, held_out = outputs().select(dataset.train_numbers), outputs().select(dataset.dev_numbers)
     judges: Sequence[Example] = dataset.dev
     if not dataset.labeled_dev:
         judges = [task.with_teacher_answer(*pair) for pair in zip(dataset.dev, held_out, strict=True)]
+    windows = framing_for(model, window)
     task = task.fit_teacher(dataset.train, learned).prepare(model, dataset.train, beginning.fresh)
-    with context.control.count("tokenizing", "texts", "stopped while tokenizing") as advance:
+    with control.count("tokenizing", "texts", "stopped while tokenizing") as advance:
         train = task.dataset(dataset.train, model, windows, learned)
         advance(len(dataset.train))
         dev = task.dataset(dataset.dev, model, windows, held_out)
     for note in (*train.notes, *(f"of the held-out texts: {note}" for note in dev.notes)):
-        context.control.note(note)
-    train = train.for_training(MOST_WINDOWS, recipe.seed, _captures(context))
-    dev = dev.for_training(MOST_WINDOWS, 0, False)
-    plan = planned(recipe, task, train, context.device, beginning)
-    settings = replace(recipe.distill, metric=metric, length=window.length, stride=window.stride)
-    recipe = replace(recipe, training=plan, device=str(context.device), distill=settings)
-    card = replace(
-        task.to_card(model.card),
-        task=task.name,
-        window=task.card_window(window, train),
-        columns=dict(recipe.data.columns),
-        base=Path(recipe.student.model).name,  # where it lies on this machine stays private
-        teacher=", ".join(Path(folder).name for folder in recipe.teacher.folders),
+        control.note(note)
+    train, dev = (
+        train.for_training(MOST_WINDOWS, recipe.seed, context.captures),
+        dev.for_training(MOST_WINDOWS, 0, False),
     )
-    return Student(recipe, task, replace(model, card=card), windows, dataset, train, dev, judges, reads.total)
+    plan = planned(recipe, task, train, context.device, beginning)
+    settings = replace(settings, metric=metric, length=window.length, stride=window.stride)
+    recipe = replace(recipe, training=plan, device=str(context.device), distill=settings)
+    more: dict[str, Any] = {"window": task.card_window(window, train), "columns": dict(recipe.data.columns)}
+    model = replace(model, card=context.card(task.to_card(model.card), task=task.name, **more))
+    data = dataset.hashes.get("dev", dataset.hashes.get("data", dataset.hashes.get("text", "")))
+
+    def kept(scores: Mapping[str, Score]) -> Mapping[str, Score]:
+        """Where the teacher's answers are the targets, the agreement with them."""
+        if dataset.labeled_dev:
+            return scores
+        agreement = {AGREEMENT: scores[task.default_metric]}
+        return agreement if task.supervised else {**agreement, **scores}
+
+    selection = Selection(context.run, task, model, windows, judges, metric, data, kept)
+    return Student(recipe, dataset, train, dev, selection, reads.total)
 
 
-def _captures(context: Distillation) -> bool:
-    return context.device.type == "cuda" and not context.recipe.training.compile
-
-
-def _augmented(context: Distillation, task: Task, dataset: Dataset[Example]) -> Dataset[Example]:
-    """The dataset with copies of its texts, some of their words replaced."""
-    data = context.recipe.data
-    if not data.augment:
-        return dataset
-    by = None if data.augment_by is None else load(data.augment_by).to(context.device).opened
-    with context.control.count("replacing words", "texts", "stopped while replacing words") as advance:
-        copies = augmented(task, dataset.train, data.augment, by, context.recipe.seed, advance)
-    return dataset.with_more(copies)
+def _dataset(context: Distillation, task: Task) -> tuple[Task, Dataset[Example]]:
+    """The dataset, or the share of it that is learned from, with copies of its texts; and the task that it allows."""
+    data, control = context.recipe.data, context.control
+    dataset = gather(task, data, control)
+    if data.augment:
+        by = None if data.augment_by is None else load(data.augment_by).to(context.device).opened
+        with control.count("replacing words", "texts", "stopped while replacing words") as advance:
+            dataset = dataset.with_more(augmented(task, dataset.train, data.augment, by, context.recipe.seed, advance))
+    dataset = part_of(dataset, data.share, data.split)
+    if not any(map(task.has_target, dataset.train)):  # labels do not count
+        task = task.learning_from(replace(context.recipe.distill, hard=0.0), context.models)
+    return task, dataset
 
 
 def decided_metric(context: Distillation, task: Task, by_labels: bool) -> str:
@@ -343,118 +280,22 @@ def decided_metric(context: Distillation, task: Task, by_labels: bool) -> str:
 
 
 def planned(recipe: DistillRecipe, task: Task, train: Any, device: torch.device, begun: Beginning) -> FinetuneTraining:
-    """The plan of a student: few texts are read more often, since each says more than a label would."""
+    """The plan of a student: few texts are read more often, since each teaches more than a label would."""
     plan, model = recipe.training, begun.opened
     # A writer of a few layers of another has lost as much as it has kept: it learns as one with fresh weights.
     fresh = begun.scratch or (task.writes and not Path(recipe.student.model).is_dir())
-    batch, epochs = pairs_plan(train) if fresh and task.writes else (32, 0.0)
-    if not epochs:
-        epochs = min(20.0, max(4.0, 2 * SEEN / train.count)) if fresh else min(10.0, max(3.0, SEEN / train.count))
     # A narrow network takes larger steps than the large ones for which 5e-5 is usual.
     usual = model.family.learning_rate if fresh else NEW_HEAD if begun.fresh else ALL_THERE
     rate = 2e-3 if model.family.name == "vectors" else usual * (768 / model.config.width) ** 0.5
+    batch, epochs = 32, min(10.0, max(3.0, SEEN / train.count))
+    if fresh:
+        epochs = min(20.0, max(4.0, 2 * SEEN / train.count))
     if fresh and task.writes:
-        plain = vars(FinetuneTraining())
-        usual_keys: dict[str, Any] = {key: FROM_NOTHING[key] for key in FROM_NOTHING if vars(plan)[key] == plain[key]}
+        batch, epochs = pairs_plan(train)
+        plain, given = vars(FinetuneTraining()), vars(plan)
+        usual_keys: dict[str, Any] = {key: FROM_NOTHING[key] for key in FROM_NOTHING if given[key] == plain[key]}
         plan = replace(plan, **usual_keys)
     return decided(plan, train, device, batch, epochs, rate)
-
-
-def window_of(recipe: DistillRecipe, teacher: LoadedModel, student: LoadedModel, task: Task) -> Window:
-    """The window of the student: the teacher's where it can be; a network without attention reads whole texts."""
-    length, stride = recipe.distill.length, recipe.distill.stride
-    window = teacher.card.window
-    if task.writes:
-        return window_for(student, length, stride, "windows", task.overlap)
-    if window is not None and length is None and student.config.heads:
-        length = min(window.length, student.config.context)
-        stride = stride or max(1, min(window.stride, length))
-    long = window.long if window is not None else "windows"
-    return window_for(student, length, stride, long, task.overlap)
-
-
-def train(context: Distillation, student: Student) -> State:
-    """Train a prepared student to the end, or until somebody stops it."""
-    run, recipe, model, dataset = context.run, student.recipe, student.model, student.dataset
-    data = dataset.hashes.get("dev", dataset.hashes.get("data", dataset.hashes.get("text", "")))
-    selection = Selection(
-        run, student.task, model, student.windows, student.judges, student.metric, data, student.kept_scores
-    )
-
-    setup = Setup(
-        network=model.network,
-        objective=matched(student.task.objective(), context.teacher, model, recipe.distill),
-        feed=Feed(student.train, batch_of, recipe.seed, recipe.training.batch or 1),
-        held_out=student.dev,
-        plan=recipe.training,
-        device=context.device,
-        decode=writer_of(model).decode,
-        evaluate=None if student.metric == "loss" else selection.evaluate,
-        capture=_captures(context),
-    )
-    hashes = {**dataset.hashes, "teacher": [teacher.digest for teacher in context.teachers]}
-    job = Job(
-        recipe=recipe,
-        model=model,
-        setup=setup,
-        same={"data": hashes, "tokenizer": tokenizer_hash(model)},
-        about={"rows": {"train": len(dataset.train), "dev": len(dataset.dev)}, "teacher_forwards": student.reads},
-        split=None if dataset.held_out is None else {"split": recipe.data.split, "held_out": dataset.held_out},
-        announce=lambda state: announce(context, student, recipe.training.steps or 1),
-        save=selection.save,
-        metric=student.metric,
-    )
-    return drive(run, job, context.control)
-
-
-def announce(context: Distillation, student: Student, steps: int) -> None:
-    """What is about to be learned, from what and how."""
-    dataset, recipe = student.dataset, student.recipe
-    labeled = sum(map(student.task.has_target, dataset.train))
-    held = "" if dataset.held_out is None else " (drawn from the others, noted in run/split.json)"
-    by = "" if dataset.labeled_dev else ", by the teacher's answers"
-    context.control.log(
-        f"{context.run.folder}: {len(dataset.train):,} texts to learn from, {labeled:,} of them labeled; "
-        f"{len(dataset.dev):,} held out{by}{held}\n"
-        f"plan: {steps:,} step{'s' * (steps != 1)} of {recipe.training.batch}, "
-        f"learning rate {recipe.training.learning_rate:.1e}, on "
-        f"{recipe.device} in {recipe.training.precision}, kept by {student.metric}"
-    )
-
-
-def _reported(context: Distillation, student: Student, state: State) -> Model:
-    """The trained student, with its learning curve and its report."""
-    run, count, metric = context.run, len(student.dataset.train), student.metric
-    model = load(run.folder).to(context.device)
-    curve = curve_of(run, student.recipe, count, context.control)
-    if student.recipe.data.share == 1:
-        reporting.write_report(
-            run,
-            context.teachers,
-            model,
-            student.judges,
-            state.seconds,
-            context.control.log,
-            by_labels=metric != AGREEMENT,
-            forwards=run.info().teacher_forwards,
-            texts=count,
-            metric=metric,
-            curve=[*curve, reporting.point_of(model, metric, count)] if curve else (),
-        )
-    return load(run.folder)
-
-
-MIN_TEXTS = 8
-
-
-def part_of(dataset: Dataset[Example], share: float, seed: int) -> Dataset[Example]:
-    """The dataset with a share of its examples to learn from; a greater share holds every smaller one."""
-    if share >= 1:
-        return dataset
-    numbers = dataset.train_numbers
-    count = max(1, round(share * len(numbers)))
-    order = shuffled(key_of(seed, "curve"), np.arange(len(numbers)), len(numbers))
-    return replace(dataset, train_numbers=sorted(numbers[place] for place in order[:count].tolist()))
 
 
 def curve_of(run: Run, recipe: DistillRecipe, texts: int, control: Control) -> list[dict[str, Any]]:
@@ -465,14 +306,270 @@ def curve_of(run: Run, recipe: DistillRecipe, texts: int, control: Control) -> l
         count = max(1, round(share * texts))
         if count < MIN_TEXTS:
             continue
-        part = Run(run.inside / "curve" / f"1-of-{2**halvings}")
+        folder = run.inside / "curve" / f"1-of-{2**halvings}"
         data, settings = replace(recipe.data, share=share * recipe.data.share), replace(recipe.distill, curve=0)
-        smaller = replace(recipe, out=str(part.folder), data=data, distill=settings)
-        with part.held():
-            part.tidy()
-            if not part.recipe.exists():
-                write_toml(smaller, part.recipe)
-            control.log(f"curve: a student of {count:,} texts")
-            model = go(part, smaller, control)
-        points.append(point_of(model, recipe.distill.metric, count))
+        smaller = replace(recipe, out=str(folder), data=data, distill=settings)
+        control.log(f"curve: a student of {count:,} texts")
+        model = inner_run(folder, smaller, go, control)
+        points.append(reporting.point_of(model, recipe.distill.metric, count))
     return points
+
+
+def inner_run(folder: Path, recipe: Any, go_on: Callable[[Run, Any, Control], Model], control: Control) -> Model:
+    """A run inside another one, from where it stands."""
+    run = Run(folder)
+    with run.held():
+        run.tidy()
+        if not run.recipe.exists():
+            write_toml(recipe, run.recipe)
+        return go_on(run, read_toml(type(recipe), run.recipe), control)
+
+
+# ------------------------------------------------------------------------------------------ students of language models
+
+
+def check_writes(family: Family) -> None:
+    """Refuse a student that predicts no next tokens."""
+    if not family.speaks or family.reads:
+        raise UserError(f"{family.name} does not continue a text: a student such as gpt2:2x128 or lstm:1x256 does")
+
+
+def distill_language(context: Distillation) -> Model:
+    """Teach a student to predict each next token as its teachers do."""
+    run, recipe, teacher, control = context.run, context.recipe, context.teacher, context.control
+    for other in context.teachers[1:]:
+        if tokenizer_of(other.model).pipeline != tokenizer_of(teacher).pipeline:
+            raise UserError(f"{other.folder}: has another vocabulary than the first teacher: their mean has no meaning")
+    # Tokens are predicted from one side alone, as in pre-training, whatever a network may do for labels.
+    one_way = replace(context, recipe=replace(recipe, distill=replace(recipe.distill, pretrain=True)))
+    lineage = find_student(one_way.recipe, teacher)
+    if not isinstance(lineage, Path):
+        check_writes(lineage.family)
+    texts = language_texts(recipe.data, control)
+    beginning = begun_student(one_way, {"words": None}, "words", texts.documents)
+    model = beginning.opened
+    check_writes(model.family)
+    rows = LanguageRows.of(context, texts, model)
+    source = rows.source
+    batch = max(1, min(round(8192 / source.mean), source.count // 8))
+    epochs = max(3.0, min(30.0, STEPS * batch / source.count))
+    rate = model.family.learning_rate * (768 / model.config.width) ** 0.5
+    plan = decided(recipe.training, source, context.device, batch, epochs, rate if beginning.fresh else rate / 5)
+    every = recipe.training.evaluate_every or max(1, (plan.steps or 1) // 10)
+    plan = replace(plan, evaluate_every=every, save_every=recipe.training.save_every or every)
+    length, steps = int(source.mean), plan.steps or 1
+    settings = replace(recipe.distill, metric="loss", length=length)
+    recipe = replace(recipe, training=plan, device=str(context.device), distill=settings)
+    model = replace(model, card=context.card(model.card, task=model.family.task))
+    announcement = (
+        f"{run.folder}: {rows.summary}\n"
+        f"plan: {steps:,} step{'s' * (steps != 1)} of {plan.batch} rows of {length} tokens, "
+        f"{steps * (plan.batch or 1) / source.count:.1f} epochs, "
+        f"learning rate {plan.learning_rate:.1e}, on {context.device.type} in {plan.precision}"
+    )
+    setup = Setup(
+        network=model.network,
+        objective=matched(rows.objective, teacher, model, settings),
+        feed=Feed(source, rows.prepare, recipe.seed, plan.batch or 1),
+        held_out=rows.held_out,
+        plan=plan,
+        device=context.device,
+        decode=tokenizer_of(model).decode,
+    )
+    job = Job(
+        recipe=recipe,
+        model=model,
+        setup=setup,
+        same=context.same(texts.hashes, model),
+        about={"teacher_forwards": rows.forwards},
+        announce=lambda state: control.log(announcement),
+        data=texts.hashes.get("dev", texts.hashes["text"]),
+    )
+    drive(run, job, control)
+    return compare_bits(context, texts.held_out, job.data)
+
+
+@dataclass(frozen=True)
+class LanguageRows:
+    """Rows of tokens that a student reads, and what it learns by."""
+
+    source: Any
+    held_out: Any
+    prepare: Any
+    objective: Objective
+    forwards: int  # places, or texts, that a teacher had to read, in all processes of the run
+    summary: str
+
+    @staticmethod
+    def of(context: Distillation, texts: LanguageTexts, student: LoadedModel) -> LanguageRows:
+        """The teacher's probabilities of the next token where both have one vocabulary (Hinton et al., 2015).
+
+        Otherwise texts whose first words the teacher has continued, and where they count, the texts themselves.
+        """
+        run, recipe, control = context.run, context.recipe, context.control
+        tokenizer, settings, room = tokenizer_of(student), recipe.distill, student.config.context
+        length = settings.length or min(student.family.row or room, room)
+        same = tokenizer.pipeline == tokenizer_of(context.teacher).pipeline
+        refuse(
+            (not same and bool(settings.match), "--match needs a student with the vocabulary of its teacher"),
+            (length > room, f"rows of {length} tokens are longer than the student's context of {room}"),
+        )
+        frame, reads = next_frame(tokenizer, True), TeacherReads(run.inside)
+        message = "stopped while tokenizing; what is done is kept"
+        with control.count("tokenizing the text", "characters", message) as advance:
+            whole = tokenized(texts.text, tokenizer, False, advance)
+            dev = None if texts.dev is None else tokenized(texts.dev, tokenizer, False, advance)
+        learned, held = whole, dev
+        if held is None:
+            cut = int(whole.documents[texts.count] - whole.begin)
+            learned, held = whole.part(0, cut), whole.part(cut, whole.size)
+        held_out = PackedRows(Framed(held, frame), length, 1, False, None)
+        if not same:
+            corpus, summary = _teacher_texts(context, texts, reads, tokenizer)
+            source = PackedRows(Framed(corpus, frame), length, 1, False, recipe.seed)
+            return LanguageRows(source, held_out, shift, NextToken(), reads.total, summary)
+        framed = Framed(learned, frame)
+        request = TokenRequest(context.teachers, framed, student.heads["words"], settings.temperature)
+        message = "stopped while the teacher reads; its outputs so far are cached"
+        with control.count("the teacher reads the text", "tokens", message) as advance:
+            outputs = token_outputs(request, advance, reads, control.log)
+        size = sum(shard.nbytes for shard in outputs.shards) / 1e6
+        cached = ", all from the cache" if not outputs.forwards else ""
+        places = f"{framed.size:,} places"
+        control.log(f"teacher: {places}, {outputs.forwards:,} read anew{cached}; {size:,.0f} MB are cached")
+        weight = f"the text's own tokens have a weight of {settings.hard:g}"
+        summary = f"the teacher's probabilities of the next token at {places}; {weight}"
+        objective = NextToken(soft=SoftTargets(settings.temperature, settings.hard))
+        source = PlacedRows(framed, length, 1, False, recipe.seed)
+        return LanguageRows(source, held_out, WithTokenOutputs(outputs), objective, reads.total, summary)
+
+
+def _teacher_texts(
+    context: Distillation, texts: LanguageTexts, reads: TeacherReads, tokenizer: Tokenizer
+) -> tuple[Corpus, str]:
+    """The tokens of texts that the teacher has continued, and what they are."""
+    control, hard = context.control, context.recipe.distill.hard
+    examples = [Example((text,), None, "") for text in texts.documents() if text.strip()]
+    task = Continuations(context.recipe.seed)
+    outputs = teacher_outputs(task, context.teachers, examples, [len(examples)], control, reads)
+    lines = [text for arrays in outputs for text, _ in unpack_texts(arrays)]
+    lines += [example.texts[0] for example in examples] if hard else []
+    path = context.run.inside / "teacher_texts.txt"
+    write_text(path, "".join(" ".join(line.splitlines()) + "\n" for line in lines))
+    with control.progress("tokenizing the teacher's texts", "characters") as advance:
+        corpus = tokenized(TextFiles((str(path),)), tokenizer, False, advance)
+    own = "and the texts themselves" if hard else "alone"
+    return corpus, f"another vocabulary than the teacher's, so the student reads the teacher's texts {own}: {path}"
+
+
+@dataclass(frozen=True)
+class Continuations(Task):
+    """Continuations of the first words of a text, about as long as the text is."""
+
+    seed: int
+
+    name = "continue"
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> Continuations:
+        return cls(0)
+
+    @property
+    def teacher_settings(self) -> dict[str, Any]:
+        return {"seed": self.seed, "first": FIRST}
+
+    def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
+        """Sampled token by token, from a seed that follows from the text."""
+        texts = [example.texts[0] for example in examples]
+        heads = [" ".join(text.split()[:FIRST]) for text in texts]
+        sizes = map(len, tokenizer_of(model).ids(texts, specials=False))
+        pairs, room = zip(prompts_of(model, heads), sizes, strict=True), model.config.context
+        prompts = [replace(prompt, max_tokens=max(1, min(size, room) - len(prompt.tokens))) for prompt, size in pairs]
+        seeds = [key_of(self.seed, "continued", text) >> 2 for text in texts]
+        with unseen_in_words(model):
+            options = GenerationOptions(temperature=1.0, seed=seeds)
+            completions = generator_of(model).write(prompts, options)
+        return [pack_texts([(f"{head}{each.text}", 0.0)]) for head, each in zip(heads, completions, strict=True)]
+
+    def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
+        """The texts of all teachers."""
+        return pack_texts([text for arrays in outputs for text in unpack_texts(arrays)])
+
+
+def compare_bits(context: Distillation, held_out: list[str], data: str) -> Model:
+    """How much the student has kept: bits per byte of held-out text, beside its teacher's."""
+    run, control = context.run, context.control
+    model = load(run.folder, device=context.device)
+    ours = perplexity(model.opened, held_out).bits_per_byte
+    theirs = min((perplexity(each, held_out).bits_per_byte for each in context.models), key=lambda s: s.value)
+    if not math.isfinite(theirs.value):
+        control.note("the teacher gives probability 0 to some held-out words: nothing to compare with")
+        return load(run.folder)
+    both, share = {"teacher": asdict(theirs), "student": asdict(ours)}, theirs.value / ours.value
+    write_json(run.inside / "kept.json", {"bits_per_byte": both, "kept": share})
+    others = tuple(metric for metric in model.card.metrics if metric.name != "bits_per_byte")
+    run.save_model(model.opened, (*others, Metric(data=data, name="bits_per_byte", **asdict(ours))))
+    control.log(
+        f"{run.folder}: {ours.value:.4f} bits per byte of held-out text ({ours.low:.4f} to {ours.high:.4f}), "
+        f"the teacher {theirs.value:.4f}: {100 * share:.1f} % kept"
+    )
+    return load(run.folder)
+
+
+def pretrain_student(context: Distillation) -> Model:
+    """Teach a student its teacher's language model, whose outputs differ in every epoch, with the masks."""
+    run, recipe, settings, control = context.run, context.recipe, context.recipe.distill, context.control
+    teacher, folder, data = context.teacher, context.teachers[0].folder, recipe.data
+    speaks, room = teacher.family.speaks, teacher.config.context
+    if "words" not in teacher.heads or teacher.family.reads:
+        raise UserError(
+            f"{folder}: {teacher.family.name} with {', '.join(teacher.heads) or 'no heads'} predicts no words; "
+            "--pretrain needs a model that fills gaps or predicts the next word"
+        )
+    names = ("dev", "holdout", "delimiter", "encoding", "documents", "on_bad_row")
+    column, reading = data.columns.get("text", "text"), {name: vars(data)[name] for name in names}
+    shared = {name: vars(recipe)[name] for name in ("out", "seed", "device", "tensorboard", "training")}
+    text = Recipe(text=TextSection(files=data.text, column=column, **reading), **shared)
+    wanted: Objective = NextToken() if speaks else MaskedWords()
+    student = begun_student(context, wanted.heads, "words", lambda: text_of(text).read(Skipped())).opened
+    if student.family.speaks != speaks:
+        does = "predicts the next word" if speaks else "fills gaps"
+        raise UserError(f"the teacher {does}, and {student.family.name} does not: choose another student")
+    if not settings.match and not speaks:
+        settings = replace(settings, match=("cosine",))  # the third of DistilBERT's losses
+    soft = SoftTargets(settings.temperature, settings.hard)
+    objective: Any = matched(wanted, teacher, student, settings, soft)
+    length = settings.length or min(student.family.row or student.config.context, room)
+    if length > room:
+        raise UserError(f"rows of {length} tokens are longer than the teacher's context of {room}")
+    # A state that goes from row to row is nothing that a teacher with rows of its own could follow.
+    aim = {"name": "next" if speaks else "mlm", "rows": "stream", "length": length, "mask": settings.mask}
+    own = Path(recipe.student.model)
+    student.network.float()
+    job = text_job(
+        run,
+        replace(text, objective=build(ObjectiveSection, aim, "[distill]")),
+        replace(student, card=Card(teacher=folder.name)),
+        objective,
+        control,
+        base=own.name if own.is_dir() else None,
+        evaluate_first=True,  # what layers of the teacher know before anything is learned
+        capture=True,
+    )
+    plan = build(FinetuneTraining, values_of(job.setup.plan), run.recipe.name, "training")
+    settled = replace(recipe, training=plan, device=job.recipe.device, distill=replace(settings, length=length))
+    job = replace(job, recipe=settled, same={**job.same, "teacher": context.teachers[0].digest})
+    best = drive(run, job, control)
+    if job.setup.held_out is not None and best.best is not None:
+        # What the teacher itself would have had, of the same text with the same words hidden.
+        judge: Any = objective.teacher.to(job.setup.device)
+        judged = replace(job.setup, network=judge, objective=wanted)
+        theirs = evaluate(judged, best.pass_tokens, None, control.stop)[0]["words"]
+        sizes = parameters_of(teacher), parameters_of(student)
+        both = [{"loss": theirs, "parameters": sizes[0]}, {"loss": best.best, "parameters": sizes[1]}]
+        write_json(run.inside / "kept.json", {"teacher": both[0], "student": both[1]})
+        control.log(
+            f"{run.folder}: held-out loss {best.best:.4f}, the teacher's {theirs:.4f}; "
+            f"{100 * sizes[1] / sizes[0]:.1f} % of its parameters"
+        )
+    return load(run.folder)

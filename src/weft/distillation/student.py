@@ -30,53 +30,53 @@ from weft.tasks.model import new
 from weft.text.tokenizers.pruning import pruned_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 
-# Stacks of the one kind of layer that all of these are made of.
-FAMILIES = ("bert", "roberta", "xlm-roberta", "albert", "distilbert", "openai-gpt", "gpt2")
 
+def matched(
+    objective: Objective,
+    teacher: LoadedModel,
+    student: LoadedModel,
+    settings: DistillSection,
+    soft: SoftTargets | None = None,
+) -> Objective:
+    """The objective, and beside it the hidden states that `settings.match` names, and with `soft` the words.
 
-def matched(objective: Objective, teacher: LoadedModel, student: LoadedModel, settings: DistillSection) -> Objective:
-    """The objective, and beside it the hidden states that `settings.match` names; alone where it names none."""
-    return along(objective, teacher, student, settings, None) if settings.match else objective
-
-
-def along(
-    objective: Objective, teacher: LoadedModel, student: LoadedModel, settings: DistillSection, soft: SoftTargets | None
-) -> MatchedStates:
-    """An objective with a teacher that reads every batch: its hidden states, and with `soft` its words too."""
+    The teacher reads every batch; where there is nothing to learn from that, the objective alone.
+    """
     match = tuple(dict.fromkeys(settings.match))
+    if not match and soft is None:
+        return objective
     if teacher.exported:
         raise UserError(f"a model for {teacher.card.backend} has no hidden states; take the one it was made of")
-    tokens = common_tokens(teacher, student)
-    like = next(student.network.parameters())
-    teacher.network.to(like.dtype)
+    tokens, like = common_tokens(teacher, student), next(student.network.parameters())
+    reader = TeacherNetwork(teacher.network.to(like.dtype), tokens)
     if not match:
-        return MatchedStates(objective, TeacherNetwork(teacher.network, tokens), match, soft=soft)
+        return MatchedStates(objective, reader, match, soft=soft)
     for who, opened in (("teacher", teacher), ("student", student)):
-        if opened.family.name not in FAMILIES:
+        if not opened.network.STACK:
             raise UserError(
-                f"the {who} is of family {opened.family.name}, which has no layers to compare: "
-                f"match is for {', '.join(FAMILIES)}"
+                f"the {who} is of family {opened.family.name}, which has no layers to compare: --match is for encoders "
+                "and decoders such as bert and gpt2"
             )
     networks: tuple[Any, Any] = (student.network, teacher.network)
-    attentions = [network.layers[-1].attention for network in networks]
-    if attentions[0].causal != attentions[1].causal and {"attention", "relations"} & set(match):
-        ways = ["back only" if attention.causal else "both ways" for attention in attentions]
-        raise UserError(f"the student looks {ways[0]} and the teacher {ways[1]}: attention and relations cannot match")
+    ours, theirs = (network.layers[-1].attention for network in networks)
+    if ours.causal != theirs.causal and {"attention", "relations"} & set(match):
+        one, two = ("causal" if attention.causal else "bidirectional" for attention in (ours, theirs))
+        raise UserError(f"the student is {one} and the teacher {two}: their attention and relations cannot match")
     last = (student.config.layers, teacher.config.layers)
     pairs = layer_pairs(settings.map, *last)
-    inner, their_inner = (attention.heads * attention.head_width for attention in attentions)
-    return MatchedStates(
-        objective,
-        TeacherNetwork(teacher.network, tokens),
-        match,
-        settings.weight,
-        pairs,
-        last,
-        relation_heads(inner, their_inner, attentions[1].heads),
-        attentions[0].causal,
-        _beside(match, pairs, student.config.width, teacher.config.width, like),
-        soft,
-    )
+    heads = relation_heads(ours.heads * ours.head_width, theirs.heads * theirs.head_width, theirs.heads)
+    # One projection for the embeddings and one for all layers, as in TinyBERT, and one for the cosine.
+    names = {
+        "embeddings": "states" in match and (0, 0) in pairs,
+        "states": "states" in match and pairs != ((0, 0),),
+        "cosine": "cosine" in match,
+    }
+    widths = student.config.width, teacher.config.width
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # a resumed run reads them from its checkpoint; a run done again begins the same
+        used = [name for name in names if names[name] and widths[0] != widths[1]]
+        beside = nn.ModuleDict({name: nn.Linear(*widths, dtype=like.dtype) for name in used})
+    return MatchedStates(objective, reader, match, settings.weight, pairs, last, heads, ours.causal, beside, soft)
 
 
 def layer_pairs(text: str, layers: int, theirs: int) -> tuple[tuple[int, int], ...]:
@@ -124,24 +124,8 @@ def common_tokens(teacher: LoadedModel, student: LoadedModel) -> Tensor | None:
     return tokens
 
 
-def _beside(
-    match: tuple[str, ...], pairs: tuple[tuple[int, int], ...], width: int, theirs: int, like: Tensor
-) -> nn.ModuleDict:
-    """One map for the embeddings and one for all layers, as in TinyBERT, and one for the cosine."""
-    names = []
-    if "states" in match:
-        names += ["embeddings"] if (0, 0) in pairs else []
-        names += ["states"] if pairs != ((0, 0),) else []
-    names += ["cosine"] if "cosine" in match else []
-    if width == theirs:
-        names = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)  # a run that goes on reads them from its checkpoint; a run done again begins the same
-        return nn.ModuleDict({name: nn.Linear(width, theirs, dtype=like.dtype) for name in names})
-
-
 SIZE = r"([1-9][0-9]{0,3})x([1-9][0-9]{0,5})"
-SAME_LAYERS = {("bert", "distilbert")}  # a teacher's family, and one that is built from the same layers
+SAME_LAYERS = ("bert", "distilbert")  # a teacher's family, and one that is built from the same layers
 # Keys of a config that say nothing of what a layer of it is.
 FREE = ("vocabulary", "source_vocabulary", "begin", "padding", "pooler", "layers", "decoder_layers", "layer_heads")
 OTHERS = ("segments", "tied", "mix", "weight_scale")  # ... nor of the layers of another family
@@ -159,8 +143,8 @@ class Lineage:
     @property
     def related(self) -> bool:
         """Whether layers of the one may be layers of the other."""
-        ours, theirs = self.family.name, self.teacher.family.name
-        return ours == theirs or (theirs, ours) in SAME_LAYERS
+        names = self.teacher.family.name, self.family.name
+        return names[0] == names[1] or names == SAME_LAYERS
 
     @property
     def fits(self) -> bool:
@@ -181,7 +165,7 @@ def _common(ours: Any, theirs: Any) -> list[str]:
     return [field.name for field in fields(ours) if field.name in there]
 
 
-def find_student(recipe: DistillRecipe, teacher: LoadedModel, log: Log) -> Path | Lineage:
+def find_student(recipe: DistillRecipe, teacher: LoadedModel, log: Log = lambda text: None) -> Path | Lineage:
     """The folder that a student's name stands for, or its family and sizes."""
     name, settings = recipe.student.model, recipe.student.settings
     if Path(name).expanduser().is_dir():
@@ -190,7 +174,7 @@ def find_student(recipe: DistillRecipe, teacher: LoadedModel, log: Log) -> Path 
         return Path(name).expanduser()
     family, config = _sized(name, teacher)
     if family.counts or family.numbers:
-        raise UserError(f"{family.name} is not learned from what a teacher says, and cannot be a student")
+        raise UserError(f"{family.name} does not learn from teacher outputs, so it cannot be a student")
     if family.reads != teacher.family.reads:
         does = "reads one text and writes another" if teacher.family.reads else "does not write from what it reads"
         raise UserError(f"the teacher {does}, and {family.name} is of another kind: choose another student")
@@ -248,52 +232,64 @@ def begun_student(
             f"layers of the teacher ({teacher.family.name}, {size_of(teacher.config)}) do not fit into the student "
             f"({lineage.family.name}, {size_of(lineage.config)}{other}): --start scratch"
         )
-    tokens = _tokens(context, lineage, own, texts)
-    if start == "layers":
-        numbers = evenly(lineage.config.layers, teacher.config.layers)
-        layers = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))} of the teacher"
-        return _noted(context, _from_layers(lineage, tokens, heads, head, recipe.seed), layers)
-    made = _fresh(lineage, tokens.tokenizer, tokens.target, heads, recipe.seed)
-    return _noted(context, Beginning(made, True, True), "fresh weights")
-
-
-@dataclass(frozen=True)
-class StudentTokens:
-    """The vocabulary of a student; `kept`: which of the teacher's tokens, where it is a part of the teacher's."""
-
-    tokenizer: Tokenizer | None
-    target: Tokenizer | None
-    kept: Sequence[int] | None = None
-    characters: bool = True
+    tokenizer, target, kept = _tokens(context, lineage, own, texts)
+    if start == "scratch":
+        model = _fresh(lineage, tokenizer, target, heads, recipe.seed)
+        return _noted(context, Beginning(model, True, True), "fresh weights")
+    numbers = evenly(lineage.config.layers, teacher.config.layers)
+    cut = with_layers(teacher, numbers)
+    cut = cut if kept is None else with_vocabulary(cut, kept[0], characters=kept[1])
+    stored = cut.network.state_dict()
+    if "segments.weight" in stored and not lineage.config.has("segments"):
+        # A family with one segment only reads every text as the first of the teacher's.
+        stored["positions.table.weight"] = stored["positions.table.weight"] + stored["segments.weight"][0]
+    model = _fresh(lineage, cut.tokenizer, cut.target_tokenizer, heads, recipe.seed)
+    ours = model.network.state_dict()
+    missing = [name for name in ours if name not in stored or stored[name].shape != ours[name].shape]
+    lost = [name for name in missing if not name.startswith(("heads.", "pooler."))]
+    if lost:
+        raise UserError(f"layers of the teacher do not fit into the student ({lost[0]}): --start scratch")
+    # A head is taken whole or not at all.
+    new_heads = {name.split(".")[1] for name in missing if name.startswith("heads.")}
+    fresh = tuple(f"heads.{name}." for name in new_heads)
+    taken = {name: stored[name] for name in ours if name not in missing and not name.startswith(fresh)}
+    model.network.load_state_dict({**ours, **taken})
+    model.network.float()
+    if lineage.family.name == teacher.family.name:
+        model = replace(model, card=cut.card, carried=cut.carried)
+    layers = f"layer{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))} of the teacher"
+    return _noted(context, Beginning(model, head in new_heads), layers)
 
 
 def _tokens(
     context: Distillation, lineage: Lineage, own: str | None, texts: Callable[[], Iterable[str]]
-) -> StudentTokens:
-    """The teacher's vocabulary, the part of it that the texts use most, a learned one, or that of a folder."""
+) -> tuple[Tokenizer | None, Tokenizer | None, tuple[Sequence[int], bool] | None]:
+    """The teacher's vocabulary, the part of it that the texts use most, a learned one, or that of a folder.
+
+    And where it is a part of the teacher's, which of its tokens, and whether these have all characters.
+    """
     teacher, size = context.teacher, context.recipe.student.vocabulary
     if own is not None:
         given = TokenizerSection(size=size) if own == "learned" else TokenizerSection(folder=own)
         alone = lineage.family.speaks and not lineage.family.reads
         learned = vocabulary_for(context.run.folder, given, lineage.family, alone, texts(), context.control)
-        return StudentTokens(learned, None)
+        return learned, None, None
     if size is None:
-        return StudentTokens(teacher.tokenizer, teacher.target_tokenizer)
+        return teacher.tokenizer, teacher.target_tokenizer, None
     if teacher.target_tokenizer is not None:
         raise UserError("a teacher of two vocabularies is not cut down: --tokenizer learned, or leave --vocabulary")
     tokenizer = tokenizer_of(teacher)
     with context.control.count("counting tokens", "texts", "stopped while counting tokens") as advance:
-        counts = counted(tokenizer, _watched(texts(), advance))
+
+        def watched(text: str) -> str:
+            advance(1)
+            return text
+
+        counts = counted(tokenizer, map(watched, texts()))
     kept, characters = best_of(tokenizer, counts, size)
     pruned, kept = pruned_tokenizer(tokenizer, kept, characters)
     context.control.log(f"vocabulary: {len(kept):,} of the teacher's {tokenizer.vocabulary:,} tokens")
-    return StudentTokens(pruned, None, kept, characters)
-
-
-def _watched(texts: Iterable[str], advance: Callable[[int], None]) -> Iterable[str]:
-    for text in texts:
-        advance(1)
-        yield text
+    return pruned, None, (kept, characters)
 
 
 def _fresh(
@@ -309,44 +305,9 @@ def _fresh(
         and value != vars(standard)[name]
     }
     made = new(
-        family.name,
-        tokenizer,
-        settings=settings,
-        heads=heads,
-        seed=seed,
-        where="[student]",
-        target_tokenizer=target,
+        family.name, tokenizer, settings=settings, heads=heads, seed=seed, where="[student]", target_tokenizer=target
     )
     return made.opened
-
-
-@torch.no_grad()
-def _from_layers(
-    lineage: Lineage, tokens: StudentTokens, heads: Mapping[str, int | None], head: str, seed: int
-) -> Beginning:
-    """A student that begins with every k-th layer of its teacher, and with those of its heads that are the same."""
-    teacher = lineage.teacher
-    cut = with_layers(teacher, evenly(lineage.config.layers, teacher.config.layers))
-    cut = cut if tokens.kept is None else with_vocabulary(cut, tokens.kept, characters=tokens.characters)
-    stored = cut.network.state_dict()
-    if "segments.weight" in stored and not lineage.config.has("segments"):
-        # A family with one segment only reads every text as the first of the teacher's.
-        stored["positions.table.weight"] = stored["positions.table.weight"] + stored["segments.weight"][0]
-    model = _fresh(lineage, cut.tokenizer, cut.target_tokenizer, heads, seed)
-    ours = model.network.state_dict()
-    taken = {name: stored[name] for name in ours if name in stored and stored[name].shape == ours[name].shape}
-    missing = [name for name in ours if name not in taken]
-    lost = [name for name in missing if not name.startswith(("heads.", "pooler."))]
-    if lost:
-        raise UserError(f"layers of the teacher do not fit into the student ({lost[0]}): --start scratch")
-    # A head is taken whole or not at all.
-    new_heads = {name.split(".")[1] for name in missing if name.startswith("heads.")}
-    taken = {name: value for name, value in taken.items() if not any(name.startswith(f"heads.{n}.") for n in new_heads)}
-    model.network.load_state_dict({**ours, **taken})
-    model.network.float()
-    same = lineage.family.name == teacher.family.name
-    card = cut.card if same else model.card
-    return Beginning(replace(model, card=card, carried=cut.carried if same else {}), head in new_heads)
 
 
 def _noted(context: Distillation, beginning: Beginning, start: str) -> Beginning:

@@ -8,33 +8,32 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeVar, overload
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save
 from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
+from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.checkpoint.tensors import save_tensors
 from weft.config import read_record
 from weft.data.masking import shift
 from weft.data.rows import Drawn, Framed, PackedRows
 from weft.data.shards import TEACHERS, CacheFolder, Places, manifest_of
 from weft.distillation.recipe import DistillRecipe
 from weft.errors import UserError
-from weft.files import check_readable, reason, unwritable, whole_file, write_json
+from weft.files import check_readable, reason, whole_file, write_json
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Ragged
 from weft.objectives.base import LOGPROBS, REST, TOKENS
@@ -42,10 +41,9 @@ from weft.progress import Log
 from weft.tasks.base import Example, Task, TeacherArrays
 from weft.tasks.forward import chunked, framing_for, unseen_in_words
 from weft.text.sources import digest_of
-from weft.training.run import Run
+from weft.training.run import Run, tokenizer_hash
 from weft.training.signals import Control
 
-T = TypeVar("T")
 READS = "teacher_reads.json"  # in the inside of a run folder
 
 
@@ -55,22 +53,16 @@ class Teacher:
 
     model: LoadedModel
     folder: Path
-    digest: str
+    digest: str  # of all its files but the record of its training
 
     @classmethod
     def of(cls, model: LoadedModel, folder: Path) -> Teacher:
-        return cls(model, folder, digest_of_folder(folder))
-
-
-def digest_of_folder(folder: Path) -> str:
-    """A hash of a model: of all its files but the record of its training."""
-    whole = hashlib.sha256()
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder)
-        if path.is_file() and name.parts[0] != "run" and not any(part.startswith(".") for part in name.parts):
-            whole.update(json.dumps(str(name)).encode())
-            whole.update(digest_of(path))
-    return whole.hexdigest()
+        whole = hashlib.sha256()
+        for path in sorted(folder.rglob("*")):
+            name = path.relative_to(folder)
+            if path.is_file() and name.parts[0] != "run" and not any(part.startswith(".") for part in name.parts):
+                whole.update(json.dumps(str(name)).encode() + digest_of(path))
+        return cls(model, folder, whole.hexdigest())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,6 +153,21 @@ class Distillation:
         """The first of them, whose layers, vocabulary and window a student may take."""
         return self.teachers[0].model
 
+    @property
+    def captures(self) -> bool:
+        """Whether passes are played back from CUDA graphs."""
+        return self.device.type == "cuda" and not self.recipe.training.compile
+
+    def card(self, card: Card, **more: Any) -> Card:
+        """The card of a student, by the names of what it was made from; where that lies stays private."""
+        teacher = ", ".join(Path(folder).name for folder in self.recipe.teacher.folders)
+        return replace(card, base=Path(self.recipe.student.model).name, teacher=teacher, **more)
+
+    def same(self, hashes: Mapping[str, str], student: LoadedModel) -> dict[str, Any]:
+        """What must not change when the run is resumed."""
+        data = {**hashes, "teacher": [teacher.digest for teacher in self.teachers]}
+        return {"data": data, "tokenizer": tokenizer_hash(student)}
+
 
 FORMAT = 2
 SHARD = 1024  # examples in a file
@@ -177,14 +184,9 @@ class TeacherOutputs(Sequence[TeacherArrays]):
     def __len__(self) -> int:
         return len(self.numbers)
 
-    @overload
-    def __getitem__(self, place: int) -> TeacherArrays: ...
-    @overload
-    def __getitem__(self, place: slice) -> TeacherOutputs: ...
-    def __getitem__(self, place: int | slice) -> TeacherArrays | TeacherOutputs:
-        if isinstance(place, slice):
-            return TeacherOutputs(self.read, self.numbers[place])
-        return self.read(self.numbers[place])
+    def __getitem__(self, place: Any) -> Any:
+        numbers = self.numbers[place]
+        return TeacherOutputs(self.read, numbers) if isinstance(place, slice) else self.read(numbers)
 
     def select(self, numbers: Sequence[int]) -> TeacherOutputs:
         """The outputs for the examples with these numbers."""
@@ -194,7 +196,7 @@ class TeacherOutputs(Sequence[TeacherArrays]):
 class ShardReader:
     """The outputs of one teacher by number of the example; one shard is in memory at a time."""
 
-    def __init__(self, paths: Sequence[Path], sizes: Sequence[int]) -> None:
+    def __init__(self, paths: Sequence[Path], sizes: Iterable[int]) -> None:
         self.paths, self.starts = paths, [0, *accumulate(sizes)]
         self._number, self._arrays = -1, dict[str, NDArray[Any]]()
 
@@ -204,10 +206,10 @@ class ShardReader:
             self._arrays, self._number = _read(self.paths[number]), number
         place -= self.starts[number]
         outputs = {}
-        for name, values in self._arrays.items():
-            if not name.endswith(ENDS):
-                ends = self._arrays[name + ENDS]
-                outputs[name] = values[ends[place - 1] if place else 0 : ends[place]]
+        for name, ends in self._arrays.items():
+            if name.endswith(ENDS):
+                begin = ends[place - 1] if place else 0
+                outputs[name.removesuffix(ENDS)] = self._arrays[name.removesuffix(ENDS)][begin : ends[place]]
         return outputs
 
 
@@ -242,7 +244,7 @@ def teacher_outputs(
         cached = ", all from the cache" if not read else ", the others from the cache" if read < len(examples) else ""
         control.log(f"{name}: {len(examples):,} texts, {read:,} read anew{cached}")
         forwards += read
-        readers.append(ShardReader(paths, [len(shard) for shard in shards]))
+        readers.append(ShardReader(paths, map(len, shards)))
     read_one = readers[0] if len(readers) == 1 else lambda place: task.average([read(place) for read in readers])
     return TeacherOutputs(read_one, range(len(examples)), forwards)
 
@@ -264,14 +266,14 @@ def _cached(
             yield from task.teacher_outputs(teacher.model, windows, chunk)
             advance(len(chunk))
 
-    def digest(examples: Sequence[Example]) -> str:
+    def name(examples: Sequence[Example]) -> str:
         keys = (json.dumps(task.teacher_key(example)) + "\n" for example in examples)
-        return hashlib.sha256("".join(keys).encode()).hexdigest()[:32]
+        return hashlib.sha256("".join(keys).encode()).hexdigest()[:32] + ".safetensors"
 
     return cached_shards(
         [FORMAT, SHARD, teacher.digest, task.name, task.teacher_settings],
         f"teacher {teacher.folder}",
-        [(f"{digest(shard)}.safetensors", len(shard)) for shard in shards],
+        [(name(shard), len(shard)) for shard in shards],
         lambda number, path: _write(path, outputs(shards[number])),
         lambda: control.stop.check("stopped while another process runs the teacher"),
         reads,
@@ -279,36 +281,25 @@ def _cached(
     )
 
 
-def _write(path: Path, outputs: Iterator[TeacherArrays]) -> None:
+def _write(path: Path, outputs: Iterable[TeacherArrays]) -> None:
     """A shard: the arrays of all its examples one after the other, and where those of each end."""
     rows = list(outputs)
-    tensors: dict[str, NDArray[Any]] = {}
+    arrays: dict[str, NDArray[Any]] = {}
     for name in dict.fromkeys(name for row in rows for name in row):
         like = next(row[name] for row in rows if name in row)
         empty = np.zeros((0, *like.shape[1:]), dtype=like.dtype)
         parts = [np.asarray(row.get(name, empty), dtype=like.dtype) for row in rows]
-        tensors[name] = np.ascontiguousarray(np.concatenate(parts))
-        tensors[name + ENDS] = np.cumsum([len(part) for part in parts], dtype=np.int64)
-    scratch = path.with_suffix(".partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        save_tensors(scratch, {name: torch.from_numpy(array) for name, array in tensors.items()})
-        with open(scratch, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(scratch, path)
-    except (OSError, SafetensorError) as error:
-        raise unwritable(path, error) from None
+        arrays[name] = np.ascontiguousarray(np.concatenate(parts))
+        arrays[name + ENDS] = np.cumsum([len(part) for part in parts], dtype=np.int64)
+    with whole_file(path) as file:
+        file.write(save(arrays))
 
 
-def _read(path: Path) -> dict[str, NDArray[Any]]:
+def _read(path: Path, load: Callable[[Path], Any] = load_file) -> Any:
+    """A shard as `load` reads it; one that is damaged is named."""
     check_readable(path)
-    return _undamaged(load_file, path)
-
-
-def _undamaged(read: Callable[[Path], T], path: Path) -> T:
-    """A shard as `read` reads it; one that cannot be read is named."""
     try:
-        return read(path)
+        return load(path)
     except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{path}: damaged ({reason(error)}); remove it and try again") from None
 
@@ -383,72 +374,53 @@ def token_outputs(
         return outputs
 
     def write(number: int, path: Path) -> None:
-        begin = number * TOKEN_SHARD
-        end = min(begin + TOKEN_SHARD, size)
-        shard = np.empty(end - begin, dtype=request.dtype)
-        for first, last, outputs in _windows(request, begin, end, progress):
-            shard[first - begin : last - begin] = outputs
+        shard = _shard(request, number * TOKEN_SHARD, shards[number][1], progress)
         with whole_file(path) as file:
             np.save(file, shard)
 
-    paths, forwards = cached_shards(
-        request.key, source, shards, write, lambda: progress(0), reads or TeacherReads(), log
-    )
-    return TokenOutputs([_undamaged(read, path) for path in paths], forwards)
-
-
-def _windows(
-    request: TokenRequest, begin: int, end: int, progress: Callable[[int], None]
-) -> Iterator[tuple[int, int, NDArray[Any]]]:
-    """The outputs for these places, window by window: first and last place, and the outputs."""
-    configs = [teacher.model.config for teacher in request.teachers]
-    length = min(min(config.context for config in configs), LONG)
-    # Each place has at least half a window before it, or as much as its teacher looks back at.
-    before = min(length // 2, max(length if config.reach is None else config.reach for config in configs))
-    step = max(1, length - before)
-    cuts = [(max(0, first - before), first, min(first + step, end)) for first in range(begin, end, step)]
-    for batch in by_budget(cuts, lambda cut: cut[2] - cut[0], BUDGET):
-        progress(0)
-        rows = [request.framed.read(np.arange(start, last))[0].tolist() for start, _, last in batch]
-        places = [
-            (row, place)
-            for row, (start, first, last) in enumerate(batch)
-            for place in range(first - start, last - start)
-        ]
-        outputs, done = _token_outputs(request, rows, places), 0
-        for _, first, last in batch:
-            yield first, last, outputs[done : done + last - first]
-            done += last - first
-        progress(len(outputs))
+    reads = reads or TeacherReads()
+    paths, forwards = cached_shards(request.key, source, shards, write, lambda: progress(0), reads, log)
+    return TokenOutputs([_read(path, read) for path in paths], forwards)
 
 
 @torch.inference_mode()
-def _token_outputs(request: TokenRequest, rows: Sequence[list[int]], places: Sequence[tuple[int, int]]) -> NDArray[Any]:
-    """The mean of what the teachers predict after these places of some rows."""
-    hidden = []
-    for teacher in request.teachers:
-        ragged = Ragged.of(list(rows), teacher.model.device)
-        starts = ragged.rows.starts.tolist()
-        at = torch.tensor([starts[row] + place for row, place in places], device=teacher.model.device)
-        hidden.append(teacher.model.network(ragged.tokens, ragged.rows)[at])
-    outputs = np.empty(len(places), dtype=request.dtype)
+def _shard(request: TokenRequest, begin: int, count: int, progress: Callable[[int], None]) -> NDArray[Any]:
+    """The mean of what the teachers predict after each of these places, window by window."""
+    models = [teacher.model for teacher in request.teachers]
+    length = min(LONG, *(model.config.context for model in models))
+    # Each place has at least half a window before it, or as much as its teacher looks back at.
+    reach = max(length if model.config.reach is None else model.config.reach for model in models)
+    before = min(length // 2, reach)
+    step, end = max(1, length - before), begin + count
+    cuts = [(max(0, first - before), first, min(first + step, end)) for first in range(begin, end, step)]
+    shard, done = np.empty(count, dtype=request.dtype), 0
     size = max(1, SCORES // request.vocabulary)
-    for first in range(0, len(places), size):
-        here = slice(first, first + size)
-        each = [
-            _logprobs(request, teacher, states[here]) for teacher, states in zip(request.teachers, hidden, strict=True)
-        ]
-        logprobs = each[0] if len(each) == 1 else torch.stack(each).logsumexp(0) - float(np.log(len(each)))
-        tokens, kept, rest = shortened(logprobs, outputs["tokens"].shape[1])
-        outputs["tokens"][here] = tokens.cpu().numpy()
-        outputs["logprobs"][here] = kept.cpu().numpy()
-        outputs["rest"][here] = rest.cpu().numpy()
-    return outputs
+    for batch in by_budget(cuts, lambda cut: cut[2] - cut[0], BUDGET):
+        progress(0)
+        rows = [request.framed.read(np.arange(start, last))[0].tolist() for start, _, last in batch]
+        hidden = []
+        for model in models:
+            ragged = Ragged.of(rows, model.device)
+            firsts = zip(ragged.rows.starts.tolist(), batch, strict=False)
+            at = [row + place - start for row, (start, first, last) in firsts for place in range(first, last)]
+            hidden.append(model.network(ragged.tokens, ragged.rows)[torch.tensor(at, device=model.device)])
+        places = len(hidden[0])
+        for chunk in range(0, places, size):
+            states = [part[chunk : chunk + size] for part in hidden]
+            each = [_logprobs(request, *pair) for pair in zip(models, states, strict=True)]
+            logprobs = each[0] if len(each) == 1 else torch.stack(each).logsumexp(0) - float(np.log(len(each)))
+            here = slice(done + chunk, min(done + places, done + chunk + size))
+            parts = shortened(logprobs, shard["tokens"].shape[1])
+            for name, values in zip(("tokens", "logprobs", "rest"), parts, strict=True):
+                shard[name][here] = values.cpu().numpy()
+        done += places
+        progress(places)
+    return shard
 
 
-def _logprobs(request: TokenRequest, teacher: Teacher, states: Tensor) -> Tensor:
-    network: Any = teacher.model.network
-    with unseen_in_words(teacher.model):
+def _logprobs(request: TokenRequest, model: LoadedModel, states: Tensor) -> Tensor:
+    network: Any = model.network
+    with unseen_in_words(model):
         logits = network.words(states)[:, : request.vocabulary]  # some tables are longer than their vocabulary
     return (in_full(logits) / request.temperature).log_softmax(-1)
 

@@ -26,11 +26,11 @@ from weft.errors import UserError, listed, one_of, shown
 from weft.exporters.ct2_export import read_from, write_ct2
 from weft.exporters.onnx_export import write_onnx
 from weft.files import whole_folder
-from weft.tasks.complete import begun, complete, read
+from weft.tasks.complete import complete, prompts_of
+from weft.tasks.evaluate import Paths, RowOptions, table_of
+from weft.tasks.evaluate import rows_of as table_rows
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model, load
-from weft.tasks.rows import Paths, RowOptions, table_of
-from weft.tasks.rows import rows_of as table_rows
 from weft.text.rows import Skipped
 from weft.version import VERSION
 
@@ -113,9 +113,9 @@ def _logprobs(opened: LoadedModel, prompts: Sequence[str], tokens: Sequence[list
     """The log-probability of tokens after each prompt, by an engine that generates."""
     if not prompts:
         return []
-    sources = read(opened, prompts) if opened.family.reads else None
-    begins = [[opened.config.begin]] * len(prompts) if opened.family.reads else begun(opened, prompts)
-    return opened.network.scored(begins, sources, tokens)  # type: ignore[operator]
+    asked = prompts_of(opened, prompts)
+    sources = [prompt.source for prompt in asked] if opened.family.reads else None
+    return opened.network.scored([prompt.tokens for prompt in asked], sources, tokens)  # type: ignore[operator]
 
 
 def short_prompts(opened: LoadedModel, texts: Sequence[str]) -> list[str]:

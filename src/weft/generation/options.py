@@ -99,9 +99,9 @@ class GenerationOptions:
         return seeds
 
 
-def options_of(options: Mapping[str, Any]) -> GenerationOptions:
-    """Generation options from keywords."""
-    known = [field.name for field in fields(GenerationOptions)]
+def options_of(options: Mapping[str, Any], only: Sequence[str] = ()) -> GenerationOptions:
+    """Generation options from keywords; `only` some of them may be given."""
+    known = only or [field.name for field in fields(GenerationOptions)]
     for name in options:
         if name not in known:
             raise UserError(f"no generation option {name!r}{did_you_mean(name, known)}")

@@ -14,41 +14,31 @@ from torch import Tensor
 
 from weft.errors import UserError, refuse
 
-
-class Node:
-    """A place in the tree: what may follow, and whether a sequence ends here."""
-
-    __slots__ = ("ends", "next")
-
-    def __init__(self) -> None:
-        self.next: dict[int, Node] = {}
-        self.ends = False
+Node = dict[int, "Node"]  # a place in a tree: what may follow by token; END where a sequence ends
+END = -1
 
 
 class Tree:
     """Token sequences that share their beginnings; with `again` one may follow upon the other."""
 
     def __init__(self, sequences: Iterable[Sequence[int]], again: bool = False) -> None:
-        self.root, self.again = Node(), again
+        self.again = again
+        self.root: Node = {}
         for sequence in sequences:
             node = self.root
             for token in sequence:
-                node = node.next.setdefault(token, Node())
-            node.ends = True
+                node = node.setdefault(token, {})
+            node[END] = {}
 
     def after(self, generated: Sequence[int]) -> tuple[set[int], bool]:
         """Which tokens may follow what was generated, and whether it may end there."""
-        # One run of tokens may be read in several ways: `a b` or `ab`, begun or done.
-        places = [self.root]
+        places = [self.root]  # tokens may be read as several sequences: `a b` or `ab`, begun or done
         for token in generated:
-            places = self._open([place.next[token] for place in places if token in place.next])
-        done = any(place.ends or (self.again and place is self.root) for place in places)
-        return {token for place in places for token in place.next}, done
-
-    def _open(self, places: list[Node]) -> list[Node]:
-        if self.again and any(place.ends for place in places):
-            places = [*places, self.root]
-        return places
+            places = [place[token] for place in places if token in place]
+            if self.again and any(END in place for place in places):
+                places.append(self.root)
+        done = any(END in place or (self.again and place is self.root) for place in places)
+        return {token for place in places for token in place if token != END}, done
 
 
 Tokens = tuple[int, ...]
@@ -125,37 +115,29 @@ class LogitsProcessor:
         if count < rules.min_tokens and self.ends:
             scores.index_fill_(1, self.ending, -torch.inf)
         if rules.no_repeat or self.longer:
-            rows, tokens = [], []
-            for row, (prompt, own) in enumerate(zip(prompts, generated, strict=True)):
-                blocked = self._blocked(prompt, own)
-                rows += [row] * len(blocked)
-                tokens += blocked
-            scores[rows, tokens] = -torch.inf
-        return scores if self.tree is None else self._within(self.tree, scores, generated)
+            pairs = zip(prompts, generated, strict=True)
+            scores[_cells([self._blocked([*prompt, *own]) for prompt, own in pairs])] = -torch.inf
+        if self.tree is None:
+            return scores
+        follow = [self.tree.after(own[len(rules.forced) :]) for own in generated]
+        cells = _cells([sorted(allowed | set(self.ends) if done else allowed) for allowed, done in follow])
+        kept = torch.full_like(scores, -torch.inf)
+        kept[cells] = scores[cells]
+        return kept
 
-    def _blocked(self, prompt: Sequence[int], generated: list[int]) -> list[int]:
+    def _blocked(self, text: list[int]) -> list[int]:
         """The tokens that would complete a banned sequence, or a run that was there before."""
-        text = [*prompt, *generated]
         blocked = [seq[-1] for seq in self.longer if tuple(text[len(text) - len(seq) + 1 :]) == seq[:-1]]
         size = self.rules.no_repeat
         if size:
-            tail = text[len(text) - size + 1 :]
-            last = len(text) - size  # where the latest whole run begins
+            tail, last = text[len(text) - size + 1 :], len(text) - size  # where the latest whole run begins
             blocked += [text[n + size - 1] for n in range(last + 1) if text[n : n + size - 1] == tail]
         return blocked
 
-    def _within(self, tree: Tree, scores: Tensor, generated: Sequence[list[int]]) -> Tensor:
-        """Only what the tree goes on with; the end token only where a sequence is whole."""
-        rows: list[int] = []
-        tokens: list[int] = []
-        for row, own in enumerate(generated):
-            may, done = tree.after(own[len(self.rules.forced) :])
-            allowed = sorted(may | set(self.ends)) if done else sorted(may)
-            rows += [row] * len(allowed)
-            tokens += allowed
-        kept = torch.full_like(scores, -torch.inf)
-        kept[rows, tokens] = scores[rows, tokens]
-        return kept
+
+def _cells(tokens: list[list[int]]) -> tuple[list[int], list[int]]:
+    """Rows and columns of these tokens of each row."""
+    return [row for row, own in enumerate(tokens) for _ in own], [token for own in tokens for token in own]
 
 
 DRAWS = 64  # numbers that a row draws at a time
@@ -240,9 +222,7 @@ def likely(scores: Tensor, sampling: Sampling) -> Tensor:
     if sampling.top_p is not None and sampling.top_p < 1.0:
         ordered, order = scores.sort(descending=True)
         probabilities = ordered.softmax(-1)
-        before = (
-            probabilities.cumsum(-1) - probabilities
-        )  # what the likelier tokens have together; the first always stays
+        before = probabilities.cumsum(-1) - probabilities  # of the likelier tokens; the first always stays
         ordered = ordered.masked_fill(before >= sampling.top_p, -torch.inf)
         scores = torch.empty_like(scores).scatter(1, order, ordered)
     if sampling.min_p is not None:
@@ -250,18 +230,13 @@ def likely(scores: Tensor, sampling: Sampling) -> Tensor:
         lowest = sampling.min_p * probabilities.amax(-1, keepdim=True)
         scores = scores.masked_fill(probabilities < lowest, -torch.inf)
     if sampling.typical is not None and sampling.typical < 1.0:
-        scores = _typical(scores, sampling.typical)
+        # Meister et al., 2023: what carries about as much news as this place is expected to.
+        logs = scores.log_softmax(-1)
+        probabilities = logs.exp()
+        expected = -(logs * probabilities).nansum(-1, keepdim=True)
+        distance, order = (-logs - expected).abs().sort()
+        together = probabilities.gather(1, order).cumsum(-1)
+        last = (together < sampling.typical).sum(-1, keepdim=True).clamp(max=scores.shape[-1] - 1)
+        ordered = scores.gather(1, order).masked_fill(distance > distance.gather(1, last), -torch.inf)
+        scores = torch.empty_like(scores).scatter(1, order, ordered)
     return scores
-
-
-def _typical(scores: Tensor, mass: float) -> Tensor:
-    """Locally typical (Meister et al., 2023): what carries about as much news as this place is expected to."""
-    logs = scores.log_softmax(-1)
-    probabilities = logs.exp()
-    expected = -(logs * probabilities).nansum(-1, keepdim=True)
-    distance, order = (-logs - expected).abs().sort()
-    together = probabilities.gather(1, order).cumsum(-1)
-    last = (together < mass).sum(-1, keepdim=True).clamp(max=scores.shape[-1] - 1)
-    return torch.empty_like(scores).scatter(
-        1, order, scores.gather(1, order).masked_fill(distance > distance.gather(1, last), -torch.inf)
-    )

@@ -1,8 +1,8 @@
 """Tokens out of any model that generates: greedy, sampled, or by beam search.
 
 In a beam a candidate that ends counts when it is among the best `width` of its step; the best `width` that do not end
-go on. A search is over when nothing that is alive could still come among the answers asked for, whatever it would say:
-so that stopping early changes nothing.
+go on. A search is over when no living hypothesis can still come among the answers asked for: stopping early changes
+nothing.
 
 B: rows; W: hypotheses per row in this step; C: candidates of each; V: vocabulary; S: tokens of the longest source.
 """
@@ -12,49 +12,267 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.errors import UserError, refuse
-from weft.generation.decoding import (
-    Advance,
-    Completion,
-    Decoding,
-    Detail,
-    Ranked,
-    Reason,
-    Request,
-    TokenDecoder,
-    best_tokens,
-    by_length,
-    check_scores,
-)
+from weft.errors import NotFinite, UserError, listed, refuse
 from weft.generation.sampling import LogitsProcessor, RandomDraws, Rules, Sampling, choose
-from weft.nn.rows import Source
+from weft.nn.rows import DecoderState, Ragged, Source
 
-__all__ = ["Beam", "Reason", "Rules", "Sampling", "Completion", "generate", "generate_steps"]
-
+Reason = Literal["end", "stop", "length", "context"]
+Ranked = list[tuple[int, float]]  # tokens and their log-probabilities, best first
+Advance = list[tuple[int, int | None]]  # rows that went on by a token, and which, where that is settled
+SearchSteps = Generator[Advance, None, list[list["Completion"]]]  # of a search: what it yields, and what it returns
+Extension = tuple[float, int, int]  # of a hypothesis: the log-probability in all, its place, the new token
 
 PENALTY = 30  # a length of a million to this power is still a number
-BEAM_ROOM = 32  # new tokens to make room for at first: every reordering copies the room
+ROOM, BEAM_ROOM = 256, 32  # new tokens to make room for at first: every reordering of a beam copies the room
+COLUMNS = 16  # see `best_tokens`
+
+
+class TokenDecoder(Protocol):
+    """A model that generates: n-gram, recurrent, GPT-2, T5, all of them. Its scores are logits, B V."""
+
+    SEARCHES: bool  # whether it has `search`, and generates by itself
+
+    def start(
+        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
+    ) -> tuple[Tensor, Any]: ...
+
+    def step(self, tokens: Tensor, state: Any) -> Tensor: ...
+
+
+class Ensemble:
+    """Several decoders with one vocabulary that generate as one: the mean of their probabilities at every step."""
+
+    SEARCHES = False
+
+    def __init__(self, decoders: Sequence[TokenDecoder]) -> None:
+        if not decoders:
+            raise UserError("an ensemble needs at least one model")
+        self.decoders = list(decoders)
+
+    def start(self, *inputs: Any, **options: Any) -> tuple[Tensor, EnsembleState]:
+        """Let every decoder read the prompts."""
+        read = [decoder.start(*inputs, **options) for decoder in self.decoders]
+        sizes = {scores.shape[-1] for scores, _ in read}
+        if len(sizes) > 1:
+            raise UserError(f"models of an ensemble need one vocabulary, not {listed(map(str, sorted(sizes)))} tokens")
+        return mean_probabilities([scores for scores, _ in read]), EnsembleState([state for _, state in read])
+
+    def step(self, tokens: Tensor, state: EnsembleState) -> Tensor:
+        """Let every decoder take in one token per row."""
+        pairs = zip(self.decoders, state.states, strict=True)
+        return mean_probabilities([decoder.step(tokens, own) for decoder, own in pairs])
+
+
+class EnsembleState(DecoderState):
+    """What the decoders of an ensemble remember."""
+
+    def __init__(self, states: list[Any]) -> None:
+        self.states = states
+
+    def pick(self, rows: Tensor) -> None:
+        """Keep these rows in every state."""
+        for state in self.states:
+            state.pick(rows)
+
+    @property
+    def attention(self) -> Tensor | None:
+        """B S: the mean over the decoders that look at the source."""
+        seen = [state.attention for state in self.states if state.attention is not None]
+        return torch.stack(seen).mean(0) if seen else None
+
+
+def mean_probabilities(scores: list[Tensor]) -> Tensor:
+    """B V: the logarithm of the mean of several probabilities; the logits themselves where there is one decoder."""
+    if len(scores) == 1:
+        return scores[0]
+    return torch.stack([each.log_softmax(-1) for each in scores]).logsumexp(0) - math.log(len(scores))
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What was generated after one prompt, and why it ended: `end` (its end token), `stop` (a stop string, or no token
+    that the rules allow), `length` (as many tokens as were asked for) or `context` (no room left)."""
+
+    tokens: list[int]
+    finish_reason: Reason
+    score: float  # what answers are compared by: the log-probability by length, and what a beam adds
+    logprob: float  # of all tokens together
+    windows: int = 1  # how often the model read: more than once where its window slid
+    logprobs: list[float] | None = None  # of each token
+    alternatives: list[Ranked] | None = None  # at each token, the likeliest
+    attention: Tensor | None = field(default=None, compare=False)  # tokens S: what of the source each came from
+
+
+@dataclass(frozen=True)
+class Detail:
+    """What is kept of one token where that was asked for."""
+
+    logprob: float
+    alternatives: Ranked
+    attention: Tensor | None  # S
+
+
+@dataclass(kw_only=True)
+class Request:
+    """One call of `generate`; a completion goes on until its end token, `max_tokens` or a full context."""
+
+    decoder: TokenDecoder
+    prompts: Sequence[list[int]]
+    choice: Sampling | Beam
+    context: int | None
+    sources: Sequence[Source] | None = None  # what an encoder-decoder reads
+    max_tokens: int | Sequence[int] | None = None  # of every prompt, or of each; 0 only for all
+    ends: Collection[int] = ()
+    rules: Rules = Rules()
+    seeds: Sequence[int] = ()  # of each prompt; default: 0
+    stopped: Callable[[int, list[int]], bool] | None = None  # whether the new tokens of a row hold a stop string
+    slide: bool = False  # where the context is full, read the last part of the text anew
+    alternatives: int | None = (
+        None  # likeliest tokens to keep at each step; None: no log-probabilities of tokens either
+    )
+    attention: bool = False  # keep which source tokens each token came from
+    device: torch.device | str = "cpu"
+    live: bool = True  # single tokens are of use also where an engine searches by itself
+    limits: list[int] = field(init=False)  # tokens that each row may have
+    limited: list[Reason] = field(init=False)  # the reason to end there
+    processor: LogitsProcessor = field(init=False)
+
+    def __post_init__(self) -> None:
+        context, count, most = self.context, len(self.prompts), self.max_tokens
+        for number, prompt in enumerate(self.prompts, 1):
+            if not prompt:
+                raise UserError(f"prompt {number} is empty, and this model has no token to start from")
+            if context is not None and len(prompt) > context and not self.slide:
+                raise UserError(
+                    f"prompt {number} has {len(prompt)} tokens, more than the model's context of {context}; "
+                    "--slide (slide=True) reads the last part of it"
+                )
+        sources = count if self.sources is None else len(self.sources)
+        wishes = [most] * count if most is None or isinstance(most, int) else list(most)
+        refuse(
+            (self.slide and self.sources is not None, "a window slides over one text; an encoder-decoder has two"),
+            (most is None and (self.slide or context is None), "no length limit: give --max-tokens N (max_tokens=N)"),
+            *((wish is not None and wish < 0, f"max_tokens must be 0 or more, not {wish}") for wish in wishes),
+            (0 in wishes and any(wishes), "max_tokens is 0 for some prompts and not for others"),
+            ((self.alternatives or 0) < 0, f"logprobs must be 0 or more, not {self.alternatives}"),
+            (sources != count, f"{sources} sources for {count} prompts"),
+        )
+        rooms = [None if self.slide or context is None else max(1, context - len(prompt)) for prompt in self.prompts]
+        self.limits = [min(limit for limit in both if limit is not None) for both in zip(wishes, rooms, strict=True)]
+        pairs = zip(self.limits, wishes, strict=True)
+        self.limited = ["length" if limit == wish else "context" for limit, wish in pairs]
+        self.ends, self.seeds = frozenset(self.ends), self.seeds or [0] * count
+        self.processor = LogitsProcessor(self.rules, self.ends, self.device)
+
+    def reason(self, row: int, generated: list[int]) -> Reason | None:
+        """Why a row is over, None while it goes on."""
+        if generated[-1] in self.ends:
+            return "end"
+        if self.stopped is not None and self.stopped(row, generated):
+            return "stop"
+        return self.limited[row] if len(generated) >= self.limits[row] else None
+
+    def ranked(self, logs: Tensor) -> list[Ranked] | None:
+        """The likeliest tokens of each row, as many as were asked for (B V -> B lists); None: no details are kept."""
+        if self.alternatives is None and not self.attention:
+            return None
+        values, tokens = logs.topk(min(self.alternatives or 0, logs.shape[-1]))
+        pairs = zip(tokens.tolist(), values.tolist(), strict=True)
+        return [list(zip(some, chances, strict=True)) for some, chances in pairs]
+
+    def detail(self, row: int, logprob: float, alternatives: Ranked, decoding: Decoding, place: int) -> Detail:
+        """What is kept of a token that came from this place of the scores."""
+        seen = decoding.state.attention if self.attention else None
+        if seen is not None and self.sources is not None:
+            seen = seen[place, : len(self.sources[row])]
+        return Detail(logprob, alternatives, seen)
+
+    def completion(
+        self, best: Hypothesis, reason: Reason, windows: int, penalty: float, bonus: float = 0.0
+    ) -> Completion:
+        """What was generated, with the details asked for."""
+        seen = [detail.attention for detail in best.details if detail.attention is not None]
+        return Completion(
+            best.tokens,
+            reason,
+            by_length(best.logprob, len(best.tokens), penalty) + bonus,
+            best.logprob,
+            windows,
+            None if self.alternatives is None else [detail.logprob for detail in best.details],
+            [detail.alternatives for detail in best.details] if self.alternatives else None,
+            torch.stack(seen).cpu() if self.attention and seen else None,
+        )
+
+
+class Decoding:
+    """The decoder of a request between two steps: the scores of each row's next token."""
+
+    def __init__(self, request: Request, room: int, attention: bool = False) -> None:
+        self.decoder, self.device, prompts = request.decoder, request.device, request.prompts
+        self.context = request.context if request.slide else None
+        room = max(map(len, prompts)) + min(room, max(request.limits))
+        room = room if request.context is None else min(room, request.context)
+        self.options: dict[str, Any] = {"room": room, "attention": attention or request.attention}
+        self.begins = [0 if self.context is None else max(0, len(prompt) - self.context) for prompt in prompts]
+        self.windows = [1] * len(prompts)  # that were read of each row: more than one where the context slid
+        self._read(prompts, None if request.sources is None else Ragged.of(request.sources, self.device))
+        if request.attention and self.state.attention is None:
+            raise UserError("this model looks at no source, so it has no alignments")
+
+    def _read(self, texts: Sequence[Sequence[int]], source: Ragged | None = None) -> None:
+        windows = [text[begin:] for text, begin in zip(texts, self.begins, strict=True)]
+        self.lengths = [len(window) for window in windows]
+        self.scores, self.state = self.decoder.start(Ragged.of(windows, self.device), source, **self.options)
+
+    def pick(self, rows: Sequence[int]) -> None:
+        """Keep these rows; a row may be asked for more than once."""
+        if list(rows) == list(range(len(self.begins))):
+            return
+        self.begins, self.lengths, self.windows = (
+            [values[row] for row in rows] for values in (self.begins, self.lengths, self.windows)
+        )
+        chosen = torch.tensor(rows, device=self.device)
+        self.state.pick(chosen)
+        self.scores = self.scores.index_select(0, chosen)
+
+    def advance(
+        self, rows: Sequence[int], prompts: Sequence[Sequence[int]], generated: Sequence[Sequence[int]]
+    ) -> None:
+        """Continue these rows, each with the latest token that it has generated after its prompt."""
+        self.scores = self.scores[:, :0]  # of the step before: they need not be moved
+        self.pick(rows)
+        if self.context is None or max(self.lengths) < self.context:
+            self.lengths = [length + 1 for length in self.lengths]
+            self.scores = self.decoder.step(
+                torch.tensor([own[-1] for own in generated], device=self.device), self.state
+            )
+            return
+        texts = [[*prompt, *own] for prompt, own in zip(prompts, generated, strict=True)]
+        for row, text in enumerate(texts):  # rows whose context is full keep its later half
+            if len(text) - self.begins[row] > self.context:
+                self.begins[row] = len(text) - max(1, self.context // 2)
+                self.windows[row] += 1
+        self._read(texts)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Beam:
-    """How to search. `groups` with a `diversity` keep apart (Vijayakumar et al., 2018): each pays for every earlier
-    group that says the same token at the same step. `coverage` favors answers that look at all of the source (Wu et
-    al., 2016)."""
+    """How to search by beam."""
 
     width: int = 4
     length_penalty: float = 1.0  # score = log-probability / length ** length_penalty; 0: the bare log-probability
-    coverage: float = 0.0
+    coverage: float = 0.0  # weight of attending to all of the source (Wu et al., 2016)
     n: int = 1  # answers per prompt, best first
-    groups: int = 1
-    diversity: float = 0.0
+    groups: int = 1  # kept apart (Vijayakumar et al., 2018):
+    diversity: float = 0.0  # what a group pays for each earlier one that takes the same token
 
     def __post_init__(self) -> None:
         width, n, groups, penalty = self.width, self.n, self.groups, self.length_penalty
@@ -68,6 +286,32 @@ class Beam:
             (groups < 1 or width % groups > 0, f"a beam of {width} cannot be divided into {groups} equal groups"),
             (self.diversity > 0 and groups == 1, "diversity needs more than one group: give groups"),
         )
+
+
+def check_scores(scores: Tensor) -> None:
+    """Refuse the scores of next tokens where one is no number; minus infinity is a token that cannot come."""
+    if bool((scores.isnan() | (scores == torch.inf)).any()):
+        raise NotFinite()
+
+
+def by_length(logprob: float, length: int, penalty: float) -> float:
+    """A log-probability as it is compared with those of other lengths."""
+    return logprob / max(length, 1) ** penalty
+
+
+def best_tokens(scores: Tensor, count: int) -> Tensor:
+    """B count: the best tokens of each row, best first."""
+    # On the CPU a maximum is far cheaper than an order: only the columns with the best maxima are put in order.
+    size = scores.shape[-1]
+    wide = size // COLUMNS
+    if scores.device.type != "cpu" or wide < 4 * count:
+        return scores.topk(min(count, size)).indices
+    even = wide * COLUMNS
+    columns = scores[:, :even].view(-1, COLUMNS, wide).amax(1).topk(count).indices  # B count
+    among = (columns[:, :, None] + wide * torch.arange(COLUMNS)).flatten(1)  # B count*COLUMNS
+    if even < size:
+        among = torch.cat((among, torch.arange(even, size).expand(len(among), -1)), 1)
+    return among.gather(1, scores.gather(1, among).topk(count).indices)
 
 
 @dataclass(slots=True)
@@ -89,25 +333,32 @@ class Search:
     done: list[list[Completion]]
 
 
-Way = tuple[float, int, int]  # a way on: its log-probability in all, the place of the hypothesis, the token
-
-
 class Searcher:
     """All searches of one call, in step: the scores have `width` places for each group of each search."""
 
     def __init__(self, request: Request, beam: Beam) -> None:
         self.request, self.beam = request, beam
         self.size = beam.width // beam.groups  # hypotheses that a group may have
-        self.decoding = request.decoding(BEAM_ROOM, beam.coverage > 0)
-        self.coverage = Coverage(request, self.decoding) if beam.coverage else None
+        self.decoding = Decoding(request, BEAM_ROOM, beam.coverage > 0)
+        self.seen: Tensor | None = None  # places S: how much of each source token every hypothesis has looked at
+        if beam.coverage:
+            attention = self.decoding.state.attention
+            if attention is None or request.sources is None:
+                raise UserError("this model looks at no source, so there is no coverage to reward")
+            lengths = torch.tensor([len(source) for source in request.sources], device=attention.device)
+            # What only fills a row up counts as seen, so that it costs nothing.
+            self.seen = (torch.arange(attention.shape[1], device=attention.device) >= lengths[:, None]).float()
         starts = [Hypothesis([], 0.0, row, []) for row in range(len(request.prompts))]
-        self.places = starts  # whose scores each row of the scores is
+        self.places, self.prompts = starts, request.prompts  # of each row of the scores
         self.groups, self.width = 1, 1  # at first all groups share one place
+        # Candidates of a group: enough that its best which do not end are among them.
+        self.needed = self.size * max(2, 1 + len(request.ends))
+        self.penalties: list[float] | None = None  # of each place, where coverage counts
         self.searches = [
             Search(row, [[start]] * beam.groups, [[] for _ in range(beam.groups)]) for row, start in enumerate(starts)
         ]
 
-    def run(self) -> Generator[Advance, None, list[list[Completion]]]:
+    def run(self) -> SearchSteps:
         """One step after the other, until every search is settled; the n best of each."""
         going = self.searches
         while going:
@@ -122,32 +373,30 @@ class Searcher:
         """Let every search take one more token."""
         request, decoding = self.request, self.decoding
         generated = [hypothesis.tokens for hypothesis in self.places]
-        prompts = [request.prompts[search.row] for search in going for _ in range(self.groups * self.width)]
-        scores = request.processor.penalize(decoding.scores, prompts, generated)
+        scores = request.processor.penalize(decoding.scores, self.prompts, generated)
         logs = scores.log_softmax(-1)
-        candidates = self._candidates(logs, request.processor.forbid(scores, prompts, generated), len(going))
-        if any(math.isnan(way[0]) for ways in candidates for way in ways):
+        candidates = self._candidates(logs, request.processor.forbid(scores, self.prompts, generated), len(going))
+        if any(math.isnan(logprob) for extensions in candidates for logprob, _, _ in extensions):
             check_scores(decoding.scores)
-        penalties = None if self.coverage is None else self.coverage.penalties(decoding, self.beam.coverage)
-        ranked = request.ranked(logs) if request.detailed else None
+        if self.seen is not None:  # if it ended now, a hypothesis would pay weight x the sum of log min(attention, 1)
+            attention = decoding.state.attention
+            self.seen = self.seen + F.pad(attention, (0, self.seen.shape[1] - attention.shape[1]))
+            tiny = torch.finfo(torch.float32).tiny  # a token that nothing looked at costs much, not everything
+            self.penalties = (self.beam.coverage * self.seen.clamp(tiny, 1.0).double().log().sum(-1)).tolist()
+        ranked = request.ranked(logs)
         for number, search in enumerate(going):
             taken: Counter[int] = Counter()
             for group in range(self.beam.groups):
-                ways = candidates[number] if self.beam.groups == 1 else self._apart(candidates, number, group, taken)
-                self._advance(search, group, ways, penalties, ranked)
-                taken.update(hypothesis.tokens[-1] for hypothesis in search.alive[group])
+                first = (number * self.groups + group % self.groups) * self.width
+                own = candidates[number : number + 1] if self.beam.groups == 1 else candidates[first:][: self.width]
+                self._advance(search, group, own, taken, ranked)
             if not any(search.alive) and not any(search.done):  # the rules leave nothing to say
                 first = number * self.groups * self.width
-                best = max(self.places[first : first + self.groups * self.width], key=lambda way: way.logprob)
-                search.done[0].append(self._completion(search.row, best, "stop", penalties))
+                best = max(self.places[first : first + self.groups * self.width], key=lambda each: each.logprob)
+                search.done[0].append(self._completion(best, "stop"))
 
-    @property
-    def needed(self) -> int:
-        """Candidates of a group: enough that its best which do not end are among them."""
-        return self.size * max(2, 1 + len(self.request.ends))
-
-    def _candidates(self, logs: Tensor, allowed: Tensor, count: int) -> list[list[Way]]:
-        """The best ways on, best first: of every search, or of every place where groups are kept apart."""
+    def _candidates(self, logs: Tensor, allowed: Tensor, count: int) -> list[list[Extension]]:
+        """The best extensions, best first: of every search, or of every place where groups are kept apart."""
         spare = self.beam.width if self.beam.groups > 1 else 0  # tokens that earlier groups may have made dear
         tokens = best_tokens(allowed, self.needed + spare)  # places C
         values = logs.gather(1, tokens).double()
@@ -163,69 +412,51 @@ class Searcher:
         every = torch.stack((values, places.double(), tokens.double()), -1).tolist()
         return [[(value, int(place), int(token)) for value, place, token in some] for some in every]
 
-    def _apart(self, candidates: list[list[Way]], number: int, group: int, taken: Counter[int]) -> list[Way]:
-        """The best ways on of one group, which pays for what earlier groups have just generated."""
-        first = (number * self.groups + group % self.groups) * self.width
-        ways = [way for place in range(first, first + self.width) for way in candidates[place]]
-        return sorted(ways, key=lambda way: self.beam.diversity * taken[way[2]] - way[0])[: self.needed]
-
     def _advance(
-        self,
-        search: Search,
-        group: int,
-        ways: list[Way],
-        penalties: list[float] | None,
-        ranked: list[Ranked] | None,
+        self, search: Search, group: int, own: list[list[Extension]], taken: Counter[int], ranked: list[Ranked] | None
     ) -> None:
-        """Put the best ways on of a group among the finished or the living."""
+        """Put the best extensions of a group among the finished or the living; it pays for tokens that others took."""
+        extensions = sorted(chain(*own), key=lambda each: self.beam.diversity * taken[each[2]] - each[0])
         request, row = self.request, search.row
         alive: list[Hypothesis] = []
-        for rank, (logprob, place, token) in enumerate(ways):
+        for rank, (logprob, place, token) in enumerate(extensions[: self.needed]):
             if logprob == -math.inf or (rank >= self.size and len(alive) == self.size):
                 break  # those of the last ranks could only go on
             parent = self.places[place]
             details = parent.details
             if ranked is not None:
                 details = [*details, request.detail(row, logprob - parent.logprob, ranked[place], self.decoding, place)]
-            way = Hypothesis([*parent.tokens, token], logprob, place, details)
-            reason = request.reason(row, way.tokens)
+            hypothesis = Hypothesis([*parent.tokens, token], logprob, place, details)
+            reason = request.reason(row, hypothesis.tokens)
             if reason is None and len(alive) < self.size:
-                alive.append(way)
+                alive.append(hypothesis)
             elif reason is not None and rank < self.size:
-                search.done[group].append(self._completion(row, way, reason, penalties))
+                search.done[group].append(self._completion(hypothesis, reason))
                 # A beam of one is greedy: it ends with its first end, whatever a longer answer might score.
                 if self.size == 1:
                     break
         search.alive[group] = alive
+        taken.update(hypothesis.tokens[-1] for hypothesis in alive)
         search.done[group].sort(key=lambda completion: -completion.score)
         del search.done[group][self.size :]
 
-    def _completion(self, row: int, way: Hypothesis, reason: Reason, penalties: list[float] | None) -> Completion:
-        score = by_length(way.logprob, len(way.tokens), self.beam.length_penalty)
-        if penalties is not None:
-            score += penalties[way.place]
-        windows = self.decoding.windows[way.place]
-        return self.request.completion(way.tokens, reason, score, way.logprob, windows, way.details)
+    def _completion(self, best: Hypothesis, reason: Reason) -> Completion:
+        bonus = 0.0 if self.penalties is None else self.penalties[best.place]
+        windows = self.decoding.windows[best.place]
+        return self.request.completion(best, reason, windows, self.beam.length_penalty, bonus)
 
     def _best(self, search: Search) -> list[Completion]:
         """The n best of all groups; what two groups generated counts once."""
-        if self.beam.groups == 1:
-            return search.done[0][: self.beam.n]
         once: dict[tuple[int, ...], Completion] = {}
-        for completion in sorted(
-            (completion for done in search.done for completion in done), key=lambda completion: -completion.score
-        ):
+        for completion in sorted(chain(*search.done), key=lambda completion: -completion.score):
             once.setdefault(tuple(completion.tokens), completion)
         return list(once.values())[: self.beam.n]
 
     def _settled(self, search: Search) -> bool:
         """Whether nothing that is alive can still come among the n best."""
-        alive = [hypothesis for group in search.alive for hypothesis in group]
-        if not alive:
-            return True
-        best = self._best(search)
-        if len(best) < self.beam.n:
-            return False
+        alive, best = list(chain(*search.alive)), self._best(search)
+        if not alive or len(best) < self.beam.n:
+            return not alive
         # A log-probability only falls, and coverage only takes away: so no living one can score more than this.
         penalty, limit = self.beam.length_penalty, self.request.limits[search.row]
         length = limit if penalty > 0 else len(alive[0].tokens) + 1
@@ -250,37 +481,10 @@ class Searcher:
                 filling = Hypothesis(some.tokens, -math.inf, some.place, [])
                 self.places += [(rest.pop() if rest else filling) if kept is None else kept for kept in row]
         origins = [hypothesis.place for hypothesis in self.places]
-        if self.coverage is not None:
-            self.coverage.pick(torch.tensor(origins, device=self.request.device))
-        per = self.groups * self.width
-        prompts = [self.request.prompts[search.row] for search in going for _ in range(per)]
-        self.decoding.advance(origins, prompts, [hypothesis.tokens for hypothesis in self.places])
-
-
-class Coverage:
-    """How much of each source token every hypothesis has looked at."""
-
-    def __init__(self, request: Request, decoding: Decoding) -> None:
-        seen = decoding.attention
-        if seen is None or request.sources is None:
-            raise UserError("this model looks at no source, so there is no coverage to reward")
-        lengths = torch.tensor([len(source) for source in request.sources], device=seen.device)
-        # What only fills a row up counts as seen, so that it costs nothing.
-        self.seen = (torch.arange(seen.shape[1], device=seen.device) >= lengths[:, None]).float()  # places S
-
-    def penalties(self, decoding: Decoding, weight: float) -> list[float]:
-        """What each hypothesis would pay if it ended now: weight x the sum of log min(attention, 1)."""
-        attention = decoding.attention
-        assert attention is not None
-        self.seen = self.seen + F.pad(attention, (0, self.seen.shape[1] - attention.shape[1]))
-        tiny = torch.finfo(torch.float32).tiny  # a token that nothing looked at costs much, not everything
-        return (weight * self.seen.clamp(tiny, 1.0).double().log().sum(-1)).tolist()
-
-    def pick(self, rows: Tensor) -> None:
-        self.seen = self.seen.index_select(0, rows)
-
-
-ROOM = 256  # new tokens to make room for at first
+        if self.seen is not None:
+            self.seen = self.seen[torch.tensor(origins, device=self.request.device)]
+        self.prompts = [self.request.prompts[search.row] for search in going for _ in range(self.groups * self.width)]
+        self.decoding.advance(origins, self.prompts, [hypothesis.tokens for hypothesis in self.places])
 
 
 def generate(
@@ -290,10 +494,7 @@ def generate(
     on_progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> list[list[Completion]]:
-    """The completions of each prompt: of a beam up to n, best first; of a sampling n, in the order of their draws.
-
-    `options` are those of `generate_steps`; `on_progress` gets the number of rows that took a token.
-    """
+    """The completions of each prompt: a beam's best first, samples as drawn; `options`: those of `Request`."""
     steps = generate_steps(decoder, prompts, **options, live=False)
     while True:
         try:
@@ -306,167 +507,61 @@ def generate(
 
 
 @torch.inference_mode()
-def generate_steps(
-    decoder: TokenDecoder,
-    prompts: Sequence[Sequence[int]],
-    *,
-    choice: Sampling | Beam,
-    context: int | None,
-    sources: Sequence[Source] | None = None,
-    max_tokens: int | Sequence[int] | None = None,
-    ends: Collection[int] = (),
-    rules: Rules | None = None,
-    seeds: Sequence[int] | None = None,
-    stopped: Callable[[int, list[int]], bool] | None = None,
-    slide: bool = False,
-    alternatives: int | None = None,
-    attention: bool = False,
-    device: torch.device | str = "cpu",
-    live: bool = True,
-) -> Generator[Advance, None, list[list[Completion]]]:
-    """One step after the other: yields which rows went on and, where no beam has to choose yet, by which token.
-
-    A completion goes on until it ends by itself, has `max_tokens` tokens (one number, or one per prompt), or fills the
-    context; with `slide` the model then reads the last part of the text anew. `sources` are what an encoder-decoder
-    reads. `stopped` is asked after each token whether a completion holds a stop string. `alternatives`: None, or how
-    many of the likeliest tokens to keep at each step, with the log-probability of every token; `attention`: keep which
-    source tokens each token came from. An engine that searches by itself hands out single tokens only when `live`.
-    """
-    _check(prompts, sources, max_tokens, context, slide, alternatives)
-    seeds = [0] * len(prompts) if seeds is None else list(seeds)
-    limits, limited = _limits(prompts, max_tokens, None if slide else context)
-    rows = [row for row, limit in enumerate(limits) if limit > 0]
-    answers = [[Completion([], "length", 0.0, 0.0)] for _ in prompts]
-    if not rows:
-        return answers
-    request = Request(
-        decoder=decoder,
-        prompts=[list(prompts[row]) for row in rows],
-        sources=None if sources is None else [sources[row] for row in rows],
-        limits=[limits[row] for row in rows],
-        limited=[limited[row] for row in rows],
-        ends=frozenset(ends),
-        processor=LogitsProcessor(rules or Rules(), ends, device),
-        stopped=None if stopped is None else lambda place, generated: stopped(rows[place], generated),
-        context=context,
-        slide=slide,
-        alternatives=alternatives,
-        attention=attention,
-        device=device,
-    )
+def generate_steps(decoder: TokenDecoder, prompts: Sequence[Sequence[int]], **options: Any) -> SearchSteps:
+    """One step after the other: yields which rows went on and, where no beam has to choose yet, by which token."""
+    request = Request(decoder=decoder, prompts=[list(prompt) for prompt in prompts], **options)
+    if not any(request.limits):
+        return [[Completion([], "length", 0.0, 0.0)] for _ in prompts]
     if decoder.SEARCHES:
         engine: Any = decoder
-        steps = engine.search(request, choice, [seeds[row] for row in rows], live)
-    elif isinstance(choice, Beam) and choice.width > 1:
-        steps = Searcher(request, choice).run()
-    else:
-        steps = _one_by_one(request, choice, [seeds[row] for row in rows])
-    completions = yield from _named(steps, rows)
-    for row, best in zip(rows, completions, strict=True):
-        answers[row] = best
-    return answers
+        return (yield from engine.search(request))
+    if isinstance(request.choice, Beam) and request.choice.width > 1:
+        return (yield from Searcher(request, request.choice).run())
+    return (yield from _one_by_one(request))
 
 
-def _limits(
-    prompts: Sequence[Sequence[int]], max_tokens: int | Sequence[int] | None, context: int | None
-) -> tuple[list[int], list[Reason]]:
-    """How many tokens each row may take, and what that limit is called."""
-    wishes = [max_tokens] * len(prompts) if max_tokens is None or isinstance(max_tokens, int) else list(max_tokens)
-    rooms = [None if context is None else max(1, context - len(prompt)) for prompt in prompts]
-    limits = [min(limit for limit in both if limit is not None) for both in zip(wishes, rooms, strict=True)]
-    return limits, ["length" if limit == wish else "context" for limit, wish in zip(limits, wishes, strict=True)]
-
-
-def _named(
-    steps: Generator[Advance, None, list[list[Completion]]], rows: list[int]
-) -> Generator[Advance, None, list[list[Completion]]]:
-    """The steps, with the rows as the caller counts them."""
-    while True:
-        try:
-            went = next(steps)
-        except StopIteration as end:
-            completions: list[list[Completion]] = end.value
-            return completions
-        yield [(rows[place], token) for place, token in went]
-
-
-def _check(
-    prompts: Sequence[Sequence[int]],
-    sources: Sequence[Source] | None,
-    max_tokens: int | Sequence[int] | None,
-    context: int | None,
-    slide: bool,
-    alternatives: int | None,
-) -> None:
-    """What a caller may not ask for."""
-    for number, prompt in enumerate(prompts, 1):
-        if not prompt:
-            raise UserError(f"prompt {number} is empty, and this model has no token to start from")
-        if context is not None and len(prompt) > context and not slide:
-            raise UserError(
-                f"prompt {number} has {len(prompt)} tokens, more than the model's context of {context}; "
-                "--slide (slide=True) reads the last part of it"
-            )
-    two, unlimited = sources is not None, max_tokens is None and (slide or context is None)
-    wishes = [] if max_tokens is None else [max_tokens] if isinstance(max_tokens, int) else max_tokens
-    refuse(
-        (slide and two, "a window slides over one text; a model that reads a source has two"),
-        (unlimited, "no length limit: give --max-tokens N (max_tokens=N)"),
-        *((wish < 0, f"max_tokens must be 0 or more, not {wish}") for wish in wishes),
-        ((alternatives or 0) < 0, f"logprobs must be 0 or more, not {alternatives}"),
-        (two and len(sources or ()) != len(prompts), f"{len(sources or ())} sources for {len(prompts)} prompts"),
-    )
-
-
-def _one_by_one(
-    request: Request, choice: Sampling | Beam, seeds: list[int]
-) -> Generator[Advance, None, list[list[Completion]]]:
+def _one_by_one(request: Request) -> SearchSteps:
     """One token after the other: the best or a drawn one. A beam of one is greedy, whatever its length penalty."""
-    sampling = choice if isinstance(choice, Sampling) else Sampling()
-    penalty = choice.length_penalty if isinstance(choice, Beam) else 1.0
-    decoding, n = request.decoding(ROOM), sampling.n
-    chances = RandomDraws(seeds, n)
-    owners = [row for row in range(len(request.prompts)) for _ in range(n)]  # the prompt of each answer
-    decoding.pick(owners)
-    generated: list[list[int]] = [[] for _ in owners]
-    details: list[list[Detail]] = [[] for _ in owners]
-    logprobs = [0.0] * len(owners)
+    choice = request.choice
+    sampling, penalty = (choice, 1.0) if isinstance(choice, Sampling) else (Sampling(), choice.length_penalty)
+    decoding, draws = Decoding(request, ROOM), RandomDraws(request.seeds, sampling.n)
+    # Their places are those of their prompts.
+    answers = [Hypothesis([], 0.0, row, []) for row in range(len(request.prompts)) for _ in range(sampling.n)]
+    decoding.pick([answer.place for answer in answers])
     done: dict[int, Completion] = {}
-    alive = list(range(len(owners)))
-    prompts, so_far = [request.prompts[row] for row in owners], generated
+    alive = places = list(range(len(answers)))
     while True:
-        scores = request.processor.penalize(decoding.scores, prompts, so_far)
-        allowed = request.processor.forbid(scores, prompts, so_far)
-        tokens = choose(allowed, sampling, chances.draw(alive) if not sampling.greedy else torch.empty(0))
+        prompts = [request.prompts[answers[number].place] for number in alive]
+        generated = [answers[number].tokens for number in alive]
+        if generated[0]:
+            decoding.advance(places, prompts, generated)
+        scores = request.processor.penalize(decoding.scores, prompts, generated)
+        allowed = request.processor.forbid(scores, prompts, generated)
+        tokens = choose(allowed, sampling, draws.draw(alive) if not sampling.greedy else torch.empty(0))
         logs = scores.log_softmax(-1)
         own = logs.gather(1, tokens[:, None]).squeeze(1)
         if request.processor.busy:  # where nothing is allowed the choice means nothing
             own = own.masked_fill(allowed.gather(1, tokens[:, None]).squeeze(1) == -torch.inf, -torch.inf)
         chosen = torch.stack((own.double(), tokens.double()), -1).tolist()  # one journey from the device for both
-        ranked = request.ranked(logs) if request.detailed else None
-        went: Advance = []
-        for place, (answer, (logprob, number)) in enumerate(zip(alive, chosen, strict=True)):
-            row, token = owners[answer], int(number)
+        ranked = request.ranked(logs)
+        advance: Advance = []
+        for place, (number, (logprob, token)) in enumerate(zip(alive, chosen, strict=True)):
+            answer = answers[number]
             if math.isnan(logprob):  # also where every token is ruled out, which ends the answer
                 check_scores(decoding.scores[place])
             reason: Reason | None = "stop"
             if logprob > -torch.inf:
-                generated[answer].append(token)
-                logprobs[answer] += logprob
-                went.append((row, token))
+                answer.tokens.append(int(token))
+                answer.logprob += logprob
+                advance.append((answer.place, int(token)))
                 if ranked is not None:
-                    details[answer].append(request.detail(row, logprob, ranked[place], decoding, place))
-                reason = request.reason(row, generated[answer])
+                    answer.details.append(request.detail(answer.place, logprob, ranked[place], decoding, place))
+                reason = request.reason(answer.place, answer.tokens)
             if reason is not None:
-                whole = logprobs[answer]
-                score = by_length(whole, len(generated[answer]), penalty)
-                windows = decoding.windows[place]
-                done[answer] = request.completion(generated[answer], reason, score, whole, windows, details[answer])
-        yield went
-        places = [place for place, answer in enumerate(alive) if answer not in done]
+                done[number] = request.completion(answer, reason, decoding.windows[place], penalty)
+        yield advance
+        places = [place for place, number in enumerate(alive) if number not in done]
         if not places:
-            return [[done[row * n + sample] for sample in range(n)] for row in range(len(request.prompts))]
+            every = [done[number] for number in range(len(answers))]
+            return [every[first : first + sampling.n] for first in range(0, len(every), sampling.n)]
         alive = [alive[place] for place in places]
-        prompts = [request.prompts[owners[answer]] for answer in alive]
-        so_far = [generated[answer] for answer in alive]
-        decoding.advance(places, prompts, so_far)

@@ -74,6 +74,7 @@ class Network(nn.Module):
     BY_TOKEN: ClassVar[tuple[str, ...]] = ("words", "tag", "answer")  # heads that read every token
     POOLED: ClassVar[tuple[str, ...]] = ()  # heads that read the pooler
     TOP: ClassVar[tuple[str, ...]] = ("heads", "pooler", "mix", "final_norm")  # what stands above the highest layer
+    STACK: ClassVar[bool] = False  # its layers are a stack with attention, each of which can be recorded
     CARRIES: ClassVar[bool] = False  # its state can be carried from one row to the next: `beginning`, `carried=`
     SCORES_TARGETS: ClassVar[bool] = False  # `target_logprobs`: one word's probability without those of all others
     SCORES_TEXTS: ClassVar[bool] = False  # `text_logprobs`: an engine that scores whole texts and has no states
@@ -176,7 +177,7 @@ class Network(nn.Module):
             return WordHead(self.features, outputs, self.config.tied not in (False, "none"), self.config.word_bias)
         return LabelHead(self.features, outputs, self.config.dropout)
 
-    def search(self, request: Any, choice: Any, seeds: Sequence[int], live: bool) -> Any:
+    def search(self, request: Any) -> Any:
         """Generate for all prompts, as `generation.search` does."""
         raise NotImplementedError
 

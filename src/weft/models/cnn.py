@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
 from weft.models.shared import LIMITS
-from weft.nn.convolution import neighbors
+from weft.nn.layers import neighbors
 from weft.nn.rows import Rows, check_context
 
 
@@ -81,7 +81,7 @@ class Cnn(Network):
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
     ) -> Tensor:
         """N tokens -> N features, none below 0; segments mean nothing here, `states` gets the vectors and these."""
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         x = self.tokens(tokens)
         vectors = torch.cat([x, F.embedding(tokens, self.fixed)], -1) if self.config.both else x
         sights = [sight(kernel) for kernel in self.config.kernels]

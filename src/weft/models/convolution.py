@@ -17,8 +17,8 @@ from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
 from weft.models.encoder_decoder import EncoderDecoder, numbered, sides_of
 from weft.models.shared import matrices
-from weft.nn.convolution import GatedConvolution
 from weft.nn.heads import in_full
+from weft.nn.layers import GatedConvolution
 from weft.nn.recurrent import shares
 from weft.nn.rows import DecoderState, Ragged, Rows, check_context, filled, gathered, spread
 
@@ -123,7 +123,7 @@ class ConvSeq2Seq(EncoderDecoder):
 
     def encode(self, source: Ragged) -> ConvolutionMemory:
         """Read the sources."""
-        check_context(source.rows, self.config.context)
+        check_context(source.rows.longest, self.config.context)
         table = self.tokens if self.source_tokens is None else self.source_tokens
         words = self.dropout(table(source.tokens) + self.encoder.positions(source.rows.places(len(source.tokens))))
         x = self.encoder.enter(words)
@@ -137,7 +137,7 @@ class ConvSeq2Seq(EncoderDecoder):
         self, tokens: Tensor, rows: Rows, memory: ConvolutionMemory, state: ConvolutionState | None = None
     ) -> Tensor:
         """N tokens, each read before the word that follows it -> N width; `state` gets what steps need."""
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         total = len(tokens)
         words = self.dropout(self.tokens(tokens) + self.decoder.positions(rows.places(total)))
 
@@ -174,7 +174,7 @@ class ConvSeq2Seq(EncoderDecoder):
         return in_full(self.words(hidden[prompt.rows.lasts()])), state
 
     def step(self, tokens: Tensor, state: ConvolutionState) -> Tensor:
-        check_context(Rows(state.lengths, state.longest + 1), self.config.context)
+        check_context(state.longest + 1, self.config.context)
         before, state.inputs, state.shares = iter(state.inputs), [], []
 
         def convolve(layer: Any, x: Tensor) -> Tensor:

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from weft.models.base import Network
 from weft.models.shared import matrices
-from weft.nn.cache import Cache, Memory
+from weft.nn.attention import Cache, Memory, Sources
 from weft.nn.heads import in_full
-from weft.nn.layers import Sources
 from weft.nn.rows import Ragged, Rows
 
 Embedded = tuple[Tensor, Tensor | None, Tensor | None]  # N width; a bias on the scores, and turns, where there are

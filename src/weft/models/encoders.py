@@ -48,6 +48,7 @@ class Encoder(Network):
     """The encoder, and the heads asked for."""
 
     HEADS: ClassVar[tuple[str, ...]] = ("words", "classify", "choose", "tag", "answer")
+    STACK = True
 
     def __init__(self, config: EncoderConfig, heads: Mapping[str, int]) -> None:
         super().__init__(config)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from weft.models.base import ModelConfig, Network
 from weft.models.shared import final_norm_of, layers_of, positions_of, through_layers
-from weft.nn.cache import Cache
+from weft.nn.attention import Cache
 from weft.nn.heads import LabelHead, Mix, WordHead, in_full
 from weft.nn.layers import Activation, NormKind, NormPlace
 from weft.nn.positions import Kind
@@ -54,6 +54,7 @@ class Gpt(Network):
     """The decoder, and the heads asked for: words, classify, choose, tag, answer."""
 
     HEADS = ("words", "classify", "choose", "tag", "answer")
+    STACK = True
 
     def __init__(self, config: GptConfig, heads: Mapping[str, int]) -> None:
         super().__init__(config)

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from weft.models.base import ModelConfig, Network
-from weft.nn.convolution import neighbors
 from weft.nn.heads import WordHead, in_full
+from weft.nn.layers import neighbors
 from weft.nn.rows import DecoderState, Ragged, Rows, check_context
 
 NOTHING = -1  # in the place of a token, before a text begins
@@ -87,7 +87,7 @@ class Mlp(Network):
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
     ) -> Tensor:
         """N tokens -> N features; segments mean nothing here, and `states`, where given, gets the vectors and these."""
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         x = self.tokens(tokens)
         hidden = self._features(neighbors(x, rows, range(1 - self.config.window, 1), self.before))
         if states is not None:

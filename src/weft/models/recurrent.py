@@ -123,7 +123,7 @@ class RecurrentNetwork(Network):
         `states`, where given, gets the embeddings and what each layer makes; `carried` what the rows begin with, and
         then what they end with.
         """
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         x = self._dropped(self.tokens(tokens), rows)
         seen, after = [x], []
         before = None if carried is None else carried.state

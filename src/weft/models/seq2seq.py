@@ -83,7 +83,7 @@ class Seq2Seq(EncoderDecoder):
 
     def encode(self, source: Ragged) -> SourceMemory:
         """Read the sources."""
-        check_context(source.rows, self.config.context)
+        check_context(source.rows.longest, self.config.context)
         table = self.tokens if self.source_tokens is None else self.source_tokens
         read, state = self.encoder(self.dropout(table(source.tokens)), source.rows)
         state = state if self.bridge is None else self.bridge(state)
@@ -100,7 +100,7 @@ class Seq2Seq(EncoderDecoder):
 
         `own`: the chance that a place reads the model's own best guess in place of its token (Bengio et al., 2015).
         """
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         if own is not None or self.config.feeding or self.config.attention == "additive":
             return gathered(self._one_by_one(tokens, rows, memory, own), rows, len(tokens))
         x, _ = self.decoder(self.dropout(self.tokens(tokens)), rows, memory.state, last=False)

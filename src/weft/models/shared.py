@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.nn.cache import Cache
+from weft.nn.attention import Cache
 from weft.nn.layers import Layer, norm
 from weft.nn.positions import Positions
 from weft.nn.rows import Rows

@@ -18,7 +18,7 @@ from weft.errors import UserError
 from weft.models.base import ModelConfig
 from weft.models.encoder_decoder import Embedded, TransformerSides
 from weft.models.shared import final_norm_of, layers_of
-from weft.nn.cache import Cache
+from weft.nn.attention import Cache
 from weft.nn.layers import Activation, NormKind, NormPlace
 from weft.nn.positions import Buckets
 from weft.nn.rows import Rows

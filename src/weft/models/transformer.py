@@ -18,7 +18,7 @@ from weft.errors import UserError
 from weft.models.base import ModelConfig, start_weights
 from weft.models.encoder_decoder import Embedded, TransformerSides
 from weft.models.shared import final_norm_of, layers_of, positions_of
-from weft.nn.cache import Cache
+from weft.nn.attention import Cache
 from weft.nn.layers import Activation, NormKind, NormPlace
 from weft.nn.positions import Kind
 from weft.nn.rows import Rows

@@ -98,7 +98,7 @@ class Vec2Seq(EncoderDecoder):
 
         `own`: the chance that a place reads the model's own best guess in place of its token (Bengio et al., 2015).
         """
-        check_context(rows, self.config.context)
+        check_context(rows.longest, self.config.context)
         if own is not None:
             return gathered(self._one_by_one(spread(tokens, rows), memory.state, own), rows, len(tokens))
         x, _ = self.decoder(self.dropout(self.tokens(tokens)), rows, memory.state, last=False)

@@ -1,6 +1,7 @@
-"""Attention over ragged rows: one function with fused and written-out paths, and the modules that call it.
+"""Attention over ragged rows: one function with fused and written-out paths, the caches of decoding, and the modules.
 
-N: query tokens; M: key tokens; B: rows; H: heads; D: width of a head; b, t, s: rows, queries and keys of one square.
+N: query tokens; M: key tokens; B: rows; H: heads; D: width of a head; b, t, s: rows, queries and keys of one square;
+S: places that a cache has room for, or tokens of a source.
 """
 
 from __future__ import annotations
@@ -14,9 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.nn.cache import LayerCache, LayerMemory
-from weft.nn.positions import turn
-from weft.nn.rows import Rows
+from weft.nn.rows import DecoderState, Rows, filled, spread
 
 
 @dataclass(frozen=True)
@@ -150,9 +149,6 @@ def _padded(squares: Sequence[Square], weights: list[Tensor], rows: Rows, key_ro
     return whole
 
 
-# ---------------------------------------------------------------- rows into squares
-
-
 def squares_of(rows: Rows, key_rows: Rows | None, total: int, key_total: int) -> list[Square]:
     """How these rows are laid out for a kernel that knows only squares; worked out once for all layers."""
     # The memo keeps key_rows too, so that its id cannot come to mean another object.
@@ -172,7 +168,10 @@ def _lay_out(rows: Rows, key_rows: Rows | None, total: int, key_total: int) -> l
             Square(None, Side(None, None, rows.count, rows.longest), Side(None, None, keys.count, keys.longest), None)
         ]
     if rows.starts.device.type != "cpu":  # one square: a launch costs more there than the padding
-        query, key = _whole_side(rows, total), _whole_side(keys, key_total)
+        query, key = (
+            Side(None, side.numbers(count) * side.longest + side.places(count), side.count, side.longest)
+            for side, count in ((rows, total), (keys, key_total))
+        )
         return [Square(None, query, key, _real(keys.lengths(), keys.longest))]
     lengths, key_lengths = rows.lengths(), keys.lengths()
     squares = []
@@ -193,11 +192,6 @@ def _real(lengths: Tensor, longest: int) -> Tensor:
     return (torch.arange(longest, device=lengths.device) < lengths[:, None])[:, None, None]
 
 
-def _whole_side(rows: Rows, total: int) -> Side:
-    slots = rows.numbers(total) * rows.longest + rows.places(total)
-    return Side(None, slots, rows.count, rows.longest)
-
-
 def _side(starts: Tensor, lengths: Tensor, chosen: Tensor) -> Side:
     """The chosen rows as a rectangle."""
     lengths = lengths[chosen].long()
@@ -210,10 +204,8 @@ def _side(starts: Tensor, lengths: Tensor, chosen: Tensor) -> Side:
 
 
 def similar(lengths: Sequence[int], overhead: int = 16384) -> list[list[int]]:
-    """Row numbers in groups of similar length: the cut that wastes least, where a further square costs `overhead`.
-
-    Costs are counted in scores (cells of a square); the best cut of the sorted rows is found by dynamic programming.
-    """
+    """Row numbers in groups of similar length: the cheapest cut in cells, where a further square costs `overhead`."""
+    # Dynamic programming over the sorted rows.
     order = sorted((number for number in range(len(lengths)) if lengths[number]), key=lambda number: lengths[number])
     sizes = [lengths[number] for number in order]
     best = torch.zeros(len(sizes) + 1, dtype=torch.float64)  # cost of the first n rows
@@ -231,9 +223,6 @@ def similar(lengths: Sequence[int], overhead: int = 16384) -> list[list[int]]:
         groups.append(order[begin:end])
         end = begin
     return groups[::-1]
-
-
-# ---------------------------------------------------------------- CUDA kernels that know rows
 
 
 def _has_ragged_kernel(query: Tensor) -> bool:
@@ -278,7 +267,172 @@ def _even(
     return mixed.transpose(1, 2).flatten(0, 1)
 
 
-# ---------------------------------------------------------------- the modules
+class Cache(DecoderState):
+    """Keys and values of all layers; the state between two decoding steps."""
+
+    def __init__(self, layers: int, rows: Rows, room: int, memory: Memory | None = None) -> None:
+        self.lengths = rows.lengths().long()  # B: tokens that are in
+        self.longest = rows.longest
+        self.room = max(room, rows.longest)
+        self.even = False  # all rows are equally long, so that nothing need be masked
+        self.layers = [LayerCache(self) for _ in range(layers)]
+        self.memory = memory
+        self.spare: Tensor | None = None  # what one layer moved out of, the next one moves into
+
+    @property
+    def attention(self) -> Tensor | None:
+        """B S: how much each token of its source was looked at for the latest scores, where that is watched."""
+        return None if self.memory is None else self.memory.attention
+
+    def advance(self) -> None:
+        """Count in the token that the last step added to every row."""
+        self.lengths = self.lengths + 1
+        self.longest += 1
+
+    def pick(self, rows: Tensor) -> None:
+        self.lengths = self.lengths.index_select(0, rows)
+        if not self.even:  # the longest row may be among those that left
+            self.longest = int(self.lengths.max()) if len(rows) else 0
+        with torch.no_grad():
+            for layer in self.layers:
+                layer.keys, layer.values = self._moved(layer.keys, rows), self._moved(layer.values, rows)
+        if self.memory is not None:
+            self.memory.pick(rows)
+
+    def _moved(self, old: Tensor, rows: Tensor) -> Tensor:
+        """S B H D with other rows; the places that nothing is in yet stay behind."""
+        new, self.spare = self.spare, None
+        if new is None or new.shape[1] != len(rows) or new.shape[0] != old.shape[0]:
+            new = old.new_zeros(old.shape[0], len(rows), *old.shape[2:])
+        torch.index_select(old[: self.longest], 1, rows, out=new[: self.longest])
+        self.spare = old
+        return new
+
+
+class LayerCache:
+    """Keys and values of one layer, S B H D each: what is filled lies together, and moves together."""
+
+    def __init__(self, cache: Cache) -> None:
+        self.cache = cache
+        self.filled = False
+        self.keys: Tensor
+        self.values: Tensor
+
+    def fill(self, key: Tensor, value: Tensor, rows: Rows) -> None:
+        """Take in the prompt: N H D each."""
+        self.cache.even = key.shape[0] == rows.count * rows.longest
+        # Places that nothing is in yet are masked, but 0 x NaN is NaN: so they must hold numbers.
+        room = (0, 0, 0, 0, 0, 0, 0, self.cache.room - rows.longest)
+        self.keys, self.values = (F.pad(spread(x, rows), room) for x in (key, value))
+        self.filled = True
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float | None = None
+    ) -> Tensor:
+        """Take in one new token per row and mix what it sees: B H D each; bias B H 1 S."""
+        lengths, seen = self.cache.lengths, self.cache.longest + 1
+        if self.cache.longest >= self.keys.shape[0]:
+            self.keys, self.values = (torch.cat([x, torch.zeros_like(x)]) for x in (self.keys, self.values))
+            self.cache.spare = None
+        addition = None if bias is None else bias[..., :seen].to(query.dtype)
+        if self.cache.even:
+            self.keys[seen - 1] = key
+            self.values[seen - 1] = value
+        else:
+            rows = torch.arange(lengths.shape[0], device=lengths.device)
+            self.keys[lengths, rows] = key
+            self.values[lengths, rows] = value
+            may = (torch.arange(seen, device=lengths.device) <= lengths[:, None])[:, None, None]  # B 1 1 S
+            zero = torch.zeros((), dtype=query.dtype, device=query.device) if addition is None else addition
+            addition = zero.where(may, -torch.inf)
+        keys, values = (x[:seen].permute(1, 2, 0, 3) for x in (self.keys, self.values))  # B H S D
+        return F.scaled_dot_product_attention(query.unsqueeze(2), keys, values, addition, scale=scale).squeeze(2)
+
+
+class Memory:
+    """What an encoder has read: keys and values of every layer, once for each source however many rows read it."""
+
+    def __init__(self, rows: Rows, total: int, dtype: torch.dtype, watched: bool = False) -> None:
+        device = rows.starts.device
+        self.rows = rows  # as they were read
+        self.owners = torch.arange(rows.count, device=device)  # B: the source of each row
+        self.each: int | None = 1  # rows of a source, side by side; None: in no such order
+        self.addition: Tensor | None = None  # sources 1 1 S: minus infinity behind the end of a source
+        if total < rows.count * rows.longest:
+            self.addition = torch.zeros((), dtype=dtype, device=device).where(filled(rows), -torch.inf)[:, None, None]
+        self.layers: list[LayerMemory] = []
+        self.watched = watched
+        self.weights: list[Tensor] = []  # of this pass, a layer each: N S
+        self.attention: Tensor | None = None
+
+    def add(self, key: Tensor, value: Tensor) -> None:
+        """Keys and values of one more layer: M H D each."""
+        keys, values = (spread(x, self.rows).permute(1, 2, 0, 3).contiguous() for x in (key, value))
+        self.layers.append(LayerMemory(self, keys, values))
+
+    def settle(self, lasts: Tensor | None = None) -> None:
+        """After a pass: what was looked at for each row's last token, the mean of all heads and layers."""
+        if self.watched:
+            attention = torch.stack(self.weights).mean(0).float()
+            self.attention = attention if lasts is None else attention[lasts]
+            self.weights = []
+
+    def pick(self, rows: Tensor) -> None:
+        owners = self.owners.index_select(0, rows)
+        if self.attention is not None:
+            self.attention = self.attention.index_select(0, rows)
+        if owners.shape == self.owners.shape and torch.equal(owners, self.owners):
+            return
+        numbers = owners.tolist()
+        kept = list(dict.fromkeys(numbers))
+        each = len(numbers) // max(1, len(kept))
+        self.each = each if numbers == [source for source in kept for _ in range(each)] else None
+        if kept != list(range(self.rows.count if not self.layers else self.layers[0].keys.shape[0])):
+            chosen = torch.tensor(kept, dtype=torch.int64, device=rows.device)
+            for layer in self.layers:
+                layer.keys, layer.values = layer.keys.index_select(0, chosen), layer.values.index_select(0, chosen)
+            if self.addition is not None:
+                self.addition = self.addition.index_select(0, chosen)
+            places = {source: place for place, source in enumerate(kept)}
+            owners = torch.tensor([places[source] for source in numbers], dtype=torch.int64, device=rows.device)
+        self.owners = owners
+
+
+class LayerMemory:
+    """Keys and values of one layer, sources H S D each."""
+
+    def __init__(self, memory: Memory, keys: Tensor, values: Tensor) -> None:
+        self.memory, self.keys, self.values = memory, keys, values
+
+    def attend(self, query: Tensor, rows: Rows, scale: float | None = None) -> Tensor:
+        """N H D -> N H D: each query mixes what it sees of its row's source."""
+        memory = self.memory
+        total = query.shape[0]
+        keys, values, addition = self.keys, self.values, memory.addition
+        if total == len(memory.owners):  # a token per row
+            together, owners = memory.each, memory.owners
+        else:  # prompts: row n reads source n
+            even = total == rows.count * rows.longest
+            together, owners = (rows.longest, memory.owners) if even else (None, rows.numbers(total))
+        if together is None:
+            keys, values = keys.index_select(0, owners), values.index_select(0, owners)
+            addition = None if addition is None else addition.index_select(0, owners)
+            together = 1
+        query = query.view(-1, together, *query.shape[1:]).transpose(1, 2)  # sources H together D
+        if memory.watched:
+            scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+            mixed, weights = _written_out(query, keys, values, addition, scale, 0.0)  # weights: sources H together S
+            memory.weights.append(weights.mean(1).flatten(0, 1))
+        else:
+            mixed = F.scaled_dot_product_attention(query, keys, values, addition, scale=scale)
+        return mixed.transpose(1, 2).flatten(0, 1)
+
+
+def turn(x: Tensor, turns: Tensor) -> Tensor:
+    """N H D, each half-and-half pair of numbers turned by its angle."""
+    turns = turns.to(x.dtype)  # under autocast x is narrower than the embeddings were
+    first, second = x.chunk(2, -1)
+    return x * turns[0] + torch.cat([-second, first], -1) * turns[1]
 
 
 @dataclass(frozen=True)
@@ -297,12 +451,12 @@ class MultiHead(nn.Module):
 
     output: nn.Linear
 
-    def __init__(self, width: int, heads: int, head_width: int | None, dropout: float, scale: float | None) -> None:
+    def __init__(
+        self, width: int, heads: int, head_width: int | None = None, dropout: float = 0.0, scale: float | None = None
+    ) -> None:
         super().__init__()
-        self.heads = heads
-        self.head_width = head_width or width // heads
-        self.dropout = dropout
-        self.scale = scale
+        self.heads, self.head_width = heads, head_width or width // heads
+        self.dropout, self.scale = dropout, scale
         self.watcher: Callable[[Sighting], None] | None = None  # set for as long as somebody watches
 
     def mixed(self, query: Tensor, key: Tensor, value: Tensor, rows: Rows, **settings: Any) -> Tensor:
@@ -319,18 +473,8 @@ class MultiHead(nn.Module):
 class Attention(MultiHead):
     """Multi-head self-attention over ragged rows."""
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        head_width: int | None = None,
-        dropout: float = 0.0,
-        causal: bool = False,
-        bias: bool = True,
-        scale: float | None = None,
-    ) -> None:
-        super().__init__(width, heads, head_width, dropout, scale)
+    def __init__(self, width: int, heads: int, *, causal: bool = False, bias: bool = True, **settings: Any) -> None:
+        super().__init__(width, heads, **settings)
         self.causal = causal
         self.qkv = nn.Linear(width, 3 * heads * self.head_width, bias=bias)
         self.output = nn.Linear(heads * self.head_width, width, bias=bias)
@@ -357,20 +501,19 @@ class Attention(MultiHead):
         return self.mixed(query, key, value, rows, bias=bias, causal=self.causal)
 
 
+@dataclass(frozen=True)
+class Sources:
+    """What the rows of a decoder read: all that an encoder made of each."""
+
+    hidden: Tensor  # M width
+    rows: Rows
+
+
 class CrossAttention(MultiHead):
     """Queries from one text, keys and values from another: how a decoder reads what an encoder has read."""
 
-    def __init__(
-        self,
-        width: int,
-        heads: int,
-        *,
-        head_width: int | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
-        scale: float | None = None,
-    ) -> None:
-        super().__init__(width, heads, head_width, dropout, scale)
+    def __init__(self, width: int, heads: int, *, bias: bool = True, **settings: Any) -> None:
+        super().__init__(width, heads, **settings)
         inner = heads * self.head_width
         self.query = nn.Linear(width, inner, bias=bias)
         self.key_value = nn.Linear(width, 2 * inner, bias=bias)
@@ -381,12 +524,9 @@ class CrossAttention(MultiHead):
         key, value = self.key_value(memory).unflatten(-1, (2, self.heads, -1)).unbind(1)
         return key, value
 
-    def forward(self, x: Tensor, rows: Rows, memory: Tensor, memory_rows: Rows) -> Tensor:
-        """N width, M width -> N width; row b of x reads row b of the memory."""
+    def forward(self, x: Tensor, rows: Rows, sources: Sources | LayerMemory) -> Tensor:
+        """N width -> N width; row b of x reads source b, or in decoding what was laid out of it."""
         query = self.query(x).unflatten(-1, (self.heads, -1))  # N H D
-        return self.mixed(query, *self.keys_and_values(memory), rows, key_rows=memory_rows)
-
-    def recalled(self, x: Tensor, rows: Rows, memory: LayerMemory) -> Tensor:
-        """As forward, from keys and values that were laid out before."""
-        query = self.query(x).unflatten(-1, (self.heads, -1))  # N H D
-        return self.output(memory.attend(query, rows, self.scale).flatten(1))
+        if isinstance(sources, LayerMemory):
+            return self.output(sources.attend(query, rows, self.scale).flatten(1))
+        return self.mixed(query, *self.keys_and_values(sources.hidden), rows, key_rows=sources.rows)

@@ -67,13 +67,7 @@ class DeepLabelHead(nn.Module):
     """Labels of a text through one more layer: tanh and dropout before it in RoBERTa, ReLU in DistilBERT."""
 
     def __init__(
-        self,
-        width: int,
-        outputs: int,
-        activation: str,
-        dropout: float,
-        dropout_before: float = 0.0,
-        inner: int | None = None,
+        self, width: int, outputs: int, activation: str, dropout: float, dropout_before: float = 0.0, inner: int = 0
     ) -> None:
         super().__init__()
         self.activation = activation
@@ -88,11 +82,7 @@ class DeepLabelHead(nn.Module):
 
 
 class MaskedWordHead(nn.Module):
-    """BERT's word head: one more layer, then the table of tokens read backwards (or a table of its own).
-
-    `table_width` is that of the table where it is not the network's. A table of its own brings a bias of its own, and
-    the published format keeps the other one all the same, unless `second_bias` is false (DistilBERT).
-    """
+    """BERT's word head: one more layer, then the transposed table of tokens, or a table of its own."""
 
     def __init__(
         self,
@@ -109,6 +99,7 @@ class MaskedWordHead(nn.Module):
         self.dense = nn.Linear(width, table_width)
         self.norm = nn.LayerNorm(table_width, epsilon)
         self.activation = activation
+        # The published format keeps the bias of the tied table also beside that of an own one, except in DistilBERT.
         self.decoder = None if tied else nn.Linear(table_width, vocabulary, bias=second_bias)
         self.bias = nn.Parameter(self.dense.bias.new_zeros(vocabulary))
 

@@ -1,20 +1,18 @@
-"""Norms, feed-forward networks and the Transformer layer made of them.
+"""Norms, feed-forward networks, the Transformer layer made of them, and convolution over ragged rows.
 
-N: tokens.
+N: tokens; B: rows; K: places that a convolution sees; W: width.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.nn.attention import Attention, CrossAttention
-from weft.nn.cache import LayerCache, LayerMemory
+from weft.nn.attention import Attention, CrossAttention, LayerCache, LayerMemory, Sources
 from weft.nn.rows import Rows
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "tanh", "gated-gelu", "gated-gelu-tanh", "gated-silu"]
@@ -80,19 +78,8 @@ class FeedForward(nn.Module):
         return self.down(self.drop(activate(x, self.activation)))
 
 
-@dataclass(frozen=True)
-class Sources:
-    """What the rows of a decoder read: all that an encoder made of each, or in decoding what is laid out of it."""
-
-    hidden: Tensor  # M width
-    rows: Rows
-
-
 class Layer(nn.Module):
-    """Attention and a feed-forward network, each with a residual and a norm before (GPT-2) or after (BERT, GPT) it.
-
-    `reads`: between the two it looks at what an encoder has read (the decoder of Vaswani et al., 2017).
-    """
+    """Attention and a feed-forward network, each with a residual and a norm before (GPT-2) or after (BERT, GPT) it."""
 
     def __init__(
         self,
@@ -109,7 +96,7 @@ class Layer(nn.Module):
         attention_dropout: float = 0.0,
         inner_dropout: float = 0.0,
         causal: bool = False,
-        reads: bool = False,
+        reads: bool = False,  # between the two it attends to an encoder's output (Vaswani et al., 2017)
         biases: bool = True,
         scale: float | None = None,
     ) -> None:
@@ -140,14 +127,52 @@ class Layer(nn.Module):
         if self.norm_before:
             x = x + self.attention_drop(self.attention(self.attention_norm(x), rows, bias, turns, cache))
             if sources is not None:
-                x = x + self.cross_drop(self._read(self.cross_norm(x), rows, sources))
+                x = x + self.cross_drop(self.cross(self.cross_norm(x), rows, sources))
             return x + self.feedforward_drop(self.feedforward(self.feedforward_norm(x)))
         x = self.attention_norm(x + self.attention_drop(self.attention(x, rows, bias, turns, cache)))
         if sources is not None:
-            x = self.cross_norm(x + self.cross_drop(self._read(x, rows, sources)))
+            x = self.cross_norm(x + self.cross_drop(self.cross(x, rows, sources)))
         return self.feedforward_norm(x + self.feedforward_drop(self.feedforward(x)))
 
-    def _read(self, x: Tensor, rows: Rows, sources: Sources | LayerMemory) -> Tensor:
-        if isinstance(sources, Sources):
-            return self.cross(x, rows, sources.hidden, sources.rows)
-        return self.cross.recalled(x, rows, sources)
+
+def neighbors(x: Tensor, rows: Rows, offsets: Sequence[int], beyond: Tensor | None = None) -> Tensor:
+    """N W -> N KW: the tokens at some distances from each one; beyond the ends of its row `beyond` (W), or zeros."""
+    total = x.shape[0]
+    before, after = max(0, -min(offsets)), max(0, max(offsets))
+    padded = F.pad(x, (0, 0, before, after))
+
+    def inside(offset: int) -> Tensor:
+        places = rows.places(total) + offset
+        return ((places >= 0) & (places < rows.lengths()[rows.numbers(total)]))[:, None]
+
+    columns = []
+    for offset in offsets:
+        moved = padded[before + offset : before + offset + total]
+        outside = rows.once(("outside", offset), lambda offset=offset: ~inside(offset))  # type: ignore[misc]
+        if offset:
+            moved = moved.masked_fill(outside, 0.0) if beyond is None else torch.where(outside, beyond, moved)
+        columns.append(moved)
+    return torch.cat(columns, -1)
+
+
+class GatedConvolution(nn.Module):
+    """A convolution to both sides, or causal; half of its outputs gate the others (Dauphin et al., 2017)."""
+
+    def __init__(self, width: int, kernel: int, causal: bool) -> None:
+        super().__init__()
+        self.offsets = range(1 - kernel, 1) if causal else range(-(kernel // 2), kernel // 2 + 1)
+        self.maps = nn.Linear(kernel * width, 2 * width)
+
+    def forward(self, x: Tensor, rows: Rows) -> Tensor:
+        return F.glu(self.maps(neighbors(x, rows, self.offsets)), -1)
+
+    def step(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        """One new token per row (B W) after the K-1 before it (B K-1 W); what it makes of them, and the new K-1."""
+        seen = torch.cat([before, x[:, None]], 1)  # B K W
+        return F.glu(self.maps(seen.flatten(1)), -1), seen[:, 1:]
+
+    def left(self, x: Tensor, rows: Rows) -> Tensor:
+        """B K-1 W: the last inputs of each row, with which the next step goes on; zeros before its first."""
+        places = rows.lasts()[:, None] + torch.tensor(self.offsets[1:], device=x.device)
+        beyond = places < rows.firsts()[:, None]
+        return x[places.clamp(min=0)].masked_fill(beyond[..., None], 0.0)

@@ -11,12 +11,19 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from weft.errors import UserError
-from weft.nn.cache import Cache
-from weft.nn.rows import Rows
+from weft.nn.attention import Cache
+from weft.nn.rows import Rows, check_context
 
 WAVES = 1 << 16  # of so many places at most is a table of sinusoids kept
 Kind = Literal["learned", "sinusoidal", "sinusoidal-halves", "rotary", "alibi", "none"]
+
+
+def longest_text(rows: Rows, cache: Cache | None, context: int) -> int:
+    """Tokens of the longest text, in a decoding step with what is in the cache; refused beyond the context."""
+    stepping = cache is not None and cache.layers[0].filled
+    longest = cache.longest + 1 if cache is not None and stepping else rows.longest
+    check_context(longest, context)
+    return longest
 
 
 class Positions(nn.Module):
@@ -25,22 +32,15 @@ class Positions(nn.Module):
     def __init__(self, kind: Kind, *, context: int, width: int, heads: int, head_width: int, unused: int = 0) -> None:
         """`unused` rows of a learned table come before that of the first place."""
         super().__init__()
-        self.kind = kind
-        self.context = context
-        self.width = width
-        self.heads = heads
-        self.head_width = head_width
-        self.unused = unused
+        self.kind, self.context, self.unused = kind, context, unused
+        self.width, self.heads, self.head_width = width, heads, head_width
         self.table = nn.Embedding(unused + context, width) if kind == "learned" else None
         self.waves: Tensor | None = None  # no weight: neither trained nor saved
 
     def places(self, rows: Rows, total: int, cache: Cache | None) -> Tensor:
         """N: the place of each token in its text; in a decoding step it follows what is in the cache."""
-        stepping = cache is not None and cache.layers[0].filled
-        longest = cache.longest + 1 if cache is not None and stepping else rows.longest
-        if longest > self.context:
-            raise UserError(f"a text of {longest} tokens is longer than the model's context of {self.context}")
-        return cache.lengths if cache is not None and stepping else rows.places(total)
+        longest_text(rows, cache, self.context)
+        return cache.lengths if cache is not None and cache.layers[0].filled else rows.places(total)
 
     def add(self, x: Tensor, places: Tensor) -> Tensor:
         """The token vectors with their positions, for the kinds that are added."""
@@ -53,12 +53,13 @@ class Positions(nn.Module):
     def _waves(self, places: Tensor, dtype: torch.dtype) -> Tensor:
         """N width: the sinusoids of these places, from a table that is worked out once."""
         halves = self.kind == "sinusoidal-halves"
+        precision = torch.float32 if halves else torch.float64  # the published tables of Marian are of single precision
         if torch.compiler.is_compiling() or self.context > WAVES:
-            return _rounded(sinusoids(places, self.width, halves), halves).to(dtype)
+            return sinusoids(places, self.width, halves).to(precision).to(dtype)
         if self.waves is None or self.waves.device != places.device or self.waves.dtype != dtype:
             with torch.inference_mode(False):  # whoever trains later uses it too
                 every = torch.arange(self.context, device=places.device)
-                self.waves = _rounded(sinusoids(every, self.width, halves), halves).to(dtype)
+                self.waves = sinusoids(every, self.width, halves).to(precision).to(dtype)
         return self.waves.index_select(0, places)
 
     def turns(self, places: Tensor, dtype: torch.dtype) -> Tensor | None:
@@ -85,11 +86,7 @@ class Positions(nn.Module):
 
 
 class Buckets(nn.Module):
-    """T5's relative positions (Raffel et al., 2020): scores get a learned bias, by head and by how far away a key is.
-
-    Near distances have a bucket each, far ones share them on a logarithmic scale, and all from `farthest` on the last.
-    `both_ways`: half of the buckets are for keys that come later.
-    """
+    """T5's relative positions (Raffel et al., 2020): a learned bias on scores, by head and by how far away a key is."""
 
     def __init__(self, buckets: int, farthest: int, heads: int, context: int, both_ways: bool) -> None:
         super().__init__()
@@ -98,21 +95,16 @@ class Buckets(nn.Module):
 
     def bias(self, rows: Rows, cache: Cache | None = None) -> Tensor:
         """H T S; in a decoding step B H 1 S, or 1 H 1 S where all rows are equally long."""
-        device = rows.starts.device
-        stepping = cache is not None and cache.layers[0].filled
-        longest = cache.longest + 1 if cache is not None and stepping else rows.longest
-        if longest > self.context:
-            raise UserError(f"a text of {longest} tokens is longer than the model's context of {self.context}")
-        keys = torch.arange(longest, device=device)
-        if cache is not None and stepping:
+        keys = torch.arange(longest_text(rows, cache, self.context), device=rows.starts.device)
+        if cache is not None and cache.layers[0].filled:
             queries = keys[-1:] if cache.even else cache.lengths
             return self.table(self.numbers(keys - queries[:, None])).transpose(1, 2)[:, :, None]
         return self.table(self.numbers(keys - keys[:, None])).permute(2, 0, 1)
 
     def numbers(self, distances: Tensor) -> Tensor:
-        """The bucket of each distance from a query to a key."""
+        """The bucket of each distance: near ones have one each, far ones share them on a logarithmic scale."""
         count, later = self.buckets, torch.zeros_like(distances)
-        if self.both_ways:
+        if self.both_ways:  # half of the buckets are for keys that come later
             count //= 2
             later = (distances > 0).long() * count
             distances = distances.abs()
@@ -135,21 +127,9 @@ def sinusoids(places: Tensor, width: int, halves: bool = False) -> Tensor:
     return table
 
 
-def _rounded(waves: Tensor, halves: bool) -> Tensor:
-    """As the published tables of Marian are: of single precision, whatever the rest of the model has."""
-    return waves.float() if halves else waves
-
-
 def _frequencies(width: int, device: torch.device) -> Tensor:
     # In double precision: at place 10,000 the angle of a float32 frequency is already off in the third decimal.
     return torch.exp(torch.arange(0, width, 2, device=device, dtype=torch.float64) * (-math.log(10000.0) / width))
-
-
-def turn(x: Tensor, turns: Tensor) -> Tensor:
-    """N H D, each half-and-half pair of numbers turned by its angle."""
-    turns = turns.to(x.dtype)  # under autocast x is narrower than the embeddings were
-    first, second = x.chunk(2, -1)
-    return x * turns[0] + torch.cat([-second, first], -1) * turns[1]
 
 
 def alibi_slopes(heads: int) -> Tensor:

@@ -1,7 +1,9 @@
 """Recurrence over ragged rows: Elman (1990), LSTM (Hochreiter and Schmidhuber, 1997), GRU (Cho et al., 2014).
 
 Whole texts go through torch's fused kernels in a rectangle whose shape does not hang on the lengths inside, so that a
-pass can be captured; single steps go by the equations. N: tokens; B: rows; T: places; W: width; G: gates.
+pass can be captured; single steps go by the equations.
+
+N: tokens; B: rows; T: places; W: width; G: gates; of decoders that look at a source, S: its places, M: its width.
 """
 
 from __future__ import annotations
@@ -58,6 +60,11 @@ def locked_dropout(x: Tensor, rows: Rows, dropout: float, training: bool) -> Ten
     return x * mask.index_select(0, rows.numbers(x.shape[0]))
 
 
+def picked(state: State, rows: Tensor) -> State:
+    """The states of these rows, in this order."""
+    return tuple(tuple(part.index_select(0, rows) for part in parts) for parts in state)
+
+
 class Carried(DecoderState):
     """What rows take with them from one call to the next: from row to row in training, from word to word."""
 
@@ -66,15 +73,11 @@ class Carried(DecoderState):
 
     def pick(self, rows: Tensor) -> None:
         assert self.state is not None
-        self.state = tuple(tuple(part.index_select(0, rows) for part in parts) for parts in self.state)
+        self.state = picked(self.state, rows)
 
 
 class Recurrent(nn.Module):
-    """A stack of recurrent layers that reads forwards, backwards or both ways, with dropout between the layers.
-
-    `weight_drop` strikes recurrent weights (Merity et al., 2018): what is carried is dropped out at every place alike,
-    and the fused kernels need not know.
-    """
+    """A stack of recurrent layers that reads forwards, backwards or both ways, with dropout between the layers."""
 
     def __init__(
         self,
@@ -85,27 +88,21 @@ class Recurrent(nn.Module):
         reading: Reading = "forwards",
         dropout: float = 0.0,
         activation: Bend = "tanh",
-        weight_drop: float = 0.0,
+        weight_drop: float = 0.0,  # of recurrent weights, at every place alike (Merity et al., 2018)
     ) -> None:
         super().__init__()
         self.cell: Cell = cell
         self.activation: Bend = activation
-        self.weight_drop = weight_drop
-        self.width = width
+        self.weight_drop, self.width, self.dropout = weight_drop, width, dropout
         self.directions = {"forwards": (False,), "backwards": (True,), "both": (False, True)}[reading]
-        self.dropout = dropout
-        above = width * len(self.directions)
+        self.outputs = width * len(self.directions)
         # One after the other: of each layer the forward direction, then the backward one. Not nn.LSTM and its like,
         # which the compiler refuses: what they would add is not used.
         self.layers = nn.ModuleList(
-            nn.RNNBase(MODES[cell], above if layer else inputs, width)
+            nn.RNNBase(MODES[cell], self.outputs if layer else inputs, width)
             for layer in range(layers)
             for _ in self.directions
         )
-
-    @property
-    def outputs(self) -> int:
-        return self.width * len(self.directions)
 
     def beginning(self, count: int, like: Tensor) -> State:
         """The state of rows that have read nothing, in the precision of `like`."""
@@ -146,12 +143,10 @@ class Recurrent(nn.Module):
         # In the precision of the weights: in half precision the kernels of a GPU cast both themselves.
         square = spread(x, rows, backwards).to(weights[0].dtype)
         start = tuple(part.to(square.dtype)[None] for part in before)  # 1 B W
-        memory: Tensor | None
         with torch.autocast("cpu", enabled=False):  # the kernels of the CPU take one precision for all
             if self.cell == "lstm" and last and not even:
-                output, memory = self._held(weights, square, rows, start)
-            else:
-                output, memory = self._fused(weights, square, start)
+                weights, square = self._held(weights, square, rows)
+            output, *ends = self.kernel(square, start, weights)
         side = gathered(output, rows, total, backwards)
         if not last:
             return side, ()
@@ -159,12 +154,7 @@ class Recurrent(nn.Module):
         where = (lengths - 1).clamp(min=0) * rows.count + torch.arange(rows.count, device=lengths.device)
         hidden = output.flatten(0, 1).index_select(0, where)
         hidden = torch.where((lengths > 0)[:, None], hidden, before[0].to(hidden.dtype))  # an empty row stays as it was
-        return side, (hidden,) if memory is None else (hidden, memory[0])
-
-    def _fused(self, weights: list[Tensor], square: Tensor, start: Parts) -> tuple[Tensor, Tensor | None]:
-        """One layer: what it makes of each place (T B W), and the last memory of an LSTM."""
-        output, *ends = self.kernel(square, start, weights)
-        return output, ends[1] if self.cell == "lstm" else None
+        return side, (hidden, ends[1][0]) if self.cell == "lstm" else (hidden,)
 
     def kernel(
         self, square: Tensor, start: Parts, weights: list[Tensor], layers: int = 1, dropout: float = 0.0
@@ -176,22 +166,17 @@ class Recurrent(nn.Module):
         kernels = {"rnn": torch._VF.rnn_tanh if self.activation == "tanh" else torch._VF.rnn_relu, "gru": torch._VF.gru}
         return kernels[self.cell](square, start[0], weights, *rest)
 
-    def _held(self, weights: list[Tensor], square: Tensor, rows: Rows, start: Parts) -> tuple[Tensor, Tensor | None]:
-        """An LSTM whose memory stays as it was from each row's end on: the kernel tells it after the last place only.
-
-        An input more, 1 on filling, opens the forget gate and shuts the input gate; eight, for the sake of alignment.
-        """
+    def _held(self, weights: list[Tensor], square: Tensor, rows: Rows) -> tuple[list[Tensor], Tensor]:
+        """Weights and input of an LSTM whose memory stays from each row's end on: the kernel gives only the last."""
+        # One more input, 1 on filling, opens the forget gate and shuts the input gate; eight for alignment.
         weight, *others = weights
         gates = [weight.new_full((self.width,), value) for value in (-SHUT, SHUT, 0.0, 0.0)]
         weight = torch.cat([weight, F.pad(torch.cat(gates)[:, None], (0, 7))], 1)
         ended = (~filled(rows)).t()[..., None].to(square.dtype)  # T B 1
-        square = torch.cat([square, F.pad(ended, (0, 7))], -1)
-        return self._fused([weight, *others], square, start)
+        return [weight, *others], torch.cat([square, F.pad(ended, (0, 7))], -1)
 
     def by_equations(self, x: Tensor, rows: Rows, state: State | None = None) -> tuple[Tensor, list[Parts]]:
-        """One layer that reads one way, without dropout, by the equations: N inputs -> N outputs, and the parts of each
-        place (B W), from the state before the first on. Slow, but every place can be asked what became of it.
-        """
+        """One layer, one way, without dropout: N inputs -> N outputs, and the parts (B W) around each place."""
         assert len(self.layers) == 1 and x.shape[0] == rows.longest * rows.count, "one layer, and rows of one length"
         steps = self.steps()
         carried = [self.beginning(rows.count, x) if state is None else state]
@@ -206,10 +191,7 @@ class Recurrent(nn.Module):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Recurrent matrices start as rotations, which neither shrink nor grow what is carried; an LSTM forgets little.
-
-        (Saxe et al., 2014; Jozefowicz et al., 2015: a forget gate's bias of 1.)
-        """
+        """Recurrent matrices start as rotations (Saxe et al., 2014), forget biases at 1 (Jozefowicz et al., 2015)."""
         for module in self.layers:
             weight, back, bias, back_bias = module._flat_weights  # type: ignore[misc]
             nn.init.xavier_uniform_(weight)
@@ -224,10 +206,7 @@ class Recurrent(nn.Module):
 def stacked(
     layers: Sequence[Recurrent], x: Tensor, rows: Rows, state: State | None, dropout: float
 ) -> tuple[Tensor, State]:
-    """Several stacks of one layer each, for rows of one length, in one call of the kernel with dropout between them.
-
-    A GPU then works at several layers at once: the second at the places that the first has left behind.
-    """
+    """Stacks of one layer each, for rows of one length, in one call: a GPU then works at several layers at once."""
     first = layers[0]
     state = tuple(parts for layer in layers for parts in layer.beginning(rows.count, x)) if state is None else state
     weights = [weight for layer in layers for weight in layer.weights_of(layer.layers[0])]
@@ -238,16 +217,14 @@ def stacked(
 
 
 class Steps:
-    """A stack that reads one way, place by place: for decoding, and where a place reads what came of the one before.
-
-    Its weights are cut apart once for all places: each cut's gradient is as large as the whole.
-    """
+    """A stack that reads one way, place by place: for decoding, and where a place reads what came of the one before."""
 
     def __init__(self, network: Recurrent, fed: int) -> None:
         assert len(network.directions) == 1, "who reads both ways knows the whole text, not one place of it"
         self.network = network
         self.weights: list[list[Tensor]] = [module._flat_weights for module in network.layers]  # type: ignore[misc]
         first = self.weights[0][0]
+        # Cut apart once for all places: each cut's gradient is as large as the whole.
         self.given_weight, self.fed_weight = first[:, : first.shape[1] - fed], first[:, first.shape[1] - fed :]
 
     def given(self, x: Tensor) -> Tensor:
@@ -283,17 +260,12 @@ class Bridge(nn.Module):
         return tuple(joined)
 
 
-# ----------------------------------------------------------------------- decoders that look at what was read
-# S: places read; M: width of what is looked at.
-
 Comparing = Literal["additive", "dot", "general"]
 
 
 def shares(scores: Tensor, may: Tensor) -> Tensor:
-    """Scores ... S -> how much is looked at each place: it adds up to 1 over those that may be, and is 0 elsewhere.
-
-    A row with nothing to look at looks nowhere: with -inf in place of the least number its shares would be NaN.
-    """
+    """Scores ... S -> how much is looked at each place: it adds up to 1 over those that may be, and is 0 elsewhere."""
+    # With -inf in place of the least number the shares of a row with nothing to look at would be NaN.
     return scores.masked_fill(~may, torch.finfo(scores.dtype).min).softmax(-1) * may
 
 
@@ -337,12 +309,6 @@ class DecoderPlace:
     output: Tensor  # B W: what the word head reads
     shares: Tensor | None = None  # B S: how much each place of the source was looked at for it
 
-    def picked(self, rows: Tensor) -> DecoderPlace:
-        """Keep these rows, in this order."""
-        state = tuple(tuple(part.index_select(0, rows) for part in parts) for parts in self.state)
-        shares = None if self.shares is None else self.shares.index_select(0, rows)
-        return DecoderPlace(state, self.output.index_select(0, rows), shares)
-
     def where(self, more: Tensor, before: DecoderPlace) -> DecoderPlace:
         """Rows that have ended (B: not `more`) stay as they were."""
         more = more[:, None]
@@ -368,7 +334,8 @@ class RecurrentDecoderState(DecoderState):
         return self.place.shares.float() if self.wanted and self.place.shares is not None else None
 
     def pick(self, rows: Tensor) -> None:
-        self.place = self.place.picked(rows)
+        shares = None if self.place.shares is None else self.place.shares.index_select(0, rows)
+        self.place = DecoderPlace(picked(self.place.state, rows), self.place.output.index_select(0, rows), shares)
         sources = self.sources.index_select(0, rows)
         if not torch.equal(sources, self.sources):  # what was read is large: rows that only change places leave it
             m = self.memory

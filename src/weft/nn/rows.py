@@ -57,21 +57,16 @@ class Rows:
     def numbers(self, total: int) -> Tensor:
         """N: the row that each of the `total` tokens belongs to."""
 
-        def work_out() -> Tensor:
+        def work_out() -> Tensor:  # with output_size the GPU need not be asked how many tokens there are
             rows = torch.arange(self.count, device=self.starts.device)
-            # With output_size the GPU need not be asked how many tokens there are.
             return torch.repeat_interleave(rows, self.lengths(), output_size=total)
 
         return self.once("numbers", work_out)
 
     def places(self, total: int) -> Tensor:
         """N: the place of each of the `total` tokens in its own row, from 0."""
-
-        def work_out() -> Tensor:
-            every = torch.arange(total, device=self.starts.device)
-            return every - self.starts[:-1].long()[self.numbers(total)]
-
-        return self.once("places", work_out)
+        firsts, device = self.firsts, self.starts.device
+        return self.once("places", lambda: torch.arange(total, device=device) - firsts()[self.numbers(total)])
 
     def once(self, name: Any, work_out: Callable[[], T]) -> T:
         """What all layers need of these rows, worked out by the first that asks."""
@@ -150,13 +145,10 @@ class DecoderState:
         raise NotImplementedError
 
 
-# ------------------------------------------------- rows as a rectangle and back, for what goes place by place
-
-
-def check_context(rows: Rows, context: int) -> None:
+def check_context(longest: int, context: int) -> None:
     """Refuse a text that is longer than a model may read or write."""
-    if rows.longest > context:
-        raise UserError(f"a text of {rows.longest} tokens is longer than the model's context of {context}")
+    if longest > context:
+        raise UserError(f"a text of {longest} tokens is longer than the model's context of {context}")
 
 
 def slots_of(rows: Rows, total: int, backwards: bool = False) -> Tensor:

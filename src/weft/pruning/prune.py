@@ -26,10 +26,9 @@ from weft.pruning.vocabulary import VocabularyCoverage, chosen_for, coverage, wi
 from weft.runs.finetune import MOST_WINDOWS
 from weft.scratch import temporary_folder
 from weft.tasks.base import Example
-from weft.tasks.evaluate import evaluate_examples
+from weft.tasks.evaluate import Paths, RowOptions, evaluate_examples, named
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model, load
-from weft.tasks.rows import Paths, RowOptions, named
 from weft.version import VERSION
 
 MAX_ROWS = 2000  # rows by which heads and layers are chosen; all of them evaluate

@@ -35,8 +35,8 @@ from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice
 from weft.scratch import temporary_folder
+from weft.tasks.evaluate import RowOptions
 from weft.tasks.model import Model, load
-from weft.tasks.rows import RowOptions
 
 FASTER = 1.05  # times: what two runs on a busy machine differ by is no gain
 SMALLER = 1.05  # times: a few more or fewer bytes of names are no gain either

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
-from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES, Family, check_config, family_named, find_size
-from weft.checkpoint.folder import TARGET, LoadedModel, open_folder
+from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.checkpoint.locate import find_folder
 from weft.checkpoint.vectors import is_vectors, open_vectors
 from weft.config import changed
 from weft.data.masking import sentinel
-from weft.errors import UserError, listed, shown
+from weft.errors import UserError, listed, refuse, shown
 from weft.files import MEGABYTE, read_json
 from weft.progress import Log
-from weft.runs.recipes import FROM_SCRATCH, TaskRecipe, TokenizerSection, check_has_model
-from weft.tasks.base import Example, Task
+from weft.runs.dataset import counted
+from weft.runs.recipes import FROM_SCRATCH, Recipe, TaskRecipe, TokenizerSection, check_has_model
 from weft.tasks.model import new
 from weft.tasks.registry import SUPERVISED, task_class
 from weft.text.tokenizers.published import load_tokenizer
@@ -32,6 +30,7 @@ from weft.text.tokenizers.training import MAX_VOCABULARY, learn, learn_like
 from weft.training.run import Run
 from weft.training.signals import Control
 
+R = TypeVar("R", Recipe, TaskRecipe)
 USUAL = 8000  # tokens of a vocabulary
 CHOICES = ("family", "size", "base", "vectors")  # keys of [model] that are not sizes
 FEW, MANY = 100_000, 500_000  # pairs of texts, up to which a small model, or a middling one, is large enough
@@ -39,39 +38,37 @@ LABELLED_DROPOUT = 0.5  # of a recurrent network that labels texts
 DROPOUT = 0.3  # of such a model: few pairs are soon known by heart
 
 
-def chosen_family(model: Mapping[str, Any], tokenizer: TokenizerSection, sizes: Mapping[str, Any]) -> Family:
+def chosen_family(model: Mapping[str, Any], tokenizer: TokenizerSection) -> Family:
     """The family to train, with every choice of the model checked."""
     chosen = {key: model[key] for key in CHOICES if key in model}
-    wrong = [key for key, value in chosen.items() if not isinstance(value, str)]
-    if wrong:
-        raise UserError(f"[model]: {wrong[0]} must be a text, not {chosen[wrong[0]]!r}")
+    for key, value in chosen.items():
+        refuse((not isinstance(value, str), f"[model]: {key} must be a text, not {value!r}"))
     if "base" in chosen:
-        if len(model) > 1:
-            others = listed([key for key in model if key != "base"])
-            raise UserError(f"--base brings its own model: {others} cannot be chosen with it")
-        if tokenizer != TokenizerSection():
-            raise UserError("--base brings its own tokenizer: none can be chosen with it")
-        if Path(chosen["base"]).is_file():
-            if not is_vectors(Path(chosen["base"])):
-                raise UserError(f"{chosen['base']}: is neither a model folder nor a text file of word vectors")
+        base, others = chosen["base"], listed([key for key in model if key != "base"])
+        refuse(
+            (len(model) > 1, f"--base brings its own model: {others} cannot be chosen with it"),
+            (tokenizer != TokenizerSection(), "--base brings its own tokenizer: none can be chosen with it"),
+        )
+        if Path(base).is_file():
+            refuse((not is_vectors(Path(base)), f"{base}: is neither a model folder nor a text file of word vectors"))
             return FAMILIES["vectors"]
-        path = find_folder(chosen["base"]) / "config.json"
-        if not path.is_file():
-            raise UserError(f"{chosen['base']!r} is not a model folder: it has no config.json")
+        path = find_folder(base) / "config.json"
+        refuse((not path.is_file(), f"{base!r} is not a model folder: it has no config.json"))
         kind = read_json(path, 16 * MEGABYTE).get("model_type", "")
-        family = family_named(str(kind).removeprefix("weft-"))
-        if family is None:
-            raise UserError(f"{chosen['base']}: model_type {kind!r} is not one of {', '.join(FAMILIES)}")
+        if (family := family_named(str(kind).removeprefix("weft-"))) is None:
+            raise UserError(f"{base}: model_type {kind!r} is not one of {', '.join(FAMILIES)}")
         return family
     check_has_model(model)
+    sizes = sizes_of(model)
     family, config = find_size(chosen["family"], chosen.get("size"), sizes.get("heads"))
     check_config(family, changed(config, sizes, "[model]"))
     if "vectors" in chosen:
-        if not fits_vectors(family):
-            able = listed([each.name for each in FAMILIES.values() if fits_vectors(each)])
-            raise UserError(f"--vectors: the table of {family.name} is not filled with word vectors; that of {able} is")
-        if tokenizer.folder is None and tokenizer.kind not in (None, "word"):
-            raise UserError(f"--vectors: word vectors need a word vocabulary, not tokenizer.kind {tokenizer.kind}")
+        able = listed([each.name for each in FAMILIES.values() if fits_vectors(each)])
+        words = tokenizer.folder is not None or tokenizer.kind in (None, "word")
+        refuse(
+            (not fits_vectors(family), f"--vectors: {family.name} does not take word vectors; {able} do"),
+            (not words, f"--vectors: word vectors need a word vocabulary, not tokenizer.kind {tokenizer.kind}"),
+        )
     return family
 
 
@@ -80,7 +77,7 @@ def family_for(task: str, model: Mapping[str, Any], log: Log) -> dict[str, Any]:
     check_has_model(model, task)
     if "base" in model or "family" in model:
         return dict(model)
-    log(f"model: {FROM_SCRATCH[task]}, from scratch (--model or --base decides)")
+    log(f"model: {FROM_SCRATCH[task]}, from scratch (--model or --base overrides)")
     return {"family": FROM_SCRATCH[task], **model}
 
 
@@ -103,10 +100,8 @@ def sized(model: Mapping[str, Any], family: Family, pairs: int, log: Log) -> dic
         return settings
     settings["size"] = "3x256" if pairs < FEW else "4x384"
     dropouts = {name: DROPOUT for name in ("dropout", "embedding_dropout") if name in fields and name not in settings}
-    log(
-        f"size: {settings['size']}{f' with a dropout of {DROPOUT}' if dropouts else ''}, "
-        f"for {pairs:,} pairs (--size decides)"
-    )
+    dropout = f" with a dropout of {DROPOUT}" if dropouts else ""
+    log(f"size: {settings['size']}{dropout}, for {pairs:,} pairs (--size overrides)")
     return settings | dropouts
 
 
@@ -117,7 +112,7 @@ def both_ways(model: Mapping[str, Any], family: Family, log: Log) -> dict[str, A
         return settings
     if not ({"size", "width", "layers"} & set(settings)) and settings.get("family") == family.name:
         settings |= {"layers": 1, "width": 256}
-        log("size: 1x256 (--size decides)")
+        log("size: 1x256 (--size overrides)")
     # Of a long text the last states know its ends; the largest of each number know where something stood out.
     return {"bidirectional": True, "pooling": "max", "dropout": LABELLED_DROPOUT, **settings}
 
@@ -134,86 +129,34 @@ def vocabulary_for(
     """The folder's own vocabulary, the one asked for, or one learned from the texts, cut into words as `like` does."""
     if (folder / "tokenizer_config.json").exists():  # the last of its files to be written
         return load_tokenizer(folder)
-    if given.folder is None:
-        tokenizer = _learned(given, family, speaks, texts, control, like)
-    else:
+    if given.folder is not None:
         tokenizer = load_tokenizer(Path(given.folder))
+    else:
+        kind = given.kind or (family.tokenizer if like is None else "word")
+        if given.kind is None and kind == "unigram" and find_spec("sentencepiece") is None:
+            kind = "bpe"
+            control.note("learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
+        # A model that counts learns nothing for each word, so it may know all of them.
+        every = family.counts and given.size is None and kind in ("word", "whitespace", "character")
+        usual = family.vocabulary if kind == family.tokenizer and like is None else {}
+        size = given.size or (MAX_VOCABULARY if every else usual.get("size", USUAL))
+        least = 1 if every else usual.get("minimum_count")
+        least = least if given.minimum_count is None else given.minimum_count
+        message = "stopped while learning the vocabulary"
+        with control.count(f"learning a {kind} vocabulary", "documents", message) as step:
+            if like is not None:
+                tokenizer = learn_like(counted(texts, step), like, size, least)
+            else:
+                options: dict[str, Any] = {} if speaks else {"specials": family.specials, "around": family.around}
+                lowercase = usual.get("lowercase") if given.lowercase is None else given.lowercase
+                options |= {"lowercase": lowercase, "minimum_count": least}
+                extra = [sentinel(number) for number in reversed(range(family.sentinels))]
+                tokenizer = learn(counted(texts, step), kind, size, extra=extra, **options)
+        fewer = f" (of {size} requested; the text has no more)" if given.size and tokenizer.vocabulary < size else ""
+        control.log(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{fewer}")
     folder.mkdir(exist_ok=True)
     tokenizer.save(folder)
     return tokenizer
-
-
-def _learned(
-    given: TokenizerSection,
-    family: Family,
-    speaks: bool,
-    texts: Iterable[str],
-    control: Control,
-    like: Tokenizer | None,
-) -> Tokenizer:
-    """A vocabulary learned from the texts, of the family's usual kind and size unless given."""
-    kind = given.kind or (family.tokenizer if like is None else "word")
-    if given.kind is None and kind == "unigram" and find_spec("sentencepiece") is None:
-        kind = "bpe"
-        control.note("learning a bpe vocabulary; unigram, the usual one, needs: pip install 'weft[data]'")
-    # A model that counts learns nothing for each word, so it may know all of them.
-    every = family.counts and given.size is None and kind in ("word", "whitespace", "character")
-    usual = family.vocabulary if kind == family.tokenizer and like is None else {}
-    size = given.size or (MAX_VOCABULARY if every else usual.get("size", USUAL))
-    min_count = given.minimum_count
-    if min_count is None:
-        min_count = 1 if every else usual.get("minimum_count")
-    with control.count(f"learning a {kind} vocabulary", "documents", "stopped while learning the vocabulary") as step:
-
-        def counted() -> Iterator[str]:
-            for text in texts:
-                step(1)
-                yield text
-
-        if like is not None:
-            tokenizer = learn_like(counted(), like, size, min_count)
-        else:
-            tokenizer = learn(
-                counted(),
-                kind,
-                size,
-                lowercase=usual.get("lowercase") if given.lowercase is None else given.lowercase,
-                minimum_count=min_count,
-                specials=None if speaks else family.specials,
-                around=None if speaks else family.around,
-                extra=[sentinel(number) for number in reversed(range(family.sentinels))],
-            )
-    less = f" ({size} were asked for; the text has no more)" if given.size and tokenizer.vocabulary < size else ""
-    control.log(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{less}")
-    return tokenizer
-
-
-def vocabularies_for(
-    run: Run, recipe: TaskRecipe, family: Family, rows: Sequence[Example], start: Start | None, control: Control
-) -> tuple[Tokenizer, ...]:
-    """One vocabulary for all texts, or one for what is read and another for what is written."""
-
-    def learned(texts: Iterator[str], inside: str = "") -> Tokenizer:
-        alone, like = family.speaks and not family.reads, None if start is None else start.tokenizer
-        return vocabulary_for(run.folder / inside, recipe.tokenizer, family, alone, texts, control, like)
-
-    ahead = recipe.task.prefix or ""
-    read = (ahead + text for row in rows for text in row.texts)
-    if not family.reads:
-        return (learned(read),)
-    written = (row.target for row in rows)
-    if recipe.tokenizer.apart:
-        return learned(read), learned(written, TARGET)
-    return (learned(chain(read, written)),)
-
-
-@dataclass(frozen=True)
-class Start:
-    """Word vectors to begin from, and how text is cut into their words."""
-
-    path: Path
-    matrix: Tensor  # n d
-    tokenizer: Tokenizer
 
 
 def fits_vectors(family: Family) -> bool:
@@ -231,73 +174,81 @@ def find_vectors(name: str) -> Path:
     return path
 
 
-def begun_from(model: Mapping[str, Any], family: Family, on_bad_row: str = "stop") -> tuple[dict[str, Any], Start]:
-    """The choices of a model with the width that its vectors have, and these."""
-    path = find_vectors(model["vectors"])
-    opened = open_folder(path) if path.is_dir() else open_vectors(path, {}, on_bad_row=on_bad_row)
-    if opened.family.name != "vectors":
-        raise UserError(f"{path}: is a model folder of {opened.family.name}, not of word vectors")
-    if opened.tokenizer is None or opened.tokenizer.kind not in ("word", "whitespace"):
-        raise UserError(f"{path}: has no vocabulary of words")
-    start = Start(path, opened.network.get_parameter("tokens.weight").detach().float(), opened.tokenizer)
-    field, width = "embedding_width" if family.config.has("embedding_width") else "width", start.matrix.shape[1]
-    if model.get(field) not in (None, width):
-        raise UserError(
-            f"{path}: its vectors have {width} numbers, but model.{field} is set to {model[field]}; leave it out"
+def from_scratch(
+    run: Run,
+    recipe: R,
+    heads: Mapping[str, int | None],
+    settings: Mapping[str, Any],
+    vocabularies: Callable[[Tokenizer | None], tuple[Tokenizer, ...]],
+    control: Control,
+    on_bad_row: str,
+) -> tuple[R, LoadedModel]:
+    """A new model with these vocabularies, word vectors in its table; and the recipe with their width.
+
+    `vocabularies` are made, where there are word vectors, of words as their tokenizer cuts them.
+    """
+    given, vectors, path = dict[str, Any](recipe.model), None, Path()
+    if "vectors" in given and run.checkpoints().newest() is None:  # of a resumed run the weights are in the checkpoint
+        path = find_vectors(given["vectors"])
+        vectors = open_folder(path) if path.is_dir() else open_vectors(path, {}, on_bad_row=on_bad_row)
+        words = vectors.tokenizer is not None and vectors.tokenizer.kind in ("word", "whitespace")
+        key = "embedding_width" if find_size(given["family"])[0].config.has("embedding_width") else "width"
+        width, asked = vectors.config.width, given.get(key)
+        refuse(
+            (
+                vectors.family.name != "vectors",
+                f"{path}: is a model folder of {vectors.family.name}, not of word vectors",
+            ),
+            (not words, f"{path}: has no vocabulary of words"),
+            (asked not in (None, width), f"{path}: its vectors have width {width}, not {asked}; leave out model.{key}"),
         )
-    return {**model, field: width}, start
+        given[key] = width
+    tokenizers = vocabularies(None if vectors is None else vectors.tokenizer)
+    model = new(
+        str(given["family"]),
+        tokenizers[0],
+        size=given.get("size"),
+        settings={**sizes_of(given), **settings},
+        heads=heads,
+        seed=recipe.seed,
+        where="[model]",
+        target_tokenizer=tokenizers[1] if len(tokenizers) > 1 else None,
+    ).opened
+    if vectors is not None:
+        fill_table(model.network, tokenizers[0], vectors, path, recipe.seed, control.log)
+    return replace(recipe, model=given), model
 
 
 @torch.no_grad()
-def fill_table(network: nn.Module, tokenizer: Tokenizer, start: Start, seed: int, log: Log) -> None:
+def fill_table(network: nn.Module, tokenizer: Tokenizer, vectors: LoadedModel, path: Path, seed: int, log: Log) -> None:
     """Put the vectors of the words that have one into the table of tokens; the others are drawn to vary as much."""
-    specials = {name: role for role, name in vars(tokenizer.roles).items() if name is not None}
-    places = start.tokenizer.tokens
-    words = sorted(tokenizer.tokens.items(), key=lambda item: item[1])
-    pairs = [(number, places[word]) for word, number in words if word in places and word not in specials]
-    missing = [shown(word, 30) for word, _ in words if word not in places and word not in specials]
+    assert vectors.tokenizer is not None
+    places, matrix = vectors.tokenizer.tokens, vectors.network.get_parameter("tokens.weight").detach().float()
+    specials = {name for name in vars(tokenizer.roles).values() if name is not None}
+    words = [item for item in sorted(tokenizer.tokens.items(), key=lambda item: item[1]) if item[0] not in specials]
+    pairs = [(number, places[word]) for word, number in words if word in places]
+    missing = [shown(word, 30) for word, _ in words if word not in places]
     if not pairs:
-        raise UserError(f"{start.path}: has none of the {len(missing):,} words of the data: {listed(missing, 5)}")
+        raise UserError(f"{path}: has none of the {len(missing):,} words of the data: {listed(missing, 5)}")
     ours, theirs = (torch.tensor(numbers) for numbers in zip(*pairs, strict=True))
-    vectors = start.matrix[theirs]
     table = network.get_parameter("tokens.weight")
-    chance = torch.Generator().manual_seed(seed)
-    spread = float(vectors.double().std(correction=0))
-    filled = torch.randn(table.shape, generator=chance) * spread
-    filled[ours] = vectors
-    unknown, there = tokenizer.id_of("unknown"), start.tokenizer.id_of("unknown")
+    spread = float(matrix[theirs].double().std(correction=0))
+    filled = torch.randn(table.shape, generator=torch.Generator().manual_seed(seed)) * spread
+    filled[ours] = matrix[theirs]
+    unknown, there = tokenizer.id_of("unknown"), vectors.tokenizer.id_of("unknown")
     if unknown is not None and there is not None:  # a file without one has been given the mean
-        filled[unknown] = start.matrix[there]
+        filled[unknown] = matrix[there]
     table.copy_(filled)
     for name, buffer in network.named_buffers():
-        if name == "fixed":  # a second table, which stays as it begins
+        if name == "fixed":  # a second table, which is not trained
             buffer.copy_(filled)
     absent = f"; missing {len(missing):,}: {listed(missing, 5)}" if missing else ""
-    log(f"vectors: {len(pairs):,} of {len(pairs) + len(missing):,} words found{absent}")
+    log(f"vectors: {len(pairs):,} of {len(words):,} words have one{absent}")
 
 
 def tasks_for(family: Family) -> tuple[str, ...]:
     """The built-in tasks that a family can be fine-tuned for."""
     return tuple(name for name in SUPERVISED if task_class(name).fits(family))
-
-
-def check_model(recipe: TaskRecipe) -> None:
-    """All that can be wrong with the choice of a model, checked before any data is read."""
-    family = chosen_family(recipe.model, recipe.tokenizer, sizes_of(recipe.model))
-    if "vectors" in recipe.model:
-        find_vectors(recipe.model["vectors"])
-    work = recipe.task
-    task = task_class(work.name)
-    if not task.fits(family):
-        if task.needs:
-            able = listed([each.name for each in FAMILIES.values() if task.fits(each)])
-            raise UserError(f"{work.name} needs a model that {task.needs} ({able}), not {family.name}")
-        able = f"; it learns {listed(tasks_for(family), 20)}" if tasks_for(family) else " and learns from text alone"
-        raise UserError(f"{family.name} has no head for {work.name}{able}")
-    if recipe.tokenizer.apart and not family.config.has("source_vocabulary"):
-        raise UserError(f"{family.name} has one vocabulary for what it reads and what it writes")
-    if work.words and not family.speaks:
-        raise UserError(f"next words are learned by models that speak, not by {family.name}")
 
 
 @dataclass(frozen=True)
@@ -310,54 +261,33 @@ class Beginning:
     note: str | None = None  # what of the base does not stay
 
 
-def begun_model(recipe: TaskRecipe, task: Task, tokenizer: Any, target_tokenizer: Any = None) -> Beginning:
-    """The model with the heads of the task; a base that has learned the same labels keeps its head."""
-    wanted: dict[str, int | None] = dict(task.objective().heads)
-    base = recipe.model.get("base")
-    if base is None:
-        made = new(
-            str(recipe.model["family"]),
-            tokenizer,
-            size=recipe.model.get("size"),
-            settings={**sizes_of(recipe.model), **({"mix": True} if recipe.task.mix else {})},
-            heads=wanted,
-            seed=recipe.seed,
-            where="[model]",
-            target_tokenizer=target_tokenizer,
-        )
-        return Beginning(made.opened, True, True)
-    heads = {head: count or 0 for head, count in wanted.items()}
-    if Path(base).is_file():
-        return Beginning(open_vectors(Path(base), heads, recipe.seed, on_bad_row=recipe.data.on_bad_row), True)
-    same = (recipe.task.name, task.labels)
-    return from_folder(find_folder(base), wanted, task.head, same, recipe.seed, recipe.task.mix)
-
-
 def from_folder(
     folder: Path,
     wanted: Mapping[str, int | None],
     head: str,
-    same: tuple[str, tuple[str, ...]],
+    same: tuple[str, tuple[str, ...]] | None,
     seed: int,
     mix: bool = False,
 ) -> Beginning:
-    """A model folder with the heads that are wanted; those that have learned the `same` task and labels stay."""
+    """A model folder with the heads that are wanted; those that have learned the `same` task and labels stay.
+
+    Where `same` is None, all that are there stay.
+    """
     there = open_folder(folder)
+    card, labels = there.card, there.card.labels or ()
     heads = {head: there.config.vocabulary if count is None else count for head, count in wanted.items()}
-    keeps = (there.card.task, there.card.labels or ()) == same
+    keeps = same is None or (card.task, labels) == same
     keep = [head for head in heads if there.heads.get(head) == heads[head] and (keeps or head == "words")]
     if mix and not there.config.mix:
         keep = [head for head in keep if head == "words"]  # the others have learned to read the last layer
     new_heads = {head: count for head, count in heads.items() if head not in keep}
     opened = open_folder(folder, new_heads, keep, seed, mix) if new_heads else there
     opened.network.float()
-    replaced = head in new_heads and head in there.heads and there.card.task is not None
-    return Beginning(opened, head in new_heads, note=_replaced(there.card, *same) if replaced else None)
-
-
-def _replaced(card: Card, task: str, labels: tuple[str, ...]) -> str | None:
-    """The note where the head of a base has learned another task, or other labels."""
-    before, after = (shown(listed(names, 8), 120) for names in (card.labels or (), labels))
-    if before and after and card.labels != labels:
-        return f"labels {before} are replaced by {after}"
-    return f"the head for {card.task} is replaced by one for {task}" if card.task != task else None
+    note = None
+    if same is not None and head in new_heads and head in there.heads and card.task is not None:
+        if labels and same[1] and labels != same[1]:
+            before, after = (shown(listed(names, 8), 120) for names in (labels, same[1]))
+            note = f"labels {before} are replaced by {after}"
+        elif card.task != same[0]:
+            note = f"the head for {card.task} is replaced by one for {same[0]}"
+    return Beginning(opened, head in new_heads, note=note)

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,21 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.data.tables import Dataset
+from weft.errors import listed
 from weft.files import write_json
 from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.driver import report
-from weft.runs.recipes import TaskRecipe
-from weft.tasks.base import Example, Prediction, Task
+from weft.tasks.base import Example, Prediction
 from weft.tasks.classify import TextTask
 from weft.tasks.embed import Embedder
-from weft.tasks.evaluate import EvaluationResult, evaluate_examples
-from weft.tasks.model import Model
+from weft.tasks.evaluate import EvaluationResult
 from weft.text.tfidf import MAX_TERMS, SparseRows, Tfidf
-from weft.text.windows import Framing
 from weft.training.run import Run
 
 CHARACTERS = 4_000_000  # of training text that a baseline reads: a few seconds
@@ -45,8 +40,6 @@ ITERATIONS = 100
 FEW_JUDGES = 20  # rows, with fewer of which a score is mostly luck
 BASELINES = "baseline.json"  # in the run folder: how the baselines did, once they have been compared
 
-Product = Callable[[Tensor], Tensor]  # d C -> n C: the rows times these weights
-
 
 @dataclass(frozen=True)
 class Baseline:
@@ -59,50 +52,38 @@ class Baseline:
     less: str = ""  # what it did without, so that it took seconds
 
 
-def train_baselines(
-    recipe: TaskRecipe,
-    task: Task,
-    dataset: Dataset[Example],
-    opened: LoadedModel,
-    card: Card,
-    device: torch.device,
-    progress: Progress,
-) -> list[Baseline]:
-    """The baselines of a run, where its task has some; the base still is as it was, and so is its `card`."""
-    if not (recipe.task.baseline and task.linear_baseline):
-        return []
-    opened.network.to(device)
-    base = replace(opened, card=card) if "base" in recipe.model else None
-    return linear_models(task, dataset.train, dataset.dev, base, progress)
-
-
 def linear_models(
     task: Any, train: Sequence[Example], dev: Sequence[Example], base: LoadedModel | None, progress: Progress
 ) -> list[Baseline]:
     """TF-IDF and, where there is a base, its frozen embeddings, each under one linear layer."""
     model = {"label": "logistic regression", "labels": "logistic regression", "value": "ridge regression"}[task.kind]
-    rows = _sample(train, CHARACTERS * MANY_LABELS // max(MANY_LABELS, task.outputs))
-    texts, held_out = [_clipped(row) for row in rows], [_clipped(row) for row in dev]
-    baselines = []
+    baselines = list[Baseline]()
+
+    def add(features: str, rows: Sequence[Example], matrices: Sequence[Tensor], begin: float, terms: int = 0) -> None:
+        metrics = _judged(task, rows, dev, matrices)
+        used = ((len(rows), len(train), "rows"), (matrices[0].shape[1], terms, "terms"))
+        less = "".join(f", {count:,} of {there:,} {what}" for count, there, what in used if count < there)
+        baselines.append(Baseline(f"{features} + {model}", len(rows), metrics, time.perf_counter() - begin, less))
+
     begin = time.perf_counter()
+    rows = _sample(train, CHARACTERS * MANY_LABELS // max(MANY_LABELS, task.outputs))
+    texts = [_clipped(row) for row in rows]
     tfidf = Tfidf(texts, min(MAX_TERMS, max(1, WEIGHTS // task.outputs)))
     if tfidf.numbers:
-        products: Sequence[Product] = [_sparse(tfidf.bags(texts)), _sparse(tfidf.bags(held_out))]
-        metrics = _judged(task, rows, dev, products, len(tfidf.numbers))
-        less = _less(len(rows), len(train), "rows") + _less(len(tfidf.numbers), tfidf.all_terms, "terms")
-        baselines.append(Baseline(f"TF-IDF + {model}", len(rows), metrics, time.perf_counter() - begin, less))
+        bags = (tfidf.bags(texts), tfidf.bags([_clipped(row) for row in dev]))
+        add("TF-IDF", rows, [_sparse(some, len(tfidf.numbers)) for some in bags], begin, tfidf.all_terms)
     if base is not None and base.tokenizer is not None and not task.pair:
-        begin = time.perf_counter()
-        rows = _sample(train, CHARACTERS // 4, EMBEDDED)
+        begin, rows, features = time.perf_counter(), _sample(train, CHARACTERS // 4, EMBEDDED), list[Tensor]()
         with progress("baseline: embedding the rows", "rows") as done:
-            features = [_embedded(base, some, done) for some in (rows, dev)]
+            for some in (rows, dev):
+                chunks = list[Tensor]()
+                for chunk in Embedder(base).chunks(_clipped(row)[0] for row in some):
+                    chunks.append(chunk.vectors.double())
+                    done(len(chunk.vectors))
+                features.append(torch.cat(chunks))
         center = features[0].mean(0)
         spread = features[0].std(0, correction=0).clamp_min(1e-6) * features[0].shape[1] ** 0.5
-        products = [partial(torch.matmul, (some - center) / spread) for some in features]
-        metrics = _judged(task, rows, dev, products, features[0].shape[1])
-        seconds = time.perf_counter() - begin
-        less = _less(len(rows), len(train), "rows")
-        baselines.append(Baseline(f"frozen embeddings + {model}", len(rows), metrics, seconds, less))
+        add("frozen embeddings", rows, [(vectors - center) / spread for vectors in features], begin)
     return baselines
 
 
@@ -119,58 +100,26 @@ def _sample(rows: Sequence[Example], characters: int, most: int | None = None) -
     return [rows[number] for number in sorted(np.random.default_rng(0).permutation(len(rows))[:count])]
 
 
-def _less(used: int, there: int, what: str) -> str:
-    return f", {used:,} of {there:,} {what}" if used < there else ""
-
-
-def _sparse(bags: SparseRows) -> Product:
+def _sparse(bags: SparseRows, features: int) -> Tensor:
+    """n d"""
     starts = torch.from_numpy(bags.starts)
-    columns, values = torch.from_numpy(bags.columns), torch.from_numpy(bags.values)
     rows = torch.repeat_interleave(torch.arange(len(starts) - 1), starts.diff())
-    by_column = columns.argsort(stable=True)
-    sides = (columns, values, starts[:-1]), (rows[by_column], values[by_column], columns[by_column])
-    return lambda weights: _SparseProduct.apply(weights, *sides)  # type: ignore[no-untyped-call]
+    places, size = torch.stack([rows, torch.from_numpy(bags.columns)]), (len(starts) - 1, features)
+    return torch.sparse_coo_tensor(places, torch.from_numpy(bags.values), size, check_invariants=True).coalesce()
 
 
-class _SparseProduct(torch.autograd.Function):
-    """Sparse rows times weights; the gradient goes by columns, since that of an embedding bag is slow."""
-
-    @staticmethod
-    def forward(ctx: Any, weights: Tensor, by_row: tuple[Tensor, ...], by_column: tuple[Tensor, ...]) -> Tensor:
-        columns, values, starts = by_row
-        ctx.by_column, ctx.features = by_column, len(weights)
-        return F.embedding_bag(columns, weights, starts, mode="sum", per_sample_weights=values)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        rows, values, columns = ctx.by_column
-        starts = torch.searchsorted(columns, torch.arange(ctx.features))
-        gradient = F.embedding_bag(rows, gradients[0].contiguous(), starts, mode="sum", per_sample_weights=values)
-        return gradient, None, None
-
-
-def _embedded(base: LoadedModel, rows: Sequence[Example], done: Callable[[int], None]) -> Tensor:
-    """n d: the sentence embeddings of the base as it is."""
-    vectors = []
-    for some in Embedder(base).chunks(_clipped(row)[0] for row in rows):
-        vectors.append(some.vectors.double())
-        done(len(some.vectors))
-    return torch.cat(vectors)
-
-
-def fit(product: Product, features: int, targets: Tensor, kind: str, strength: float = STRENGTH) -> tuple[Tensor, ...]:
+def fit(matrix: Tensor, targets: Tensor, kind: str, strength: float = STRENGTH) -> tuple[Tensor, ...]:
     """d C and C: the weights and biases of the lowest mean loss with a penalty on the squares of the weights."""
     classes = int(targets.max()) + 1 if kind == "label" else 1 if kind == "value" else targets.shape[1]
-    weights = torch.zeros(features, classes, dtype=torch.float64, requires_grad=True)
+    weights = torch.zeros(matrix.shape[1], classes, dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)
     history = max(10, min(ITERATIONS, HISTORY // max(1, weights.numel())))
-    optimizer = torch.optim.LBFGS(
-        [weights, bias], max_iter=ITERATIONS, history_size=history, line_search_fn="strong_wolfe"
-    )
+    options: dict[str, Any] = {"max_iter": ITERATIONS, "history_size": history, "line_search_fn": "strong_wolfe"}
+    optimizer = torch.optim.LBFGS([weights, bias], **options)
 
     def closure() -> Tensor:
         optimizer.zero_grad()
-        scores = product(weights) + bias
+        scores = matrix @ weights + bias
         if kind == "label":
             loss = F.cross_entropy(scores, targets)
         elif kind == "labels":
@@ -185,15 +134,13 @@ def fit(product: Product, features: int, targets: Tensor, kind: str, strength: f
     return weights.detach(), bias.detach()
 
 
-def _judged(
-    task: TextTask, rows: Sequence[Example], dev: Sequence[Example], products: Sequence[Product], features: int
-) -> Any:
+def _judged(task: TextTask, rows: Sequence[Example], dev: Sequence[Example], matrices: Sequence[Tensor]) -> Any:
     """The task's metrics of a linear model on the held-out rows."""
     targets = torch.from_numpy(task.targets(rows))
     if task.kind == "value":
         targets = targets.double()
-    weights, bias = fit(products[0], features, targets, task.kind)
-    scores = (products[1](weights) + bias).numpy()
+    weights, bias = fit(matrices[0], targets, task.kind)
+    scores = (matrices[1] @ weights + bias).numpy()
     if scores.shape[1] < task.outputs:  # the last labels are in no row of the sample
         scores = np.pad(scores, ((0, 0), (0, task.outputs - scores.shape[1])), constant_values=-1e9)
     predictions = [Prediction(row * task.spread + task.center, 0, 1, False) for row in scores]
@@ -203,49 +150,30 @@ def _judged(
     return metrics
 
 
-def announce_baselines(baselines: Sequence[Baseline], metric: str, log: Log) -> None:
-    for baseline in baselines:
-        score = baseline.metrics.result()[metric]
-        log(f"baseline: {baseline.name}: {metric} {score.value:.4f} ({baseline.seconds:.1f} s{baseline.less})")
-
-
-def judged_again(
-    model: Model, name: str, dataset: Dataset[Example], framing: Framing, device: torch.device
-) -> EvaluationResult:
-    """A saved model on the held-out rows."""
-    model.to(device)
-    try:
-        return evaluate_examples(TextTask.from_model(model.opened, name), model.opened, framing, dataset.dev, tune=True)
-    finally:
-        model.to("cpu")
-
-
 def compare_baselines(
-    run: Run, judgement: EvaluationResult, baselines: Sequence[Baseline], metric: str, log: Log
+    run: Run, evaluation: EvaluationResult, baselines: Sequence[Baseline], metric: str, log: Log
 ) -> None:
-    """Whether the model is better than the best baseline on the same rows, and by how much; noted in the run."""
-    model = judgement.metrics.sampled()[metric]
-    by_score = sorted(baselines, key=lambda baseline: -np.nan_to_num(baseline.metrics.result()[metric].value, nan=-9.0))
-    best = by_score[0]
-    gap = model.minus(best.metrics.sampled()[metric])
+    """Log and record whether the model is better than the best baseline on the same rows, and by how much."""
+    model, rows = evaluation.metrics.sampled()[metric], evaluation.reading.examples
+    scores = {baseline.name: float(baseline.metrics.result()[metric].value) for baseline in baselines}
+    by_score = sorted(baselines, key=lambda baseline: -np.nan_to_num(scores[baseline.name], nan=-9.0))
+    gap = model.minus(by_score[0].metrics.sampled()[metric])
     if not math.isfinite(gap.value):  # a correlation of one row, or of equal values
-        rows = judgement.reading.examples
         log(f"result: {metric} is not defined on these {rows:,} held-out rows; give more of them")
         return
-    log(f"result: {metric} {model.score().value:.4f}; {_verdict(gap, best.name, judgement.reading.examples)}")
-    tables = judgement.task.tables(judgement.metrics)
+    log(f"result: {metric} {model.score().value:.4f}; {_verdict(gap, by_score[0].name, rows)}")
+    tables = evaluation.task.tables(evaluation.metrics)
     counts, labels = np.array(tables.get("confusion", [])), enumerate(tables.get("labels", ()))
     missed = [label for number, label in labels if counts[number].sum() and not counts[:, number].sum()]
-    if missed and judgement.reading.examples >= FEW_JUDGES:
+    if missed and rows >= FEW_JUDGES:
         log(
-            f"weft: note: never predicted on the held-out rows: {', '.join(missed[:5])}"
-            f"{f' and {len(missed) - 5} more' if len(missed) > 5 else ''}; more rows of these labels, more --epochs or "
-            "--class-weights balanced may help"
+            f"weft: note: never predicted on the held-out rows: {listed(missed, 5)}; more rows of these labels, more "
+            "--epochs or --class-weights balanced may help"
         )
     values = [
-        {"name": each.name, "rows": each.rows, metric: each.metrics.result()[metric].value, "seconds": each.seconds}
+        {"name": each.name, "rows": each.rows, metric: scores[each.name], "seconds": each.seconds}
         for each in by_score
-        if math.isfinite(each.metrics.result()[metric].value)
+        if math.isfinite(scores[each.name])
     ]
     difference = {"value": gap.value, "low": gap.low, "high": gap.high}
     write_json(run.inside / BASELINES, {"metric": metric, "baselines": values, "difference": difference})
@@ -253,15 +181,15 @@ def compare_baselines(
 
 
 def _verdict(gap: Score, name: str, rows: int) -> str:
-    if rows < FEW_JUDGES:  # resampling a handful of rows makes no interval
-        few = f"{rows} held-out row{' is' if rows == 1 else 's are'} too few to tell"
-        return f"{gap.value:+.4f} beside {name}; {few}"
     interval = f"95 % {gap.low:+.4f} to {gap.high:+.4f} on {rows:,} held-out rows"
+    if rows < FEW_JUDGES:  # resampling a handful of rows makes no interval
+        return f"{gap.value:+.4f} beside {name}; {rows} held-out row{' is' if rows == 1 else 's are'} too few to tell"
     if gap.low > 0:
         return f"better than {name} by {gap.value:.4f} ({interval})"
     if gap.high < 0:
         return f"WORSE than {name} by {-gap.value:.4f} ({interval}): use that, or give more rows"
     if not gap.value:
         return f"no better and no worse than {name} ({interval})"
-    word = "above" if gap.value > 0 else "below"
-    return f"{abs(gap.value):.4f} {word} {name}, which is within the noise ({interval})"
+    return (
+        f"{abs(gap.value):.4f} {'above' if gap.value > 0 else 'below'} {name}, which is within the noise ({interval})"
+    )

@@ -19,13 +19,14 @@ from weft.config import changed
 from weft.data.counts import count, tables
 from weft.data.rows import Frame, Framed
 from weft.data.shards import Corpus
-from weft.errors import UserError, listed
+from weft.errors import UserError, listed, refuse
 from weft.files import write_text
 from weft.models.ngram import Ngram, NgramConfig
 from weft.nn.rows import Ragged
 from weft.picture import ChartLine, line_chart, page, paragraph, table
+from weft.progress import Log
 from weft.runs.architecture import sizes_of
-from weft.runs.corpus import gather, next_frame, texts_of
+from weft.runs.dataset import gather_text, next_frame, texts_of
 from weft.runs.driver import card_of, record
 from weft.runs.recipes import ObjectiveSection, Recipe
 from weft.tasks.model import Model, load
@@ -41,20 +42,18 @@ OURS = ("entries", "silent", "end")  # keys of the config that the text decides
 
 
 def check_counting(recipe: Recipe) -> None:
-    """Refuse what means nothing where nothing is trained."""
-    if "base" in recipe.model:
-        raise UserError("an n-gram model is counted anew from its text: it cannot go on from --base")
-    if recipe.model.get("smoothing") == "back-off":
-        raise UserError("smoothing back-off is of tables that were read from a file (weft arpa read); try kneser-ney")
+    """Refuse settings that do not apply where nothing is trained."""
     fixed = [key for key in OURS if key in recipe.model]
-    if fixed:
-        raise UserError(f"[model]: {listed(fixed)} cannot be set: the text decides")
-    plain = Training()
-    set_to = [key for key, value in vars(plain).items() if vars(recipe.training)[key] != value]
-    if set_to:
-        raise UserError(f"an n-gram model is counted in one pass: {listed(set_to)} of [training] means nothing")
-    if recipe.objective not in (ObjectiveSection(), ObjectiveSection(name="next")):
-        raise UserError("an n-gram model reads every document whole: length and rows mean nothing")
+    trained = [f"training.{key}" for key, value in vars(Training()).items() if vars(recipe.training)[key] != value]
+    whole = recipe.objective in (ObjectiveSection(), ObjectiveSection(name="next"))
+    backs_off = recipe.model.get("smoothing") == "back-off"
+    refuse(
+        ("base" in recipe.model, "an n-gram model is counted from its text: it cannot start from --base"),
+        (backs_off, "smoothing back-off is of tables that were read from a file (weft arpa read); try kneser-ney"),
+        (bool(fixed), f"[model]: {listed(fixed)} cannot be set: the text decides"),
+        (bool(trained), f"{listed(trained)} does not apply to an n-gram model, which is counted in one pass"),
+        (not whole, "objective.length and rows do not apply to an n-gram model, which reads every document whole"),
+    )
 
 
 def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, control: Control) -> Model:
@@ -65,9 +64,9 @@ def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, c
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
     frame = next_frame(tokenizer, stream=False)  # one token before and after each document, as lmplz has it
     if not frame.before:
-        raise UserError("this vocabulary has no token that begins or ends a text, and counting needs one")
-    aim = replace(recipe.objective, rows="documents")
-    dataset = gather(replace(recipe, objective=aim), "next", tokenizer, 64, None, control)
+        raise UserError("an n-gram model needs a token that begins or ends a text; this vocabulary has none")
+    aim = replace(recipe.objective, name="next", rows="documents", length=64)
+    dataset = gather_text(replace(recipe, objective=aim), tokenizer, control)
     corpus, dev = dataset.corpus, dataset.dev
     new = record(run, recipe, torch.device("cpu"), {"parameters": 0}, texts_of(dataset))
     if not new and run.metrics.exists() and run.lines():  # the last to be written
@@ -84,23 +83,19 @@ def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, c
     layout = TextLayout(documents=recipe.text.documents, rows="documents")
     card = card_of(run, Card(weft=VERSION, task=family.task, text=layout), recipe.seed)
     opened = LoadedModel(family, config, network.eval(), {"words": config.vocabulary}, tokenizer, card)
-    rows = storage(config)
-    control.log(storage_lines(rows, config))
+    _report(run, config, control.log)
     line: dict[str, Any] = {"step": 1, "tokens": corpus.size, "seconds": round(seconds, 3), "entries": config.entries}
     metrics: tuple[Metric, ...] = ()
     if dev is not None:
         loss, never, of = held_out(network, dev, frame, control)
         line["never"] = never
         if never:
-            control.log(
-                f"held out: perplexity infinite: {never:,} of {of:,} tokens have chance 0 under {config.smoothing}"
-            )
+            zero = f"{never:,} of {of:,} tokens have probability 0 under {config.smoothing}"
+            control.log(f"held out: perplexity infinite: {zero}")
         else:
-            ends = "the ends of documents among them"
-            control.log(f"held out: perplexity {math.exp(loss):.2f} of {of:,} tokens, {ends}")
+            control.log(f"held out: perplexity {math.exp(loss):.2f} of {of:,} tokens, including ends of documents")
             line |= {"validation_loss": loss, "validation_words": loss}
             metrics = (Metric(data=dev.hash, name="loss", value=loss),)
-    _picture(run, config, rows)
     run.save_model(opened, metrics)
     with closing(RunLog(run.metrics, 0)) as run_log:
         run_log.record(line)
@@ -115,10 +110,8 @@ def counted(
     framed = Framed(corpus, frame)
     longest = int(np.diff(framed.starts).max())
     if longest < config.order:
-        raise UserError(
-            f"the text is shorter than the order: its longest document has {longest} tokens, those around it "
-            f"among them, and an n-gram of order {config.order} needs {config.order}; try model.order={longest}"
-        )
+        short = f"its longest document has {longest} tokens, special tokens included"
+        raise UserError(f"the text is shorter than the order {config.order}: {short}; try model.order={longest}")
     start = frame.before[0]
     with control.count(f"counting up to order {config.order}", "tokens", "stopped while counting") as step:
         ngrams = count(framed, config.order, config.vocabulary, start, step)
@@ -132,7 +125,7 @@ def counted(
 
 @torch.inference_mode()
 def held_out(network: Ngram, corpus: Corpus, frame: Frame, control: Control) -> tuple[float, int, int]:
-    """Nats per token of a text, ends of documents counted; how many tokens have no chance at all; and of how many."""
+    """Nats per token of a text, ends of documents counted; how many tokens have probability 0; and of how many."""
     framed, nats, never, tokens = Framed(corpus, frame), list[float](), 0, 0
     reach = network.config.reach
     with control.progress("judging by the held-out text", "tokens") as read:
@@ -152,45 +145,30 @@ def held_out(network: Ngram, corpus: Corpus, frame: Frame, control: Control) -> 
     return (math.inf if never else math.fsum(nats) / max(1, tokens)), never, tokens
 
 
-def storage(config: NgramConfig) -> list[tuple[int, int, int, int]]:
-    """By order: n-grams that are stored, their bytes, and the parameters of an MLP that looks back as far."""
-    rows, (family, usual) = [], find_size("mlp")
+def _report(run: Run, config: NgramConfig, log: Log) -> None:
+    """Log and draw how the tables grow with the order, beside an MLP that looks back as far."""
+    rows, (family, usual), total, sizes = list[tuple[int, int, int, int]](), find_size("mlp"), list[int](), 0
+    lines = [f"{'order':>5} {'n-grams stored':>15} {'of possible':>12} {'bytes':>15} {'an MLP, parameters':>19}"]
     for order, entries in enumerate(config.entries, 1):
-        # A chance, a key but for single words, and a back-off weight but for the longest: 8 bytes each.
+        # A probability, a key but for single words, and a back-off weight but for the longest: 8 bytes each.
         size = entries * 8 * (1 + (order > 1) + (order < config.order))
         mlp = replace(usual, vocabulary=config.vocabulary, window=max(1, order - 1))
-        rows.append((order, entries, size, measure(family, mlp, usual_heads(family, mlp)).parameters))
-    return rows
-
-
-def storage_lines(rows: list[tuple[int, int, int, int]], config: NgramConfig) -> str:
-    """The storage report for a terminal."""
-    lines = [f"{'order':>5} {'n-grams stored':>15} {'of possible':>12} {'bytes':>15} {'an MLP, parameters':>19}"]
-    for order, entries, size, beside in rows:
-        lines.append(f"{order:>5} {entries:>15,} {entries / config.vocabulary**order:>12.2g} {size:>15,} {beside:>19,}")
-    entries, size = sum(row[1] for row in rows), sum(row[2] for row in rows)
-    return "\n".join([*lines, f"{'all':>5} {entries:>15,} {'':>12} {size:>15,} {rows[-1][3]:>19,}"])
-
-
-def _picture(run: Run, config: NgramConfig, rows: list[tuple[int, int, int, int]]) -> None:
-    """The run's page: how tables grow with the order, and a network that looks back as far beside them."""
-    growth = line_chart(
-        "What is stored, by order",
-        [
-            ChartLine(
-                "n-grams up to this order", [(row[0], sum(other[1] for other in rows[: row[0]])) for row in rows]
-            ),
-            ChartLine("an MLP's parameters", [(row[0], row[3]) for row in rows], dashed=True),
-            ChartLine("possible n-grams", [(row[0], float(config.vocabulary) ** row[0]) for row in rows], dashed=True),
-        ],
-        "order",
-        "numbers",
-        log_y=True,
-    )
+        weights = measure(family, mlp, usual_heads(family, mlp)).parameters
+        rows.append((order, entries, size, weights))
+        total, sizes = [*total, sum(total[-1:]) + entries], sizes + size
+        share = entries / config.vocabulary**order
+        lines.append(f"{order:>5} {entries:>15,} {share:>12.2g} {size:>15,} {weights:>19,}")
+    log("\n".join([*lines, f"{'all':>5} {total[-1]:>15,} {'':>12} {sizes:>15,} {rows[-1][3]:>19,}"]))
+    growth = [
+        ChartLine("n-grams up to this order", list(enumerate(total, 1))),
+        ChartLine("an MLP's parameters", [(row[0], row[3]) for row in rows], dashed=True),
+        ChartLine("possible n-grams", [(row[0], float(config.vocabulary) ** row[0]) for row in rows], dashed=True),
+    ]
     header = ["order", "n-grams stored", "of possible", "bytes", "an MLP of the same window, parameters"]
     cells = [[str(o), f"{n:,}", f"{n / config.vocabulary**o:.2g}", f"{b:,}", f"{m:,}"] for o, n, b, m in rows]
     words = (
-        "A table of n-grams can grow by the size of the vocabulary with each word more that it looks back at; what a "
-        "text really holds grows until nearly every n-gram of it occurs once. An MLP grows by one matrix per word."
+        "The number of possible n-grams grows by the size of the vocabulary with each order. The number that a text "
+        "contains grows until nearly every n-gram occurs once. An MLP grows by one matrix per word of context."
     )
-    write_text(run.report, page(f"Run {run.folder.name}", [table(header, cells), growth, paragraph(words)]))
+    chart = line_chart("What is stored, by order", growth, "order", "numbers", log_y=True)
+    write_text(run.report, page(f"Run {run.folder.name}", [table(header, cells), chart, paragraph(words)]))

@@ -1,8 +1,4 @@
-"""One driver for every training run: checks before work, the record, checkpoints, the best model, the last words.
-
-A verb makes a `Job` of its recipe and hands it over: `drive` writes down what the run was made with (or checks, when it
-is resumed, that this is still the same), begins at the newest checkpoint, announces, trains, saves and reports.
-"""
+"""One driver for every training run: a verb makes a `Job` of its recipe, and `drive` records, trains and saves it."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ from datetime import UTC, datetime
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -27,23 +23,21 @@ from weft.config import read_toml, values_of, write_toml
 from weft.errors import UserError
 from weft.files import read_text, write_json
 from weft.progress import Log, ProgressChoice, lines_of_a_run, progress_of, to_logger
-from weft.runs.curves import write_curves
+from weft.runs.pages import write_curves
 from weft.scratch import temporary_folder
 from weft.tasks.model import Model, device_of
-from weft.training.log import RunLog
+from weft.training.log import RunLog, Watch, draw_gradients
 from weft.training.loop import Exploded, Trainer, quick_arithmetic
 from weft.training.plan import Training
 from weft.training.run import Begun, Run, State, Unreadable
 from weft.training.signals import Control, Interrupted, listening
 from weft.training.step import Setup
-from weft.training.watching import Watch, draw_gradients
 
 P = TypeVar("P", bound=Training)
-NAMES = {"held_out": "held-out text"}  # of keys of run.json
 
 
 class Altered(UserError):
-    """What a run began with is no longer there: to go on would end here again."""
+    """The data of a run has changed: resuming would fail again."""
 
 
 def scratch_folder() -> Path:
@@ -63,27 +57,28 @@ def new_run(recipe: Any) -> Run:
 
 
 @contextmanager
-def resumable(run: Run) -> Iterator[None]:
-    """Whatever stops a run, its last words say how to go on."""
-    words = f"; resume with: weft resume {run.folder}"
-    try:
-        yield
-    except Interrupted as interrupted:
-        raise Interrupted(interrupted.number, f"{interrupted}{words}") from None
-    except (Exploded, Altered, Damaged, Unreadable):
-        raise
-    except UserError as error:
-        raise UserError(f"{error}{words if run.checkpoints().newest() is not None else ''}") from None
+def held(run: Run, log: Log, progress: ProgressChoice) -> Iterator[Control]:
+    """Nobody else writes in the folder of the run meanwhile; an error that stops it says how to resume."""
+    hint = f"; resume with: weft resume {run.folder}"
+    with listening() as stop, run.held():
+        try:
+            yield Control(log, progress_of(progress), stop)
+        except Interrupted as interrupted:
+            raise Interrupted(interrupted.number, f"{interrupted}{hint}") from None
+        except (Exploded, Altered, Damaged, Unreadable):
+            raise
+        except UserError as error:
+            raise UserError(f"{error}{hint if run.checkpoints().newest() is not None else ''}") from None
 
 
 @contextmanager
 def begun(run: Run, recipe: Any, log: Log, progress: ProgressChoice) -> Iterator[Control]:
-    """A new run: nobody else writes there, its recipe is kept, and of one that learned nothing, nothing is left."""
-    with listening() as stop, run.held(), resumable(run):
-        run.check_new()  # again: somebody may have been quicker
+    """A new run with its recipe; if it fails before it has learned anything, nothing is left."""
+    with held(run, log, progress) as control:
+        run.check_new()  # again: another process may have been quicker
         try:
             write_toml(recipe, run.recipe)
-            yield Control(log, progress_of(progress), stop)
+            yield control
         except UserError:
             if run.checkpoints().newest() is None and not (run.folder / "model.safetensors").exists():
                 run.discard()
@@ -106,14 +101,9 @@ def check_tensorboard(recipe: Any) -> None:
         raise UserError("--tensorboard needs the package tensorboard: pip install 'weft[tensorboard]'")
 
 
-def half_precision(device: torch.device) -> Literal["bf16", "fp32"]:
-    """What `auto` stands for on this device."""
-    half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return "bf16" if half else "fp32"
-
-
 def settled(plan: P, device: torch.device, batch: int, steps: int | None, every: int | None, learning_rate: float) -> P:
-    """The plan of any run with every open choice made, so that the recipe in the run folder says it all."""
+    """The plan of any run with every open choice made, so that the recipe in the run folder has them all."""
+    half = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return replace(
         plan,
         steps=steps,
@@ -124,7 +114,7 @@ def settled(plan: P, device: torch.device, batch: int, steps: int | None, every:
         evaluate_every=every,
         save_every=plan.save_every or every,
         log_every=min(plan.log_every, steps or plan.log_every),
-        precision=half_precision(device) if plan.precision == "auto" else plan.precision,
+        precision=plan.precision if plan.precision != "auto" else "bf16" if half else "fp32",
         threads=plan.threads or torch.get_num_threads(),
     )
 
@@ -138,11 +128,12 @@ def record(run: Run, recipe: Any, device: torch.device, about: Mapping[str, Any]
         run.describe({"date": date, "seed": recipe.seed, "device": name, **about, **same})
         return True
     info = run.info()
-    before = vars(info)
     for key, value in same.items():
-        if before[key] != value:
-            raise Altered(f"{run.folder}: the {NAMES.get(key, key)} is not the one that the run began with")
-    if any(before[key] != value for key, value in about.items()):
+        if vars(info)[key] != value:
+            raise Altered(
+                f"{run.folder}: the {key.replace('held_out', 'held-out text')} has changed since the run began"
+            )
+    if any(vars(info)[key] != value for key, value in about.items()):
         write_json(run.about, values_of(replace(info, **about)))
     return False
 
@@ -221,7 +212,7 @@ def drive(run: Run, job: Job, control: Control) -> State:
         value = state.best if setup.evaluate is None else -state.best
         best = f"held-out {job.metric} {value:.4f} at step {state.best_step:,}"
     done = f"{state.step:,} step{'s' * (state.step != 1)}, {state.seconds:.0f} s of training"
-    control.log(f"{run.folder}: done after {done}; kept: {best}")
+    control.log(f"{run.folder}: done after {done}; best model: {best}")
     return state
 
 
@@ -257,18 +248,18 @@ OTHERS = "weft.runs.pretrain"
 
 
 def resume(folder: str | os.PathLike[str], *, log: Log = to_logger, progress: ProgressChoice = None) -> Model:
-    """Go on with a run that was broken off; where it had finished, its model."""
+    """Continue an interrupted run from its last checkpoint; returns its model."""
     run = Run(Path(folder))
     if not run.recipe.is_file():
         raise UserError(f"{str(folder)!r} is not a run folder: it has no run/recipe.toml")
-    with listening() as stop, run.held(), resumable(run):
+    with held(run, log, progress) as control:
         try:
             sections = set(tomllib.loads(read_text(run.recipe)))
         except (ValueError, RecursionError):
-            sections = set()  # read_toml says what is wrong with it
+            sections = set()  # read_toml reports what is wrong with it
         if "ladder" in sections:
-            raise UserError(f"{folder}: is a ladder: weft.ladder(out=...) goes on with it")
+            raise UserError(f"{folder}: is a ladder: continue it with weft.ladder(out=...)")
         run.tidy()
         kind = import_module(next((module for section, module in KINDS.items() if section in sections), OTHERS))
-        model: Model = kind.go(run, read_toml(kind.RECIPE, run.recipe), Control(log, progress_of(progress), stop))
+        model: Model = kind.go(run, read_toml(kind.RECIPE, run.recipe), control)
         return model

@@ -10,13 +10,14 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft.checkpoint.folder import LoadedModel
@@ -26,26 +27,25 @@ from weft.config import build, merged, read_record, read_toml, values_of, write_
 from weft.data.shards import TextFiles
 from weft.errors import UserError, listed, shown
 from weft.files import held, read_text, write_json, write_text
-from weft.metrics.bootstrap import Score
 from weft.progress import Log, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import device_for, resume
-from weft.runs.ladder_page import page_of, value_of
-from weft.runs.ladder_recipe import LadderRecipe, recipe_of, rung_of
+from weft.runs.pages import ladder_page, value_of
 from weft.runs.pretrain import pretrain
-from weft.runs.recipes import Recipe, recipe_values
+from weft.runs.recipes import LadderRecipe, Recipe, recipe_of, recipe_values, rung_of
 from weft.tasks.complete import complete
 from weft.tasks.model import load, new
 from weft.tasks.perplexity import by_context, perplexity
 from weft.text.tokenizers.training import learn
 from weft.training.run import Run
-from weft.training.signals import Control, Interrupted, Stop, listening
+from weft.training.signals import Control, Interrupted, listening
 
-LEAST = 2000  # characters of text, with fewer of which no models can be compared
+LEAST = 2000  # characters of text that models can be compared on
 CHARACTERS = 2 << 20  # bytes of text up to which tokens are characters by default
 HELD_OUT = 1 << 18  # bytes at most: every model reads them a dozen times
 ALPHABET = 5000  # characters at most; the rest of a text that has more is unknown
-PACKED = 64 << 20  # bytes of text up to which it is also packed by xz, for comparison
+PACKED = 64 << 20  # bytes of text up to which it is also compressed by xz, for comparison
 ORPHANED = 20.0  # seconds that the rungs of a killed ladder may take to end
+SAMPLE = 300  # tokens of a sample by characters; a third of that where tokens are longer
 
 
 def ladder(
@@ -58,8 +58,8 @@ def ladder(
 ) -> dict[str, Any]:
     """Train every model of the ladder on one text with equal budgets, or continue a ladder; returns its results.
 
-    `weft.ladder(out="ladder", text={"files": ["corpus.txt"]}, ladder={"minutes": 3})`; the same with `out` alone goes
-    on. Each rung is a run folder of its own inside `out`; the page is `out/index.html`.
+    `weft.ladder(out="ladder", text={"files": ["corpus.txt"]}, ladder={"minutes": 3})`; with `out` alone an existing
+    ladder is continued. Each rung is a run folder inside `out`; the page is `out/index.html`.
     """
     given = merged(settings or {}, more)
     if recipe is not None:
@@ -69,19 +69,18 @@ def ladder(
         raise UserError("no folder for the ladder: give --out FOLDER")
     place = LadderFolder(Path(out))
     if place.run.recipe.is_file():
-        asked = _gone_on(place, given)
+        asked = _continued(place, given)
     else:
         place.run.check_new()
-        usual = {"text": {"documents": "file"}}  # a text is one run of words, its empty lines included
+        usual = {"text": {"documents": "file"}}  # empty lines do not separate documents
         asked = build(LadderRecipe, merged(usual, {**given, "out": str(out)}), recipe or "--set")
         if not asked.text.files:
             raise UserError("no text: give --text FILE")
         device, budget = device_for(asked.device, None), asked.ladder  # every open choice is made and kept
-        if budget.tokens is None:
-            budget = replace(budget, minutes=budget.minutes or 3.0)
-        budget = replace(budget, size=budget.size or ("large" if device.type == "cuda" else "small"))
-        files = tuple(str(path.absolute()) for path in TextFiles(asked.text.files).paths())
-        asked = replace(asked, ladder=budget, device=str(device), text=replace(asked.text, files=files, dev=()))
+        minutes = budget.minutes or 3.0 if budget.tokens is None else None
+        size = budget.size or ("large" if device.type == "cuda" else "small")
+        text = replace(asked.text, files=_absolute(asked.text.files), dev=())
+        asked = replace(asked, ladder=replace(budget, minutes=minutes, size=size), device=str(device), text=text)
     with listening() as stop, place.run.held():
         control = Control(log, progress_of(progress), stop)
         write_toml(asked, place.run.recipe)
@@ -102,34 +101,32 @@ def is_ladder(folder: Path) -> bool:
     return False
 
 
-def _gone_on(place: LadderFolder, given: Mapping[str, Any]) -> LadderRecipe:
-    """The recipe of a ladder that is there already; what its models were promised must not change."""
+def _absolute(files: Iterable[str]) -> tuple[str, ...]:
+    return tuple(str(path.absolute()) for path in TextFiles(tuple(files)).paths())
+
+
+def _continued(place: LadderFolder, given: Mapping[str, Any]) -> LadderRecipe:
+    """The recipe of an existing ladder; its text and its budget must not change."""
     if not is_ladder(place.folder):
         raise UserError(f"{place.folder}: holds a run, not a ladder; choose another --out")
     before = read_toml(LadderRecipe, place.run.recipe)
     new = dict(given) | {"out": before.out}
-    text = dict(new.get("text", {}))
-    if "files" in text:  # the run may be gone on with from any folder
-        text["files"] = [str(path.absolute()) for path in TextFiles(tuple(text["files"])).paths()]
-        new["text"] = text
-    rungs = new.get("rungs", {})
-    begun = [name for name in rungs if place.rung(name).exists() and rungs[name] != before.rungs.get(name, {})]
-    if begun:
-        raise UserError(f"{place.folder}: {begun[0]} has begun already; remove {place.rung(begun[0])} to begin it anew")
+    if "files" in new.get("text", {}):
+        new["text"] = {**new["text"], "files": list(_absolute(new["text"]["files"]))}
+    for name, values in new.get("rungs", {}).items():
+        if (folder := place.folder / name).exists() and values != before.rungs.get(name, {}):
+            raise UserError(f"{place.folder}: {name} has begun already; remove {folder} to train it again")
     after = build(LadderRecipe, merged(values_of(before), new), "--set")
     names = dict.fromkeys((*before.ladder.models, *after.ladder.models))
     after = replace(after, ladder=replace(after.ladder, models=tuple(names)))
-    same = replace(
-        after,
-        rungs=before.rungs,
-        ladder=replace(after.ladder, models=before.ladder.models, parallel=before.ladder.parallel),
-    )
+    budget = replace(after.ladder, models=before.ladder.models, parallel=before.ladder.parallel)
+    same = replace(after, rungs=before.rungs, ladder=budget)
     if same != before:
         old, now = (_flat(values_of(each)) for each in (before, same))
         key = next(key for key in {**old, **now} if old.get(key) != now.get(key))
         raise UserError(
             f"{place.folder}: already holds a ladder with {key} {old.get(key, 'unset')}, not {now.get(key, 'unset')}; "
-            f"go on with it (weft ladder --out {place.folder}) or choose another --out"
+            f"continue it (weft ladder --out {place.folder}) or choose another --out"
         )
     return after
 
@@ -144,23 +141,21 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> None:
     """The text in two parts and one vocabulary: what all rungs share; made once."""
     if place.about.exists():
-        place.text(whole=True)
+        place.text()
         return
     t = recipe.text
     documents = list(TextFiles(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding).read())
     train, held_out = split(documents, t.holdout)
     if len(train) + len(held_out) < LEAST or not held_out.strip():
-        raise UserError(
-            f"{listed(map(os.path.basename, t.files), 2)}: {len(train) + len(held_out):,} characters are too few to "
-            f"compare models by; {LEAST:,} are the least"
-        )
+        names, count = listed(map(os.path.basename, t.files), 2), len(train) + len(held_out)
+        raise UserError(f"{names}: {count:,} characters are too few to compare models; give at least {LEAST:,}")
     write_text(place.train, train)
     write_text(place.held_out, held_out)
     control.stop.check("stopped while reading the text")
     size = len(train.encode()) + len(held_out.encode())
     asked = recipe.ladder.vocabulary or ("characters" if size <= CHARACTERS else str(subwords(size)))
     with control.progress("learning the vocabulary", "texts") as advance:
-        if asked == "characters":  # of the whole text: which letters there are is no knowledge of what follows what
+        if asked == "characters":  # of the whole text, so that no model meets an unknown one
             tokenizer = learn([train, held_out], "character", ALPHABET)
         else:
             tokenizer = learn(train.splitlines(keepends=True), "bpe", int(asked), progress=advance)
@@ -175,8 +170,13 @@ def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> Non
         "held_out_tokens": len(ids[1]),
         "unknown": sum(token == tokenizer.id_of("unknown") for token in ids[1]),
         "prompt": recipe.ladder.prompt or beginning_of(held_out),
-        "xz_bits_per_byte": packed(train, held_out) if size <= PACKED else None,
+        "xz_bits_per_byte": None,
     }
+    if size <= PACKED:  # bits that xz adds for each held-out byte once it has compressed the rest
+        filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 128 << 20}]
+        texts = (train.encode(), (train + held_out).encode())
+        first, second = (len(lzma.compress(text, lzma.FORMAT_RAW, filters=filters)) for text in texts)
+        about["xz_bits_per_byte"] = 8 * (second - first) / len(held_out.encode())
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     if recipe.ladder.parallel > 1:
         about["threads"] = max(1, min(torch.get_num_threads(), cores // recipe.ladder.parallel))
@@ -216,18 +216,7 @@ def subwords(size: int) -> int:
 def beginning_of(text: str, most: int = 60) -> str:
     """The first words of a text, of one line."""
     line = next(line.strip() for line in text.splitlines() if line.strip())
-    if len(line) <= most:
-        return line
-    return line[:most].rpartition(" ")[0] or line[:most]
-
-
-def packed(train: str, held_out: str) -> float:
-    """Bits that xz adds for each byte of the held-out text when it has seen the rest: what a packer knows of it."""
-    filters = [{"id": lzma.FILTER_LZMA2, "preset": 6, "dict_size": 128 << 20}]
-    sizes = [
-        len(lzma.compress(text.encode(), lzma.FORMAT_RAW, filters=filters)) for text in (train, f"{train}{held_out}")
-    ]
-    return 8 * (sizes[1] - sizes[0]) / len(held_out.encode())
+    return line if len(line) <= most else line[:most].rpartition(" ")[0] or line[:most]
 
 
 def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[str, Any]:
@@ -241,13 +230,20 @@ def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[
         place.result(name).unlink(missing_ok=True)
     going = dict[str, subprocess.Popen[bytes]]()
     try:
-        _wait_for_orphans(place, waiting, control.stop)
+        end = time.monotonic() + ORPHANED  # rungs of a killed ladder save and end soon after it
+        for lock in (place.folder / name / "run" / "lock" for name in waiting):
+            while lock.exists() and time.monotonic() < end:
+                with held(lock) as free:
+                    if free:
+                        break
+                control.stop.check()
+                time.sleep(0.1)
         while waiting or going:
             control.stop.check()
             if not recipe.ladder.parallel:
                 name = waiting.pop(0)
                 control.log(f"{place.folder}: {name}, {len(names) - len(waiting)} of {len(names)}")
-                here(place, name, control)
+                climb(place, name, control)
                 _log_rung(place, recipe, name, 0, control.log)
                 continue
             while waiting and len(going) < recipe.ladder.parallel:
@@ -272,22 +268,24 @@ def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[
     return results
 
 
-def _wait_for_orphans(place: LadderFolder, names: Sequence[str], stop: Stop) -> None:
-    """The process of a rung saves it and ends soon after the ladder that started it has been killed."""
-    end = time.monotonic() + ORPHANED
-    for lock in (place.rung(name) / "run" / "lock" for name in names):
-        while lock.exists() and time.monotonic() < end:
-            with held(lock) as free:
-                if free:
-                    break
-            stop.check()
-            time.sleep(0.1)
-
-
-def here(place: LadderFolder, name: str, control: Control) -> None:
-    """One rung in this process; that it fails is written down and loses nothing else."""
+def climb(place: LadderFolder, name: str, control: Control) -> None:
+    """Train and evaluate one rung, or continue it; if it fails, the reason is written down."""
     try:
-        climb(place, name, control)
+        if is_sound(place.result(name)):
+            return
+        text, ladder, folder = place.text(), read_toml(LadderRecipe, place.run.recipe), place.folder / name
+        if not rung_of(name, ladder.rungs).learns:
+            if not (folder / "config.json").is_file():
+                family = dict(recipe_of(name, "", ladder.rungs)["model"])
+                new(family.pop("family"), place.vocabulary, settings=family, seed=ladder.seed).save(folder)
+            model = load(folder)
+        elif Run(folder).recipe.is_file():
+            model = resume(folder, log=control.log, progress=control.progress)
+        else:
+            model = pretrain(_recipe(place, ladder, name), log=control.log, progress=control.progress)
+        model.to(device := device_for(ladder.device, None))
+        result = {"name": name, **_trained(folder, text), **_judged(place, ladder, name, model.opened)}
+        write_manifest(place.result(name), {**result, "device": device.type})
     except (Interrupted, KeyboardInterrupt):
         raise
     except Exception as error:
@@ -300,14 +298,12 @@ def here(place: LadderFolder, name: str, control: Control) -> None:
 def _started(place: LadderFolder, name: str, several: bool) -> subprocess.Popen[bytes]:
     """A rung in a process of its own: if that is killed, the others are not."""
     command = (COMMAND_LINE, "ladder", "--out", str(place.folder), "--only", name)
+    path = place.run.inside / "log" / f"{name}.txt"
+    if several:
+        path.parent.mkdir(parents=True, exist_ok=True)
     # In a session of its own, so that Ctrl-C reaches it through this process alone, and once.
-    if not several:
-        return start_child(*command, stdin=subprocess.DEVNULL, start_new_session=True)
-    place.log(name).parent.mkdir(parents=True, exist_ok=True)
-    with open(place.log(name), "ab") as to_logger:
-        return start_child(
-            *command, stdin=subprocess.DEVNULL, stdout=to_logger, stderr=to_logger, start_new_session=True
-        )
+    with open(path, "ab") if several else nullcontext() as out:
+        return start_child(*command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
 
 
 def _log_rung(place: LadderFolder, recipe: LadderRecipe, name: str, status: int, log: Log) -> None:
@@ -346,16 +342,13 @@ def write(place: LadderFolder, recipe: LadderRecipe) -> dict[str, Any]:
         "rungs": rungs,
     }
     write_json(place.results, results)
-    write_text(place.page, page_of(results))
+    write_text(place.page, ladder_page(results))
     return results
-
-
-SAMPLE = 300  # tokens of a sample by characters; a third of that where tokens are longer
 
 
 @dataclass(frozen=True, kw_only=True)
 class LadderText:
-    """`text.json`: the text that all rungs learn from and are judged by, with the hashes of its files."""
+    """`text.json`: the training and held-out text of all rungs, with the hashes of its files."""
 
     files: tuple[str, ...]
     vocabulary: dict[str, Any]
@@ -389,81 +382,48 @@ class LadderFolder:
         self.results = folder / "ladder.json"
         self.page = folder / "index.html"
 
-    def text(self, whole: bool = False) -> LadderText:
-        """The facts about the text; `whole`: after a check of its files too."""
+    def text(self) -> LadderText:
+        """The facts about the text, after a check of its files."""
         try:
-            values = (read_checked if whole else read_manifest)(self.about)[0]
+            return build(LadderText, read_checked(self.about)[0], str(self.about))
         except Damaged as error:
             raise UserError(f"{error}; put it back, or remove {self.folder} and climb again") from None
-        return build(LadderText, values, str(self.about))
-
-    def rung(self, name: str) -> Path:
-        return self.folder / name
 
     def result(self, name: str) -> Path:
-        return self.rung(name) / "run" / "rung.json"
+        return self.folder / name / "run" / "rung.json"
 
     def failure(self, name: str) -> Path:
         return self.run.inside / "failed" / f"{name}.json"
 
-    def log(self, name: str) -> Path:
-        return self.run.inside / "log" / f"{name}.txt"
-
-
-def climb(place: LadderFolder, name: str, control: Control) -> dict[str, Any]:
-    """Train one rung, or go on with it, and judge it; the result is kept in its folder."""
-    if is_sound(place.result(name)):
-        return read_manifest(place.result(name))[0]
-    text = place.text(whole=True)
-    ladder = read_toml(LadderRecipe, place.run.recipe)
-    folder = place.rung(name)
-    if not rung_of(name, ladder.rungs).learns:
-        if not (folder / "config.json").is_file():
-            family = dict(recipe_of(name, "", ladder.rungs)["model"])
-            new(family.pop("family"), place.vocabulary, settings=family, seed=ladder.seed).save(folder)
-        model = load(folder)
-    elif Run(folder).recipe.is_file():
-        model = resume(folder, log=control.log, progress=control.progress)
-    else:
-        model = pretrain(_recipe(place, ladder, name), log=control.log, progress=control.progress)
-    device = device_for(ladder.device, None)
-    model.to(device)
-    result = {"name": name, **_trained(folder, text), **_judged(place, ladder, name, model.opened)}
-    result["device"] = device.type
-    write_manifest(place.result(name), result)
-    return result
-
 
 def _recipe(place: LadderFolder, ladder: LadderRecipe, name: str) -> Recipe:
+    """The recipe of a rung, with the text, the vocabulary and the budget that all rungs share."""
     budget, text = ladder.ladder, place.text()
-    characters = text.vocabulary.get("kind") == "character"
-    values = recipe_of(name, budget.size or "small", ladder.rungs, characters)
+    values = recipe_of(name, budget.size or "small", ladder.rungs, text.vocabulary.get("kind") == "character")
     shared: dict[str, Any] = {
-        "out": str(place.rung(name)),
+        "out": str(place.folder / name),
         "seed": ladder.seed,
+        "device": ladder.device,
         "text": {"files": [str(place.train)], "dev": [str(place.held_out)], "documents": "file"},
         "tokenizer": {"folder": str(place.vocabulary)},
     }
-    shared |= {} if ladder.device is None else {"device": ladder.device}
     if "training" in values:
-        plan, limits = values["training"], dict[str, Any]()
+        plan, limits = values["training"], dict[str, Any]({"threads": text.threads} if text.threads else {})
         if {"steps", "epochs", "minutes"} & set(ladder.rungs.get(name, {}).get("training", {})):
             pass  # a rung with a budget of its own
         elif budget.tokens is not None:
             rows = values.get("objective", {}).get("length", 64) * plan["batch"]
-            limits["steps"] = max(1, round(budget.tokens / rows))
-            plan = values["training"] = {key: value for key, value in plan.items() if key != "epochs"}
-            limits["warmup"] = min(plan.get("warmup", 0), limits["steps"] // 4)
+            steps = max(1, round(budget.tokens / rows))
+            values["training"] = {key: value for key, value in plan.items() if key != "epochs"}
+            limits |= {"steps": steps, "warmup": min(plan.get("warmup", 0), steps // 4)}
         else:
-            limits["minutes"] = budget.minutes or 3.0
-        if text.threads:
-            limits["threads"] = text.threads
+            limits |= {"minutes": budget.minutes or 3.0}
         shared["training"] = limits
     return build(Recipe, merged(values, shared), name)
 
 
 def _trained(folder: Path, text: LadderText) -> dict[str, Any]:
-    """What a rung's own record tells: time, tokens, and the held-out loss on the way."""
+    """Time, tokens and the held-out loss over time, from the record of a rung."""
     run = Run(folder)
     if not run.recipe.is_file():
         nothing = {"steps": 0, "tokens": 0, "epochs": 0.0, "seconds": 0.0, "getting_ready": 0.0}
@@ -471,60 +431,43 @@ def _trained(folder: Path, text: LadderText) -> dict[str, Any]:
     lines = run.lines()
     timed = [line for line in lines if "seconds" in line]
     last = timed[-1] if timed else {}
-    tokens = int(last.get("tokens", text.train_tokens))
-    seconds = float(last.get("seconds", 0.0))
-    ready = 0.0
-    if len(timed) > 2 and "tokens" in timed[1]:  # the first line also tells of compiling and capturing
+    tokens, ready = int(last.get("tokens", text.train_tokens)), 0.0
+    if len(timed) > 2 and "tokens" in timed[1]:  # the time to the first line includes compiling and capturing
         pace = (timed[-1]["seconds"] - timed[0]["seconds"]) / max(1, timed[-1]["tokens"] - timed[0]["tokens"])
         ready = max(0.0, timed[0]["seconds"] - pace * timed[0]["tokens"])
+    seconds = float(last.get("seconds", 0.0)) - ready
     bits = text.held_out_tokens / text.held_out_bytes / math.log(2)  # of a byte for each nat of a token
-    at = {line["step"]: max(0.0, line["seconds"] - ready) for line in timed}
-    curve, before = list[dict[str, float]](), 0.0
+    known = np.array([(0, ready), *((line["tokens"], line["seconds"]) for line in timed if "tokens" in line)])
+    curve = list[dict[str, float]]()
     for line in lines:
-        before = at.get(line["step"], before)
         if "validation_loss" in line and math.isfinite(line["validation_loss"]):
-            curve.append(
-                {
-                    "seconds": round(_seconds_at(timed, line.get("tokens", tokens), before, ready), 3),
-                    "tokens": line.get("tokens", tokens),
-                    "bits_per_byte": line["validation_loss"] * bits,
-                }
-            )
+            read = line.get("tokens", tokens)
+            at = float(np.interp(read, known[:, 0], known[:, 1])) - ready
+            loss = line["validation_loss"] * bits
+            curve.append({"seconds": round(max(0.0, at), 3), "tokens": read, "bits_per_byte": loss})
     return {
         "steps": int(last.get("step", 0)) if "tokens" in last else 0,
         "tokens": tokens,
         "epochs": tokens / text.train_tokens,
-        "seconds": round(max(0.0, seconds - ready), 3),
+        "seconds": round(max(0.0, seconds), 3),
         "getting_ready": round(ready, 3),
-        "tokens_per_second": round(tokens / max(1e-9, seconds - ready)),
+        "tokens_per_second": round(tokens / max(1e-9, seconds)),
         "curve": curve,
     }
 
 
-def _seconds_at(timed: list[dict[str, Any]], tokens: int, usual: float, ready: float) -> float:
-    """When so many tokens had been read, between two lines of the record."""
-    before = {"tokens": 0, "seconds": ready}
-    for line in timed:
-        if "tokens" not in line:
-            return usual
-        if line["tokens"] >= tokens:
-            share = (tokens - before["tokens"]) / max(1, line["tokens"] - before["tokens"])
-            return float(max(0.0, before["seconds"] + share * (line["seconds"] - before["seconds"]) - ready))
-        before = line
-    return usual
-
-
 def _judged(place: LadderFolder, ladder: LadderRecipe, name: str, opened: LoadedModel) -> dict[str, Any]:
-    """What a rung is worth on the held-out text, what it takes, and what it writes."""
+    """Scores of a rung on the held-out text, its size, and a sample."""
     text = read_text(place.held_out)
     assert opened.tokenizer is not None
     perplexities = perplexity(opened, [text], seed=ladder.seed)
     bits = perplexities.n_tokens / perplexities.n_bytes / math.log(2)
-    ids = opened.tokenizer.ids([text], specials=False)[0]
-    try:
-        context = by_context(opened, ids)
-    except UserError:  # too little text for that; the rest can still be measured
-        context = None
+    by_size, useful = None, None
+    with suppress(UserError):  # too little text for that; the rest can still be measured
+        context = by_context(opened, opened.tokenizer.ids([text], specials=False)[0])
+        useful = context.useful
+        rows = zip(context.contexts, context.nats, context.errors, strict=True)
+        by_size = [{"context": n, "bits_per_byte": _finite(x * bits), "error": _finite(e * bits)} for n, x, e in rows]
     prompt = place.text().prompt
     count = SAMPLE if opened.tokenizer.kind == "character" else SAMPLE // 3
     options: dict[str, Any] = {"temperature": 1.0, "seed": ladder.seed, "slide": True}
@@ -533,23 +476,18 @@ def _judged(place: LadderFolder, ladder: LadderRecipe, name: str, opened: Loaded
     written = complete(opened, [prompt], max_tokens=count, min_tokens=count, **options)[0]
     seconds = time.perf_counter() - begin
     weights = sum(parameter.numel() for parameter in opened.network.parameters())
+    scores = {"bits_per_byte": perplexities.bits_per_byte, "perplexity_per_token": perplexities.per_token}
     return {
-        "bits_per_byte": _score(perplexities.bits_per_byte),
-        "perplexity_per_token": _score(perplexities.per_token),
+        **{key: {each: _finite(x) for each, x in asdict(score).items()} for key, score in scores.items()},
         "held_out": {"tokens": perplexities.n_tokens, "bytes": perplexities.n_bytes, "windows": perplexities.n_windows},
         "parameters": weights or sum(opened.config.entries),
         "counted": not weights,
-        "bytes_on_disk": sum(path.stat().st_size for path in place.rung(name).glob("*.safetensors")),
+        "bytes_on_disk": sum(path.stat().st_size for path in (place.folder / name).glob("*.safetensors")),
         "family": opened.family.name,
         "reach": opened.config.reach,
         "context": opened.config.context if opened.config.context < 1 << 20 else None,
-        "by_context": None
-        if context is None
-        else [
-            {"context": size, "bits_per_byte": _finite(nats * bits), "error": _finite(error * bits)}
-            for size, nats, error in zip(context.contexts, context.nats, context.errors, strict=True)
-        ],
-        "useful_context": None if context is None else context.useful,
+        "by_context": by_size,
+        "useful_context": useful,
         "sample": {"prompt": prompt, "text": written.text},
         "generation_tokens_per_second": round(len(written.tokens) / max(1e-9, seconds), 1),
     }
@@ -557,7 +495,3 @@ def _judged(place: LadderFolder, ladder: LadderRecipe, name: str, opened: Loaded
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _score(score: Score) -> dict[str, float | None]:
-    return {key: _finite(value) for key, value in asdict(score).items()}

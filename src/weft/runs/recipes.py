@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass
+from dataclasses import MISSING, dataclass, field
 from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from weft.config import Option, build, comma_list, keys, merged, option, section
-from weft.errors import UserError, did_you_mean, listed, one_of, shown
+from weft.config import Option, build, comma_list, keys, merged, option, section, toml_values
+from weft.errors import UserError, did_you_mean, listed, one_of, refuse, shown
 from weft.files import read_text
 from weft.tasks.registry import SUPERVISED, WRITES, supervised_names
 from weft.training.plan import Schedule, Training
@@ -29,13 +28,10 @@ class RunRecipe:
     panel: ClassVar = "Run"
     out: str | None = option(None, "--out", help="Folder of the run, new or empty.", metavar="FOLDER")
     seed: int = option(0, "--seed", help="Seed of the weights, the order of the data, masks and dropout.")
-    device: str | None = option(
-        None, "--device", help="cpu, cuda, cuda:1 or mps. Default: the first GPU, if any.", metavar="DEVICE"
-    )
+    device: str | None = option(None, "--device", help="cpu, cuda, cuda:1 or mps. Default: the first GPU, if any.")
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed < 1 << 62:
-            raise UserError(f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}")
+        refuse((not 0 <= self.seed < 1 << 62, f"seed must be between 0 and {(1 << 62) - 1}, not {self.seed}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +44,7 @@ class TrainingRecipe(RunRecipe):
 def model_section() -> Any:
     """`[model]`: where a model begins, and keys of its config."""
     return keys(
-        family=Option(
-            ("--model",), "Start from scratch: a family or a published size (see: weft models).", "Model", "NAME"
-        ),
+        family=Option(("--model",), "Start from scratch: a family or published size (weft models).", "Model", "NAME"),
         size=Option(("--size",), "LAYERSxWIDTH, such as 4x256.", "Model", "SIZE"),
         base=Option(("--base",), "Start from weights: a model folder, or a file of word vectors.", "Model", "MODEL"),
         vectors=Option(("--vectors",), "Word vectors to start --model from: a folder or a file.", "Model", "FILE"),
@@ -62,28 +56,17 @@ class TextSection:
     """`[text]`: what is read."""
 
     panel: ClassVar = "Data"
-    files: tuple[str, ...] = option(
-        (), "--text", help="Text files, folders or globs, also looked for under $WEFT_DATA; repeatable.", metavar="FILE"
-    )
-    dev: tuple[str, ...] = option(
-        (), "--dev", help="Held-out text to evaluate on. Default: the last 5 % of the text.", metavar="FILE"
-    )
+    files: tuple[str, ...] = option((), "--text", help="Text files, folders or globs, also in $WEFT_DATA; repeatable.")
+    dev: tuple[str, ...] = option((), "--dev", help="Held-out text to evaluate on. Default: the last 5 % of the text.")
     holdout: float = 0.05  # share of the text that is held out without --dev
-    column: str = option("text", "--column", help="Text column of csv, tsv, jsonl and parquet files.", metavar="NAME")
-    delimiter: str | None = option(
-        None, "--delimiter", help="Column separator of csv and tsv files. Default: detected.", metavar="CHARACTER"
-    )
-    encoding: str | None = option(
-        None, "--encoding", help="utf-8, cp1252 ... Default: detected for each file.", metavar="NAME"
-    )
-    documents: Documents = option(
-        "auto", "--documents", help="What one document of a text file is. auto: by the look of the file."
-    )
+    column: str = option("text", "--column", help="Text column of csv, tsv, jsonl and parquet files.")
+    delimiter: str | None = option(None, "--delimiter", help="Column separator. Default: detected.")
+    encoding: str | None = option(None, "--encoding", help="utf-8, cp1252 ... Default: detected for each file.")
+    documents: Documents = option("auto", "--documents", help="What one document of a text file is. auto: detected.")
     on_bad_row: OnBadRow = option("stop", "--on-bad-row", help="Stop at a bad row, or skip and count it.")
 
     def __post_init__(self) -> None:
-        if not 0 <= self.holdout <= 0.5:
-            raise UserError(f"holdout must be between 0 and 0.5, not {self.holdout}")
+        refuse((not 0 <= self.holdout <= 0.5, f"holdout must be between 0 and 0.5, not {self.holdout}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,22 +74,13 @@ class TokenizerSection:
     """`[tokenizer]`: a folder, or what is learned from the text."""
 
     panel: ClassVar = "Tokenizer"
-    folder: str | None = option(
-        None, "--tokenizer", help="Tokenizer folder. Default: learn one from the text.", metavar="FOLDER"
-    )
+    folder: str | None = option(None, "--tokenizer", help="Tokenizer folder. Default: learn one.", metavar="FOLDER")
     kind: str | None = option(
-        None,
-        "--kind",
-        help="Tokenizer to learn: wordpiece, bpe, unigram, word, whitespace or character. Default: by family.",
-        metavar="KIND",
+        None, "--kind", help="wordpiece, bpe, unigram, word, whitespace or character. Default: by family."
     )
-    size: int | None = option(
-        None, "--vocabulary", help="Tokens to learn. Default: 8000; for models that count, every word."
-    )
-    apart: bool = option(
-        False,
-        "--separate-vocabularies/--joint-vocabulary",
-        help="One vocabulary for source and one for target, or one for both (default).",
+    size: int | None = option(None, "--vocabulary", help="Tokens to learn. Default: 8000; for n-grams, every word.")
+    separate: bool = option(
+        False, "--separate-vocabularies/--joint-vocabulary", help="For source and target. Default: joint."
     )
     lowercase: bool | None = None
     minimum_count: int | None = None
@@ -117,51 +91,25 @@ class TableSection:
     """`[data]`: rows of tables, or parallel files of source and target texts, and how they are read."""
 
     panel: ClassVar = "Data"
-    files: tuple[str, ...] = option(
-        (), "--data", help="Table of examples: csv, tsv, jsonl, parquet ...; repeatable.", metavar="FILE"
-    )
-    dev: tuple[str, ...] = option(
-        (),
-        "--dev",
-        help="Examples to evaluate on. Default: a share of --data, listed in run/split.json.",
-        metavar="FILE",
-    )
-    source: tuple[str, ...] = option(
-        (), "--source", help="Source texts, one per line, for models that write.", metavar="FILE"
-    )
-    target: tuple[str, ...] = option((), "--target", help="Target texts, line by line with --source.", metavar="FILE")
-    dev_source: tuple[str, ...] = option((), "--dev-source", help="Source texts to evaluate on.", metavar="FILE")
-    dev_target: tuple[str, ...] = option(
-        (), "--dev-target", help="Target texts, line by line with --dev-source.", metavar="FILE"
-    )
+    files: tuple[str, ...] = option((), "--data", help="Table of examples: csv, tsv, jsonl, parquet ...; repeatable.")
+    dev: tuple[str, ...] = option((), "--dev", help="Examples to evaluate on. Default: a tenth of --data.")
+    source: tuple[str, ...] = option((), "--source", help="Source texts, one per line, for models that generate.")
+    target: tuple[str, ...] = option((), "--target", help="Target texts, line by line with --source.")
+    dev_source: tuple[str, ...] = option((), "--dev-source", help="Source texts to evaluate on.")
+    dev_target: tuple[str, ...] = option((), "--dev-target", help="Target texts, line by line with --dev-source.")
     holdout: float = 0.1
     split: int = 0  # which rows are held out: the same for every seed of the run
-    columns: dict[str, str] = option(
-        {},
-        "--column",
-        help="What the file calls a column, such as text=review or label=stars; repeatable.",
-        metavar="KEY=NAME",
-    )
-    names: tuple[str, ...] = option(
-        (), "--names", help="Column names of a file without a header line.", metavar="A,B,...", parse=comma_list
-    )
+    columns: dict[str, str] = option({}, "--column", help="Columns in the file, such as text=review; repeatable.")
+    names: tuple[str, ...] = option((), "--names", help="Column names, where a file has no header.", parse=comma_list)
     format: str | None = option(
-        None,
-        "--format",
-        help="csv, tsv, json, jsonl, parquet, arrow, xlsx, conll or squad. Default: by name or content.",
-        metavar="FORMAT",
+        None, "--format", help="csv, tsv, json, jsonl, parquet, arrow, xlsx, conll or squad. Default: detected."
     )
-    delimiter: str | None = option(
-        None, "--delimiter", help="Column separator. Default: detected.", metavar="CHARACTER"
-    )
-    encoding: str | None = option(
-        None, "--encoding", help="utf-8, cp1252, utf-16 ... Default: detected for each file.", metavar="NAME"
-    )
+    delimiter: str | None = option(None, "--delimiter", help="Column separator. Default: detected.")
+    encoding: str | None = option(None, "--encoding", help="utf-8, cp1252, utf-16 ... Default: detected for each file.")
     on_bad_row: OnBadRow = option("stop", "--on-bad-row", help="Stop at a bad row, or skip and count it.")
 
     def __post_init__(self) -> None:
-        if not 0 < self.holdout <= 0.5:
-            raise UserError(f"holdout must be above 0 and at most 0.5, not {self.holdout}")
+        refuse((not 0 < self.holdout <= 0.5, f"holdout must be above 0 and at most 0.5, not {self.holdout}"))
 
 
 T = TypeVar("T")
@@ -182,24 +130,22 @@ class ObjectiveSection:
     rows: Literal["stream", "apart", "documents", "carried"] | None = option(
         None,
         "--rows",
-        help="stream: full rows across documents. apart: full rows within documents. documents: one row each. "
-        "carried: rows continue the state of the step before (rnn, lstm, gru).",
+        help="How documents fill rows. stream: full rows across documents. apart: full rows of one document each. "
+        "documents: a row per document. carried: each row continues the state of the row before (rnn, lstm, gru).",
     )
     mask: float = 0.15  # share of the tokens that are hidden
     span: float = 3.0  # tokens that are hidden together, on average; for spans
     whole_words: bool = False
 
     def __post_init__(self) -> None:
-        if not 0 < self.mask < 1:
-            raise UserError(f"mask must be above 0 and below 1, not {self.mask}")
-        if not 1 <= self.span <= 1000:
-            raise UserError(f"span must be between 1 and 1000 tokens, not {self.span}")
-        if self.length is not None and not 2 <= self.length < 1 << 24:
-            raise UserError(f"length must be at least 2, not {self.length}")
-        if self.short is not None and not 2 <= self.short < (self.length or 1 << 24):
-            raise UserError(f"short must be at least 2 and below the length of a row, not {self.short}")
-        if not 0 < self.short_share < 1:
-            raise UserError(f"short_share must be above 0 and below 1, not {self.short_share}")
+        length, short = self.length, self.short is None or 2 <= self.short < (self.length or 1 << 24)
+        refuse(
+            (not 0 < self.mask < 1, f"mask must be above 0 and below 1, not {self.mask}"),
+            (not 1 <= self.span <= 1000, f"span must be between 1 and 1000 tokens, not {self.span}"),
+            (length is not None and not 2 <= length < 1 << 24, f"length must be at least 2, not {length}"),
+            (not short, f"short must be at least 2 and below the length of a row, not {self.short}"),
+            (not 0 < self.short_share < 1, f"short_share must be above 0 and below 1, not {self.short_share}"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,21 +155,20 @@ class Recipe(TrainingRecipe):
     verb: ClassVar = "pretrain"
     model: dict[str, Any] = model_section()
     text: TextSection = TextSection()
-    tokenizer: TokenizerSection = section(TokenizerSection(), without=("apart",))
+    tokenizer: TokenizerSection = section(TokenizerSection(), without=("separate",))
     objective: ObjectiveSection = ObjectiveSection()
     training: Training = Training()
 
 
-# The family that serves a task best from nothing; what is not here needs weights to begin with.
+# The family that a task trains from scratch by default; other tasks need pretrained weights.
 FROM_SCRATCH = {
     **dict.fromkeys(("classify", "multilabel", "regress"), "cnn"),
     "tag": "lstm",
     **dict.fromkeys(("translate", "summarize", "rewrite"), "transformer"),
     "describe": "vec2seq",
 }
-# How an encoder-decoder is trained from nothing, by default: as Vaswani et al. did, on less data.
-# The vocabulary of a model that begins from word vectors: a word that was seen but once has a vector all the same.
-FROM_VECTORS = {"size": 30_000, "minimum_count": 1}
+FROM_VECTORS = {"size": 30_000, "minimum_count": 1}  # a word that occurs once has a vector all the same
+# How an encoder-decoder is trained from scratch by default: as Vaswani et al. did, on less data.
 FROM_NOTHING = {"schedule": "cosine", "warmup": 0.1, "beta2": 0.98, "epsilon": 1e-9, "ema": 0.999, "explode": 10.0}
 
 
@@ -236,8 +181,8 @@ class DataSection(TableSection):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.ratio is not None and not (self.ratio == 0 or 1 <= self.ratio < 1e6):
-            raise UserError(f"ratio must be at least 1, or 0 for any, not {self.ratio}")
+        fits = not self.ratio or 1 <= self.ratio < 1e6
+        refuse((not fits, f"ratio must be at least 1, or 0 for any, not {self.ratio}"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,80 +194,54 @@ class TaskSection:
         MISSING,
         "--task",
         help=f"What to learn: {', '.join(SUPERVISED)}.",
-        metavar="TASK",
         parse=lambda name: one_of(name, supervised_names(name), "--task"),
     )
-    labels: tuple[str, ...] = option(
-        (), "--labels", help="Labels in order. Default: those of the data.", metavar="A,B,...", parse=comma_list
-    )
-    class_weights: Literal["none", "balanced"] = option(
-        "none", "--class-weights", help="balanced: weight examples of rare labels more."
-    )
-    metric: str | None = option(None, "--metric", help="Metric that selects the best model.", metavar="NAME")
-    words: float = option(
-        0.0, "--words", help="Weight of the next-token loss beside the task's (GPT), such as 0.5.", metavar="WEIGHT"
-    )
-    freeze: str | None = option(
-        None, "--freeze", help="Do not train the encoder, the tokens, or all-but-K layers.", metavar="PART"
-    )
+    labels: tuple[str, ...] = option((), "--labels", help="Default: those of the data, sorted.", parse=comma_list)
+    class_weights: Literal["none", "balanced"] = option("none", "--class-weights", help="balanced: weight rare labels.")
+    metric: str | None = option(None, "--metric", help="Metric that selects the best model.")
+    words: float = option(0.0, "--words", help="Weight of an additional next-token loss (GPT), such as 0.5.")
+    freeze: str | None = option(None, "--freeze", help="What not to train: encoder, tokens or all-but-K layers.")
     mix: bool = option(False, "--mix/--no-mix", help="Feed the head a learned mix of all layers.")
-    length: int | None = option(
-        None, "--length", help="Tokens per window. Default: the model's context, 384 for answers."
-    )
+    length: int | None = option(None, "--length", help="Tokens per window. Default: the context; for answers, 384.")
     stride: int | None = option(None, "--stride", help="Tokens from one window to the next.")
-    long: Literal["windows", "cut"] = option(
-        "windows", "--long", help="Long texts: read them in windows, or truncate them."
-    )
-    prefix: str | None = option(
-        None, "--prefix", help='Text before each source: "translate English to German: " (T5).', metavar="TEXT"
-    )
-    baseline: bool = option(
-        True, "--baseline/--no-baseline", help="Also train a linear model and compare. Default: yes."
-    )
-    smoothing: float = 0.1  # of what is written, the share that is asked of all words alike
-    own: float = 0.0  # how often, at the end, a recurrent writer goes on from its own words, not from the right ones
-    judged: int = 500  # pairs at most that are written out to judge a model in training
+    long: Literal["windows", "truncate"] = option("windows", "--long", help="Texts longer than a window.")
+    prefix: str | None = option(None, "--prefix", help='Text before each source: "translate English to German: " (T5).')
+    baseline: bool = option(True, "--baseline/--no-baseline", help="Also train a linear baseline. Default: yes.")
+    smoothing: float = 0.1  # label smoothing of generated tokens
+    scheduled_sampling: float = 0.0  # share of inputs, at the end, that a recurrent decoder generated itself
+    max_evaluated: int = 500  # held-out examples generated for each evaluation during training
 
     def __post_init__(self) -> None:
         if self.name not in (known := supervised_names(self.name)):
             near = did_you_mean(self.name, known)
             raise UserError(f"name must be one of {', '.join(known)}, not {self.name!r}{near}")
-        for name, share in (("smoothing", self.smoothing), ("own", self.own)):
-            if not 0 <= share < 1:
-                raise UserError(f"{name} must be at least 0 and below 1, not {share}")
-        if self.judged < 1:
-            raise UserError(f"judged must be at least 1, not {self.judged}")
-        if not 0 <= self.words <= 10:
-            raise UserError(f"words must be between 0 and 10, not {self.words}")
-        for name, value, least in (("length", self.length, 4), ("stride", self.stride, 1)):
-            if value is not None and not least <= value < 1 << 24:
-                raise UserError(f"{name} must be at least {least}, not {value}")
-        if self.freeze is not None and not re.fullmatch(r"encoder|tokens|all-but-[1-9][0-9]{0,3}", self.freeze):
-            raise UserError(f"freeze must be encoder, tokens or all-but-K such as all-but-2, not {self.freeze!r}")
+        freezes = self.freeze is None or re.fullmatch(r"encoder|tokens|all-but-[1-9][0-9]{0,3}", self.freeze)
+        shares = {"smoothing": self.smoothing, "scheduled_sampling": self.scheduled_sampling}
+        length, stride = self.length, self.stride
+        refuse(
+            *(
+                (not 0 <= value < 1, f"{key} must be at least 0 and below 1, not {value}")
+                for key, value in shares.items()
+            ),
+            (self.max_evaluated < 1, f"max_evaluated must be at least 1, not {self.max_evaluated}"),
+            (not 0 <= self.words <= 10, f"words must be between 0 and 10, not {self.words}"),
+            (length is not None and not 4 <= length < 1 << 24, f"length must be at least 4, not {length}"),
+            (stride is not None and not 1 <= stride < 1 << 24, f"stride must be at least 1, not {stride}"),
+            (not freezes, f"freeze must be encoder, tokens or all-but-K such as all-but-2, not {self.freeze!r}"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneTraining(Training):
     """`[training]` of a fine-tuning run: as the papers on BERT have it."""
 
-    epochs: float | None = option(
-        None, "--epochs", help="Passes over the examples. Default: 3, more for small datasets.", metavar="N"
-    )
+    epochs: float | None = option(None, "--epochs", help="Passes over the examples. Default: 3, more if they are few.")
     minutes: float | None = None
     batch: int | None = option(None, "--batch", help="Examples per step. Default: 8 to 32, by their number.")
     learning_rate: float | None = option(
-        None,
-        "--learning-rate",
-        "--lr",
-        help="Peak learning rate. Default: 5e-5 from a base, else by the width of the model.",
-        metavar="RATE",
+        None, "--learning-rate", "--lr", help="Peak learning rate. Default: 5e-5 from a base, else by width."
     )
-    layer_decay: float = option(
-        1.0,
-        "--layer-decay",
-        help="Learning rate of each layer relative to the one above, such as 0.9.",
-        metavar="FACTOR",
-    )
+    layer_decay: float = option(1.0, "--layer-decay", help="Learning rate of each layer relative to the one above.")
     watch_gradients: bool = False
     schedule: Schedule = "linear"
     warmup: float = 0.06
@@ -335,10 +254,11 @@ class FinetuneTraining(Training):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.head_rate is not None and not 0 < self.head_rate <= 1000:
-            raise UserError(f"head_rate must be above 0 and at most 1000, not {self.head_rate}")
-        if self.minutes is not None:
-            raise UserError("minutes are for pre-training; give steps or epochs")
+        rate = 1.0 if self.head_rate is None else self.head_rate
+        refuse(
+            (not 0 < rate <= 1000, f"head_rate must be above 0 and at most 1000, not {rate}"),
+            (self.minutes is not None, "minutes are for pre-training; give steps or epochs"),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -355,12 +275,9 @@ class TaskRecipe(TrainingRecipe):
 
 def shipped() -> dict[str, str]:
     """The recipes of the package: name and text."""
-    folder = resources.files("weft.recipes")
-    return {
-        path.name.removesuffix(".toml"): path.read_text(encoding="utf-8")
-        for path in sorted(folder.iterdir(), key=lambda path: path.name)
-        if path.name.endswith(".toml")
-    }
+    paths = sorted(resources.files("weft.recipes").iterdir(), key=lambda path: path.name)
+    recipes = [path for path in paths if path.name.endswith(".toml")]
+    return {path.name.removesuffix(".toml"): path.read_text(encoding="utf-8") for path in recipes}
 
 
 def find_recipe(name: str) -> tuple[str, str]:
@@ -374,9 +291,8 @@ def find_recipe(name: str) -> tuple[str, str]:
     plain = path.name.removesuffix(".toml")
     if plain in known and len(path.parts) <= 2 and path.parts[0] in ("recipes", path.name):
         return known[plain], f"{plain}.toml"
-    raise UserError(
-        f"{shown(name)}: neither a file nor a recipe of the package ({listed(known, 20)}){did_you_mean(plain, known)}"
-    )
+    names = f"({listed(known, 20)}){did_you_mean(plain, known)}"
+    raise UserError(f"{shown(name)}: neither a file nor a recipe of the package {names}")
 
 
 # Sections by which the recipe of a verb is known; one that has none of them is for pretrain.
@@ -388,52 +304,31 @@ SECTIONS = {
 }
 
 
-def _room_for(settings: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a recipe without those that settings replace under another name: epochs by steps."""
-    lengths = {"steps", "epochs", "minutes"}
-    kept = {key: value for key, value in values.items() if not (key in lengths and lengths & set(settings))}
-    for key, value in settings.items():
-        if isinstance(value, Mapping) and isinstance(kept.get(key), Mapping):
-            kept[key] = _room_for(value, kept[key])
-    return kept
-
-
 def check_has_model(model: Mapping[str, Any], task: str | None = None) -> None:
-    """Refuse a run that says neither which model it trains nor from which it begins, where its task has none."""
+    """Refuse a run without a model or a base, where its task has no default."""
     if {"base", "family"} & set(model) or task in FROM_SCRATCH:
         return
     if task is None:
-        raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to go on from weights")
-    raise UserError(
-        f"{task} needs a model that has read much text before: give --base FOLDER, such as a BERT's "
-        "(or --model FAMILY to begin from scratch all the same)"
-    )
-
-
-def task_recipe(name: str | None, settings: Mapping[str, Any]) -> TaskRecipe:
-    """The recipe of a fine-tuning run; its task must be given by either."""
-    if name is None and "name" not in settings.get("task", {}):
-        raise UserError(f"which task? give --task {', '.join(SUPERVISED[:-1])} or {SUPERVISED[-1]}")
-    return read_recipe(name, settings, TaskRecipe)
+        raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to start from weights")
+    raise UserError(f"{task} needs a pretrained model: give --base FOLDER (or --model FAMILY to start from scratch)")
 
 
 def overlaid(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Plain values with settings in place of some; sections are changed key by key, at any depth."""
-    return merged(_room_for(settings, values), settings)
+    """Plain values with settings in place of some, key by key at any depth; steps replace epochs and minutes."""
+    lengths = {"steps", "epochs", "minutes"}
+    result = {key: value for key, value in values.items() if not (key in lengths and lengths & set(settings))}
+    for key, value in settings.items():
+        both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+        result[key] = overlaid(result[key], value) if both else value
+    return result
 
 
 def recipe_values(name: str, kind: type[Any]) -> tuple[dict[str, Any], str]:
     """The plain values of a recipe of this kind, and what messages call it."""
     text, where = find_recipe(name)
-    try:
-        values = tomllib.loads(text)
-    except ValueError as error:
-        raise UserError(f"{where}: not TOML: {shown(str(error), 120)}") from None
-    except RecursionError:
-        raise UserError(f"{where}: nested too deeply") from None
-    verb, section = next(
-        ((verb, name) for verb, names in SECTIONS.items() for name in names if name in values), ("pretrain", "")
-    )
+    values = toml_values(text, where)
+    sections = ((verb, name) for verb, names in SECTIONS.items() for name in names if name in values)
+    verb, section = next(sections, ("pretrain", ""))
     if verb != kind.verb:
         has = f"a [{section}]" if section else f"no [{SECTIONS[kind.verb][0]}]"
         raise UserError(f"{where}: has {has} and is for weft {verb}, not for weft {kind.verb}")
@@ -443,25 +338,32 @@ def recipe_values(name: str, kind: type[Any]) -> tuple[dict[str, Any], str]:
 
 def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) -> T:
     """A recipe with these settings in place of its own; without a name, the settings alone."""
-    values: dict[str, Any] = {}
-    where = "--set"
+    values, where = dict[str, Any](), "--set"
     if name is not None:
         if not isinstance(name, str | os.PathLike):
-            kind_given = type(name).__name__
-            raise UserError(
-                f"a recipe is a file or a name of `weft recipes`, not a {kind_given}; text to learn from is given as "
-                "text={'files': ['corpus.txt']}"
-            )
+            given = f"a recipe is a file or a name of `weft recipes`, not a {type(name).__name__}"
+            raise UserError(f"{given}; training text is given as text={{'files': ['corpus.txt']}}")
         values, where = recipe_values(name, kind)
+    elif kind is TaskRecipe and "name" not in settings.get("task", {}):
+        raise UserError(f"which task? give --task {', '.join(SUPERVISED[:-1])} or {SUPERVISED[-1]}")
     values = overlaid(values, settings)
     task, model = values.get("task"), values.get("model")
-    if isinstance(task, dict) and task.get("name") in WRITES and not (isinstance(model, dict) and "base" in model):
-        given = values.get("training", {})
-        values["training"] = {**FROM_NOTHING, **given} if isinstance(given, dict) else given
+    from_base = isinstance(model, dict) and "base" in model
+    if isinstance(task, dict) and task.get("name") in WRITES and not from_base:
+        values = overlaid({"training": FROM_NOTHING}, values)
     if isinstance(model, dict) and "vectors" in model:
-        given = values.get("tokenizer", {})
-        values["tokenizer"] = {**FROM_VECTORS, **given} if isinstance(given, dict) else given
+        values = overlaid({"tokenizer": FROM_VECTORS}, values)
     return build(kind, values, "--set" if settings else where)
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorsTextSection(TextSection):
+    """`[text]` of word vectors: nothing is held out."""
+
+    holdout: float = 0.0
+
+    def __post_init__(self) -> None:
+        refuse((bool(self.dev or self.holdout), "word vectors are evaluated on other data: no text is held out"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -469,16 +371,182 @@ class VectorsRecipe(RunRecipe):
     """One run that learns word vectors."""
 
     verb: ClassVar = "vectors learn"
-    vectors: Learning
-    text: TextSection = section(TextSection(holdout=0.0), without=("dev",))
+    vectors: Learning = Learning()
+    text: VectorsTextSection = section(VectorsTextSection(), without=("dev",))
+
+
+LadderSize = Literal["tiny", "small", "large"]
+PASSES = 50  # over the text at most, on a GPU: more would overfit a small text
+LARGE = {"batch": 64, "epochs": PASSES}
+ROTARY, DROPOUTS = {"positions": "rotary"}, ("dropout", "embedding_dropout", "attention_dropout")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One model of the ladder: how the page describes it, and its recipe by size."""
+
+    title: str
+    about: str
+    sees: str  # of the text before the token that it predicts
+    model: Mapping[str, Any]
+    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    characters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what differs for characters, by size
+    learns: bool = True
+
+
+def _size(model: Mapping[str, Any], length: int, learning_rate: float, **training: Any) -> dict[str, Any]:
+    return {"model": model, "objective": {"length": length}, "training": {"learning_rate": learning_rate, **training}}
+
+
+def _recurrent(title: str, about: str, family: str, layers: int = 1, rates: tuple[float, float] = (4e-3, 2e-3)) -> Rung:
+    model, dropout = {"family": family, "layers": layers}, 0.3 if layers == 1 else 0.4
+    sizes = {
+        "tiny": _size({"width": 16, "dropout": 0.0}, 16, 1e-2),
+        "small": _size({"width": 256, "dropout": 0.0}, 64, rates[0], batch=16),
+        "large": _size({"width": 512, "dropout": dropout}, 128, rates[1], weight_decay=0.01, **LARGE),
+    }
+    return Rung(title, about, "all tokens before, as far as its state keeps them", model, sizes)
+
+
+RUNGS: dict[str, Rung] = {
+    "uniform": Rung(
+        "uniform",
+        "gives every token of the vocabulary the same probability: the reference for all other models",
+        "nothing",
+        {"family": "ngram", "order": 1},
+        learns=False,
+    ),
+    "unigram": Rung("unigram", "counts how often each token occurs", "nothing", {"family": "ngram", "order": 1}),
+    **{
+        f"ngram-{order}": Rung(
+            f"{order}-gram",
+            f"counts which token follows each sequence of {order - 1} token{'s' * (order > 2)}, and backs off to "
+            "shorter sequences where that one is rare (modified Kneser-Ney)",
+            f"the last {order - 1} token{'s' * (order > 2)}",
+            {"family": "ngram", "order": order},
+        )
+        for order in (2, 3, 4, 5)
+    },
+    "mlp": Rung(
+        "MLP",
+        "a feed-forward network over the concatenated vectors of the last few tokens (Bengio et al., 2003)",
+        "the last few tokens, a fixed number of them",
+        {"family": "mlp"},
+        {
+            "tiny": _size({"window": 4, "width": 8, "inner": 16}, 16, 1e-2),
+            "small": _size({"window": 10, "width": 32, "inner": 512, "dropout": 0.0}, 64, 4e-3, batch=16),
+            # A tied table starts small, so vectors of rare tokens, which are hardly ever updated, have little effect.
+            "large": _size(
+                {"window": 8, "width": 256, "inner": 1024, "dropout": 0.4, "tied": True}, 128, 1e-3, **LARGE
+            ),
+        },
+        {"large": {"model": {"window": 16, "width": 96, "inner": 2048, "dropout": 0.2, "tied": False}}},
+    ),
+    "rnn": _recurrent("RNN", "a network whose state each token updates (Elman, 1990)", "rnn", rates=(2e-3, 5e-4)),
+    "gru": _recurrent("GRU", "an RNN with gates that decide what its state keeps (Cho et al., 2014)", "gru"),
+    "lstm": _recurrent("LSTM", "an RNN with a gated memory cell (Hochreiter and Schmidhuber, 1997)", "lstm"),
+    "lstm-2": _recurrent("two-layer LSTM", "two LSTMs, the second of which reads the states of the first", "lstm", 2),
+    "transformer": Rung(
+        "Transformer",
+        "a network that attends to all tokens of its context (Vaswani et al., 2017; GPT-2 with rotary positions)",
+        "all tokens of its context",
+        {"family": "gpt2"},
+        {
+            "tiny": _size({"size": "1x64", "heads": 2}, 16, 1e-2),
+            "small": _size({"size": "4x128", "heads": 4, **ROTARY, **dict.fromkeys(DROPOUTS, 0.0)}, 128, 4e-3),
+            "large": _size(
+                {"size": "6x384", **ROTARY, **dict.fromkeys(DROPOUTS, 0.3)}, 256, 1e-3, compile=True, **LARGE
+            ),
+        },
+        {"large": {"model": dict.fromkeys(DROPOUTS, 0.2)}},
+    ),
+}
+# What every network of the ladder is trained with, unless its own size says otherwise.
+TRAINING = {"batch": 8, "warmup": 50, "floor": 0.0, "beta2": 0.99, "explode": 10.0}
+
+
+def rung_of(name: str, given: Mapping[str, Mapping[str, Any]]) -> Rung:
+    """A rung by its name: one of the table, or one of the user's own that names its family."""
+    if name in RUNGS:
+        return RUNGS[name]
+    if not re.fullmatch(r"\w[\w-]*", name) or name == "run":  # it names a folder beside the ladder's own
+        raise UserError(f"rung {shown(name)!r}: a name is letters, digits and hyphens, and not run")
+    family = given.get(name, {}).get("model", {}).get("family")
+    if not isinstance(family, str):
+        own = f"a new one needs --set {name}.model.family=FAMILY"
+        raise UserError(f"rung {name!r} is not one of {listed(RUNGS, 20)}{did_you_mean(name, RUNGS)}; {own}")
+    return Rung(name, f"a model of the family {family}", "what its family sees", {})
+
+
+def recipe_of(name: str, size: str, given: Mapping[str, Mapping[str, Any]], characters: bool = False) -> dict[str, Any]:
+    """The sections model, objective and training of a rung's recipe."""
+    rung = rung_of(name, given)
+    values: dict[str, Any] = {"model": dict(rung.model)}
+    if rung.model.get("family") != "ngram":
+        values = merged({**values, "training": TRAINING}, rung.sizes.get(size, {}))
+        values = merged(values, rung.characters.get(size, {}) if characters else {})
+    return merged(values, given.get(name, {}))
+
+
+def large_number(text: str) -> int:
+    """20M -> 20,000,000."""
+    letters = {"k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9}
+    plain = text.strip().lower().replace(",", "").replace("_", "")
+    by = letters.get(plain[-1:], 1)
+    try:
+        return round(float(plain[:-1] if by > 1 else plain) * by)
+    except (ValueError, OverflowError):
+        raise UserError(f"--tokens {text}: must be a number, such as 20M") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget:
+    """`[ladder]`: which models, and how much each of them may learn from the text."""
+
+    panel: ClassVar = "Training"
+    minutes: float | None = option(None, "--minutes", help="Training time of each model. Default: 3, unless --tokens.")
+    tokens: int | None = option(None, "--tokens", help="Tokens that each model reads, such as 20M.", parse=large_number)
+    models: tuple[str, ...] = option(
+        tuple(RUNGS), "--models", help="Rungs, such as ngram-2,lstm,transformer. Default: all.", parse=comma_list
+    )
+    vocabulary: str | None = option(
+        None, "--vocabulary", help="characters, or a number of subwords. Default: by the size of the text."
+    )
+    size: LadderSize | None = option(None, "--size", help="Size of the models. Default: small, on a GPU large.")
+    prompt: str | None = option(None, "--prompt", help="Prompt of the samples. Default: from the held-out text.")
+    parallel: int = option(1, "--parallel", help="Models trained at once, each in its own process. 0: in this process.")
+
+    def __post_init__(self) -> None:
+        size, minutes, tokens = self.vocabulary or "characters", self.minutes, self.tokens
+        known = size == "characters" or (size.isdecimal() and 258 <= int(size) <= 200_000)
+        twice = [name for place, name in enumerate(self.models) if name in self.models[:place]]
+        refuse(
+            (minutes is not None and tokens is not None, "minutes and tokens cannot both be given"),
+            (minutes is not None and not 0 < minutes < 1e5, f"minutes must be above 0, not {minutes}"),
+            (tokens is not None and not 1 <= tokens < 1 << 50, f"tokens must be at least 1, not {tokens}"),
+            (not 0 <= self.parallel <= 64, f"parallel must be between 0 and 64, not {self.parallel}"),
+            (not self.models, f"no models: the rungs are {', '.join(RUNGS)}"),
+            (bool(twice), f"model {twice[:1]} is given more than once"),
+            (not known, f"vocabulary must be characters or a number between 258 and 200000, not {size!r}"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderRecipe(RunRecipe):
+    """One ladder: a text, a budget, and what rungs have of their own."""
+
+    verb: ClassVar = "ladder"
+    out: str | None = option(None, "--out", help="Folder of the ladder, new or to continue.", metavar="FOLDER")
+    ladder: Budget = Budget()
+    text: TextSection = section(TextSection(), without=("dev", "documents"))
+    rungs: dict[str, Any] = field(default_factory=dict)  # by name: keys of the recipe of that rung
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.text.dev or self.text.holdout:
-            raise UserError("word vectors are judged by other data than text: none is held out")
-
-
-def vectors_recipe(name: str | None, settings: Mapping[str, Any]) -> VectorsRecipe:
-    """A recipe with these settings in place of its own."""
-    usual: dict[str, Any] = {"vectors": {}, "text": {"holdout": 0.0}}
-    return read_recipe(name, overlaid(usual, settings), VectorsRecipe)
+        for name, values in self.rungs.items():
+            if not isinstance(values, dict) or not all(isinstance(section, dict) for section in values.values()):
+                raise UserError(f"rungs.{name} must be sections of a recipe, such as rungs.{name}.model.width")
+            if wrong := set(values) - {"model", "objective", "training"}:
+                raise UserError(f"rungs.{name}: {min(wrong)} is not one of model, objective, training")
+        for name in (*self.ladder.models, *self.rungs):
+            rung_of(name, self.rungs)

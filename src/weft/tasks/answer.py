@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,9 +25,9 @@ from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import TAUGHT, Ends
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows
-from weft.tasks.forward import InputWindows, framing_for, head_outputs, stripped, tokenizer_of
+from weft.tasks.forward import InputWindows, framing_for, head_outputs, softmax, stripped, tokenizer_of
 from weft.text.records import Record
-from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces, special_tokens
 
 NO_ANSWER = "no answer"  # the name of its threshold in the card
@@ -61,21 +61,18 @@ class AnswerTask(Task):
     head = "answer"
     needs = "looks both ways"
     by_token = True
+    loss_by_token = True
     overlap = 2 / 3  # of windows of 384: as in the paper, 128 tokens from one to the next
     pair = True
     whole_groups = True
     empty_targets = True
+    averages = True
     outputs = 2
     default_metric = "f1"
     metric_names = ("f1", "exact")
     prediction_columns = ("prediction", "probability", "start", "end")
     pair_order = "a question, then its context"
     expected = "a tuple of a question and its context, a list of them, or a table with columns question and context"
-
-    @classmethod
-    def from_recipe(cls, work: Any, data: Any) -> AnswerTask:
-        cls.check_recipe(work)
-        return cls()
 
     @classmethod
     def fits(cls, family: Family) -> bool:
@@ -94,10 +91,6 @@ class AnswerTask(Task):
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[AnswerTask, tuple[str, ...]]:
         return self, ("context", "question", "answer")
-
-    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
-        texts = tuple(text_in(record, columns[name]) for name in ("question", "context"))
-        return Example(texts, None, record.where)
 
     def check_input(self, number: int, value: Any) -> tuple[str, ...]:
         if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
@@ -133,28 +126,20 @@ class AnswerTask(Task):
 
     @staticmethod
     def _start(record: Record, context: str, answer: str, start: Any, lead: int) -> int:
-        """Where an answer stands in its context: `lead` after where the file says, or where it is first found."""
+        """Where an answer stands in its context: `lead` after where the file says, else where it first occurs."""
         if start is None or start == "":
-            place = context.find(answer)
-            if place < 0:
-                raise UserError(
-                    f"{record.where}: the answer {shown(answer)!r} is not in its context {shown(context)!r}"
-                )
+            if (place := context.find(answer)) < 0:
+                raise UserError(f"{record.where}: answer {shown(answer)!r} is not in its context {shown(context)!r}")
             return place
         try:
-            place = int(start) + lead
+            stated = int(start) + lead
         except (TypeError, ValueError, OverflowError):
             raise UserError(f"{record.where}: the answer's start {shown(str(start))!r} is no number") from None
-        there = context[place : place + len(answer)] if place >= 0 else ""
-        if there != answer:
-            # A space more or less at either side is no fault worth stopping for.
-            for near in (place - 1, place + 1):
-                if near >= 0 and context[near : near + len(answer)] == answer:
-                    return near
-            raise UserError(
-                f"{record.where}: the answer {shown(answer)!r} does not stand at {place}: there stands {shown(there)!r}"
-            )
-        return place
+        for place in (stated, stated - 1, stated + 1):  # a space more or less at either side is no fault
+            if place >= 0 and context.startswith(answer, place):
+                return place
+        there = context[stated : stated + len(answer)] if stated >= 0 else ""
+        raise UserError(f"{record.where}: answer {shown(answer)!r} is not at {stated}: there is {shown(there)!r}")
 
     def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> AnswerTask:
         if not any(example.target for example in examples):
@@ -172,29 +157,23 @@ class AnswerTask(Task):
         builder, probabilities = ExamplesBuilder(), list[NDArray[np.float32]]()
         for begin in range(0, len(examples), CHUNK):
             chunk = examples[begin : begin + CHUNK]
-            pairs = encoded_pairs(tokenizer_of(model), [example.texts for example in chunk])
-            for number, (example, question, context) in enumerate(zip(chunk, *pairs, strict=True), begin):
-                answer = tokens_of(context, *example.target[0]) if example.target else None
-                soft = (
-                    None
-                    if teacher_outputs is None
-                    else self.token_probabilities(teacher_outputs[number], context.offsets)
-                )
-                for piece in windows_of(windows, question, context, example.where):
+            where = [example.where for example in chunk]
+            encoded = self.encode([example.texts for example in chunk], tokenizer_of(model), windows, where)
+            for number, (example, pieces_of) in enumerate(zip(chunk, encoded.pieces, strict=True)):
+                offsets = encoded.places[number][1]
+                answer = tokens_of(offsets, *example.target[0]) if example.target else None
+                for piece in pieces_of:
                     ends = (NOTHING, NOTHING) if example.target is None else (0, 0)
                     if answer is not None and piece.cut.start <= answer[0] and answer[1] < piece.cut.end:
                         ends = (piece.lead + answer[0] - piece.cut.start, piece.lead + answer[1] - piece.cut.start)
                     builder.add([piece], ends=[ends])
-                    if soft is not None:
-                        probabilities.append(in_window(soft, piece))
-        if teacher_outputs is None:
-            return builder.examples({}, segments=windows.segments)
-        return builder.examples(
-            {},
-            segments=windows.segments,
-            by_token={"teacher_probabilities": np.concatenate(probabilities)},
-            by_row={TAUGHT: np.ones(len(probabilities), dtype=np.float32)},
-        )
+                if teacher_outputs is not None:
+                    probabilities += self.window_probabilities(teacher_outputs[begin + number], offsets, pieces_of)
+        targets: dict[str, Any] = {}
+        if teacher_outputs is not None:
+            targets["by_token"] = {"teacher_probabilities": np.concatenate(probabilities)}
+            targets["by_row"] = {TAUGHT: np.ones(len(probabilities), dtype=np.float32)}
+        return builder.examples({}, segments=windows.segments, **targets)
 
     def objective(self) -> Ends:
         return Ends(self.soft)
@@ -206,16 +185,24 @@ class AnswerTask(Task):
     def encode(
         self, inputs: Sequence[tuple[str, ...]], tokenizer: Tokenizer, windows: Framing, where: Sequence[str] = ()
     ) -> InputWindows:
-        """`where`: what messages call each input."""
-        questions, contexts = encoded_pairs(tokenizer, inputs)
-        pairs = list(zip(questions, contexts, strict=True))
-        names = where or [f"question {number}" for number in range(1, len(pairs) + 1)]
-        return InputWindows(
-            windows,
-            [windows_of(windows, *pair, name) for pair, name in zip(pairs, names, strict=True)],
-            [(len(question), len(context)) for question, context in pairs],
-            [(text[1], context.offsets) for text, context in zip(inputs, contexts, strict=True)],
-        )
+        """`where`: what messages call each input; a context that several questions are about is read once."""
+        questions = tokenizer.ids([question for question, _ in inputs], specials=False)
+        distinct = list(dict.fromkeys(context for _, context in inputs))
+        known = dict(zip(distinct, tokenizer.encode_batch(distinct, specials=False), strict=True))
+        encoded = InputWindows(windows, [], [], [])
+        room = windows.length - special_tokens(windows, 2)
+        for number, (question, (_, text)) in enumerate(zip(questions, inputs, strict=True)):
+            context = known[text]
+            if len(question) > room // 2 and len(question) + len(context) > room:
+                name = where[number] if where else f"question {number + 1}"
+                limit = f"leaves too little room for its context in windows of {windows.length}"
+                raise UserError(
+                    f"{name}: a question of {len(question)} tokens {limit}; shorten it, or raise the length"
+                )
+            encoded.pieces.append(pieces(windows, question, context.ids))
+            encoded.lengths.append((len(question), len(context)))
+            encoded.places.append((text, context.offsets))
+        return encoded
 
     def decode(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> list[Prediction]:
         """The best spans of each question over all windows of its context."""
@@ -242,8 +229,7 @@ class AnswerTask(Task):
             scores.append(candidates.nothing - self.threshold)
         if not scores:
             return np.zeros(0), 1.0
-        powers = np.exp((np.array(scores) - max(scores)) / self.temperature)
-        shares = powers / powers.sum()
+        shares = softmax((np.array(scores) - max(scores)) / self.temperature)
         return (shares[:-1], float(shares[-1])) if self.threshold is not None else (shares, 0.0)
 
     def confidence(self, candidates: Candidates) -> float:
@@ -268,8 +254,6 @@ class AnswerTask(Task):
             best=choices,
             **prediction.reading,
         )
-
-    averages = True
 
     def is_finite(self, prediction: Prediction) -> bool:
         return all(map(math.isfinite, [prediction.output.nothing, *(score for score, _, _ in prediction.output.spans)]))
@@ -366,25 +350,18 @@ class AnswerTask(Task):
         return replace(task, temperature=min((2.0 ** (power / 4) for power in range(-8, 21)), key=brier))
 
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
-        text, golds = self.text(prediction, example.texts[1]), [text for _, text in example.target]
-        if answer_scores(text, golds)[1] > 0.5:
+        golds = [text for _, text in example.target]
+        if answer_scores(self.text(prediction, example.texts[1]), golds)[1] > 0.5:
             return None
-        confidence = self.confidence(prediction.output)
-        return confidence, {
-            "target": golds[0] if golds else "(no answer)",
-            "prediction": f"{text or '(no answer)'} {confidence:.3f}",
-            "where": example.where,
-            "text": example.texts[0],
-        }
+        target, answer = self.describe_target(example), self.describe(prediction, prediction, example)
+        row = {"target": target, "prediction": answer, "where": example.where, "text": example.texts[0]}
+        return self.confidence(prediction.output), row
 
     # ------------------------------------------------------------------------------------------------------- teaching
     #
     # The ends of an answer are handed on by characters. The probability that an answer begins with a token of the
     # teacher goes to the student's token that holds its first character; that it ends with one, to the token that holds
     # the last. What lies outside of a student's window goes to its first token, which stands for no answer.
-
-    def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> AnswerTask:
-        return replace(self, soft=SoftTargets(settings.temperature, settings.hard))
 
     def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
         """The logits of every character as the first or last of the answer, those of no answer, and the answer."""
@@ -425,21 +402,29 @@ class AnswerTask(Task):
         start, end = map(int, outputs["answer"])
         return replace(example, target=((start, example.texts[1][start:end]),))
 
-    def token_probabilities(self, outputs: TeacherArrays, offsets: Sequence[tuple[int, int]]) -> NDArray[np.float64]:
-        """n 2: the teacher's probability, at its temperature, of each student's token to be the first or the last."""
-        probabilities = np.zeros((len(offsets), 2))
+    def window_probabilities(
+        self, outputs: TeacherArrays, offsets: Sequence[tuple[int, int]], pieces_of: Sequence[TextWindow]
+    ) -> Iterator[NDArray[np.float32]]:
+        """For each window n 2: the teacher's probability, at its temperature, of each token to be the first or last."""
+        by_token = np.zeros((len(offsets), 2))
         places = np.array(offsets, dtype=np.int64).reshape(-1, 2)
         read = np.flatnonzero(places[:, 1] > places[:, 0])  # some tokens stand for no character
         for side, name in enumerate(SIDES):
             spans, _ = side_probabilities(outputs, side, self.soft.temperature if self.soft else 1.0)
-            at = outputs[f"{name}_at"]
-            if side == 0:  # the first token that reaches beyond the character, also where none holds it
-                tokens = np.searchsorted(np.maximum.accumulate(places[read, 1]), at, "right")
-            else:  # the last one that begins no later
-                tokens = np.searchsorted(np.maximum.accumulate(places[read, 0]), at, "right") - 1
+            # The first token that reaches beyond the character, also where none holds it; the last that begins there.
+            edges = np.maximum.accumulate(places[read, 1 - side])
+            tokens = np.searchsorted(edges, outputs[f"{name}_at"], "right") - side
             inside = (tokens >= 0) & (tokens < len(read))
-            np.add.at(probabilities[:, side], read[tokens[inside]], spans[inside])
-        return probabilities
+            np.add.at(by_token[:, side], read[tokens[inside]], spans[inside])
+        total = by_token.sum(0)
+        for piece in pieces_of:  # what a window lacks, also of an answer shown in part, stands for no answer
+            probabilities = np.zeros((len(piece.tokens), 2))
+            part = by_token[piece.cut.start : piece.cut.end]
+            shares = np.divide(part.sum(0), total, out=np.zeros(2), where=total > 0)
+            less = np.divide(shares.min(), shares, out=np.zeros(2), where=shares > 0)
+            probabilities[piece.lead : piece.lead + len(part)] = part * less
+            probabilities[0] += 1 - probabilities.sum(0)
+            yield probabilities.astype(np.float32)
 
 
 def by_character(
@@ -453,44 +438,24 @@ def by_character(
         scores[c.start : c.end] = np.maximum(scores[c.start : c.end], inside)
         nothing = ends[0] if ends[0].sum() < nothing.sum() else nothing
     known = np.isfinite(scores[:, 0])  # where texts are truncated, the rest was not read
-    starts_at, ends_at = _letters(context, np.array(offsets, dtype=np.int64).reshape(-1, 2)[known])
-    return {
-        "starts_at": starts_at.astype(np.int32),
-        "starts": scores[known, 0].astype(np.float32),
-        "ends_at": ends_at.astype(np.int32),
-        "ends": scores[known, 1].astype(np.float32),
-        "nothing": nothing.astype(np.float32),
-    }
-
-
-def _letters(context: str, places: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first and last character of each token that is no space: some vocabularies count spaces to a word."""
+    places = np.array(offsets, dtype=np.int64).reshape(-1, 2)[known]
+    first = last = places[:, 0]
     letters = np.array([number for number, letter in enumerate(context) if not letter.isspace()], dtype=np.int64)
-    if not len(letters):
-        return places[:, 0], places[:, 0]
-    first = np.searchsorted(letters, places[:, 0]).clip(0, len(letters) - 1)
-    last = (np.searchsorted(letters, np.maximum(places[:, 1], places[:, 0] + 1)) - 1).clip(0, len(letters) - 1)
-    return letters[first], letters[last]
+    if len(letters):  # of each token the first and last that is no space: some vocabularies count spaces to a word
+        after = np.searchsorted(letters, np.maximum(places[:, 1], first + 1))
+        first = letters[np.searchsorted(letters, first).clip(0, len(letters) - 1)]
+        last = letters[(after - 1).clip(0, len(letters) - 1)]
+    arrays: dict[str, NDArray[Any]] = {}
+    for side, (name, at) in enumerate(zip(SIDES, (first, last), strict=True)):
+        arrays |= {f"{name}_at": at.astype(np.int32), name: scores[known, side].astype(np.float32)}
+    return {**arrays, "nothing": nothing.astype(np.float32)}
 
 
 def side_probabilities(outputs: TeacherArrays, side: int, temperature: float) -> tuple[NDArray[np.float64], float]:
     """The probability of each place to be the first (or last) of an answer, and that of no answer."""
     scores = np.r_[outputs["nothing"][side], outputs[SIDES[side]]].astype(np.float64) / temperature
-    powers = np.exp(scores - scores.max())
-    shares = powers / powers.sum()
+    shares = softmax(scores)
     return shares[1:], float(shares[0])
-
-
-def in_window(by_token: NDArray[np.float64], piece: TextWindow) -> NDArray[np.float32]:
-    """What a window has of the probabilities; the rest, also of an answer shown in part, stands for no answer."""
-    probabilities = np.zeros((len(piece.tokens), 2))
-    inside = by_token[piece.cut.start : piece.cut.end]
-    total = by_token.sum(0)
-    shares = np.divide(inside.sum(0), total, out=np.zeros(2), where=total > 0)
-    less = np.divide(shares.min(), shares, out=np.zeros(2), where=shares > 0)
-    probabilities[piece.lead : piece.lead + len(inside)] = inside * less
-    probabilities[0] += 1 - probabilities.sum(0)
-    return probabilities.astype(np.float32)
 
 
 def _logarithm(probabilities: NDArray[np.float64]) -> NDArray[np.float32]:
@@ -504,59 +469,23 @@ def candidates(
     spans: dict[tuple[int, int], float] = {}
     nothing = np.inf
     for piece, ends in zip(pieces_of, logits, strict=True):
-        ends = ends.astype(np.float64)
+        ends, begin, size = ends.astype(np.float64), piece.cut.start, piece.cut.end - piece.cut.start
         nothing = min(nothing, float(ends[0].sum()))
-        for score, first, last in _spans(ends, piece):
-            start, end = stripped(context, offsets[first][0], offsets[last][1])
+        inside, each = ends[piece.lead : piece.lead + size], min(EACH, size)
+        firsts, lasts = (np.argsort(-inside[:, side], kind="stable")[:each] for side in (0, 1))
+        scores = inside[firsts, 0][:, None] + inside[lasts, 1]  # of the best pairs of a first and a last token
+        scores[(lasts < firsts[:, None]) | (lasts >= firsts[:, None] + LONGEST)] = -np.inf
+        for number in np.argsort(-scores, axis=None, kind="stable")[:each].tolist():
+            score, first, last = float(scores.flat[number]), firsts[number // each], lasts[number % each]
+            start, end = stripped(context, offsets[begin + first][0], offsets[begin + last][1])
             if end > start and score > spans.get((start, end), -np.inf):
                 spans[start, end] = score
     best = sorted(((score, *place) for place, score in spans.items()), key=lambda span: (-span[0], span[1], span[2]))
     return Candidates(tuple(best[:EACH]), float(nothing))
 
 
-def encoded_pairs(tokenizer: Tokenizer, pairs: Sequence[tuple[str, ...]]) -> tuple[list[list[int]], list[Encoded]]:
-    """The tokens of questions and contexts; a context that several questions are about is read once."""
-    questions = tokenizer.ids([question for question, _ in pairs], specials=False)
-    distinct = list(dict.fromkeys(context for _, context in pairs))
-    known = dict(zip(distinct, tokenizer.encode_batch(distinct, specials=False), strict=True))
-    return questions, [known[context] for _, context in pairs]
-
-
-def windows_of(framing: Framing, question: list[int], context: Encoded, where: str) -> list[TextWindow]:
-    """The windows of a context, the question in each."""
-    room = framing.length - special_tokens(framing, 2)
-    if len(question) > room // 2 and len(question) + len(context) > room:
-        raise UserError(
-            f"{where}: a question of {len(question)} tokens leaves too little room for its context in windows of "
-            f"{framing.length}; ask in fewer words, or give a greater length"
-        )
-    return pieces(framing, question, context.ids)
-
-
-def tokens_of(context: Encoded, start: int, text: str) -> tuple[int, int] | None:
+def tokens_of(offsets: Sequence[tuple[int, int]], start: int, text: str) -> tuple[int, int] | None:
     """The first and last token of an answer; None where the vocabulary reads nothing there."""
-    inside = [
-        n for n, (begin, end) in enumerate(context.offsets) if begin < start + len(text) and end > start and end > begin
-    ]
+    last = start + len(text)
+    inside = [n for n, (begin, end) in enumerate(offsets) if begin < last and end > start and end > begin]
     return (inside[0], inside[-1]) if inside else None
-
-
-def _spans(ends: NDArray[np.float64], piece: TextWindow) -> list[tuple[float, int, int]]:
-    """The best pairs of a first and a last token in a window, as tokens of the context."""
-    size = piece.cut.end - piece.cut.start
-    inside = ends[piece.lead : piece.lead + size]
-    each = min(EACH, size)
-    firsts, lasts = (np.argsort(-inside[:, side], kind="stable")[:each] for side in (0, 1))
-    scores = inside[firsts, 0][:, None] + inside[lasts, 1]
-    fits = (lasts >= firsts[:, None]) & (lasts < firsts[:, None] + LONGEST)
-    scores = np.where(fits, scores, -np.inf)
-    best = np.argsort(-scores, axis=None, kind="stable")[:each]
-    return [
-        (
-            float(scores.flat[number]),
-            piece.cut.start + int(firsts[number // each]),
-            piece.cut.start + int(lasts[number % each]),
-        )
-        for number in best.tolist()
-        if np.isfinite(scores.flat[number])
-    ]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from weft.generation.decoding import Reason
+from weft.generation.search import Reason
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,24 +17,21 @@ class Answer:
     n_windows: int = 1
     truncated: bool = False
 
+    decides: ClassVar[str] = "text"  # the field of its decision
+
     @property
     def decision(self) -> Hashable:
         """What two models must agree on: a label, tags, a text; None where there are numbers only."""
-        text: str | None = vars(self).get("text")
-        return text
+        return vars(self).get(self.decides)
 
     @property
     def numbers(self) -> list[float]:
         """The probabilities or values that it is made of."""
-        raise NotImplementedError
+        return list(vars(self)["scores"].values())
 
     def columns(self) -> dict[str, Any]:
         """What it adds to a row of a table, as plain values."""
         return {"prediction": self.decision}
-
-
-def rounded(probability: float) -> float:
-    return round(probability, 6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,16 +108,10 @@ class Label(Answer):
     score: float
     scores: dict[str, float]
 
-    @property
-    def decision(self) -> str:
-        return self.label
-
-    @property
-    def numbers(self) -> list[float]:
-        return list(self.scores.values())
+    decides = "label"
 
     def columns(self) -> dict[str, Any]:
-        return {"prediction": self.label, "probability": rounded(self.score)}
+        return {"prediction": self.label, "probability": round(self.score, 6)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,17 +121,10 @@ class Labels(Answer):
     labels: tuple[str, ...]
     scores: dict[str, float]
 
-    @property
-    def decision(self) -> tuple[str, ...]:
-        return self.labels
-
-    @property
-    def numbers(self) -> list[float]:
-        return list(self.scores.values())
+    decides = "labels"
 
     def columns(self) -> dict[str, Any]:
-        probabilities = {label: rounded(score) for label, score in self.scores.items()}
-        return {"prediction": list(self.labels), "probabilities": probabilities}
+        return {"prediction": list(self.labels), "probabilities": {n: round(p, 6) for n, p in self.scores.items()}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,12 +169,9 @@ class Spans(Answer):
         return tuple(word.label for word in self.words)
 
     def columns(self) -> dict[str, Any]:
-        return {
-            "prediction": [
-                {"start": s.start, "end": s.end, "label": s.label, "text": s.text, "probability": rounded(s.score)}
-                for s in self.tagged
-            ]
-        }
+        names = ("start", "end", "label", "text")
+        cells = [{name: vars(s)[name] for name in names} | {"probability": round(s.score, 6)} for s in self.tagged]
+        return {"prediction": cells}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -204,13 +185,9 @@ class Choice:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Reply(Answer):
+class Reply(Choice, Answer):
     """The answer to a question, '' where the context has none; `score` is its probability, `no_answer` that of none."""
 
-    text: str
-    start: int
-    end: int
-    score: float
     no_answer: float
     best: tuple[Choice, ...]
 
@@ -220,7 +197,7 @@ class Reply(Answer):
 
     def columns(self) -> dict[str, Any]:
         start, end = (self.start, self.end) if self.text else (None, None)
-        return {"prediction": self.text, "probability": rounded(self.score), "start": start, "end": end}
+        return {"prediction": self.text, "probability": round(self.score, 6), "start": start, "end": end}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,7 +212,7 @@ class Vector(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Hit:
-    """One text that was found, its number among the texts (from 0), and which stage gave it its score."""
+    """One text of a search, its number among the texts (from 0), and which stage gave it its score."""
 
     text: str
     number: int
@@ -252,7 +229,7 @@ class Ranked(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Continuation:
-    """One continuation of a prompt: its chance there, what that comes to when normalized, and its share of all."""
+    """One continuation of a prompt: its log-probability, that normalized, and its share of all."""
 
     text: str
     number: int  # its place among the choices as given, from 0
@@ -273,13 +250,8 @@ class Chosen(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sentence:
+class Sentence(Choice):
     """A sentence, where it stands in its text (in characters), and how near it is to the others."""
-
-    text: str
-    start: int
-    end: int
-    score: float
 
 
 @dataclass(frozen=True, kw_only=True)

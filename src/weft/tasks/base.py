@@ -18,6 +18,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import find_columns, loose_text, text_in
 from weft.errors import UserError, listed, shown
 from weft.metrics.bootstrap import Ratios
+from weft.objectives.base import SoftTargets
 from weft.progress import Log
 from weft.tasks.forward import InputWindows, chunked, framing_for, head_outputs, tokenizer_of, window_for
 from weft.text.records import Record
@@ -66,10 +67,6 @@ class Normalization:
         """What was rewritten."""
         return None
 
-    def renewed(self) -> Normalization:
-        """The same for another file."""
-        return self
-
 
 class Task(ABC):
     """What a model is for: rows of data in, typed answers out; learned, scored, compared and taught through this."""
@@ -77,20 +74,31 @@ class Task(ABC):
     name: str
     head: str = ""  # of the network; "": the task reads hidden states
     labels: tuple[str, ...] = ()
+    settings: ClassVar[tuple[str, ...]] = ()  # of the section [task] of a recipe, beside its name
     needs: ClassVar[str] = ""  # what a family must do beside having the head, for messages
     pair: bool = False  # it reads two texts at a time ...
+    either: bool = False  # ... or one, or two as a tuple
     pair_order: ClassVar[str] = "one, then the other"  # ... in this order
     writes: ClassVar[bool] = False  # its output is generated text
     supervised: ClassVar[bool] = True  # learned from and evaluated on rows with targets
     parallel: ClassVar[bool] = False  # its rows may also come from two files, line for line
     linear_baseline: ClassVar[bool] = False  # a linear model can be trained for it
     by_token: ClassVar[bool] = False  # its head gives an output for each token
+    loss_by_token: ClassVar[bool] = False  # its losses can be compared for one vocabulary only
     overlap: ClassVar[float] = 0.0  # share of a window that the next one repeats
     whole_groups: ClassVar[bool] = False  # all rows of a group stand on one side of a split
     language_model: ClassVar[bool] = False  # a student learns the next tokens of texts from it
     joint_teachers: ClassVar[bool] = False  # several teachers predict together: one is run, which knows the others
     embeds: ClassVar[bool] = False  # it asks a network for nothing but vectors of texts
+    gives_vectors: ClassVar[bool] = False  # a network exported for it gives vectors of texts too
     independent: ClassVar[bool] = True  # an answer depends on its own input alone
+    comparable: ClassVar[bool] = True  # its models can be compared on rows
+    empty_targets: ClassVar[bool] = False  # an empty cell is a target: no labels, no answer
+    prediction_columns: ClassVar[tuple[str, ...]] = ("prediction",)  # that its answers add to a table; none: no rows
+    averages: ClassVar[bool] = False  # `mean_prediction`: the predictions of several models have a mean ...
+    combines: ClassVar[bool] = False  # ... of which one answer can be made
+    unbounded: ClassVar[bool] = False  # its outputs are numbers of any size, not probabilities
+    timing_options: ClassVar[Mapping[str, Any]] = {}  # of a call that is timed
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -106,19 +114,23 @@ class Task(ABC):
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> Task:
         """The task of the sections [task] and [data] of a recipe, before its rows are read."""
-        raise UserError(f"{work.name} is not learned from rows")
+        if not cls.supervised:
+            raise UserError(f"{work.name} is not learned from rows")
+        cls.check_recipe(work)
+        return cls()
 
     @classmethod
-    def check_recipe(cls, work: Any, *takes: str) -> None:
-        """Refuse a setting of the section [task] that means nothing for this task."""
-        if work.class_weights == "balanced" and "class_weights" not in takes:
-            raise UserError(f"class_weights balanced means nothing for {work.name}")
-        if work.words and "words" not in takes:
-            raise UserError(f"next words are learned beside labels of whole texts, not beside {work.name}")
-        if work.labels and "labels" not in takes:
-            raise UserError(f"{work.name} has no labels, so none can be given")
-        if work.prefix is not None and "prefix" not in takes:
-            raise UserError(f"a prefix is put before the texts that an encoder-decoder reads: {work.name} has none")
+    def check_recipe(cls, work: Any, *more: str) -> None:
+        """Refuse a setting of the section [task] that does not apply to this task."""
+        given = {
+            "class_weights = balanced": work.class_weights == "balanced" and "class_weights",
+            "words": work.words and "words",
+            "labels": work.labels and "labels",
+            "prefix": work.prefix is not None and "prefix",
+        }
+        for setting, name in given.items():
+            if name and name not in (*cls.settings, *more):
+                raise UserError(f"{setting} does not apply to {work.name}")
 
     @classmethod
     @abstractmethod
@@ -139,11 +151,6 @@ class Task(ABC):
         """Whether a family can be fine-tuned for this task."""
         return cls.head in family.names.heads and not family.reads
 
-    @property
-    def prediction_columns(self) -> tuple[str, ...]:
-        """The columns that its answers add to a table; none: it answers no rows."""
-        return ("prediction",) if self.supervised else ()
-
     def to_card(self, card: Card) -> Card:
         """The card with the labels, thresholds and settings of this task."""
         return card
@@ -155,27 +162,23 @@ class Task(ABC):
 
     def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
         """Which columns a model reads: all of `columns` but the targets."""
-        return ("text",)
+        return ("text", "pair") if self.pair else ("text",)
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[Task, tuple[str, ...]]:
         """Which columns rows with targets have; the first of them may decide what kind of task it is."""
-        raise NotImplementedError
+        return self, self.input_columns(record, given)
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         """A row with its target."""
-        raise NotImplementedError
+        return self.read_input(record, columns)
 
     def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
         """A row without a target."""
-        raise NotImplementedError
+        names = self.input_columns(record, columns)
+        return Example(tuple(text_in(record, columns[name]) for name in names), None, record.where)
 
     def has_target(self, example: Example) -> bool:
         return example.target is not None
-
-    @property
-    def empty_targets(self) -> bool:
-        """Whether an empty cell is a target: no labels, no answer."""
-        return False
 
     # -------------------------------------------------------------------------------------------------------- inputs
 
@@ -186,15 +189,9 @@ class Task(ABC):
             return "a tuple of two texts, a list of them, or a table with columns text and pair"
         return "a text, a list of texts, or a table (a data frame, dicts) with a column text"
 
-    @property
-    def takes_tuples(self) -> bool:
-        """Whether a tuple of two texts is an input."""
-        return self.pair
-
     def is_input(self, value: Any) -> bool:
         """Whether a value is one input, rather than several."""
-        if isinstance(value, tuple):
-            self._check_tuple("")
+        self._check_tuple(value, "")
         return isinstance(value, str | tuple)
 
     def is_row(self, values: Mapping[str, Any]) -> bool:
@@ -203,18 +200,14 @@ class Task(ABC):
 
     def check_item(self, number: int, value: Any) -> None:
         """Refuse what cannot be one of several inputs."""
-        if isinstance(value, tuple):
-            self._check_tuple(f"input {number}: ")
+        self._check_tuple(value, f"input {number}: ")
         if not self.pair and not isinstance(value, str | tuple | list):
             kind = repr(value) if value is None or isinstance(value, bool | int | float) else type(value).__name__
             raise UserError(f"input {number}: a text is expected, not {kind}")
 
-    def _check_tuple(self, where: str) -> None:
-        if not self.takes_tuples:
-            raise UserError(
-                f"{where}a tuple is a pair of texts, and a model for {self.name} reads one text at a time: "
-                "give several as a list"
-            )
+    def _check_tuple(self, value: Any, where: str) -> None:
+        if isinstance(value, tuple) and not (self.pair or self.either):
+            raise UserError(f"{where}a model for {self.name} reads one text at a time, not a tuple: give a list")
 
     def check_input(self, number: int, value: Any) -> Any:
         """The `number`-th input of a call as the task takes it."""
@@ -233,9 +226,6 @@ class Task(ABC):
     def with_texts(self, example: Example, texts: Sequence[str], words: Sequence[Any]) -> Example:
         """The example with other texts, and without a target."""
         return replace(example, texts=tuple(texts), target=None)
-
-    def without_target(self, example: Example) -> Example:
-        return replace(example, target=None)
 
     def find_inputs(self, record: Record, given: Mapping[str, str], note: Log = lambda text: None) -> Columns:
         """What a file calls the columns that a model reads, by its first row."""
@@ -379,11 +369,17 @@ class Task(ABC):
         """An answer to each input; `others`: models of the same labels, whose predictions are combined with it."""
         checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
         if others and not self.combines:
-            raise UserError(
-                f"models for {self.name} do not answer together; those that classify, and those that write, do"
-            )
+            raise UserError(f"models for {self.name} cannot answer together; those that classify or generate can")
         parts: list[tuple[Task, LoadedModel]] = [(self, model)]
-        parts += [(self._same(other, number), other) for number, other in enumerate(others, 2)]
+        for number, other in enumerate(others, 2):
+            if self.head not in other.heads or other.card.task not in (None, self.name):
+                made = other.card.task or other.family.task
+                raise UserError(f"model {number} is made for {made}, the first for {self.name}")
+            task = self.from_model(other, self.name)
+            if task.labels != self.labels or task.outputs != self.outputs:
+                ours, theirs = (", ".join(each.labels) or "values" for each in (self, task))
+                raise UserError(f"model {number} has the labels {shown(theirs)}, not {shown(ours)} as the first")
+            parts.append((task, other))
         answers = []
         for some in chunked(checked, self.size):
             predictions = [task.predict(each, framing_for(each), some) for task, each in parts]
@@ -391,37 +387,26 @@ class Task(ABC):
                 answers.append(self.answer(self.mean_prediction(same) if others else same[0], input, **options))
         return answers
 
-    def _same(self, other: LoadedModel, number: int) -> Task:
-        """The task of a further model, which must have the same labels."""
-        if self.head not in other.heads or other.card.task not in (None, self.name):
-            made = other.card.task or other.family.task
-            raise UserError(f"model {number} is made for {made}, the first for {self.name}")
-        task = self.from_model(other, self.name)
-        if task.labels != self.labels or task.outputs != self.outputs:
-            ours, theirs = (", ".join(each.labels) or "values" for each in (self, task))
-            raise UserError(
-                f"model {number} has the labels {shown(theirs)}, the first {shown(ours)}: they cannot answer together"
-            )
-        return task
-
     def stream(self, model: LoadedModel, input: Any, **options: Any) -> Any:
         """The answer to one input, piece by piece."""
         raise UserError(f"a model for {self.name} writes nothing that could be streamed")
 
     # ------------------------------------------------------------------------------------------------------ comparing
 
-    @property
-    def comparable(self) -> bool:
-        """Whether its models can be compared on rows."""
-        return self.supervised
-
     def align(self, labels: Sequence[str]) -> Task:
         """The task with the labels of all models that are compared, in one order."""
-        return self
+        task: Any = self
+        return replace(task, labels=tuple(labels)) if labels else self
 
     def reorder(self, prediction: Prediction, labels: Sequence[str]) -> Prediction:
         """The prediction of a model with these labels in the order of this task's; a missing one is impossible."""
-        return prediction
+        if tuple(labels) == self.labels:
+            return prediction
+        places = {label: number for number, label in enumerate(labels)}
+        logits = np.full((*prediction.output.shape[:-1], len(self.labels)), -np.inf, dtype=prediction.output.dtype)
+        known = [number for number, label in enumerate(self.labels) if label in places]
+        logits[..., known] = prediction.output[..., [places[self.labels[number]] for number in known]]
+        return replace(prediction, output=logits)
 
     def is_finite(self, prediction: Prediction) -> bool:
         """Whether a prediction consists of numbers, with no NaN and no infinity."""
@@ -464,9 +449,6 @@ class Task(ABC):
         """What guessing reaches on rows with these targets."""
         return 0.0
 
-    averages: ClassVar[bool] = False  # `mean_prediction`: the predictions of several models have a mean ...
-    combines: ClassVar[bool] = False  # ... of which one answer can be made
-
     def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task] = ()) -> Prediction:
         """What several models, of these tasks, predict together for one example: the mean of their probabilities."""
         raise NotImplementedError
@@ -476,8 +458,6 @@ class Task(ABC):
         return None
 
     # ------------------------------------------------------------------------------------------- checking an export
-
-    unbounded: bool = False  # its outputs are numbers of any size, not probabilities
 
     def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
         """The output of the network for each input, by which an exported model is compared with its source."""
@@ -498,9 +478,7 @@ class Task(ABC):
         """An input as it is timed."""
         return tuple(texts) if self.pair else texts[0]
 
-    timing_options: ClassVar[Mapping[str, Any]] = {}  # of a call that is timed
-
-    # -------------------------------------------------------------------------------------------------------- judging
+    # ----------------------------------------------------------------------------------------------------- evaluating
 
     def metrics(self) -> Any:
         """An empty collection of this task's metrics."""
@@ -528,11 +506,12 @@ class Task(ABC):
         """The task of a student of these teachers, by the section [distill] of a recipe."""
         if not self.supervised:
             raise UserError(f"a model for {self.name} teaches no task: fine-tune it, or use --pretrain")
-        return self
+        task: Any = self
+        return replace(task, soft=SoftTargets(settings.temperature, settings.hard))
 
     def same_outputs(self, other: Task) -> bool:
         """Whether the outputs of another teacher mean the same, so that they can be averaged."""
-        return self.labels == other.labels
+        return (type(self), self.labels) == (type(other), other.labels)
 
     @property
     def teacher_settings(self) -> dict[str, Any]:
@@ -585,8 +564,9 @@ def teacher_prediction(outputs: TeacherArrays) -> Prediction:
 class UnsupervisedTask(Task):
     """A task of a pretrained model, with no labels and no rows to learn from."""
 
-    supervised = False
-    independent = False
+    supervised = independent = comparable = False
+    prediction_columns: ClassVar[tuple[str, ...]] = ()
+    run: ClassVar[Callable[..., list[Any]]]  # the answers of a model to inputs, with options
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> Task:
@@ -595,22 +575,5 @@ class UnsupervisedTask(Task):
     def inputs(self, example: Example) -> str:
         return example.texts[0]
 
-    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[Task, tuple[str, ...]]:
-        return self, ("text",)
-
-    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return self.read_input(record, columns)
-
-    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return Example((text_in(record, columns["text"]),), None, record.where)
-
-
-def reordered(prediction: Prediction, labels: Sequence[str], order: Sequence[str]) -> Prediction:
-    """Logits of these labels in another order; a label that is not among them is impossible."""
-    if tuple(labels) == tuple(order):
-        return prediction
-    places = {label: number for number, label in enumerate(labels)}
-    logits = np.full((*prediction.output.shape[:-1], len(order)), -np.inf, dtype=prediction.output.dtype)
-    known = [number for number, label in enumerate(order) if label in places]
-    logits[..., known] = prediction.output[..., [places[order[number]] for number in known]]
-    return replace(prediction, output=logits)
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return self.run(model, inputs, **options)

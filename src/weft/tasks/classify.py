@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.data.columns import NAMES, file_of, is_one, number_in, text_in, word_in, words_in_list
+from weft.data.columns import NAMES, file_of, is_one, number_in, word_in, words_in_list
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.data.tables import FEW
-from weft.errors import UserError, did_you_mean, listed, shown
+from weft.errors import UserError, listed, one_of, shown
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
 from weft.metrics.regression import RegressionMetrics
 from weft.objectives.base import SoftTargets
@@ -33,42 +33,21 @@ from weft.tasks.base import (
     Task,
     TeacherArrays,
     TeacherRows,
-    reordered,
     stacked,
     teacher_prediction,
 )
-from weft.tasks.forward import InputWindows, pieces_in, tokenizer_of
+from weft.tasks.forward import InputWindows, pieces_in, softmax, tokenizer_of
 from weft.text.records import Record
 from weft.text.tables import folded
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 
-
-def in_order(labels: Sequence[str]) -> tuple[str, ...]:
-    """Labels in an order that does not hang on the file: numbers by size, words by letters."""
-    if all(re.fullmatch(r"-?\d{1,9}", label) for label in labels):
-        return tuple(sorted(labels, key=lambda label: (int(label), label)))
-    return tuple(sorted(labels))
-
-
-def alike_note(labels: Sequence[str]) -> str | None:
-    """A line about labels that are most likely one label, written in several ways; None where there are none."""
-    ways: dict[str, list[str]] = {}
-    for label in labels:
-        ways.setdefault(" ".join(label.casefold().split()), []).append(label)
-    several = [repr(shown(label)) for same in ways.values() if len(same) > 1 for label in same]
-    if not several:
-        return None
-    return f"labels that differ only in case or spaces are learned as different ones: {listed(several, 6)}"
+POINTS = 1000  # predicted and true values that an evaluation keeps for a scatter
 
 
 def number_of(label: str, labels: Mapping[str, int], where: str) -> int:
     """The number of a label; one that is not there is named with the nearest that is."""
-    if label not in labels:
-        raise UserError(
-            f"{where}: label {shown(label)!r} is not one of {listed(labels, 12)}{did_you_mean(label, labels)}"
-        )
-    return labels[label]
+    return labels[label if label in labels else one_of(label, labels, f"{where}: label")]
 
 
 def check_labels(counts: Counter[str], labels: Sequence[str], where: str) -> None:
@@ -81,25 +60,18 @@ def check_labels(counts: Counter[str], labels: Sequence[str], where: str) -> Non
     if counts.total() >= 20 and len(counts) > 0.8 * counts.total():
         raise UserError(
             f"{where}: {len(counts):,} different labels for {counts.total():,} rows, such as "
-            f"{shown(next(iter(counts)))!r}: they look like ids; name the column of labels: "
-            "--column label=NAME; for numbers: --task regress"
+            f"{shown(next(iter(counts)))!r}: they look like ids; give --column label=NAME; for numbers: --task regress"
         )
     if len(labels) < 2 and len(counts) < 2:
         only = f"every row has the label {shown(labels[0])!r}" if labels else "no row has a label"
         raise UserError(f"{where}: {only}: there is nothing to tell apart")
 
 
-TargetKind = Literal["label", "labels", "value"]
-KINDS: dict[str, TargetKind] = {"multilabel": "labels", "regress": "value"}  # the others have one label
-POINTS = 1000  # predicted and true values that an evaluation keeps for a scatter
-
-
 @dataclass(frozen=True)
 class TextTask(Task):
-    """A label, several labels or a value for each text or pair."""
+    """A label for each text or pair; what it shares with the tasks that give several labels or a value."""
 
-    name: str
-    kind: TargetKind
+    name: str = "classify"
     pair: bool = False
     labels: tuple[str, ...] = ()
     center: float = 0.0  # the network learns values as distances from their mean ...
@@ -108,86 +80,50 @@ class TextTask(Task):
     words: float = 0.0  # weight of the next-token loss beside that of the task
     thresholds: Mapping[str, float] = field(default_factory=dict)
     either: bool = False  # a published folder does not say whether it reads texts or pairs
-    indicators: tuple[str, ...] = ()  # columns of 0 and 1, one for each label, in place of a column of labels
     soft: SoftTargets | None = None  # how a student learns from its teacher
 
+    kind: ClassVar[Literal["label", "labels", "value"]] = (
+        "label"  # what its targets are: the name of their column, and of the field of an answer
+    )
+    settings: ClassVar[tuple[str, ...]] = ("class_weights", "labels", "words")
     head = "classify"
     linear_baseline = True
     overlap = 0.125
+    averages = combines = True
+    prediction_columns: ClassVar[tuple[str, ...]] = ("prediction", "probability")
+    default_metric = "accuracy"
+    chance_metric = "mcc"
 
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> TextTask:
-        kind = KINDS.get(work.name, "label")
-        takes = {"label": ("class_weights", "labels", "words"), "labels": ("labels", "words"), "value": ("words",)}
-        cls.check_recipe(work, *takes[kind])
-        balanced = work.class_weights == "balanced"
-        return cls(work.name, kind, work.name == "pair", balanced=balanced, words=work.words)
+        cls.check_recipe(work)
+        return cls(work.name, work.name == "pair", balanced=work.class_weights == "balanced", words=work.words)
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> TextTask:
         outputs, labels = model.heads["classify"], model.card.labels
-        if name == "regress" or (name == "pair" and labels is None and outputs == 1):
-            return cls(name, "value", name == "pair")
+        if name == "pair" and labels is None and outputs == 1:
+            return ValueTask(name, True)
         names = labels or tuple(f"LABEL_{number}" for number in range(outputs))
         either = name == "classify" and model.card.task is None
-        kind, thresholds = KINDS.get(name, "label"), model.card.thresholds
-        return cls(name, kind, name == "pair", names, thresholds=thresholds, either=either)
-
-    @classmethod
-    def check_model(cls, model: LoadedModel, name: str) -> None:
-        super().check_model(model, name)
-        if name == "regress" and model.heads["classify"] != 1:
-            raise UserError(f"a head of {model.heads['classify']} outputs gives no value")
+        return cls(name, name == "pair", names, thresholds=model.card.thresholds, either=either)
 
     def to_card(self, card: Card) -> Card:
         return replace(card, labels=self.labels or None, thresholds=dict(self.thresholds))
 
-    @property
-    def outputs(self) -> int:
-        return 1 if self.kind == "value" else len(self.labels)
-
-    @property
-    def prediction_columns(self) -> tuple[str, ...]:
-        more = {"label": ("probability",), "labels": ("probabilities",), "value": ()}
-        return ("prediction", *more[self.kind])
-
-    @property
-    def takes_tuples(self) -> bool:
-        return self.pair or self.either
-
-    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
-        return ("text", "pair") if self.pair else ("text",)
-
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[TextTask, tuple[str, ...]]:
         """A pair has labels, or values where there is a column of numbers only."""
-        task, texts = self, self.input_columns(record, given)
-        if self.name == "pair" and not self.labels and "label" not in given:
+        task = self
+        if self.name == "pair" and self.kind == "label" and not self.labels and "label" not in given:
             labeled = any(name in record.values for name in NAMES["label"])
             valued = any(name in record.values for name in NAMES["value"] if name not in NAMES["label"])
             if "value" in given or (valued and not labeled):
-                task = replace(self, kind="value")
-        usual = {folded(name) for name in NAMES["labels"]}
-        if self.kind == "labels" and "labels" not in given and not usual & set(map(folded, record.values)):
-            flags = record.likely.get("indicators", "")
-            known = self.labels if all(label in record.values for label in self.labels) else ()  # those of a model
-            if known or (flags and not self.labels):
-                return replace(self, indicators=known or tuple(flags.split("\t"))), texts
-        return task, (*texts, task.kind)
+                task = ValueTask("pair", True, words=self.words)
+        return task, (*self.input_columns(record, given), task.kind)
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        example = self.read_input(record, columns)
-        if self.kind not in columns:
-            return replace(example, target=tuple(name for name in self.indicators if is_one(record, name)))
         cell: Any = {"label": word_in, "labels": words_in_list, "value": number_in}[self.kind]
-        return replace(example, target=cell(record, columns[self.kind]))
-
-    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
-        texts = tuple(text_in(record, columns[name]) for name in ("text", "pair")[: 1 + self.pair])
-        return Example(texts, None, record.where)
-
-    @property
-    def empty_targets(self) -> bool:
-        return self.kind == "labels"
+        return replace(self.read_input(record, columns), target=cell(record, columns[self.kind]))
 
     def check_input(self, number: int, value: Any) -> tuple[str, ...]:
         if isinstance(value, str) and not self.pair:
@@ -200,114 +136,67 @@ class TextTask(Task):
         return {**dict(zip(("text", "pair"), example.texts, strict=False)), self.kind: example.target}
 
     def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> TextTask:
-        where = file_of(examples[0].where)
-        if self.kind == "value":
-            values = np.array([example.target for example in examples])
-            if values.std() == 0:
-                raise UserError(f"{where}: every row has the value {values[0]:g}: there is nothing to learn")
-            return replace(self, center=float(values.mean()), spread=float(values.std()))
+        """Labels in an order that does not depend on the file: numbers by size, words by letters."""
         counts = Counter(label for example in examples for label in self.labels_of(example))
-        task = replace(self, labels=tuple(labels) or in_order(list(counts)))
-        if self.kind == "labels" and len(task.labels) == 1 and counts[task.labels[0]] not in (0, len(examples)):
-            return task  # one label that some rows have and others have not
-        check_labels(counts, task.labels, where)
-        return task
+        names = list(labels) or sorted(counts)
+        if not labels and all(re.fullmatch(r"-?\d{1,9}", label) for label in names):
+            names.sort(key=int)
+        if self.kind != "labels" or len(names) != 1 or counts[names[0]] in (0, len(examples)):
+            check_labels(counts, names, file_of(examples[0].where))  # one label that some rows have is learned too
+        return replace(self, labels=tuple(names))
 
     def labels_of(self, example: Example) -> tuple[str, ...]:
         return {"label": (example.target,), "labels": example.target, "value": ()}[self.kind]
 
-    def column_note(self, names: Sequence[str]) -> str | None:
-        if not self.indicators or "labels" in names:
-            return None
-        return f"the columns {listed(self.indicators, 12)} of 0 and 1 are taken for the labels"
-
     def label_note(self) -> str | None:
-        return alike_note(self.labels)
+        """Labels that are most likely one label, written in several ways."""
+        ways: dict[str, list[str]] = {}
+        for label in self.labels:
+            ways.setdefault(" ".join(label.casefold().split()), []).append(label)
+        several = [repr(shown(label)) for same in ways.values() if len(same) > 1 for label in same]
+        note = f"labels that differ only in case or spaces are learned as different ones: {listed(several, 6)}"
+        return note if several else None
 
     def groups(self, examples: Sequence[Example]) -> list[Any]:
-        if self.kind != "labels":
-            return [example.target if self.kind == "label" else "" for example in examples]
-        # By the rarest of its labels: whole sets of labels are often all different, and none would give a row.
-        counts = Counter(label for example in examples for label in example.target)
-        return [min(example.target, key=lambda label: (counts[label], label), default="") for example in examples]
+        """Their labels; the rarest of several: whole sets are often all different, and none would give a row."""
+        every = [self.labels_of(example) for example in examples]
+        counts = Counter(label for labels in every for label in labels)
+        return [min(labels, key=lambda label: (counts[label], label), default="") for labels in every]
 
     def check_targets(self, examples: Sequence[Example]) -> None:
         self.targets(examples)
 
     def targets(self, examples: Sequence[Example]) -> NDArray[Any]:
         """E, or E C of several labels: the targets as the network learns them."""
-        if self.kind == "value":
-            values = np.array([example.target for example in examples], dtype=np.float64)
-            return ((values - self.center) / self.spread).astype(np.float32)
         numbers = {label: number for number, label in enumerate(self.labels)}
-        if self.kind == "label":
-            return np.array([number_of(e.target, numbers, e.where) for e in examples], dtype=np.int64)
-        targets = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
-        for row, example in enumerate(examples):
-            for label in example.target:
-                targets[row, number_of(label, numbers, example.where)] = 1
-        return targets
+        return np.array([number_of(e.target, numbers, e.where) for e in examples], dtype=np.int64)
 
     def dataset(
         self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
-        targets = self._hard_targets(examples) if teacher_outputs is None else self._soft(examples, teacher_outputs)
+        arrays: dict[str, NDArray[Any]] = {"importance": np.ones(len(examples), dtype=np.float32)}
+        if teacher_outputs is None:
+            arrays["target"] = targets = self.targets(examples)
+            if self.balanced:
+                counts = np.bincount(targets, minlength=len(self.labels))
+                importance = len(examples) / (np.count_nonzero(counts) * counts[targets])
+                arrays["importance"] = importance.astype(np.float32)
+        else:
+            arrays[LOGITS] = ((stacked(teacher_outputs, "output") - self.center) / self.spread).astype(np.float32)
+            if self.soft is not None and self.soft.hard:
+                labeled = np.array([self.has_target(example) for example in examples])
+                known = self.targets([example for example in examples if self.has_target(example)])
+                nothing = 0 if known.dtype.kind == "f" else NOTHING
+                targets = np.full((len(examples), *known.shape[1:]), nothing, dtype=known.dtype)
+                targets[labeled] = known
+                arrays |= {"labeled": labeled.astype(np.float32), "target": targets}
         builder = ExamplesBuilder()
         for some, _ in pieces_in(windows, tokenizer_of(model), [example.texts for example in examples]):
             builder.add(some)
-        return builder.examples(targets, segments=windows.segments and self.pair, next_words=self.words > 0)
-
-    def _hard_targets(self, examples: Sequence[Example]) -> dict[str, NDArray[Any]]:
-        targets = self.targets(examples)
-        importance = np.ones(len(examples), dtype=np.float32)
-        if self.balanced and self.kind == "label":
-            counts = np.bincount(targets, minlength=len(self.labels))
-            importance = (len(examples) / (np.count_nonzero(counts) * counts[targets])).astype(np.float32)
-        return {"target": targets, "importance": importance}
-
-    def _soft(self, examples: Sequence[Example], outputs: Sequence[TeacherArrays]) -> dict[str, NDArray[Any]]:
-        logits = stacked(outputs, "output")
-        if self.kind == "value":
-            logits = ((logits - self.center) / self.spread).astype(np.float32)
-        arrays: dict[str, NDArray[Any]] = {LOGITS: logits, "importance": np.ones(len(examples), dtype=np.float32)}
-        if self.soft is None or not self.soft.hard:
-            return arrays
-        labeled = np.array([self.has_target(example) for example in examples])
-        known = self.targets([example for example in examples if self.has_target(example)])
-        nothing = 0 if known.dtype.kind == "f" else NOTHING
-        targets = np.full((len(examples), *known.shape[1:]), nothing, dtype=known.dtype)
-        targets[labeled] = known
-        return arrays | {"labeled": labeled.astype(np.float32), "target": targets}
+        return builder.examples(arrays, segments=windows.segments and self.pair, next_words=self.words > 0)
 
     def objective(self) -> Texts:
         return Texts(self.kind, self.outputs, self.words, self.soft)
-
-    def prepare(self, model: LoadedModel, examples: Sequence[Example], fresh: bool) -> TextTask:
-        """A trained head gives values in the units of the data; here they become distances from the mean."""
-        if self.kind != "value":
-            return self
-        task, network = self, model.network
-        if not can_shift(network):
-            task = replace(self, center=0.0, spread=math.hypot(self.center, self.spread))
-        if not fresh:
-            rescale(network, 1 / task.spread, -task.center / task.spread)
-        return task
-
-    @contextmanager
-    def saving(self, network: Any) -> Iterator[None]:
-        if self.kind != "value":
-            yield
-            return
-        moved = list(last_linear(network.heads["classify"]).parameters())
-        moved += [] if len(moved) > 1 or not can_shift(network) else [last_norm(network).bias]
-        before = [parameter.detach().clone() for parameter in moved]
-        rescale(network, self.spread, self.center)
-        try:
-            yield
-        finally:
-            with torch.no_grad():
-                for parameter, value in zip(moved, before, strict=True):
-                    parameter.copy_(value)
 
     def encode(self, inputs: Sequence[tuple[str, ...]], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
         encoded = list(pieces_in(windows, tokenizer, inputs))
@@ -323,79 +212,126 @@ class TextTask(Task):
         return predictions
 
     def answer(self, prediction: Prediction, input: Any = None, **options: Any) -> Answer:
-        read = prediction.reading
-        if self.kind == "value":
-            return Value(value=float(prediction.output[0]), **read)
-        probabilities = self.probabilities(prediction)
-        scores = dict(zip(self.labels, probabilities.tolist(), strict=True))
-        if self.kind == "labels":
-            chosen = tuple(label for label in self.labels if scores[label] >= self.thresholds.get(label, 0.5))
-            return Labels(labels=chosen, scores=scores, **read)
-        best = self.labels[int(probabilities.argmax())]
-        return Label(label=best, score=scores[best], scores=scores, **read)
+        scores = self.scores(prediction)
+        best = max(scores, key=lambda label: scores[label])
+        return Label(label=best, score=scores[best], scores=scores, **prediction.reading)
+
+    def scores(self, prediction: Prediction) -> dict[str, float]:
+        """The probability of every label."""
+        return dict(zip(self.labels, self.probabilities(prediction).tolist(), strict=True))
 
     def probabilities(self, prediction: Prediction) -> NDArray[np.float64]:
         """Of every label."""
-        logits = prediction.output
-        if self.kind == "labels":
-            return 1 / (1 + np.exp(-np.clip(logits, -700, 700)))
-        powers = np.exp(logits - logits.max())
-        return powers / powers.sum()
+        return softmax(prediction.output)
 
     def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task] = ()) -> Prediction:
-        """The mean of the values, or of the probabilities, as logits again."""
-        if self.kind == "value":
-            return replace(predictions[0], output=np.mean([each.output for each in predictions], axis=0))
+        """The mean of the probabilities, as logits again."""
         mean = np.clip(np.mean([self.probabilities(each) for each in predictions], axis=0), 1e-300, 1 - 1e-16)
         logits = np.log(mean) - (np.log1p(-mean) if self.kind == "labels" else 0.0)
         return replace(predictions[0], output=logits)
 
-    averages = combines = True
-
-    def align(self, labels: Sequence[str]) -> TextTask:
-        return replace(self, labels=tuple(labels))
-
-    def reorder(self, prediction: Prediction, labels: Sequence[str]) -> Prediction:
-        return prediction if self.kind == "value" else reordered(prediction, labels, self.labels)
-
     def key(self, prediction: Prediction) -> Hashable:
-        answer: Any = self.answer(prediction)
-        if self.kind == "value":
-            return round(answer.value, 9)
-        return answer.label if self.kind == "label" else frozenset(answer.labels)
+        return self.answer(prediction).decision
 
     def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
-        if self.kind == "value":
-            return abs(float(prediction.output[0]) - float(reference.output[0]))
         shift = np.abs(self.probabilities(prediction) - self.probabilities(reference))
         return super().distance(prediction, reference, example, task) + float(shift.sum()) / (2 * len(shift))
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         answer: Any = self.answer(prediction)
-        if self.kind == "value":
-            return f"{answer.value:.4g}"
-        return f"{answer.label} {answer.score:.3f}" if self.kind == "label" else ", ".join(answer.labels) or "none"
-
-    def describe_target(self, example: Example) -> str:
-        if self.kind == "value":
-            return f"{example.target:g}"
-        return str(example.target) if self.kind == "label" else ", ".join(example.target) or "none"
-
-    def agreement(self) -> Any:
-        return RegressionMetrics() if self.kind == "value" else super().agreement()
-
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
-        if self.kind == "value":
-            counts.add([float(prediction.output[0])], [float(reference.output[0])])
-        else:
-            super().agree(counts, prediction, reference, example, task)
+        return f"{answer.label} {answer.score:.3f}"
 
     @property
-    def chance_metric(self) -> str:
-        return {"label": "mcc", "labels": "micro_f1", "value": "pearson"}[self.kind]
+    def metric_names(self) -> tuple[str, ...]:
+        return ("accuracy", "macro_f1", "mcc", *(("f1",) if len(self.labels) == 2 else ()))
+
+    def metrics(self) -> Any:
+        return ClassificationMetrics(self.labels)
+
+    def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
+        metrics.add([int(each.output.argmax()) for each in predictions], self.targets(examples).tolist())
+
+    def tables(self, metrics: Any) -> dict[str, Any]:
+        by_label = [row._asdict() for row in metrics.table()]
+        return {"by_label": by_label, "labels": self.labels, "confusion": metrics.confusion().tolist()}
+
+    def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
+        loss = self.loss(prediction, example)
+        if loss is None:
+            return None
+        target, answer = self.describe_target(example), self.describe(prediction, prediction, example)
+        return loss, {"target": target, "prediction": answer, "where": example.where, "text": " | ".join(example.texts)}
+
+    def loss(self, prediction: Prediction, example: Example) -> float | None:
+        """How wrong a prediction is; None where it is right."""
+        if self.key(prediction) == example.target:
+            return None
+        return -math.log(max(self.scores(prediction)[example.target], 1e-300))
+
+    def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
+        answer = self.answer(teacher_prediction(outputs))
+        return replace(example, target=vars(answer)[self.kind])
+
+
+@dataclass(frozen=True)
+class MultilabelTask(TextTask):
+    """Several labels, or none, for each text."""
+
+    name: str = "multilabel"
+    indicators: tuple[str, ...] = ()  # columns of 0 and 1, one for each label, in place of a column of labels
+
+    kind = "labels"
+    settings = ("labels", "words")
+    empty_targets = True
+    prediction_columns = ("prediction", "probabilities")
+    default_metric = chance_metric = "micro_f1"
+    metric_names = ("micro_f1", "macro_f1", "exact")
+
+    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[TextTask, tuple[str, ...]]:
+        usual = {folded(name) for name in NAMES["labels"]}
+        if "labels" not in given and not usual & set(map(folded, record.values)):
+            flags = record.likely.get("indicators", "")
+            known = self.labels if all(label in record.values for label in self.labels) else ()  # those of a model
+            if known or (flags and not self.labels):
+                return replace(self, indicators=known or tuple(flags.split("\t"))), self.input_columns(record, given)
+        return super().columns(record, given)
+
+    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
+        if self.kind in columns:
+            return super().read(record, columns)
+        labels = tuple(name for name in self.indicators if is_one(record, name))
+        return replace(self.read_input(record, columns), target=labels)
+
+    def column_note(self, names: Sequence[str]) -> str | None:
+        if not self.indicators or "labels" in names:
+            return None
+        return f"the columns {listed(self.indicators, 12)} of 0 and 1 are taken for the labels"
+
+    def targets(self, examples: Sequence[Example]) -> NDArray[Any]:
+        numbers = {label: number for number, label in enumerate(self.labels)}
+        targets = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
+        for row, example in enumerate(examples):
+            for label in example.target:
+                targets[row, number_of(label, numbers, example.where)] = 1
+        return targets
+
+    def answer(self, prediction: Prediction, input: Any = None, **options: Any) -> Answer:
+        scores = self.scores(prediction)
+        chosen = tuple(label for label in self.labels if scores[label] >= self.thresholds.get(label, 0.5))
+        return Labels(labels=chosen, scores=scores, **prediction.reading)
+
+    def probabilities(self, prediction: Prediction) -> NDArray[np.float64]:
+        return 1 / (1 + np.exp(-np.clip(prediction.output, -700, 700)))
+
+    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
+        answer: Any = self.answer(prediction)
+        return ", ".join(answer.labels) or "none"
+
+    def describe_target(self, example: Example) -> str:
+        return ", ".join(example.target) or "none"
 
     def target_parts(self, example: Example) -> Iterable[Hashable]:
-        return example.target if self.kind == "labels" else ()
+        return example.target
 
     def chance_level(self, counts: Counter[Hashable], rows: int) -> float:
         """The best that one and the same set of labels for every text would reach."""
@@ -404,90 +340,128 @@ class TextTask(Task):
             best = max(best, 2 * taken / (rows * size + total))
         return best
 
-    @property
-    def unbounded(self) -> bool:  # type: ignore[override]
-        return self.kind == "value"
-
-    @property
-    def metric_names(self) -> tuple[str, ...]:
-        if self.kind == "value":
-            return ("pearson", "spearman", "r2")
-        one = ("accuracy", "macro_f1", "mcc", *(("f1",) if len(self.labels) == 2 else ()))
-        return one if self.kind == "label" else ("micro_f1", "macro_f1", "exact")
-
-    @property
-    def default_metric(self) -> str:
-        return {"label": "accuracy", "labels": "micro_f1", "value": "pearson"}[self.kind]
-
     def metrics(self) -> Any:
-        if self.kind == "value":
-            return RegressionMetrics()
-        return ClassificationMetrics(self.labels) if self.kind == "label" else MultiLabelMetrics(self.labels)
+        return MultiLabelMetrics(self.labels)
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
-        if self.kind == "value":
-            metrics.add([float(each.output[0]) for each in predictions], [example.target for example in examples])
-            return
-        gold = self.targets(examples)
-        if self.kind == "label":
-            metrics.add([int(each.output.argmax()) for each in predictions], gold.tolist())
-            return
         limits = np.array([self.thresholds.get(label, 0.5) for label in self.labels])
-        metrics.add(np.stack([self.probabilities(each) >= limits for each in predictions]), gold.astype(bool))
+        chosen = np.stack([self.probabilities(each) >= limits for each in predictions])
+        metrics.add(chosen, self.targets(examples).astype(bool))
 
-    def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> TextTask:
-        """Held-out rows decide the threshold of each label of several."""
-        if self.kind != "labels":
-            return self
+    def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> MultilabelTask:
+        """Held-out rows decide the threshold of each label."""
         probabilities = np.stack([self.probabilities(each) for each in predictions])
         best = best_thresholds(probabilities, self.targets(examples).astype(bool))
         return replace(self, thresholds=dict(zip(self.labels, map(float, best), strict=True)))
 
     def tables(self, metrics: Any) -> dict[str, Any]:
-        if self.kind == "value":
-            points = [
-                pair for pair in zip(metrics.gold, metrics.predicted, strict=True) if all(map(math.isfinite, pair))
-            ]
-            some = range(len(points)) if len(points) <= POINTS else (n * len(points) // POINTS for n in range(POINTS))
-            return {"points": [list(points[number]) for number in some]}
-        by_label = [row._asdict() for row in metrics.table()]
-        if self.kind == "labels":
-            return {"by_label": by_label}
-        return {"by_label": by_label, "labels": self.labels, "confusion": metrics.confusion().tolist()}
+        return {"by_label": [row._asdict() for row in metrics.table()]}
 
-    def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
-        shown = {"where": example.where, "text": " | ".join(example.texts)}
-        if self.kind == "value":
-            value = float(prediction.output[0])
-            error = abs(value - example.target)
-            return error, {"target": f"{example.target:g}", "prediction": f"{value:.4g}", **shown}
-        probabilities = self.probabilities(prediction)
+    def loss(self, prediction: Prediction, example: Example) -> float | None:
         answer: Any = self.answer(prediction)
-        if self.kind == "label":
-            if answer.label == example.target:
-                return None
-            loss = -math.log(max(float(probabilities[self.labels.index(example.target)]), 1e-300))
-            return loss, {"target": example.target, "prediction": f"{answer.label} {answer.score:.3f}", **shown}
         if set(answer.labels) == set(example.target):
             return None
         gold = np.array([label in example.target for label in self.labels])
-        error = float(np.abs(probabilities - gold).sum())
-        return error, {"target": ", ".join(example.target), "prediction": ", ".join(answer.labels), **shown}
+        return float(np.abs(self.probabilities(prediction) - gold).sum())
 
-    def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> TextTask:
-        return replace(self, soft=SoftTargets(settings.temperature, settings.hard))
 
-    def same_outputs(self, other: Any) -> bool:
-        return (self.labels, self.kind) == (other.labels, other.kind)
+@dataclass(frozen=True)
+class ValueTask(TextTask):
+    """A number for each text or pair."""
 
-    def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
-        answer = self.answer(teacher_prediction(outputs))
-        return replace(example, target=vars(answer)[self.kind])
+    name: str = "regress"
 
-    def fit_teacher(self, examples: Sequence[Example], outputs: Sequence[TeacherArrays]) -> TextTask:
+    kind = "value"
+    settings = ("words",)
+    outputs = 1
+    unbounded = True
+    prediction_columns = ("prediction",)
+    default_metric = chance_metric = "pearson"
+    metric_names = ("pearson", "spearman", "r2")
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> ValueTask:
+        return cls(name)
+
+    @classmethod
+    def check_model(cls, model: LoadedModel, name: str) -> None:
+        super().check_model(model, name)
+        if model.heads["classify"] != 1:
+            raise UserError(f"a head of {model.heads['classify']} outputs gives no value")
+
+    def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> ValueTask:
+        values = np.array([example.target for example in examples])
+        if values.std() == 0:
+            where = file_of(examples[0].where)
+            raise UserError(f"{where}: every row has the value {values[0]:g}: there is nothing to learn")
+        return replace(self, center=float(values.mean()), spread=float(values.std()))
+
+    def targets(self, examples: Sequence[Example]) -> NDArray[Any]:
+        values = np.array([example.target for example in examples], dtype=np.float64)
+        return ((values - self.center) / self.spread).astype(np.float32)
+
+    def prepare(self, model: LoadedModel, examples: Sequence[Example], fresh: bool) -> ValueTask:
+        """A trained head gives values in the units of the data; here they become distances from the mean."""
+        task, network = self, model.network
+        if not can_shift(network):
+            task = replace(self, center=0.0, spread=math.hypot(self.center, self.spread))
+        if not fresh:
+            rescale(network, 1 / task.spread, -task.center / task.spread)
+        return task
+
+    @contextmanager
+    def saving(self, network: Any) -> Iterator[None]:
+        moved = list(last_linear(network.heads["classify"]).parameters())
+        moved += [] if len(moved) > 1 or not can_shift(network) else [last_norm(network).bias]
+        before = [parameter.detach().clone() for parameter in moved]
+        rescale(network, self.spread, self.center)
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for parameter, value in zip(moved, before, strict=True):
+                    parameter.copy_(value)
+
+    def answer(self, prediction: Prediction, input: Any = None, **options: Any) -> Answer:
+        return Value(value=float(prediction.output[0]), **prediction.reading)
+
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task] = ()) -> Prediction:
+        return replace(predictions[0], output=np.mean([each.output for each in predictions], axis=0))
+
+    def key(self, prediction: Prediction) -> Hashable:
+        return round(float(prediction.output[0]), 9)
+
+    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+        return abs(float(prediction.output[0]) - float(reference.output[0]))
+
+    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
+        return f"{float(prediction.output[0]):.4g}"
+
+    def describe_target(self, example: Example) -> str:
+        return f"{example.target:g}"
+
+    def agreement(self) -> Any:
+        return RegressionMetrics()
+
+    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
+        counts.add([float(prediction.output[0])], [float(reference.output[0])])
+
+    def metrics(self) -> Any:
+        return RegressionMetrics()
+
+    def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
+        metrics.add([float(each.output[0]) for each in predictions], [example.target for example in examples])
+
+    def tables(self, metrics: Any) -> dict[str, Any]:
+        points = [pair for pair in zip(metrics.gold, metrics.predicted, strict=True) if all(map(math.isfinite, pair))]
+        some = range(len(points)) if len(points) <= POINTS else (n * len(points) // POINTS for n in range(POINTS))
+        return {"points": [list(points[number]) for number in some]}
+
+    def loss(self, prediction: Prediction, example: Example) -> float:
+        return abs(float(prediction.output[0]) - example.target)
+
+    def fit_teacher(self, examples: Sequence[Example], outputs: Sequence[TeacherArrays]) -> ValueTask:
         """The mean and spread of a teacher's values."""
-        if self.kind != "value":
-            return self
         values = stacked(outputs, "output").astype(np.float64)
         # A teacher with one value for all texts is a poor one, but its student can still learn that.
         return replace(self, center=float(values.mean()), spread=float(values.std()) or 1.0)

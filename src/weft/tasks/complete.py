@@ -1,40 +1,51 @@
-"""Text that goes on where a prompt ends; of an encoder-decoder, what it writes when it has read the prompt."""
+"""Text that a model generates: a prompt continued, or what an encoder-decoder writes from a text or a vector."""
 
 from __future__ import annotations
 
 import json
 import math
 import re
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import list_in
 from weft.errors import UserError, shown
-from weft.generation.options import options_of
+from weft.generation.options import BEAM, SAMPLING, GenerationOptions, options_of
+from weft.generation.sampling import Rules, Sampling
+from weft.generation.search import Beam, Completion, Ensemble, TokenDecoder, generate, generate_steps
 from weft.nn.rows import Source
-from weft.tasks.answers import Text
+from weft.tasks.answers import Piece, Text, Written
 from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.forward import evaluating, tokenizer_of, unseen_in_words
-from weft.tasks.generation import Stream, TextGenerator, check_beam_size
-from weft.tasks.perplexity import LONG, LikelihoodTask, Reading, beginning, slid
-from weft.tasks.translate import around, limit_of
+from weft.tasks.forward import evaluating, naming, tokenizer_of, unseen_in_words
+from weft.tasks.perplexity import LikelihoodTask, Reading, beginning, slid, sliding_window, writing_tokenizer
 from weft.text.records import Record
+from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 
+ROWS = 128  # completions that are generated side by side
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token for a byte of a character that the vocabulary does not have
+HALF = "\ufffd"  # what part of a character is decoded to
 MIN_LIMIT = 32  # tokens that a text may always have
+ENDLESS = 1 << 20  # tokens: a context that no text fills
+MAX_TOKENS = 256  # new tokens there by default: such a model would otherwise go on for hours
+TIMED_TOKENS, TIMED_CHARACTERS = 32, 400  # that are generated where its speed is measured, and of its prompt
 
 
-def vector_in(record: Record, column: str) -> np.ndarray[Any, np.dtype[np.float32]]:
+def vector_in(record: Record, column: str, features: int | None = None) -> np.ndarray[Any, np.dtype[np.float32]]:
     """The vector of a row."""
     where = f"{record.where}: column {shown(column)!r}"
-    return np.array(numbers_of(list_in(record, column), where), dtype=np.float32)
+    vector = np.array(numbers_of(list_in(record, column), where), dtype=np.float32)
+    check_length(len(vector), features, record.where)
+    return vector
 
 
-def numbers_of(value: Any, where: str) -> list[float]:
+def numbers_of(value: Any, where: str, features: int | None = None) -> list[float]:
     """A vector as numbers: a list, an array, or a text of numbers, as JSON has them or parted by spaces or commas."""
     if isinstance(value, str):
         text = value.strip()
@@ -50,50 +61,31 @@ def numbers_of(value: Any, where: str) -> list[float]:
         raise UserError(f"{where}: {shown(str(value))!r} is no list of numbers")
     if not value:
         raise UserError(f"{where}: there are no numbers")
-    numbers = [_number(each) for each in value]
-    for place, each in enumerate(numbers, 1):
-        if not math.isfinite(each):
-            wrong = shown(str(value[place - 1]))
-            raise UserError(f"{where}: {wrong!r}, number {place} of {len(numbers)}, is no number")
+    numbers = []
+    for place, each in enumerate(value, 1):
+        try:
+            number = float(each) if isinstance(each, int | float | str) and not isinstance(each, bool) else math.nan
+        except (ValueError, OverflowError):
+            number = math.nan
+        if not abs(number) <= 3e38:  # single precision holds no more; NaN is neither
+            raise UserError(f"{where}: {shown(str(each))!r}, number {place} of {len(value)}, is no number")
+        numbers.append(number)
+    check_length(len(numbers), features, where)
     return numbers
 
 
-def _number(value: Any) -> float:
-    """A number that single precision holds, else NaN."""
-    try:
-        number = float(value) if isinstance(value, int | float | str) and not isinstance(value, bool) else math.nan
-    except (ValueError, OverflowError):
-        return math.nan
-    return number if abs(number) <= 3e38 else math.nan
+def check_length(numbers: int, features: int | None, where: str) -> None:
+    """Refuse a vector of another length than the one expected, if any is."""
+    if features is not None and numbers != features:
+        raise UserError(f"{where}: a vector of {numbers} number{'s' * (numbers != 1)}, where {features} are expected")
 
 
 def is_vector(given: Any) -> bool:
     """Whether one vector is given, rather than several."""
-    if isinstance(given, str):
-        return True
     if getattr(given, "ndim", None) is not None:
         return bool(given.ndim == 1)
-    return isinstance(given, list | tuple) and bool(given) and isinstance(given[0], int | float)
-
-
-def vectors_of(opened: LoadedModel, given: Sequence[Any]) -> list[list[float]]:
-    """Vectors as the model takes them; an error names its number."""
-    vectors = []
-    for number, each in enumerate(given, 1):
-        where = f"vector {number} of {len(given)}" if len(given) > 1 else "the vector"
-        vectors.append(numbers_of(each, where))
-        check_length(len(vectors[-1]), opened.config.features, where)
-    return vectors
-
-
-def check_length(numbers: int, features: int, where: str) -> None:
-    if numbers != features:
-        raise UserError(f"{where}: a vector of {numbers} number{'s' * (numbers != 1)}, where {features} are expected")
-
-
-def limit_for(opened: LoadedModel) -> int:
-    """Tokens that a text may have where nobody says it: twice as many as any to learn from had."""
-    return max(MIN_LIMIT, 2 * opened.card.window.length if opened.card.window else 0)
+    several = isinstance(given, list | tuple) and bool(given)
+    return isinstance(given, str) or (several and isinstance(given[0], int | float))
 
 
 class VectorInputs(Task):
@@ -113,7 +105,7 @@ class VectorInputs(Task):
         return any(is_vector(value) for value in values.values() if not isinstance(value, str))
 
     def check_item(self, number: int, value: Any) -> None:
-        """`vectors_of` says what is wrong."""
+        """`numbers_of` says what is wrong."""
 
     def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
         return vector_in(record, columns["vector"]).tolist()
@@ -125,88 +117,296 @@ class VectorInputs(Task):
     partial_columns = Task.partial_columns
 
 
-ENDLESS = 1 << 20  # tokens: a context that no text fills
-TIMED_TOKENS, TIMED_CHARACTERS = 32, 400  # that are generated where its speed is measured, and of its prompt
-MAX_TOKENS = 256  # new tokens there by default: such a model would otherwise go on for hours
+@dataclass(frozen=True)
+class Prompt:
+    """What one text is generated from."""
+
+    tokens: Sequence[int]  # that it continues
+    max_tokens: int | None = None  # where the options have none
+    source: Source | None = None  # what an encoder-decoder reads
 
 
-def complete(
-    opened: LoadedModel, prompts: Sequence[str], *, on_progress: Callable[[int], None] | None = None, **options: Any
-) -> list[Text]:
-    """Continue each prompt; an encoder-decoder writes its output for it. `options` are those of `GenerationOptions`."""
-    generator, chosen = generator_of(opened), options_of(options)
-    check_beam_size(chosen.beam_size or 1, opened.config.vocabulary)
-    begins, limits, sources = asked_of(opened, prompts)
-    with unseen_in_words(opened):
-        answers = generator.write(begins, chosen, max_tokens=limits, sources=sources, on_progress=on_progress)
-    if sources is None:
-        return answers
-    return [replace(answer, n_tokens=len(source)) for answer, source in zip(answers, sources, strict=True)]
+def sources_of(opened: LoadedModel, texts: Sequence[str]) -> list[list[int]]:
+    """The tokens of texts as an encoder-decoder reads them."""
+    before, after = around(opened)
+    return [[*before, *ids, *after] for ids in tokenizer_of(opened).ids(list(texts), specials=False)]
 
 
-def stream(opened: LoadedModel, prompt: Any, **options: Any) -> Stream:
-    """Continue one prompt piece by piece; options as for `complete`."""
-    generator, chosen = generator_of(opened), options_of(options)
-    (begin,), (limit,), sources = asked_of(opened, [prompt])
-    inner = generator.stream(begin, chosen, max_tokens=limit, source=sources[0] if sources else None)
-
-    def pieces() -> Generator[str, None, Text]:
-        with evaluating(opened.network), unseen_in_words(opened):
-            yield from inner
-        return inner.answer
-
-    return Stream(pieces())
+def around(opened: LoadedModel) -> tuple[list[int], list[int]]:
+    """The tokens before and after what is read; it always ends with the end token, as Marian and T5 have it."""
+    before, after = frame(tokenizer_of(opened))
+    end = tokenizer_of(opened).id_of("end")
+    return before, after or ([] if end is None else [end])
 
 
-def asked_of(
-    opened: LoadedModel, prompts: Sequence[Any]
-) -> tuple[list[list[int]], list[int | None], list[Source] | None]:
-    """Where each text begins, how many tokens it may have, and what an encoder-decoder reads."""
+def source_prompts(opened: LoadedModel, sources: Sequence[Source]) -> list[Prompt]:
+    """What an encoder-decoder writes from; the default of max_tokens is far more than any good text needs."""
+    return [Prompt([opened.config.begin], 3 * len(source) + 32, source) for source in sources]
+
+
+def prompts_of(opened: LoadedModel, inputs: Sequence[Any]) -> list[Prompt]:
+    """Texts or vectors as this model takes them; a source that is longer than the context is refused."""
+    context = opened.config.context
+    if opened.family.numbers:
+        limit = max(MIN_LIMIT, 2 * opened.card.window.length if opened.card.window else 0)
+        count, features = len(inputs), opened.config.features
+        names = [f"vector {number + 1} of {count}" for number in range(count)] if count > 1 else ["the vector"]
+        pairs = zip(inputs, names, strict=True)
+        return [Prompt([opened.config.begin], limit, [numbers_of(vector, name, features)]) for vector, name in pairs]
+    tokenizer = tokenizer_of(opened)
     if not opened.family.reads:
-        limit = MAX_TOKENS if opened.config.context >= ENDLESS else None
-        return begun(opened, prompts), [limit] * len(prompts), None
-    sources = read(opened, prompts)
-    limits = [limit_for(opened) if opened.family.numbers else limit_of(source) for source in sources]
-    return [[opened.config.begin]] * len(sources), [*limits], sources
+        before, _ = frame(tokenizer)  # without a prompt a text starts as in training, after what parts documents
+        texts = [[*before, *ids] or beginning(tokenizer) for ids in tokenizer.ids(list(inputs), specials=False)]
+        return [Prompt(tokens, MAX_TOKENS if context >= ENDLESS else None) for tokens in texts]
+    sources = sources_of(opened, [(opened.card.prefix or "") + text for text in inputs])
+    for number, ids in enumerate(sources, 1):
+        if len(ids) > context:
+            raise UserError(
+                f"prompt {number} has {len(ids)} tokens, more than the model's context of {context}; "
+                "weft translate reads long texts in pieces"
+            )
+    return source_prompts(opened, sources)
 
 
-def generator_of(opened: LoadedModel) -> TextGenerator:
-    """What writes with this model, where it can."""
-    if not opened.family.speaks or "words" not in opened.heads:
-        raise UserError(f"this {opened.family.name} model does not generate text: it has no language model head")
-    if opened.tokenizer is None:
-        raise UserError("this model folder has no tokenizer, so it reads and writes no text")
+def options_for(opened: LoadedModel, options: Mapping[str, Any], only: Sequence[str] = ()) -> GenerationOptions:
+    """The options of a call. A beam that is wider than the vocabulary has fewer candidates than it needs."""
+    chosen, vocabulary = options_of(options, only), opened.config.vocabulary
+    if (chosen.beam_size or 1) > vocabulary:
+        raise UserError(f"a beam of {chosen.beam_size} is wider than the vocabulary of {vocabulary} tokens")
+    return chosen
+
+
+def search_of(options: GenerationOptions) -> Sampling | Beam:
+    """The search that these options ask for."""
+    sampling, beam = options.given(SAMPLING), options.given(BEAM)
+    if options.beam_size is None:
+        if beam:
+            raise UserError(f"{next(iter(beam))} needs a beam: give beam_size")
+        return Sampling(**sampling, n=options.n)
+    if sampling:
+        raise UserError(f"beam search does not sample: leave out {next(iter(sampling))}")
+    return Beam(width=options.beam_size, n=options.n, **beam)
+
+
+def generator_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> TextGenerator:
+    """What writes with this model, or with several together, where it can."""
+    tokenizer = writing_tokenizer(opened)
+    networks: list[Any] = [each.network for each in (opened, *others)]
     return TextGenerator(
-        decoder=opened.network,  # type: ignore[arg-type]
-        tokenizer=opened.target_tokenizer or opened.tokenizer,
-        context=opened.config.context,
+        decoder=Ensemble(networks) if others else networks[0],
+        tokenizer=opened.target_tokenizer or tokenizer,
+        context=min(each.config.context for each in (opened, *others)),
         device=opened.device,
         never=opened.never,
         folder=opened.folder,
     )
 
 
-def read(opened: LoadedModel, texts: Sequence[Any]) -> list[Source]:
-    """What an encoder-decoder reads; one that is too long is a mistake here, where nothing goes through in pieces."""
-    if opened.family.numbers:
-        return [[vector] for vector in vectors_of(opened, texts)]
-    before, after = around(opened)
-    prefixed = [(opened.card.prefix or "") + text for text in texts]
-    sources = [[*before, *ids, *after] for ids in tokenizer_of(opened).ids(prefixed, specials=False)]
-    for number, ids in enumerate(sources, 1):
-        if len(ids) > opened.config.context:
-            raise UserError(
-                f"prompt {number} has {len(ids)} tokens, more than the model's context of {opened.config.context}; "
-                "weft translate reads long texts in pieces"
-            )
-    return list(sources)
+@dataclass(frozen=True, kw_only=True)
+class TextGenerator:
+    """A decoder and the vocabulary that it writes in."""
+
+    decoder: TokenDecoder
+    tokenizer: Tokenizer
+    context: int | None
+    device: torch.device | str = "cpu"
+    never: tuple[int, ...] = ()  # tokens that it may not write
+    folder: Path | None = None  # of the model, for messages
+
+    def completions(
+        self,
+        prompts: Sequence[Prompt],
+        options: GenerationOptions,
+        batches: Iterable[Sequence[int]],
+        on_progress: Callable[[int], None] | None = None,
+    ) -> list[list[Completion]]:
+        """The completions of each prompt, those of a batch side by side."""
+        seeds, completions = options.seeds(len(prompts)), [list[Completion]() for _ in prompts]
+        for batch in batches:
+            with naming(self.folder):
+                request = self._request([prompts[number] for number in batch], options)
+                some = generate(
+                    self.decoder, **request, seeds=[seeds[number] for number in batch], on_progress=on_progress
+                )
+            for number, best in zip(batch, some, strict=True):
+                completions[number] = best
+        return completions
+
+    def write(
+        self, prompts: Sequence[Prompt], options: GenerationOptions, on_progress: Callable[[int], None] | None = None
+    ) -> list[Text]:
+        """A text for each prompt."""
+        rows, count = max(1, ROWS // (options.beam_size or options.n)), len(prompts)
+        batches = [range(first, min(first + rows, count)) for first in range(0, count, rows)]
+        completions = self.completions(prompts, options, batches, on_progress)
+        return [self._answer(*pair, options) for pair in zip(prompts, completions, strict=True)]
+
+    def pieces(self, prompt: Prompt, options: GenerationOptions) -> Generator[str, None, Text]:
+        """A text piece by piece, in whole characters."""
+        steps = generate_steps(self.decoder, **self._request([prompt], options), seeds=options.seeds(1))
+        tokens: list[int] = []
+        shown_text = ""
+        while True:
+            try:
+                with naming(self.folder):
+                    advance = next(steps)
+            except StopIteration as end:
+                answer = self._answer(prompt, end.value[0], options)
+                break
+            tokens += [token for _, token in advance if token is not None]
+            text = settled(self.tokenizer, prompt.tokens, tokens, options.stop)
+            if len(text) > len(shown_text) and text.startswith(shown_text):
+                yield text[len(shown_text) :]
+                shown_text = text
+        if answer.text[len(shown_text) :]:
+            yield answer.text[len(shown_text) :]
+        return answer
+
+    def _request(self, prompts: Sequence[Prompt], options: GenerationOptions) -> dict[str, Any]:
+        """The options of `generate`, in tokens."""
+        limits = [prompt.max_tokens if options.max_tokens is None else options.max_tokens for prompt in prompts]
+        end, tokenizer = self.tokenizer.id_of("end"), self.tokenizer
+        tokens = [prompt.tokens for prompt in prompts]
+        return {
+            "prompts": tokens,
+            "sources": None if prompts[0].source is None else [prompt.source for prompt in prompts],
+            "choice": search_of(options),
+            "context": self.context,
+            "max_tokens": None if None in limits else limits,
+            "ends": () if end is None else (end,),
+            "rules": Rules(
+                repetition_penalty=options.repetition_penalty,
+                no_repeat=options.no_repeat,
+                banned=(*((token,) for token in self.never), *forms(tokenizer, options.ban)),
+                allowed=forms(tokenizer, options.allow),
+                choices=tuple(tokens_of(tokenizer, text) for text in options.choices),
+                forced=tokens_of(tokenizer, options.force) if options.force else (),
+                min_tokens=options.min_tokens,
+            ),
+            "stopped": stopper(tokenizer, tokens, options.stop) if options.stop else None,
+            "slide": options.slide,
+            "alternatives": options.logprobs,
+            "attention": options.alignments,
+            "device": self.device,
+        }
+
+    def _answer(self, prompt: Prompt, completions: list[Completion], options: GenerationOptions) -> Text:
+        """The best completion as text, with all of them where more than one was asked for."""
+        texts = tuple(self._written(prompt.tokens, completion, options.stop) for completion in completions)
+        return Text(
+            **vars(texts[0]),
+            best=texts if options.n > 1 else (),
+            n_tokens=len(prompt.tokens if prompt.source is None else prompt.source),
+            n_windows=max(completion.windows for completion in completions),
+            truncated=self.context is not None and len(prompt.tokens) > self.context,
+        )
+
+    def _written(self, prompt: Sequence[int], completion: Completion, stop: Sequence[str]) -> Written:
+        text = continuation(self.tokenizer, prompt, completion.tokens)
+        ends = [text.find(string) for string in stop if string in text]
+        alternatives = completion.alternatives or [[] for _ in completion.tokens]
+        pieces = map(self._piece, completion.tokens, completion.logprobs or [], alternatives)
+        attention = completion.attention
+        return Written(
+            text=text[: min(ends)] if ends and completion.finish_reason == "stop" else text,
+            tokens=tuple(completion.tokens),
+            finish_reason=completion.finish_reason,
+            score=completion.score,
+            logprob=completion.logprob,
+            pieces=None if completion.logprobs is None else tuple(pieces),
+            alignment=None if attention is None else tuple(map(tuple, attention.tolist())),
+        )
+
+    def _piece(self, token: int, logprob: float, others: Sequence[tuple[int, float]] = ()) -> Piece:
+        text, alternatives = self.tokenizer.token(token) or "", tuple(self._piece(*other) for other in others)
+        return Piece(token=token, text=text, logprob=logprob, alternatives=alternatives)
 
 
-def begun(opened: LoadedModel, prompts: Sequence[str]) -> list[list[int]]:
-    """The tokens of prompts; without a prompt a text starts as it did in training, after what parts documents."""
-    tokenizer = tokenizer_of(opened)
-    before, _ = frame(tokenizer)  # what closes a text is left out: the text goes on
-    return [[*before, *tokens] or beginning(tokenizer) for tokens in tokenizer.ids(list(prompts), specials=False)]
+class Stream:
+    """Text as it is written: iterate over its pieces; `answer` is the whole once they are all there."""
+
+    def __init__(self, pieces: Generator[str, None, Text]) -> None:
+        self._pieces = pieces
+        self._answer: Text | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        self._answer = yield from self._pieces
+
+    @property
+    def answer(self) -> Text:
+        if self._answer is None:
+            raise UserError("the text is not all there yet: iterate over the stream first")
+        return self._answer
+
+
+def continuation(tokenizer: Tokenizer, prompt: Sequence[int], generated: Sequence[int]) -> str:
+    """The new text alone; decoded with the prompt, since some vocabularies put spaces only between words."""
+    before, whole = tokenizer.decode(list(prompt)), tokenizer.decode([*prompt, *generated])
+    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(list(generated))
+
+
+def stopper(
+    tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], stop: Sequence[str]
+) -> Callable[[int, list[int]], bool]:
+    """Tells whether a row's text holds a stop string, wherever the borders of its tokens are."""
+    # A character is at most four byte tokens, so this tail holds any stop string that the last token could complete.
+    tail = 4 * max(map(len, stop)) + 8
+
+    def stopped(row: int, generated: list[int]) -> bool:
+        before = [*prompts[row][-4:], *generated[:-tail]][-4:]  # for the space that some vocabularies put before a word
+        text = continuation(tokenizer, before, generated[-tail:])
+        return any(string in text for string in stop)
+
+    return stopped
+
+
+def settled(tokenizer: Tokenizer, prompt: Sequence[int], generated: Sequence[int], stop: Sequence[str]) -> str:
+    """The part of the new text that stays as it is, whatever comes: whole characters, and no beginning of a stop."""
+    whole = list(generated)
+    while whole and BYTE.fullmatch(tokenizer.token(whole[-1]) or ""):  # a run of bytes is decoded at its end
+        whole.pop()
+    text = continuation(tokenizer, prompt, whole).rstrip(HALF)
+    ends = [text.find(string) for string in stop if string in text]
+    if ends:
+        return text[: min(ends)]
+    begun = [size for string in stop for size in range(1, len(string)) if text.endswith(string[:size])]
+    return text[: len(text) - max(begun, default=0)]
+
+
+def forms(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The tokens of words, each at the beginning of a text and after a space."""
+    return tuple(dict.fromkeys(tokens_of(tokenizer, text) for word in words for text in (word, f" {word}")))
+
+
+def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """The tokens of a text that goes on after a prompt; some vocabularies put a space before it, whatever it says."""
+    tokens = tuple(tokenizer.ids([text], specials=False)[0])
+    if not tokens or tokenizer.id_of("unknown") in tokens:
+        raise UserError(f"this vocabulary has no tokens for {shown(text)!r}")
+    return tokens
+
+
+def complete(
+    opened: LoadedModel, prompts: Sequence[str], *, on_progress: Callable[[int], None] | None = None, **options: Any
+) -> list[Text]:
+    """Continue each prompt; an encoder-decoder writes its output for it. `options` are those of `GenerationOptions`."""
+    generator = generator_of(opened)
+    with unseen_in_words(opened):
+        return generator.write(prompts_of(opened, prompts), options_for(opened, options), on_progress)
+
+
+def stream(opened: LoadedModel, prompt: Any, **options: Any) -> Stream:
+    """Continue one prompt piece by piece; options as for `complete`."""
+    generator, chosen = generator_of(opened), options_of(options)
+    (asked,), search = prompts_of(opened, [prompt]), search_of(chosen)
+    if isinstance(search, Beam) or search.n > 1:
+        raise UserError("only one text can be streamed, and a beam knows its text at the end alone")
+
+    def pieces() -> Generator[str, None, Text]:
+        with evaluating(opened.network), unseen_in_words(opened):
+            return (yield from generator.pieces(asked, chosen))
+
+    return Stream(pieces())
 
 
 class CompleteTask(LikelihoodTask):
@@ -234,11 +434,9 @@ class CompleteTask(LikelihoodTask):
         return stream(model, input, **options)
 
     def readings(self, model: LoadedModel, texts: Sequence[str]) -> Iterator[Reading]:
-        tokenizer = tokenizer_of(model)
-        begin, length, reach = beginning(tokenizer), min(model.config.context, LONG), model.config.reach
-        stride = max(1, length // 2 if reach is None else length - reach)
+        tokenizer, window = tokenizer_of(model), sliding_window(model)
         for number, ids in enumerate(tokenizer.ids(list(texts), specials=False)):
-            yield from slid([ids], begin, length, stride, number)
+            yield from slid([ids], beginning(tokenizer), *window, number)
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         return f"{prediction.output.nats / math.log(2) / max(1, prediction.output.bytes):.3f} bits per byte"

@@ -13,17 +13,14 @@ import torch
 from weft.checkpoint.card import Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
-from weft.data.columns import text_in
 from weft.data.examples import Sequences, VectorSide
 from weft.errors import UserError
-from weft.generation.options import SAMPLING, options_of
+from weft.generation.options import SAMPLING
 from weft.progress import Log
 from weft.tasks.answers import Text
 from weft.tasks.base import Example, Prediction
-from weft.tasks.complete import VectorInputs, asked_of, check_length, generator_of, vector_in
-from weft.tasks.generation import TextGenerator, check_beam_size
-from weft.tasks.seq2seq import SequenceTask, chrf_near
-from weft.tasks.translate import decoder_of, together
+from weft.tasks.complete import VectorInputs, check_length, generator_of, options_for, prompts_of, vector_in
+from weft.tasks.seq2seq import SequenceTask, chrf_near, together
 from weft.text.records import Record
 from weft.text.windows import Framing
 
@@ -38,30 +35,19 @@ def describe(
     on_progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> list[Text]:
-    """Write a text from each vector; `options`: `GenerationOptions`; `others`: further models of an ensemble.
-
-    Default: a beam of 3, unless a sampling option is given; twice as many tokens as the longest training text had.
-    """
-    generator, chosen = describer_of(opened, others), options_of(options)
-    begins, limits, sources = asked_of(opened, vectors)
-    if chosen.beam_size is None and not chosen.given(SAMPLING):
-        chosen = replace(chosen, beam_size=min(max(BEAM, chosen.n), opened.config.vocabulary))
-    check_beam_size(chosen.beam_size or 1, opened.config.vocabulary)
-    if chosen.max_tokens is not None and chosen.max_tokens < 1:
-        raise UserError(f"max_tokens must be at least 1, not {chosen.max_tokens}")
-    return generator.write(begins, chosen, max_tokens=limits, sources=sources, on_progress=on_progress)
-
-
-def describer_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> TextGenerator:
-    """What writes from vectors with this model, and with others."""
+    """Write a text from each vector, by default with a beam of 3; `options`: `GenerationOptions`; `others` join it."""
     if not opened.family.numbers or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not write from vectors")
     for number, other in enumerate(others, 2):
         if not other.family.numbers or other.config.features != opened.config.features:
             raise UserError(f"model {number} does not read the vectors of the first: they cannot write together")
     together(opened, others)
-    context = min(each.config.context for each in (opened, *others))
-    return replace(generator_of(opened), decoder=decoder_of(opened, others), context=context)
+    chosen = options_for(opened, options)
+    if chosen.beam_size is None and not chosen.given(SAMPLING):
+        chosen = replace(chosen, beam_size=min(max(BEAM, chosen.n), opened.config.vocabulary))
+    if chosen.max_tokens is not None and chosen.max_tokens < 1:
+        raise UserError(f"max_tokens must be at least 1, not {chosen.max_tokens}")
+    return generator_of(opened, others).write(prompts_of(opened, vectors), chosen, on_progress)
 
 
 @dataclass(frozen=True)
@@ -72,6 +58,7 @@ class DescribeTask(VectorInputs, SequenceTask):
 
     needs = "writes from vectors"
     parallel = False
+    pair_names = ("vector", "text")
     whole_groups = True
     independent = False  # row n draws from seed + n
     default_metric = "bleu"
@@ -79,7 +66,7 @@ class DescribeTask(VectorInputs, SequenceTask):
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> DescribeTask:
         cls.check_recipe(work)
-        return cls("describe", smoothing=work.smoothing, judged=work.judged)
+        return cls("describe", smoothing=work.smoothing, max_evaluated=work.max_evaluated)
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> DescribeTask:
@@ -88,12 +75,6 @@ class DescribeTask(VectorInputs, SequenceTask):
     @classmethod
     def fits(cls, family: Family) -> bool:
         return family.reads and family.numbers
-
-    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[DescribeTask, tuple[str, ...]]:
-        return self, ("vector", "text")
-
-    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return replace(self.read_input(record, columns), target=text_in(record, columns["text"]))
 
     def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
         return Example((), None, record.where, vector_in(record, columns["vector"]).tobytes())
@@ -131,25 +112,20 @@ class DescribeTask(VectorInputs, SequenceTask):
         raise UserError("a model that writes from vectors does not teach")
 
     def sources(self, examples: Sequence[Example], model: LoadedModel) -> list[Any]:
-        self._check_features(model)
         return [[self.inputs(example)] for example in examples]
 
     def read_side(self, sources: list[Any]) -> VectorSide:
         return VectorSide(np.stack([vector for (vector,) in sources]))
-
-    def _check_features(self, model: LoadedModel) -> None:
-        """Refuse a model for other vectors than the rows have."""
-        rows, features = self.features, model.config.features
-        if rows != features:
-            raise UserError(f"the rows have vectors of {rows} numbers, the model takes {features}")
 
     def network_settings(self) -> dict[str, Any]:
         return {"features": self.features}
 
     def prepare(self, model: LoadedModel, examples: Sequence[Example], fresh: bool) -> DescribeTask:
         """A new network learns the mean and spread of the vectors."""
+        rows, features = self.features, model.config.features
+        if rows != features:
+            raise UserError(f"the rows have vectors of {rows} numbers, the model takes {features}")
         if fresh:
-            self._check_features(model)
             network: Any = model.network
             network.settle(torch.from_numpy(np.stack([self.inputs(example) for example in examples])))
         return self
@@ -171,7 +147,7 @@ class DescribeTask(VectorInputs, SequenceTask):
         return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
-        metrics.written.add([each.output.text for each in predictions], [example.target for example in examples])
+        metrics.add([each.output.text for each in predictions], [example.target for example in examples])
 
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         text = prediction.output.text.strip()

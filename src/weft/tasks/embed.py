@@ -1,12 +1,13 @@
-"""Texts as vectors."""
+"""Texts as vectors; the texts nearest to a query, and the most central sentences of a text, by their vectors."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from itertools import tee
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -17,36 +18,23 @@ from weft.budget import by_budget
 from weft.checkpoint.card import POOLINGS, Card, Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, ExamplesBuilder
-from weft.errors import UserError, did_you_mean, one_of, shown
+from weft.errors import UserError, did_you_mean, one_of, refuse, shown
 from weft.metrics.vectors import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
-from weft.tasks.answers import Vector
+from weft.tasks.answers import Central, Hit, Ranked, Sentence, Value, Vector
 from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
-from weft.tasks.forward import check_finite, evaluating, tokenizer_of
+from weft.tasks.forward import check_finite, evaluating, stripped, tokenizer_of
+from weft.text.sentences import sentence_spans
 from weft.text.windows import Framing, TextWindow, frame, pieces
 
 Pooling = Literal["mean", "first", "max"]
 TEXTS = 256  # texts that go through together, fewer where they are long
 CHARACTERS = 1 << 20  # of them together
 TOKENIZED = 1024  # texts that are tokenized at a time
-
-
-def embed(
-    opened: LoadedModel,
-    texts: Sequence[str],
-    *,
-    pooling: str | None = None,
-    normalize: bool | None = None,
-    layers: str | int = "last",
-) -> list[Vector]:
-    """One vector per text: mean or maximum of its tokens, or its first; long texts go in windows, none is cut.
-
-    `layers` says of which layers the tokens are taken: "last" (the learned mix, where the model has one), a number
-    (0: the embeddings; negative: from the end), "last4-sum", "last4-mean", "last4-concat" for any number, "all-mean".
-    """
-    embedder = Embedder(opened, pooling=pooling, normalize=normalize, layers=layers)
-    return [vector for some in embedder.chunks(texts) for vector in some.answers()]
+SCORES = 1 << 24  # scores that are held at a time
+TOGETHER = 256  # queries at most
+BLOCK = 1 << 10  # texts whose vectors are held in float64 at a time
 
 
 @dataclass(frozen=True)
@@ -57,11 +45,11 @@ class Embedded:
     n_tokens: list[int]
     n_windows: list[int]
 
+    def __iter__(self) -> Iterator[tuple[Tensor, int, int]]:
+        return zip(self.vectors, self.n_tokens, self.n_windows, strict=True)
+
     def answers(self) -> list[Vector]:
-        return [
-            Vector(values=tuple(values), n_tokens=tokens, n_windows=windows)
-            for values, tokens, windows in zip(self.vectors.tolist(), self.n_tokens, self.n_windows, strict=True)
-        ]
+        return [Vector(values=tuple(row.tolist()), n_tokens=tokens, n_windows=n) for row, tokens, n in self]
 
 
 @dataclass(frozen=True)
@@ -102,34 +90,34 @@ class Layers:
 
 
 class Embedder:
-    """A model made ready to turn texts into vectors, a few at a time."""
+    """A model made ready to turn texts into vectors: mean or maximum of a text's tokens, or its first; none is cut.
+
+    `layers` says of which layers the tokens are taken: "last" (the learned mix, where the model has one), a number
+    (0: the embeddings; negative: from the end), "last4-sum", "last4-mean", "last4-concat" for any number, "all-mean".
+    """
 
     def __init__(
         self,
-        opened: LoadedModel,
+        model: LoadedModel,
         *,
         pooling: str | None = None,
         normalize: bool | None = None,
         layers: str | int = "last",
     ) -> None:
-        if opened.tokenizer is None:
-            raise UserError("this model folder has no tokenizer, so it reads no text")
-        if opened.family.reads:
-            raise UserError(f"{opened.family.name} reads one text to write another, and makes no vectors of texts")
-        self.opened, card, context = opened, opened.card, opened.config.context
-        self.network, self.tokenizer, self.device = opened.network, opened.tokenizer, opened.device
+        self.model, card, context, family = model, model.card, model.config.context, model.family
+        self.tokenizer = tokenizer_of(model)
+        if family.reads:
+            raise UserError(f"{family.name} reads one text to write another, and makes no vectors of texts")
         self.pooling = one_of(pooling or card.pooling or "mean", POOLINGS, "pooling")
-        if self.pooling == "first" and opened.family.speaks:
-            raise UserError(f"the first token of a {opened.family.name} has seen nothing of the text; use mean pooling")
+        if self.pooling == "first" and family.speaks:
+            raise UserError(f"the first token of a {family.name} has seen nothing of the text; use mean pooling")
         self.normalize = bool(card.normalize) if normalize is None else normalize
-        self.layers = Layers.of(str(layers), opened.config.layers)
+        self.layers = Layers.of(str(layers), model.config.layers)
         side_by_side = len(self.layers.numbers or ()) if self.layers.together == "concat" else 1
-        width: int = opened.network.features  # of what the last layer says
-        self.width = width * side_by_side
-        self.before, self.after = frame(opened.tokenizer)
+        self.width: int = model.network.features * side_by_side
+        before, after = map(tuple, frame(self.tokenizer))
         window = card.window or Window(length=context, stride=max(1, 3 * context // 4))
-        before, after, length = tuple(self.before), tuple(self.after), min(window.length, context)
-        self.framing = Framing(before, after, None, False, length, window.stride)
+        self.framing = Framing(before, after, None, False, min(window.length, context), window.stride)
 
     def chunks(self, texts: Iterable[str]) -> Iterator[Embedded]:
         """The vectors of any number of texts, in order, in memory that does not grow with their number."""
@@ -142,31 +130,24 @@ class Embedder:
     def vectors(self, texts: Sequence[str], done: int = 0) -> Embedded:
         """The vectors of a few texts, of which `done` have gone before."""
         ids = self.tokenizer.ids(list(texts), specials=False)
-        extra = len(self.before) + len(self.after)
+        extra = len(self.framing.before) + len(self.framing.after)
         for number, tokens in enumerate(ids, done + 1):
             if not tokens and not extra:
                 raise UserError(f"text {number} is empty, and this model puts no tokens around a text")
         windows = [pieces(self.framing, tokens) for tokens in ids]
-        with evaluating(self.network):
-            vectors = self._pooled(windows)
-        if self.normalize:
-            vectors = torch.nn.functional.normalize(vectors)
-        vectors = check_finite(self.opened, vectors.float())
-        return Embedded(vectors, [len(tokens) + extra for tokens in ids], [len(some) for some in windows])
-
-    def _pooled(self, windows: list[list[TextWindow]]) -> Tensor:
-        """One vector for each text from those of its windows, in float64: the order of the windows leaves no trace."""
+        # One vector for each text from those of its windows, in float64: the order of the windows leaves no trace.
         start = -torch.inf if self.pooling == "max" else 0.0
-        vectors = torch.full((len(windows), self.width), start, dtype=torch.float64)
-        counts = torch.zeros(len(windows), dtype=torch.float64)
+        vectors = torch.full((len(ids), self.width), start, dtype=torch.float64)
+        counts = torch.zeros(len(ids), dtype=torch.float64)
         flat = [(number, window) for number, some in enumerate(windows) for window in some]
         flat.sort(key=lambda item: len(item[1].tokens))  # of one length: attention then has nothing to fill up
         for batch in by_budget(flat, lambda item: len(item[1].tokens)):
-            ragged = Ragged.of([window.tokens for _, window in batch], self.device)
-            own = [self._own(window) for _, window in batch]
+            ragged = Ragged.of([window.tokens for _, window in batch], self.model.device)
+            own = [own_tokens(window) for _, window in batch]
             states: list[Tensor] | None = None if self.layers.numbers is None else []
-            hidden = self.network(ragged.tokens, ragged.rows, states=states)
-            mask = torch.cat(own).to(self.device)
+            with evaluating(self.model.network):
+                hidden = self.model.network(ragged.tokens, ragged.rows, states=states)
+            mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
             parts = [self._pool(part, ragged.rows, mask) for part in self.layers.parts(hidden, states or [])]
             pooled = torch.cat([part.double().cpu() for part in parts], 1)
             numbers = torch.tensor([number for number, _ in batch])
@@ -176,15 +157,10 @@ class Embedder:
             vectors.index_add_(0, numbers, pooled)
             sizes = [1 if self.pooling == "first" else int(tokens.sum()) for tokens in own]
             counts.index_add_(0, numbers, torch.tensor(sizes, dtype=torch.float64))
-        return vectors if self.pooling == "max" else vectors / counts[:, None]
-
-    def _own(self, window: TextWindow) -> Tensor:
-        """Which tokens of a window count: its own and its frame, not those that another window answers for."""
-        own = torch.zeros(len(window.tokens), dtype=torch.bool)
-        own[: len(self.before)] = True
-        own[len(window.tokens) - len(self.after) :] = True
-        own[window.lead + window.cut.first - window.cut.start : window.lead + window.cut.last - window.cut.start] = True
-        return own
+        vectors = vectors if self.pooling == "max" else vectors / counts[:, None]
+        vectors = torch.nn.functional.normalize(vectors) if self.normalize else vectors
+        vectors = check_finite(self.model, vectors.float())
+        return Embedded(vectors, [len(tokens) + extra for tokens in ids], [len(some) for some in windows])
 
     def _pool(self, hidden: Tensor, rows: Rows, own: Tensor) -> Tensor:
         """N width -> B width: of each window the first token, the largest, or the sum."""
@@ -199,11 +175,23 @@ class Embedder:
         return total.index_add_(0, numbers, hidden.double() * own[:, None])
 
 
+def own_tokens(window: TextWindow) -> NDArray[np.bool_]:
+    """Which tokens of a window count: its own and its frame, not those that another window answers for."""
+    own, cut, lead = np.ones(len(window.tokens), dtype=np.bool_), window.cut, window.lead
+    own[lead : lead + cut.first - cut.start] = False
+    own[lead + cut.last - cut.start : lead + cut.end - cut.start] = False
+    return own
+
+
+def embed(model: LoadedModel, texts: Sequence[str], **options: Any) -> list[Vector]:
+    """One vector per text; `options` are those of `Embedder`."""
+    return [vector for some in Embedder(model, **options).chunks(texts) for vector in some.answers()]
+
+
 class VectorTask(UnsupervisedTask):
     """A task that asks a network for nothing but vectors of texts."""
 
-    embeds = True
-    unbounded = True
+    embeds = gives_vectors = unbounded = True
 
     def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
         return [vector for some in Embedder(model).chunks(inputs) for vector in some.vectors.numpy()]
@@ -214,14 +202,16 @@ class VectorTask(UnsupervisedTask):
 
 @dataclass(frozen=True)
 class EmbedTask(VectorTask):
-    """Vectors of texts, judged by how similar texts are: as similar as by the vectors of a teacher."""
+    """Vectors of texts, evaluated by how similar texts are: as similar as by the vectors of a teacher."""
 
     pooling: Pooling = "mean"
     normalize: bool = False
     directions: Directions | None = field(default=None, compare=False)  # of the teacher's vectors
 
     name = "embed"
-    independent = True
+    run = staticmethod(embed)
+    independent = comparable = averages = True
+    chance_metric = None
     overlap = 0.25
     prediction_columns = ("vector",)
     default_metric = "spearman"
@@ -237,18 +227,10 @@ class EmbedTask(VectorTask):
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
         """The vector of each text, as `weft embed` makes it."""
         embedded = Embedder(model, pooling=self.pooling, normalize=self.normalize).vectors(inputs)
-        read = zip(embedded.vectors.numpy(), embedded.n_tokens, embedded.n_windows, strict=True)
-        return [Prediction(vector, tokens, count, False) for vector, tokens, count in read]
-
-    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
-        return embed(model, inputs, **options)
+        return [Prediction(vector.numpy(), tokens, count, False) for vector, tokens, count in embedded]
 
     def to_card(self, card: Card) -> Card:
         return replace(card, pooling=self.pooling, normalize=self.normalize)
-
-    comparable = True
-    averages = True
-    chance_metric = None
 
     def key(self, prediction: Prediction) -> Hashable:
         return tuple(np.round(prediction.output.astype(np.float64), 6).tolist())
@@ -295,19 +277,13 @@ class EmbedTask(VectorTask):
         assert teacher_outputs is not None, "vectors are learned from a teacher alone"
         directions = self.directions or Directions.of(teacher_outputs)
         width = Embedder(model, pooling=self.pooling).width  # first, so that a wrong pooling is named at once
-        tokenizer, builder = tokenizer_of(model), ExamplesBuilder()
-        around, own = len(windows.before), list[NDArray[np.float32]]()
+        tokenizer, builder, own = tokenizer_of(model), ExamplesBuilder(), list[NDArray[np.bool_]]()
         for first in range(0, len(examples), TOKENIZED):
             texts = [example.texts[0] for example in examples[first : first + TOKENIZED]]
             for ids in tokenizer.ids(texts, specials=False):
                 parts = pieces(windows, ids)
                 builder.add(parts)
-                for piece in parts:
-                    counts = np.ones(len(piece.tokens), dtype=np.float32)  # 0 for tokens that another window counts
-                    c = piece.cut
-                    counts[around : around + c.first - c.start] = 0
-                    counts[around + c.last - c.start : around + c.end - c.start] = 0
-                    own.append(counts)
+                own += map(own_tokens, parts)
         vectors = directions.fitted(stacked(teacher_outputs, "output"), width)
         taught = (np.abs(vectors).max(1) > 0).astype(np.float32)
         whole = {
@@ -320,7 +296,7 @@ class EmbedTask(VectorTask):
         if width < (theirs := len(directions.shares)):
             kept = f"{directions.shares[:width].sum():.1%}"
             notes = (f"of the teacher's vectors of {theirs} numbers, {kept} fits into the student's {width}",)
-        return builder.examples(whole, by_token={"own": np.concatenate(own)}, notes=notes)
+        return builder.examples(whole, by_token={"own": np.concatenate(own).astype(np.float32)}, notes=notes)
 
 
 @dataclass(frozen=True)
@@ -362,3 +338,170 @@ class Directions:
         if vectors.shape[1] > width:
             return (vectors @ self.basis[:, :width]).astype(np.float32)
         return np.pad(vectors, ((0, 0), (0, width - vectors.shape[1]))).astype(np.float32)
+
+
+# ------------------------------------------------------------------------------------------------------------- search
+
+Rerank = Callable[[list[tuple[str, str]]], list[float]]
+
+
+class Index:
+    """Texts embedded once, to be asked many queries; a score is the cosine unless vectors stay as they are."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        texts: Sequence[str],
+        *,
+        normalize: bool = True,
+        on_progress: Callable[[int], None] = lambda more: None,
+        **options: Any,
+    ) -> None:
+        """`options` are those of `Embedder`."""
+        self.texts = list(texts)
+        if not self.texts:
+            raise UserError("there are no texts to search in")
+        self.embedder = Embedder(model, normalize=normalize, **options)
+        self.vectors = torch.empty(len(self.texts), self.embedder.width)
+        done = 0
+        for some in self.embedder.chunks(self.texts):
+            self.vectors[done : done + len(some.vectors)] = some.vectors
+            done += len(some.vectors)
+            on_progress(len(some.vectors))
+
+    def ask(
+        self, queries: Sequence[str], *, top: int = 10, rerank: Rerank | None = None, candidates: int = 50
+    ) -> list[Ranked]:
+        """The `top` texts for each query; `rerank` puts the first `candidates` in order, and the others follow."""
+        asked = {"top": top, "candidates": candidates}
+        refuse(*((number < 1, f"{name} must be 1 or more, not {number}") for name, number in asked.items()))
+        wanted = max(top, candidates if rerank else 0)
+        answers = []
+        for scored in self.scored(queries):
+            hits = self.hits(scored, wanted)
+            if rerank is not None:
+                hits = [*reranked(scored.query, hits[:candidates], rerank), *hits[candidates:]]
+            answers.append(Ranked(hits=tuple(hits[:top]), n_tokens=scored.n_tokens, n_windows=scored.n_windows))
+        return answers
+
+    def hits(self, scored: Scored, count: int) -> list[Hit]:
+        """The best texts by their vectors alone."""
+        numbers = best(scored.scores, count)
+        pairs = zip(numbers, scored.scores[numbers].tolist(), strict=True)
+        return [Hit(text=self.texts[number], number=number, score=score, stage="embedding") for number, score in pairs]
+
+    def scored(self, queries: Iterable[str]) -> Iterator[Scored]:
+        """Each query with the scores of all texts, worked out for as many at a time as memory stays bounded for."""
+        for some in by_budget(queries, lambda query: max(len(self.texts), SCORES // TOGETHER), SCORES):
+            asked = iter(some)
+            for embedded in self.embedder.chunks(some):
+                # In float64, so that equal texts score the same, in a batch as alone.
+                blocks = (self.vectors[begin : begin + BLOCK].double() for begin in range(0, len(self.texts), BLOCK))
+                scores = torch.cat([(embedded.vectors.double() @ block.T).float() for block in blocks], 1)
+                for row, tokens, windows in zip(scores, embedded.n_tokens, embedded.n_windows, strict=True):
+                    yield Scored(next(asked), row, tokens, windows)
+
+
+class Scored(NamedTuple):
+    """A query, what each text scores for it, and how much of it was read."""
+
+    query: str
+    scores: Tensor  # of all texts
+    n_tokens: int
+    n_windows: int
+
+
+def best(scores: Tensor, count: int) -> list[int]:
+    """The numbers of the highest scores, highest first; of equal ones the earlier, at the border too."""
+    count = min(count, len(scores))
+    least = scores.topk(count).values[-1]
+    candidates = (scores >= least).nonzero()[:, 0]
+    return candidates[scores[candidates].argsort(descending=True, stable=True)][:count].tolist()
+
+
+def rank(model: LoadedModel, queries: str | Sequence[str], texts: Sequence[str], **options: Any) -> list[Ranked]:
+    """The `top` texts for each query, best first, by the options of `Index.ask`; to ask again, keep an `Index`."""
+    asking = {name: options.pop(name) for name in ("top", "rerank", "candidates") if name in options}
+    return Index(model, texts, **options).ask([queries] if isinstance(queries, str) else queries, **asking)
+
+
+def reranked(query: str, hits: Sequence[Hit], rerank: Rerank) -> list[Hit]:
+    """The hits in the order of a second opinion; where that sees no difference, in the order they came."""
+    scores = rerank([(query, hit.text) for hit in hits]) if hits else []
+    assert len(scores) == len(hits), f"{len(scores)} scores for {len(hits)} pairs"
+    again = [replace(hit, score=float(score), stage="pair") for hit, score in zip(hits, scores, strict=True)]
+    return sorted(again, key=lambda hit: -hit.score)  # a stable order
+
+
+def pair_scores(model: Any, positive: str | None = None) -> Rerank:
+    """A model for pairs as a re-ranker: its value, or the probability of `positive` (default: the last label)."""
+
+    def score(answer: Any) -> float:
+        if isinstance(answer, Value):
+            if positive is not None:
+                raise UserError(f"the model for pairs gives values, not labels, so there is no label {positive!r}")
+            return float(answer.value)
+        probabilities: dict[str, float] = answer.scores
+        return probabilities[list(probabilities)[-1] if positive is None else one_of(positive, probabilities, "label")]
+
+    return lambda pairs: [score(answer) for answer in model(pairs)]
+
+
+class Places(NamedTuple):
+    """At which place, from 1, the right text came: by vectors alone, and after re-ranking."""
+
+    embedding: int
+    pair: int
+
+
+def places(
+    index: Index, pairs: Iterable[tuple[str, int]], *, rerank: Rerank | None = None, candidates: int = 50
+) -> Iterator[Places]:
+    """Where the right text (its number) of a query comes; one that is no candidate for re-ranking keeps its place."""
+    queries, rights = tee(pairs)
+    for scored, (_, right) in zip(index.scored(query for query, _ in queries), rights, strict=True):
+        scores, score = scored.scores, scored.scores[right]
+        place = after = 1 + int((scores > score).sum()) + int((scores[:right] == score).sum())
+        if rerank is not None and place <= candidates:
+            hits = index.hits(scored, candidates)
+            after = 1 + [hit.number for hit in reranked(scored.query, hits, rerank)].index(right)
+        yield Places(place, after)
+
+
+class RankTask(VectorTask):
+    """The texts nearest to a query."""
+
+    name = "rank"
+    run = staticmethod(rank)
+
+
+def central(model: LoadedModel, texts: Sequence[str], *, top: int = 3, **options: Any) -> list[Central]:
+    """The `top` most central sentences of each text, in text order: those most like all the others.
+
+    Unlike LexRank (Erkan and Radev, 2004) it has no threshold and no damping, and it needs no table of all pairs.
+    """
+    if top < 1:
+        raise UserError(f"top must be 1 or more, not {top}")
+    embedder, answers = Embedder(model, normalize=True, **options), list[Central]()
+    for text in texts:
+        spans = [span for place in sentence_spans(text) if (span := stripped(text, *place))[0] < span[1]]
+        embedded = list(embedder.chunks(text[begin:end] for begin, end in spans))
+        vectors = torch.cat([torch.zeros(0, embedder.width), *(some.vectors for some in embedded)]).double()
+        others = vectors @ vectors.sum(0) - (vectors * vectors).sum(1)  # of each, the cosines with all the others
+        scores = [1.0] if len(spans) == 1 else (others / (len(spans) - 1)).float().tolist()
+        best = sorted(range(len(spans)), key=lambda number: -scores[number])[:top]  # of equal ones the earlier
+        chosen = (
+            Sentence(text=text[begin:end], start=begin, end=end, score=scores[number])
+            for number, (begin, end) in enumerate(spans)
+            if number in best
+        )
+        tokens, windows = (sum(sum(vars(some)[name]) for some in embedded) for name in ("n_tokens", "n_windows"))
+        answers.append(Central(sentences=tuple(chosen), n_tokens=tokens, n_windows=windows))
+    return answers
+
+
+class CentralTask(VectorTask):
+    """The most central sentences of a text."""
+
+    name = "central"
+    run = staticmethod(central)

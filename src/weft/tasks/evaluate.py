@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import math
+import os
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Protocol, TypedDict, Unpack
 
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build
-from weft.data.tables import examples_of, long_note
-from weft.errors import UserError
+from weft.data.columns import file_of
+from weft.data.parts import is_frame, unboxed
+from weft.data.tables import LONG, Table, examples_of, long_note
+from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.metrics.bootstrap import Score, WorstRows
 from weft.picture import ChartLine, entries, heading, heat_map, line_chart, page, paragraph
-from weft.picture import table as table_of
+from weft.picture import table as html_table
 from weft.progress import Log, ProgressChoice, log_notes, progress_of, to_logger
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import chunked, framing_for
 from weft.tasks.registry import task_for
-from weft.tasks.rows import RowOptions, table_for
 from weft.text.records import Record
 from weft.text.rows import Skipped
 from weft.text.windows import Framing
@@ -32,6 +34,7 @@ LOOKED_AT = 300  # rows, to see whether the two sides of pairs are swapped
 MATRIX = 40  # labels; of more, the most frequent confusions are listed instead of drawn
 LISTED = 20  # confusions in that list
 SHOWN = {"target": "true", "prediction": "predicted", "near": "similarity", "where": "row"}  # what mistakes hold
+Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 SCORES_HEADER = ["score", "value", "95 % from", "to"]
 LONGEST = 100_000  # characters of one text on a page; what is longer is truncated, and the page says so
 
@@ -60,20 +63,25 @@ class Evaluation:
 
     def values(self) -> dict[str, Any]:
         """As JSON has it."""
-        left_out = ("reading", "points")
-        fields = asdict(self)
-        return {name: value for name, value in fields.items() if name not in left_out and value not in ([], (), None)}
+        fields = {name: value for name, value in asdict(self).items() if value not in ([], (), None)}
+        return {name: value for name, value in fields.items() if name not in ("reading", "points")}
 
     def save(self, path: Path) -> None:
         """All of it as one JSON file, which `read` reads; what is not finite is null, and no text is endless."""
-        write_json(path, _storable(asdict(self)))
+
+        def storable(value: Any) -> Any:
+            if isinstance(value, str):
+                return bounded(value).encode("utf-8", "backslashreplace").decode("utf-8")
+            return None if isinstance(value, float) and not math.isfinite(value) else value
+
+        write_json(path, _each(asdict(self), storable))
 
     @classmethod
     def read(cls, path: Path) -> Evaluation:
         """What `save` wrote."""
         values = read_json(path, MAX_EVALUATION)
-        for name in ("scores", "points"):  # what was not finite is null
-            values[name] = _finite_or_nan(values.get(name, {} if name == "scores" else []))
+        for name, empty in (("scores", {}), ("points", [])):  # what was not finite is null
+            values[name] = _each(values.get(name, empty), lambda value: math.nan if value is None else value)
         evaluation = build(cls, values, str(path))
         tables = (evaluation.by_label, evaluation.by_length, evaluation.worst)
         whole = all(row.keys() >= rows[0].keys() for rows in tables for row in rows)
@@ -87,9 +95,8 @@ class Evaluation:
         """Title, header and rows of every table."""
         rows = [[name, *(f"{value:.4f}" for value in (s.value, s.low, s.high))] for name, s in self.scores.items()]
         tables = [("Scores", SCORES_HEADER, rows)]
-        for title, part in (("By label", self.by_label), ("By words of the source", self.by_length)):
-            if part:
-                tables.append((title, *cells(part)))
+        parts = (("By label", self.by_label), ("By words of the source", self.by_length))
+        tables += [(title, *cells(part)) for title, part in parts if part]
         if 2 <= len(self.labels) <= MATRIX and self.confusion:
             rows = [[name, *(f"{n:,}" for n in line)] for name, line in zip(self.labels, self.confusion, strict=True)]
             tables.append(("Right label by row, taken for by column", ["", *self.labels], rows))
@@ -102,7 +109,7 @@ class Evaluation:
         """What a notebook shows: every table but that of mistakes."""
         parts = [paragraph(f"{self.task} on {self.data}: {self.reading}")]
         for title, header, rows in self.tables():
-            parts += [heading(title), table_of(header, rows)] if title != "Worst mistakes" else []
+            parts += [heading(title), html_table(header, rows)] if title != "Worst mistakes" else []
         return "".join(parts)
 
     def write(self, out: Path) -> None:
@@ -110,29 +117,200 @@ class Evaluation:
         write_text(out, page(f"{self.task} on {self.data}", evaluation_parts(self)))
 
 
-def _finite_or_nan(value: Any) -> Any:
-    """Numbers as they were before they were stored."""
+def _each(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A value as JSON has it, with every text and number in it changed."""
     if isinstance(value, dict):
-        return {name: _finite_or_nan(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_finite_or_nan(each) for each in value]
-    return math.nan if value is None else value
-
-
-def _storable(value: Any) -> Any:
-    """What JSON and UTF-8 can hold."""
-    if isinstance(value, dict):
-        return {name: _storable(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_storable(each) for each in value]
-    if isinstance(value, str):
-        return bounded(value).encode("utf-8", "backslashreplace").decode("utf-8")
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        return {name: _each(item, change) for name, item in value.items()}
+    return [_each(item, change) for item in value] if isinstance(value, list | tuple) else change(value)
 
 
 def _short(text: str, most: int = 100) -> str:
     line = " ".join(text.split())
     return line if len(line) <= most else line[: most - 3] + "..."
+
+
+# -------------------------------------------------------------------------------------------------------------- rows
+
+
+def named(paths: Paths | None) -> tuple[str, ...]:
+    """One path or several, as strings."""
+    several = [paths] if isinstance(paths, str | os.PathLike) else list(paths or ())
+    return tuple(os.fspath(path) for path in several)
+
+
+class RowOptions(TypedDict, total=False):
+    """Where rows come from beside `data`, and how files are read."""
+
+    source: Paths  # of a model that generates: files of lines, and those with their targets
+    target: Paths
+    columns: Mapping[str, str] | None  # the names of columns in the file, by what the task calls them
+    format: str | None
+    delimiter: str | None
+    encoding: str | None
+    names: Sequence[str]  # of the columns of a file without a header line
+    on_bad_row: str
+
+
+def table_of(data: Any, options: RowOptions) -> Table:
+    """The files of `data`, or its rows, read as the options say."""
+    reading: dict[str, Any] = {key: value for key, value in options.items() if key not in ("source", "target")}
+    return Table(data, reading.pop("columns", None) or {}, **reading, split="test")
+
+
+def table_for(
+    task: Task, card_columns: Mapping[str, str], data: Any, options: RowOptions, targets: bool = True
+) -> Table:
+    """The rows of `data`, or of the source and target files; `targets`: sources alone are not enough.
+
+    `card_columns` are the names of columns in the training data, which count where this data has them too.
+    """
+    sources, target_files = named(options.get("source")), named(options.get("target"))
+    if bool(sources or target_files) == (data is not None):
+        raise UserError("rows come from a table or from files of lines: give --data, or --source and --target")
+    if (sources or target_files) and not task.parallel:
+        raise UserError("only models that generate from a text have a source and a target: give --data")
+    table = table_of(sources if data is None else data, options)
+    if data is None and (target_files or targets):
+        return Table.parallel(sources, target_files, table.on_bad_row, table.encoding)
+    if data is None:
+        return Table(sources, {"source": "text"}, "txt", on_bad_row=table.on_bad_row, encoding=table.encoding)
+    first = next(table.records(Skipped()), None)
+    values = {} if first is None else first.values
+    known = {ours: theirs for ours, theirs in card_columns.items() if theirs in values}
+    if task.parallel and not targets and set(values) == {"text"}:
+        known["source"] = "text"
+    return replace(table, columns={**known, **table.columns})
+
+
+class Asked(Protocol):
+    """What has to be known of a model to ask it."""
+
+    opened: LoadedModel
+
+    @property
+    def task_object(self) -> Task: ...
+
+
+def inputs_in_call(model: Asked, given: Any, columns: Mapping[str, str] | None = None) -> tuple[list[Any], bool]:
+    """The inputs of one call, and whether it is one input rather than several."""
+    task, given = model.task_object, unboxed(given)
+    rows, one = given, False
+    if isinstance(given, Mapping):
+        cells = all(value is None or isinstance(value, str | bool | int | float) for value in given.values())
+        one = cells or task.is_row(given)  # rather than columns
+        rows = [given] if one else given
+    elif not is_frame(given):
+        if task.is_input(given):
+            return [given], True
+        if given is None or isinstance(given, bytes | bytearray | memoryview) or not isinstance(given, Iterable):
+            kind = type(given).__name__
+            if given is None or isinstance(given, bool | int | float | bytes):
+                kind = f"{kind} {shown(repr(given), 40)}" if isinstance(given, bytes) else repr(given)
+            raise UserError(f"a model for {task.name} is asked about {task.expected}; not about {kind}")
+        rows = list(given)
+        if not rows or not all(isinstance(item, Mapping) for item in rows):
+            for number, item in enumerate(rows, 1):
+                task.check_item(number, item)
+            return rows, False
+    # An empty cell is asked about like an empty line of standard input.
+    records = _with_columns(model, Table(rows, columns or {}), Skipped())
+    return [_input(model, record, names) for record, names in records], one
+
+
+# ------------------------------------------------------------------------------------------------------ rows of tables
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of a table, and what a model reads of it; `problem` says why that cannot be answered."""
+
+    values: dict[str, Any]
+    input: Any
+    problem: str | None = None
+
+
+def rows_of(model: Asked, table: Table, skipped: Skipped) -> Iterator[Row]:
+    """Every row of a table; with `on_bad_row="keep"` one that cannot be read keeps its place, counted as skipped."""
+    for record, columns in _with_columns(model, table, skipped):
+        row = Row({}, None, record.problem)
+        if record.problem is None:
+            try:
+                value = _input(model, record, columns)
+                named = zip(columns.values(), model.task_object.texts_of(value), strict=False)
+                empty = next((name for name, text in named if not text.strip()), None)
+                problem = None if empty is None else f"{record.where}: column {shown(empty)!r} is empty"
+                row = Row(record.values, value, problem)
+            except UserError as error:
+                if table.on_bad_row == "stop":
+                    raise
+                row = Row(record.values, None, str(error))
+        if row.problem is not None:
+            skipped.add(row.problem)
+        yield row
+
+
+def _with_columns(model: Asked, table: Table, skipped: Skipped) -> Iterator[tuple[Record, dict[str, str]]]:
+    """Each record with its columns: called as in the training data, as `table` says, or as usual."""
+    columns: dict[str, str] = {}
+    before: str | None = None
+    likely: Mapping[str, str] = {}
+    noted = set[str]()
+    task = model.task_object
+    for record in table.records(skipped):
+        likely = record.likely or likely
+        if record.problem is None and (file := file_of(record.where, before or "")) != before:
+            known = {ours: theirs for ours, theirs in model.opened.card.columns.items() if theirs in record.values}
+            given = known | dict(table.columns)
+            columns, before = task.find_inputs(replace(record, likely=likely), given, skipped.note), file
+            log_notes(Skipped(notes={note: None for note in skipped.notes if note not in noted}).lines(), to_logger)
+            noted.update(skipped.notes)
+        yield record, columns
+
+
+def _input(model: Asked, record: Record, columns: Mapping[str, str]) -> Any:
+    """What a model reads of one row; a long text is announced."""
+    task = model.task_object
+    value = task.row_input(record, columns)
+    texts = task.texts_of(value)
+    if max(map(len, texts), default=0) > LONG:
+        framing = framing_for(model.opened)
+        to_logger(f"weft: note: {long_note(texts, record.where, framing.stride, framing.cutting)}")
+    return value
+
+
+# -------------------------------------------------------------------------------------- rows with or without targets
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How the rows of one file are read: those with a target as the task reads them, the others without."""
+
+    task: Task
+    inputs: dict[str, str]  # columns that a model reads: what the task calls each, and what the file calls it
+    columns: dict[str, str]  # the same with those of targets; empty where the file has none
+
+    @classmethod
+    def of(cls, task: Task, record: Record, given: Mapping[str, str], note: Log = lambda text: None) -> Reader:
+        """By the columns that a file has."""
+        names = task.input_columns(record, given)
+        there = {name.casefold() for name in record.values}
+        if names == ("text",) and not given and "text" not in there and {"context", "question"} <= there:
+            raise UserError(  # a question is a text too, but hardly the one that is meant
+                f"{file_of(record.where)}: has context and question, as rows of the task answer have; the teacher's "
+                f"task is {task.name}: say which of its columns is the text: --column text=NAME"
+            )
+        try:
+            return cls(*task.partial_columns(record, given, note))
+        except UserError as error:
+            raise UserError(f"{error} (the teacher's task is {task.name}: its rows have {listed(names)})") from None
+
+    def read(self, record: Record) -> Example:
+        cells = [record.values.get(theirs) for ours, theirs in self.columns.items() if ours not in self.inputs]
+        empty = [value is None or (value == "" and not self.task.empty_targets) for value in cells]
+        untagged = "tags" in self.columns and cells == [[]]  # a file of words alone, as CoNLL has them
+        if not cells or untagged or any(empty):
+            return self.task.read_input(record, self.inputs)
+        return self.task.read(record, self.columns)
 
 
 # -------------------------------------------------------------------------------------------------------- evaluating
@@ -173,6 +351,24 @@ class EvaluationResult:
     worst: list[dict[str, str]]
     reading: ReadCounts
 
+    def evaluation(self, data: str, hash: str, skipped: Skipped | None = None) -> Evaluation:
+        """The same with all that a page shows."""
+        reading, skipped = self.reading, skipped or Skipped()
+        return Evaluation(
+            task=self.task.name,
+            data=data,
+            hash=hash,
+            scores=self.scores,
+            worst=self.worst,
+            examples=reading.examples,
+            n_tokens=reading.tokens,
+            n_windows=reading.windows,
+            n_truncated=reading.truncated,
+            reading=str(reading) + (f"; {skipped}" if skipped.count else ""),
+            skipped=skipped.count + skipped.empty.count + skipped.unlabeled.count,
+            **{"by_label": [], "labels": (), "confusion": [], **self.task.tables(self.metrics)},
+        )
+
 
 def evaluate_examples(
     task: Task,
@@ -183,38 +379,31 @@ def evaluate_examples(
     progress: Callable[[int], None] = lambda more: None,
 ) -> EvaluationResult:
     """Evaluate a model; with `tune`, thresholds are first chosen on these same examples, which are then all held."""
-    reading, worst = ReadCounts(), WorstRows(10)
-    held: list[tuple[list[Prediction], list[Example]]] = []
-    metrics: Any = None
+    reading, worst, metrics = ReadCounts(), WorstRows(10), None
 
-    def add(predictions: list[Prediction], chunk: list[Example]) -> None:
-        nonlocal metrics
+    def predicted() -> Iterator[tuple[list[Prediction], list[Example]]]:
+        for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):
+            yield task.predict(model, framing, [task.inputs(example) for example in chunk]), chunk
+            progress(len(chunk))
+
+    pairs: Iterable[tuple[list[Prediction], list[Example]]] = predicted()
+    if tune and (held := list(pairs)):
+        pairs = held
+        task = task.tune([each for some, _ in held for each in some], [each for _, some in held for each in some])
+    for predictions, chunk in pairs:
         metrics = metrics or task.metrics()
         task.add(metrics, predictions, chunk)
         for prediction, example in zip(predictions, chunk, strict=True):
+            reading.add(prediction)
             if (mistake := task.mistake(prediction, example)) is not None:
                 worst.add(*mistake)
-
-    for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):
-        predictions = task.predict(model, framing, [task.inputs(example) for example in chunk])
-        progress(len(chunk))
-        for prediction in predictions:
-            reading.add(prediction)
-        if tune:
-            held.append((predictions, chunk))
-        else:
-            add(predictions, chunk)
-    if held:
-        task = task.tune([each for some, _ in held for each in some], [each for _, some in held for each in some])
-        for predictions, chunk in held:
-            add(predictions, chunk)
     if metrics is None:
-        raise UserError("there are no rows to judge by")
+        raise UserError("there are no rows to evaluate on")
     return EvaluationResult(task, metrics.result(), metrics, worst.rows(), reading)
 
 
 def evaluate(
-    opened: LoadedModel,
+    model: LoadedModel,
     name: str,
     data: Any = None,
     *,
@@ -229,21 +418,21 @@ def evaluate(
     Of models that write: `source` and `target` are files that belong together line for line; `beam_size` is that
     of the search; `others` are further models of an ensemble.
     """
-    task: Any = task_for(opened, name)
+    task: Any = task_for(model, name)
     if not task.writes and (rows.get("source") or rows.get("target") or beam_size is not None or others):
-        raise UserError(f"a model for {name} does not write: it has no source and target, no beam and no company")
+        raise UserError(f"a model for {name} generates no text: source, target, beam_size and others do not apply")
     if task.writes:
         task = replace(task, beam_size=task.beam_size if beam_size is None else beam_size, others=tuple(others))
-    files = table_for(task, opened.card.columns, data, rows)
+    files = table_for(task, model.card.columns, data, rows)
     first = next(files.records(Skipped()), None)
     where = files.name
     if first is None:
         raise UserError(f"{where}: there are no rows")
     task, needed = task.columns(first, files.columns)
     looked = islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT)
-    if opened.card.profiles and (note := task.swap_note(list(looked), where)):
+    if model.card.profiles and (note := task.swap_note(list(looked), where)):
         warnings.warn(note, stacklevel=2)
-    skipped, framing, normalization = Skipped(), framing_for(opened), task.normalization()
+    skipped, framing, normalization = Skipped(), framing_for(model), task.normalization()
 
     def read(record: Record, columns: Mapping[str, str]) -> Example:
         example = task.read(record, columns)
@@ -252,34 +441,13 @@ def evaluate(
         task.check_format(example)
         return normalization(example)
 
-    with progress_of(progress)(f"judging on {where}", "examples") as count:
+    with progress_of(progress)(f"evaluating on {where}", "examples") as count:
         examples = task.merge_references(examples_of(files, needed, read, skipped))
-        result = evaluate_examples(task, opened, framing, examples, progress=count)
+        result = evaluate_examples(task, model, framing, examples, progress=count)
     log_notes(replace(skipped, count=0).lines(), log)
     if note := normalization.note():
         log(f"weft: note: {where}: {note}")
-    return evaluation_of(result, task.name, where, files.hash(), skipped)
-
-
-def evaluation_of(
-    result: EvaluationResult, name: str, data: str, hash: str, skipped: Skipped | None = None
-) -> Evaluation:
-    """The metrics of a model with all that a page shows of them."""
-    reading, skipped = result.reading, skipped or Skipped()
-    return Evaluation(
-        task=name,
-        data=data,
-        hash=hash,
-        scores=result.scores,
-        worst=result.worst,
-        examples=reading.examples,
-        n_tokens=reading.tokens,
-        n_windows=reading.windows,
-        n_truncated=reading.truncated,
-        reading=str(reading) + (f"; {skipped}" if skipped.count else ""),
-        skipped=skipped.count + skipped.empty.count + skipped.unlabeled.count,
-        **{"by_label": [], "labels": (), "confusion": [], **result.task.tables(result.metrics)},
-    )
+    return result.evaluation(where, files.hash(), skipped)
 
 
 # ------------------------------------------------------------------------------------------------------------- pages
@@ -290,16 +458,21 @@ def evaluation_parts(evaluation: Evaluation) -> list[str]:
     intro = paragraph(f"{evaluation.data}: {evaluation.reading}")
     intro += paragraph(evaluation.signature) if evaluation.signature else ""
     scores = [[name, *map(figure, (s.value, s.low, s.high))] for name, s in evaluation.scores.items()]
-    parts = [heading("Scores") + intro + table_of(SCORES_HEADER, scores)]
+    parts = [heading("Scores") + intro + html_table(SCORES_HEADER, scores)]
     if evaluation.points:
-        parts.append(heading("Predicted against true") + scatter(evaluation.points))
+        pairs = [(true, predicted) for true, predicted in evaluation.points]
+        ends = [(end, end) for end in (min(map(min, pairs)), max(map(max, pairs)))]
+        equal = ChartLine("predicted = true", ends, dashed=True, faint=True)
+        lines = [ChartLine("rows", pairs, joined=False), equal]
+        chart = line_chart("Predicted against true values", lines, "true", "predicted")
+        parts.append(heading("Predicted against true") + chart)
     if len(evaluation.labels) >= 2 and evaluation.confusion:
         parts.append(heading("Confusion") + confusion(evaluation.labels, evaluation.confusion))
     if evaluation.by_label:
         title = "By type" if evaluation.task == "tag" else "By label"
-        parts.append(heading(title) + table_of(*cells(evaluation.by_label)))
+        parts.append(heading(title) + html_table(*cells(evaluation.by_label)))
     if evaluation.by_length:
-        parts.append(heading("By words of the source") + table_of(*cells(evaluation.by_length)))
+        parts.append(heading("By words of the source") + html_table(*cells(evaluation.by_length)))
     if evaluation.worst:
         parts.append(heading("Worst mistakes") + "".join(map(mistake, evaluation.worst)))
     return parts
@@ -322,31 +495,15 @@ def figure(value: float) -> str:
 def confusion(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:
     """How often each label was predicted for each: a heat map, shaded by the share of the true label's rows."""
     if len(labels) > MATRIX:
-        pairs = sorted(
-            (
-                (n, labels[row], labels[column])
-                for row, line in enumerate(counts)
-                for column, n in enumerate(line)
-                if n and row != column
-            ),
-            key=lambda pair: -pair[0],
-        )
+        lines = zip(labels, counts, strict=True)
+        places = ((n, right, taken) for right, line in lines for taken, n in zip(labels, line, strict=True))
+        pairs = sorted((pair for pair in places if pair[0] and pair[1] != pair[2]), key=lambda pair: -pair[0])
         rows = [[right, predicted, f"{n:,}"] for n, right, predicted in pairs[:LISTED]]
-        return paragraph(f"The most frequent of {len(pairs):,}:") + table_of(["true label", "predicted", "rows"], rows)
+        header = ["true label", "predicted", "rows"]
+        return paragraph(f"The most frequent of {len(pairs):,}:") + html_table(header, rows)
     shares = [[n / max(1, sum(line)) for n in line] for line in counts]
     cells = [[f"{n:,}" for n in line] for line in counts]
     return heat_map("True label by row, predicted label by column", labels, labels, shares, cells)
-
-
-def scatter(points: Sequence[Sequence[float]]) -> str:
-    """Predicted against true values, and the line on which they would be equal."""
-    pairs = [(true, predicted) for true, predicted in points]
-    ends = [min(min(pair) for pair in pairs), max(max(pair) for pair in pairs)]
-    lines = [
-        ChartLine("rows", pairs, joined=False),
-        ChartLine("predicted = true", [(end, end) for end in ends], dashed=True, faint=True),
-    ]
-    return line_chart("Predicted against true values", lines, "true", "predicted")
 
 
 def mistake(row: dict[str, str]) -> str:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -22,17 +22,10 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, framing_of, left_out, pieces, special_tokens
 
 
-def check_finite(opened: LoadedModel, values: Tensor) -> Tensor:
-    """The logits, vectors or log-probabilities themselves, if none of them is NaN or infinite."""
-    if not bool(values.isfinite().all()):
-        raise NotFinite(opened.folder)
-    return values
-
-
-def check_numbers(opened: LoadedModel, values: Tensor) -> Tensor:
-    """As `check_finite`, for a model that may rule a token out: infinity is then an answer, and NaN is none."""
-    if bool(values.isnan().any()):
-        raise NotFinite(opened.folder)
+def check_finite(model: LoadedModel, values: Tensor, infinite: bool = False) -> Tensor:
+    """The values themselves, if none of them is NaN or infinite; `infinite`: a model may rule a token out."""
+    if not bool((~values.isnan() if infinite else values.isfinite()).all()):
+        raise NotFinite(model.folder)
     return values
 
 
@@ -46,12 +39,12 @@ def naming(folder: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def unseen_in_words(opened: LoadedModel) -> Iterator[None]:
+def unseen_in_words(model: LoadedModel) -> Iterator[None]:
     """An error about tokens becomes one about words."""
     try:
         yield
     except UnseenContext as error:
-        tokenizer = opened.tokenizer
+        tokenizer = model.tokenizer
         words = None if tokenizer is None else " ".join(tokenizer.token(token) or "?" for token in error.tokens)
         raise UserError(str(error) if words is None else f"the context {shown(words, 200)!r} {UNSEEN}") from None
 
@@ -79,28 +72,28 @@ def evaluating(network: Any) -> Iterator[None]:
         network.train(training)
 
 
-def tokenizer_of(opened: LoadedModel) -> Tokenizer:
-    if opened.tokenizer is None:
+def tokenizer_of(model: LoadedModel) -> Tokenizer:
+    if model.tokenizer is None:
         raise UserError("this model folder has no tokenizer, so it reads no text")
-    return opened.tokenizer
+    return model.tokenizer
 
 
-def window_for(opened: LoadedModel, length: int | None, stride: int | None, long: str, overlap: float) -> Window:
+def window_for(model: LoadedModel, length: int | None, stride: int | None, long: str, overlap: float) -> Window:
     """The window asked for, or all that the model can read, with this share of it in common with the next."""
-    context = opened.config.context
+    context = model.config.context
     if length is not None and length > context:
         raise UserError(f"windows of {length} tokens are longer than the model's context of {context}")
     length = length or min(context, 1 << 16)
     stride = stride or max(1, round((1 - overlap) * length))
-    return Window(length=length, stride=min(stride, length), long="cut" if long == "cut" else "windows")
+    return Window(length=length, stride=min(stride, length), long="truncate" if long == "truncate" else "windows")
 
 
-def framing_for(opened: LoadedModel, window: Window | None = None) -> Framing:
+def framing_for(model: LoadedModel, window: Window | None = None) -> Framing:
     """How this model reads texts; its card says in which windows."""
-    window = window or opened.card.window or window_for(opened, None, None, "windows", 0.25)
-    length = min(window.length, opened.config.context)
-    speaks = opened.family.speaks
-    return framing_of(tokenizer_of(opened), speaks, length, window.stride, not speaks, window.long == "cut")
+    window = window or model.card.window or window_for(model, None, None, "windows", 0.25)
+    length = min(window.length, model.config.context)
+    speaks = model.family.speaks
+    return framing_of(tokenizer_of(model), speaks, length, window.stride, not speaks, window.long == "truncate")
 
 
 def pieces_in(
@@ -134,29 +127,7 @@ def batches(pieces: Sequence[TextWindow], device: torch.device, segments: bool) 
         yield some, Batch(tokens.to(device), Rows.of(lengths, device), marks)
 
 
-def through(
-    opened: LoadedModel,
-    framing: Framing,
-    pieces: Sequence[TextWindow],
-    head: Callable[[Tensor, Batch], Tensor],
-    by_token: bool,
-) -> list[Tensor]:
-    """The outputs of a head for each window, on the CPU in float32: for each token (n C), or for the window (C)."""
-    outputs: list[Tensor] = [torch.empty(0)] * len(pieces)
-    segments = framing.segments and any(piece.border < len(piece.tokens) for piece in pieces)
-    with torch.inference_mode():
-        for numbers, batch in batches(pieces, opened.device, segments):
-            values = head(opened.network(batch.tokens, batch.rows, batch.segments), batch).float().cpu()
-            check_finite(opened, values)
-            sizes = [len(pieces[number].tokens) for number in numbers]
-            parts = torch.split(values, sizes) if by_token else values.unbind()
-            for number, part in zip(numbers, parts, strict=True):
-                outputs[number] = part.clone()
-    return outputs
-
-
-@dataclass(frozen=True)
-class InputWindows:
+class InputWindows(NamedTuple):
     """Some inputs as windows of tokens: what one pass reads, and what decoding its outputs needs."""
 
     framing: Framing
@@ -172,11 +143,27 @@ class InputWindows:
 
 
 def head_outputs(model: LoadedModel, windows: InputWindows, head: str, by_token: bool) -> list[list[NDArray[Any]]]:
-    """The logits of a head for every window of every input."""
+    """The logits of a head for every window of every input: for each token (n C), or for the window (C)."""
     network: Any = model.network
     flat = [piece for pieces in windows.pieces for piece in pieces]
-    logits = iter(through(model, windows.framing, flat, lambda h, b: network.logits(head, h, b.rows), by_token))
-    return [[next(logits).numpy() for _ in pieces] for pieces in windows.pieces]
+    outputs: list[NDArray[Any]] = [np.empty(0)] * len(flat)
+    segments = windows.framing.segments and any(piece.border < len(piece.tokens) for piece in flat)
+    with torch.inference_mode():
+        for numbers, batch in batches(flat, model.device, segments):
+            hidden = network(batch.tokens, batch.rows, batch.segments)
+            logits = check_finite(model, network.logits(head, hidden, batch.rows).float().cpu())
+            sizes = [len(flat[number].tokens) for number in numbers]
+            parts = torch.split(logits, sizes) if by_token else logits.unbind()
+            for number, part in zip(numbers, parts, strict=True):
+                outputs[number] = part.clone().numpy()
+    rest = iter(outputs)
+    return [[next(rest) for _ in pieces] for pieces in windows.pieces]
+
+
+def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Probabilities along the last dimension."""
+    powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    return powers / powers.sum(-1, keepdims=True)
 
 
 def stripped(text: str, start: int, end: int) -> tuple[int, int]:

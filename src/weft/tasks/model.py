@@ -28,15 +28,14 @@ from weft.data.tables import Table
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here
 from weft.nn.rows import Batch
-from weft.progress import Progress, ProgressChoice, progress_of, silent
+from weft.progress import ProgressChoice, progress_of, silent
 from weft.tasks.answers import Answer
 from weft.tasks.base import Prediction, Task
 from weft.tasks.classify import TextTask
-from weft.tasks.evaluate import Evaluation, evaluate
+from weft.tasks.complete import Stream
+from weft.tasks.evaluate import Evaluation, Row, evaluate, inputs_in_call, rows_of
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
-from weft.tasks.generation import Stream
 from weft.tasks.registry import task_class, task_for
-from weft.tasks.rows import Row, inputs_in_call, rows_of
 from weft.text.rows import Skipped
 from weft.text.sources import digest_of
 from weft.text.tokenizers.published import load_tokenizer
@@ -116,23 +115,14 @@ class Model:
         many. `options` are those of the task (see `weft.tasks`).
         """
         inputs, one = inputs_in_call(self, texts, columns)
-        if not inputs:
-            return []
-        with evaluating(self.network):
-            answers = self._answers(inputs, progress_of(progress), _with_others(options))
+        task, answers, options = self.task_object, list[Any](), _with_others(options)
+        bar = progress_of(progress) if len(inputs) > CHUNK and task.independent else silent
+        size = max(1, len(inputs)) if bar is silent else CHUNK
+        with evaluating(self.network), bar(f"{self.task}: {len(inputs):,} inputs", "answered") as count:
+            for first in range(0, len(inputs), size):
+                answers += task.answers(self.opened, inputs[first : first + size], **options)
+                count(len(answers) - first)
         return answers[0] if one else answers
-
-    def _answers(self, inputs: list[Any], progress: Progress, options: Mapping[str, Any]) -> list[Any]:
-        task = self.task_object
-        if progress is silent or len(inputs) <= CHUNK or not task.independent:
-            return task.answers(self.opened, inputs, **options)
-        answers: list[Any] = []
-        with progress(f"{self.task}: {len(inputs):,} inputs", "answered") as count:
-            for first in range(0, len(inputs), CHUNK):
-                some = task.answers(self.opened, inputs[first : first + CHUNK], **options)
-                answers += some
-                count(len(some))
-        return answers
 
     def predict(self, texts: Any, /, *, columns: Mapping[str, str] | None = None) -> list[Prediction]:
         """The prediction of the network for each input, before it becomes an answer; inputs as for a call.
@@ -185,7 +175,7 @@ class Model:
         """Each text alone through the network: its hidden states, or those of all layers, and the batch."""
         if self.opened.exported or self.opened.family.reads:
             raise UserError(f"{self.opened.family.name}: only an encoder or decoder of our own shows its inside")
-        task: Any = self.task_object if self.task_object.pair else TextTask("classify", "label", either=True)
+        task: Any = self.task_object if self.task_object.pair else TextTask("classify", either=True)
         framing = framing_for(self.opened)
         checked = [task.check_input(n, text) for n, text in enumerate([texts] if isinstance(texts, str) else texts, 1)]
         windows = task.encode(checked, tokenizer_of(self.opened), framing)
@@ -210,7 +200,7 @@ class Model:
         A model that writes may be given two files instead, line for line: `source` and `target`.
         """
         if not task_class(self.task).supervised:
-            raise UserError(f"a model for {self.task} is not judged by rows; finetune it for a task first")
+            raise UserError(f"a model for {self.task} cannot be evaluated on rows; fine-tune it for a task first")
         with evaluating(self.network):
             return evaluate(self.opened, self.task, data, **_with_others(options))
 
@@ -230,9 +220,7 @@ class Model:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a model folder, which transformers opens too; the folder must be new or empty."""
         if self.opened.exported:
-            raise UserError(
-                f"a model for {self.card.backend} has no weights of our own to save or train: copy its folder"
-            )
+            raise UserError(f"a model for {self.card.backend} has no weights of our own to save: copy its folder")
         save_folder(Path(folder), replace(self.opened, card=replace(self.card, weft=VERSION)))
 
     def to(self, device: str | torch.device) -> Model:
@@ -245,9 +233,9 @@ class Model:
 
 def _with_others(options: Mapping[str, Any]) -> dict[str, Any]:
     """Options of a task; models that answer together with this one become loaded models."""
-    if "others" not in options:
-        return dict(options)
-    return {**options, "others": [each.opened if isinstance(each, Model) else each for each in options["others"]]}
+    rest = {name: value for name, value in options.items() if name != "others"}
+    others = [each.opened if isinstance(each, Model) else each for each in options.get("others", ())]
+    return {**rest, "others": others} if others else rest
 
 
 def device_of(name: str | torch.device) -> torch.device:
@@ -276,30 +264,23 @@ def load(
     if not isinstance(name, str | os.PathLike):
         raise UserError(f"a model is loaded by the name of its folder, not from a {type(name).__name__}")
     folder = find_folder(os.fspath(name), online)
-    opened = replace(_opened(folder, backend, trust), folder=folder)
-    made_for = task_class(opened.card.task or _task(opened), f"{name}: weft.json: task")
-    chosen = task or opened.card.task or _task(opened)
+    engine = backend_of(folder)
+    if backend is not None and one_of(backend, ("torch", *ENGINES), "backend") != (engine or "torch"):
+        has = "no weights of our own" if backend == "torch" else f"nothing for {backend}"
+        raise UserError(f"{folder}: has {has}: it is a model for {engine or 'torch'} (see weft export)")
+    opened = open_folder(folder, trust=trust) if engine is None else open_exported(folder, trust)
+    opened = replace(opened, folder=folder)
+    stored = opened.card.task or _task(opened)
+    made_for, chosen = task_class(stored, f"{name}: weft.json: task"), task or stored
     does = made_for if task is None else task_class(task)
     try:
         does.check_model(opened, chosen)
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
-    same = does.embeds and (made_for.embeds or opened.card.task == "fill")
-    if opened.card.backend == "onnx" and chosen != opened.card.task and not same:
+    if engine == "onnx" and chosen != opened.card.task and not (does.embeds and made_for.gives_vectors):
         raise UserError(f"{name}: was exported for {opened.card.task}, and does nothing else")
     model = Model(opened, chosen, folder)
     return model if device is None else model.to(device)
-
-
-def _opened(folder: Path, backend: str | None, trust: bool) -> LoadedModel:
-    """The folder in the engine that its card names; `backend` asks for one, which must be there."""
-    card = backend_of(folder)
-    if backend is not None:
-        one_of(backend, ("torch", *ENGINES), "backend")
-        if backend != (card or "torch"):
-            has = "no weights of our own" if backend == "torch" else f"nothing for {backend}"
-            raise UserError(f"{folder}: has {has}: it is a model for {card or 'torch'} (see weft export)")
-    return open_folder(folder, trust=trust) if card is None else open_exported(folder, trust)
 
 
 def _task(opened: LoadedModel) -> str:
@@ -308,12 +289,9 @@ def _task(opened: LoadedModel) -> str:
         if head in opened.heads:
             return head
     if "classify" in opened.heads:
-        kind = opened.carried.get("problem_type")
         names = {"regression": "regress", "multi_label_classification": "multilabel"}
-        usual = (
-            "regress" if opened.heads["classify"] == 1 and opened.card.labels in (None, ("LABEL_0",)) else "classify"
-        )
-        return names.get(str(kind), usual)
+        value = opened.heads["classify"] == 1 and opened.card.labels in (None, ("LABEL_0",))
+        return names.get(str(opened.carried.get("problem_type")), "regress" if value else "classify")
     return opened.family.task if "words" in opened.heads else "embed"
 
 
@@ -402,8 +380,7 @@ def answered(model: Model, rows: Iterable[Row], others: Sequence[Model] = ()) ->
     """Some rows with their answers; None for a row that has none."""
     rows = list(rows)
     inputs = [row.input for row in rows if row.problem is None]
-    options = {"others": others} if others else {}
-    answers = iter(model(inputs, **options) if inputs else [])
+    answers = iter(model(inputs, others=others) if inputs else [])
     return [(row, next(answers) if row.problem is None else None) for row in rows]
 
 

@@ -22,13 +22,13 @@ from weft.data.batching import every_example
 from weft.data.masking import shift
 from weft.data.rows import Frame, Framed, held_out
 from weft.data.shards import Corpus, Places
-from weft.errors import UserError, one_of
+from weft.errors import UserError, one_of, refuse
 from weft.metrics.bootstrap import Bootstrap, Floats, Ratios, Score, interval
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
 from weft.objectives.language import StreamStates
 from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
-from weft.tasks.forward import check_finite, check_numbers
+from weft.tasks.forward import check_finite
 from weft.text.detokenizers import DETOKENIZERS
 from weft.text.records import DOCUMENTS, read_texts
 from weft.text.sources import SUFFIXES, Patterns, TextSource, find_files, open_sources, read_lines
@@ -59,10 +59,12 @@ class Surprise(NamedTuple):
 def tokenizer_of(opened: LoadedModel) -> Tokenizer:
     """The tokenizer of a model that writes on from what it has read; an error for any other model."""
     if opened.family.reads:
-        raise UserError(
-            f"this {opened.family.name} model reads one text and writes another; "
-            "a model that writes on, such as gpt2, is needed"
-        )
+        raise UserError(f"this {opened.family.name} model is an encoder-decoder; a decoder such as gpt2 is needed")
+    return writing_tokenizer(opened)
+
+
+def writing_tokenizer(opened: LoadedModel) -> Tokenizer:
+    """The tokenizer of a model that generates text."""
     if not opened.family.speaks or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not generate text: it has no language model head")
     if opened.tokenizer is None:
@@ -78,39 +80,37 @@ def beginning(tokenizer: Tokenizer) -> list[int]:
     return before or ([] if begin is None else [begin])
 
 
+@torch.inference_mode()
 def surprises(opened: LoadedModel, readings: Iterable[Reading], budget: int = BUDGET) -> Iterator[Surprise]:
     """How little a model expected the targets of each reading, in passes of bounded size."""
+    network, device = opened.network, opened.device
     for batch in by_budget(readings, lambda reading: len(reading.tokens), budget):
-        yield from _surprises(opened, batch)
-
-
-@torch.inference_mode()
-def _surprises(opened: LoadedModel, readings: Sequence[Reading]) -> list[Surprise]:
-    if opened.network.SCORES_TEXTS:  # an engine that hands out no states, but scores whole texts by itself
-        logprobs = opened.network.text_logprobs([[*each.tokens, *each.targets[-1:]] for each in readings])
-        parts = [chances[len(chances) - len(each.targets) :] for chances, each in zip(logprobs, readings, strict=True)]
-        nats = [check_finite(opened, -torch.tensor(part, dtype=torch.float64)) for part in parts]
-        return [Surprise(*pair, NO_TOKENS) for pair in zip(readings, nats, strict=True)]
-    device = opened.device
-    ragged = Ragged.of([reading.tokens for reading in readings], device)
-    hidden = opened.network(ragged.tokens, ragged.rows)
-    places = list[int]()  # words are scored only where something is asked for
-    for start, (tokens, targets, _, own) in zip(ragged.rows.firsts().tolist(), readings, strict=True):
-        own = list(range(len(tokens) - len(targets), len(tokens))) if own is None else own
-        places += [start + place for place in own]
-    targets = [target for reading in readings for target in reading.targets]
-    asked = (torch.tensor(numbers, dtype=torch.int64, device=device) for numbers in (places, targets))
-    losses, best = _nats(opened, hidden, *asked)
-    sizes = [len(reading.targets) for reading in readings]
-    bests = torch.split(best, sizes) if len(best) else [NO_TOKENS] * len(sizes)
-    return list(map(Surprise, readings, torch.split(losses, sizes), bests))
+        sizes = [len(reading.targets) for reading in batch]
+        if network.SCORES_TEXTS:  # an engine that hands out no states, but scores whole texts by itself
+            logprobs = network.text_logprobs([[*reading.tokens, *reading.targets[-1:]] for reading in batch])
+            for reading, values, size in zip(batch, logprobs, sizes, strict=True):
+                nats = -torch.tensor(values[len(values) - size :], dtype=torch.float64)
+                yield Surprise(reading, check_finite(opened, nats), NO_TOKENS)
+            continue
+        ragged = Ragged.of([reading.tokens for reading in batch], device)
+        hidden = network(ragged.tokens, ragged.rows)
+        places = list[int]()  # words are scored only where something is asked for
+        for start, (tokens, targets, _, own) in zip(ragged.rows.firsts().tolist(), batch, strict=True):
+            own = list(range(len(tokens) - len(targets), len(tokens))) if own is None else own
+            places += [start + place for place in own]
+        every = [target for reading in batch for target in reading.targets]
+        asked = (torch.tensor(numbers, dtype=torch.int64, device=device) for numbers in (places, every))
+        losses, best = _nats(opened, hidden, *asked)
+        bests = torch.split(best, sizes) if len(best) else [NO_TOKENS] * len(sizes)
+        yield from map(Surprise, batch, torch.split(losses, sizes), bests)
 
 
 def _nats(opened: LoadedModel, hidden: Tensor, places: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """-log of the chance of a target at each of these places, in nats, and the likeliest token there."""
     network: Any = opened.network
     if network.SCORES_TARGETS:  # it knows the chance of one word without those of all others
-        return check_numbers(opened, -network.target_logprobs(hidden[places], targets).double().cpu()), NO_TOKENS
+        nats = -network.target_logprobs(hidden[places], targets).double().cpu()
+        return check_finite(opened, nats, infinite=True), NO_TOKENS
     most, losses, best = max(1, SCORES // opened.heads["words"]), list[Tensor](), list[Tensor]()
     for some, wanted in zip(torch.split(places, most), torch.split(targets, most), strict=True):
         scores = in_full(network.words(hidden[some]))
@@ -148,11 +148,8 @@ CUT = re.compile(r"\S(?=\s\S)")
 
 @dataclass(frozen=True, kw_only=True)
 class Perplexity:
-    """How well a text was foreseen, and of what that was counted.
-
-    Words are those between spaces and bytes those of UTF-8 with one byte to a line end, before any de-tokenizer. The
-    intervals take the number of words and bytes for each token as known.
-    """
+    """How well a text was predicted, and what was counted: words between spaces and bytes of UTF-8 with one byte to a
+    line end, before any detokenizer. The intervals take the words and bytes of each token as known."""
 
     per_token: Score
     per_word: Score | None  # None where the text has no word
@@ -179,42 +176,45 @@ class Perplexity:
 class _TextCounts:
     """Words and bytes of a text that comes in pieces."""
 
-    def __init__(self) -> None:
-        self.words = self.bytes = 0
-        self.open = False  # whether a word may go on
+    words = bytes = 0
+    inside = False  # a word, which may go on
 
-    def add(self, text: str) -> None:
-        if not text:
-            return
-        self.words += len(text.split()) - (self.open and not text[0].isspace())
-        self.bytes += len(text.encode("utf-8", "surrogatepass"))
-        self.open = not text[-1].isspace()
+    def passed(self, pieces: Iterable[str]) -> Iterator[str]:
+        """The pieces of one document, which are counted."""
+        self.inside = False
+        for text in pieces:
+            if text:
+                self.words += len(text.split()) - (self.inside and not text[0].isspace())
+                self.bytes += len(text.encode("utf-8", "surrogatepass"))
+                self.inside = not text[-1].isspace()
+            yield text
 
 
-class _Tokens:
-    """The tokens of documents as a model reads them, and which of them are counted."""
+class _Count:
+    """The tokens of documents as a model reads them, which of them are counted, and the nats of those."""
 
-    def __init__(self, tokenizer: Tokenizer, detokenize: str | None, stream: bool, count_ends: bool) -> None:
+    def __init__(self, tokenizer: Tokenizer, detokenize: str | None, stream: bool, count_ends: bool, seed: int) -> None:
         self.tokenizer, self.detokenize, self.stream, self.count_ends = tokenizer, detokenize, stream, count_ends
         self.begin, self.end = beginning(tokenizer), tokenizer.id_of("end")
         self.given, self.read = _TextCounts(), _TextCounts()
-        self.documents = self.ends = self.left_out = 0
+        self.documents = self.ends = self.left_out = self.windows = self.impossible = 0
         self.counted = deque[bool]()  # of each target, in their order
+        self.sums = Bootstrap(2, seed)
+        self.block, self.nats, self.size = 0, 0.0, 0  # neighboring tokens: their document, nats and number
 
     def of(self, document: str | Iterable[str]) -> Iterator[list[int]]:
         """One document, and its end where that is counted or another document follows."""
-        pieces = _counted([document] if isinstance(document, str) else document, self.given)
+        pieces = self.given.passed([document] if isinstance(document, str) else document)
         if self.detokenize is not None:
             pieces = map(DETOKENIZERS[self.detokenize], _whole_lines(pieces))
         any_token = False
-        for ids in _ids(self.tokenizer, _counted(pieces, self.read)):
+        for ids in _ids(self.tokenizer, self.read.passed(pieces)):
             # The first token is no target where nothing comes before it.
             first = bool(ids) and not any_token and not self.begin and not (self.stream and self.documents)
             self.left_out += first
             any_token = any_token or bool(ids)
             self.counted.extend(repeat(True, len(ids) - first))
             yield ids
-        self.given.open = self.read.open = False
         self.documents += any_token
         if any_token and self.end is not None and (self.stream or self.count_ends):
             self.ends += self.count_ends
@@ -238,6 +238,60 @@ class _Tokens:
         for number, run in enumerate(runs):
             yield from slid(run, self.begin, length, stride, number)
 
+    def add(self, document: int, nats: Tensor) -> None:
+        """Take in the next targets of a document."""
+        if document != self.block:
+            self.close()
+            self.block = document
+        for value in nats.tolist():  # one by one: the same sum wherever windows and batches begin
+            if not self.counted.popleft():
+                continue
+            self.impossible += math.isinf(value)
+            self.nats += 0.0 if math.isinf(value) else value
+            self.size += 1
+            if self.size == BLOCK:
+                self.close()
+
+    def close(self) -> None:
+        """Make one example of the bootstrap of the tokens at hand."""
+        if self.size:
+            self.sums.add(1, [0, 0], [0, 1], [self.nats, self.size])
+        self.nats, self.size = 0.0, 0
+
+    def result(self, length: int, stride: int, carried: bool) -> Perplexity:
+        """The sums as scores with their intervals."""
+        totals, given, read = self.sums.totals(), self.given, self.read
+        tokens, possible = round(float(totals.sums[1, 0])), not self.impossible
+        with np.errstate(all="ignore"):  # resamplings that drew nothing, words of a thousand letters
+            loss = np.where(totals.sizes > 0, totals.sums[0] / totals.sums[1], np.nan)
+
+            def score(each: int, of: Callable[[Floats], Floats] = lambda nats: nats / math.log(2)) -> Score:
+                infinite = Score(math.inf, math.inf, math.inf)
+                return interval(of(loss * tokens / each), totals.examples) if possible else infinite
+
+            return Perplexity(
+                per_token=score(tokens, np.exp),
+                per_word=score(given.words, np.exp) if given.words else None,
+                bits_per_byte=score(given.bytes),
+                bits_per_read_byte=score(read.bytes),
+                nats=float(totals.sums[0, 0]) if possible else math.inf,
+                impossible=self.impossible,
+                n_tokens=tokens,
+                n_ends=self.ends,
+                n_words=given.words,
+                n_bytes=given.bytes,
+                n_read_bytes=read.bytes,
+                n_windows=self.windows,
+                n_documents=self.documents,
+                left_out=self.left_out,
+                begin=self.tokenizer.token(self.begin[-1]) if self.begin else None,
+                length=length,
+                stride=stride,
+                stream=self.stream,
+                carried=carried,
+                detokenized=self.detokenize,
+            )
+
 
 def perplexity(
     opened: LoadedModel,
@@ -254,131 +308,50 @@ def perplexity(
 ) -> Perplexity:
     """The perplexity of documents, each a text or the pieces of one, of any length.
 
-    A window reads `length` tokens (the context; 2048 of one without end) and the next is `stride` further on (half the
-    length): each token is foreseen once, with at least `length - stride` tokens before it where there are so many. The
-    first token follows on the token that parts documents; where the vocabulary has none it is left out. `stream`: each
-    document goes on from the one before it; a recurrent network then carries its state through all of them unless a
-    length is given. `count_ends`: that a document ends is foreseen too, as in training.
+    A window reads `length` tokens (default: the context, at most 2048) and the next is `stride` further on (default:
+    half the length): each token is predicted once, after at least `length - stride` tokens. The first one follows on
+    the token that parts documents; without such a token it is left out. `stream`: each document continues the one
+    before it; a recurrent network then carries its state, unless a length is given. `count_ends`: the end of a document
+    is predicted too, as in training.
     """
     tokenizer = tokenizer_of(opened)
     if detokenize is not None:
         one_of(detokenize, DETOKENIZERS, "detokenize")
     carried = stream and length is None and stride is None and opened.network.CARRIES
-    length, stride = _window(opened, length, stride)
-    tokens = _Tokens(tokenizer, detokenize, stream, count_ends)
-    sums, block = Bootstrap(2, seed), _Block()
-    windows = impossible = 0
-
-    def add(document: int, nats: Tensor) -> None:
-        nonlocal impossible
-        counted = torch.tensor([tokens.counted.popleft() for _ in range(len(nats))], dtype=torch.bool)
-        nats = nats[counted]
-        lost = nats.isinf()
-        impossible += int(lost.sum())
-        block.add(document, nats.masked_fill(lost, 0.0).numpy(), sums)
-        if on_progress is not None:
-            on_progress(len(counted))
-
+    length, stride = sliding_window(opened, length, stride)
+    count = _Count(tokenizer, detokenize, stream, count_ends, seed)
+    progress = on_progress or (lambda tokens: None)
     if carried:
-        ids = [*tokens.begin, *(token for ids in tokens.one_after_the_other(documents) for token in ids)]
+        ids = [*count.begin, *(token for ids in count.one_after_the_other(documents) for token in ids)]
         if len(ids) > 1:
-            windows, nats = carried_surprises(opened, np.array(ids, dtype=np.int64), budget)
-            add(0, nats)
+            count.windows, nats = carried_surprises(opened, np.array(ids, dtype=np.int64), budget)
+            count.add(0, nats)
+            progress(len(nats))
     else:
-        for reading, nats, _ in surprises(opened, tokens.readings(documents, length, stride), budget):
-            windows += 1
-            add(reading.document, nats)
-    block.close(sums)
-    if not sums.examples:
-        raise UserError(f"no token to foresee: the text is {'too short' if tokens.read.bytes else 'empty'}")
-    return _scored(tokens, sums, windows, impossible, length, stride, carried)
+        for reading, nats, _ in surprises(opened, count.readings(documents, length, stride), budget):
+            count.windows += 1
+            count.add(reading.document, nats)
+            progress(len(nats))
+    count.close()
+    if not count.sums.examples:
+        raise UserError(f"no token to foresee: the text is {'too short' if count.read.bytes else 'empty'}")
+    return count.result(length, stride, carried)
 
 
-def _window(opened: LoadedModel, length: int | None, stride: int | None) -> tuple[int, int]:
+def sliding_window(opened: LoadedModel, length: int | None = None, stride: int | None = None) -> tuple[int, int]:
     """How long a window is and how far the next one, with what was asked for checked."""
-    context = opened.config.context
-    reach = opened.config.reach  # of a model that looks back so far and no further
-    if reach is not None and length is not None and length > max(1, reach):
-        raise UserError(f"a window of {length} tokens: this model looks at the last {reach} only; leave out --length")
+    context, reach = opened.config.context, opened.config.reach  # reach: how far back some models look
     if length is None:
         length = min(context, LONG)
         stride = max(1, length - reach) if stride is None and reach is not None else stride
+    elif reach is not None and length > max(1, reach):
+        raise UserError(f"a window of {length} tokens: this model looks at the last {reach} only; leave out --length")
     stride = max(1, length // 2) if stride is None else stride
-    if not 1 <= length <= context:
-        raise UserError(f"a window of {length} tokens: this model reads between 1 and {context}")
-    if not 1 <= stride <= length:
-        raise UserError(f"a stride of {stride} tokens: windows of {length} are between 1 and {length} apart")
+    refuse(
+        (not 1 <= length <= context, f"a window of {length} tokens: this model reads between 1 and {context}"),
+        (not 1 <= stride <= length, f"a stride of {stride} tokens: it must be between 1 and {length}, the window"),
+    )
     return length, stride
-
-
-def _scored(
-    read: _Tokens, sums: Bootstrap, windows: int, impossible: int, length: int, stride: int, carried: bool
-) -> Perplexity:
-    """The sums as scores with their intervals."""
-    totals = sums.totals()
-    tokens = round(float(totals.sums[1, 0]))
-    with np.errstate(all="ignore"):  # resamplings that drew nothing, words of a thousand letters
-        loss = np.where(totals.sizes > 0, totals.sums[0] / totals.sums[1], np.nan)
-
-        def score(each: int, of: Callable[[Floats], Floats]) -> Score:
-            if impossible:
-                return Score(math.inf, math.inf, math.inf)
-            return interval(of(loss * tokens / each), totals.examples)
-
-        return Perplexity(
-            per_token=score(tokens, np.exp),
-            per_word=score(read.given.words, np.exp) if read.given.words else None,
-            bits_per_byte=score(read.given.bytes, lambda nats: nats / math.log(2)),
-            bits_per_read_byte=score(read.read.bytes, lambda nats: nats / math.log(2)),
-            nats=math.inf if impossible else float(totals.sums[0, 0]),
-            impossible=impossible,
-            n_tokens=tokens,
-            n_ends=read.ends,
-            n_words=read.given.words,
-            n_bytes=read.given.bytes,
-            n_read_bytes=read.read.bytes,
-            n_windows=windows,
-            n_documents=read.documents,
-            left_out=read.left_out,
-            begin=read.tokenizer.token(read.begin[-1]) if read.begin else None,
-            length=length,
-            stride=stride,
-            stream=read.stream,
-            carried=carried,
-            detokenized=read.detokenize,
-        )
-
-
-class _Block:
-    """Neighboring tokens of one document, gathered until there are enough for one example of the bootstrap."""
-
-    def __init__(self) -> None:
-        self.document, self.nats, self.count = 0, 0.0, 0
-
-    def add(self, document: int, nats: Floats, sums: Bootstrap) -> None:
-        if document != self.document:
-            self.close(sums)
-            self.document = document
-        first = 0
-        while first < len(nats):
-            some = nats[first : first + BLOCK - self.count]
-            for value in some.tolist():  # one by one: the same sum wherever windows and batches begin
-                self.nats += value
-            self.count += len(some)
-            first += len(some)
-            if self.count == BLOCK:
-                self.close(sums)
-
-    def close(self, sums: Bootstrap) -> None:
-        if self.count:
-            sums.add(1, [0, 0], [0, 1], [self.nats, self.count])
-        self.nats, self.count = 0.0, 0
-
-
-def _counted(pieces: Iterable[str], counts: _TextCounts) -> Iterator[str]:
-    for piece in pieces:
-        counts.add(piece)
-        yield piece
 
 
 def _whole_lines(pieces: Iterable[str]) -> Iterator[str]:
@@ -400,25 +373,18 @@ def _ids(tokenizer: Tokenizer, pieces: Iterable[str]) -> Iterator[list[int]]:
     for piece in pieces:
         held += piece
         while len(held) >= size + NEAR:
-            cut = _harmless_cut(tokenizer, held, size)
-            if cut is None:
+            places = [match.end() for match in CUT.finditer(held, max(0, size - 16 * NEAR), size)]
+            for place in reversed(places[-8:]):  # a cut is harmless where the tokens around it stay the same
+                left, right = held[max(0, place - NEAR) : place], held[place : place + NEAR]
+                whole, first, second = tokenizer.ids([left + right, left, right], specials=False)
+                if whole == first + second:
+                    yield tokenizer.ids([held[:place]], specials=False)[0]
+                    held, size = held[place:], PIECE
+                    break
+            else:
                 size *= 2
-                continue
-            yield tokenizer.ids([held[:cut]], specials=False)[0]
-            held, size = held[cut:], PIECE
     if held:
         yield tokenizer.ids([held], specials=False)[0]
-
-
-def _harmless_cut(tokenizer: Tokenizer, text: str, before: int) -> int | None:
-    """The last place, of the few tried, where a text may be cut without changing its tokens."""
-    places = [match.end() for match in CUT.finditer(text, max(0, before - 16 * NEAR), before)]
-    for place in reversed(places[-8:]):
-        left, right = text[max(0, place - NEAR) : place], text[place : place + NEAR]
-        whole, first, second = tokenizer.ids([left + right, left, right], specials=False)
-        if whole == first + second:
-            return place
-    return None
 
 
 def slid(pieces: Iterable[list[int]], begin: list[int], length: int, stride: int, document: int) -> Iterator[Reading]:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from weft.tasks.base import Task
 
 CLASSES = {
-    **dict.fromkeys(("classify", "multilabel", "regress", "pair"), "classify:TextTask"),
+    "classify": "classify:TextTask",
+    "multilabel": "classify:MultilabelTask",
+    "regress": "classify:ValueTask",
+    "pair": "classify:TextTask",
     "tag": "tag:TagTask",
     "answer": "answer:AnswerTask",
     **dict.fromkeys(("translate", "summarize", "rewrite"), "seq2seq:SequenceTask"),
@@ -21,8 +24,8 @@ CLASSES = {
     "complete": "complete:CompleteTask",
     "fill": "fill:FillTask",
     "embed": "embed:EmbedTask",
-    "rank": "rank:RankTask",
-    "central": "rank:CentralTask",
+    "rank": "embed:RankTask",
+    "central": "embed:CentralTask",
     "next": "fill:NextTask",
     "choose": "choose:ChooseTask",
 }

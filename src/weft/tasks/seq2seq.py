@@ -1,47 +1,227 @@
-"""Text to text: translate, summarize, rewrite."""
+"""Text to text: an encoder-decoder translates, summarizes or rewrites."""
 
 from __future__ import annotations
 
 import math
+import warnings
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from itertools import islice
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
+from weft.budget import BUDGET, by_budget
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import PAIRED, find_columns, paired_columns, text_in
 from weft.data.examples import Sequences, TargetSampler, TextSide
 from weft.errors import UserError
-from weft.metrics.bootstrap import Metrics, Replicates
+from weft.generation.search import Completion
+from weft.metrics.bootstrap import Replicates
 from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, letter_grams, rouge_of
 from weft.objectives.language import Writing
 from weft.progress import Log
+from weft.tasks.answers import Translation, Wording
 from weft.tasks.base import Columns, Example, Prediction, Task, TeacherArrays, TeacherRows
-from weft.tasks.complete import stream
-from weft.tasks.forward import tokenizer_of
-from weft.tasks.generation import Stream
-from weft.tasks.translate import (
-    WIDTH,
-    around,
-    check_writer,
-    profile_of,
-    swapped,
-    swapped_line,
-    together,
-    translate,
-    writer_of,
-)
+from weft.tasks.complete import Stream, around, generator_of, options_for, source_prompts, sources_of, stream
+from weft.tasks.forward import ON_GPU, tokenizer_of
 from weft.text.records import Record
-from weft.text.sentences import lead
+from weft.text.sentences import lead, sentences
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 
+GRAMS = 60  # of a profile
+SAMPLE = 2000  # texts that a profile is counted from
+ENOUGH = 40  # pairs of letters, with fewer of which a text does not tell its language
+CLEARLY = 1.3  # how much nearer a text must be to the other side
+RIGHT = "by their letters; is it the right way round?"
+WIDTH = 5  # default beam size
+ROWS = 512  # texts that are generated side by side
+OPTIONS = ("beam_size", "n", "length_penalty", "coverage", "max_tokens", "alignments")  # of a translation
 RATIO = 9.0  # how many times as long as the other a side of a translation may be
 ROOM = 30  # characters by which a side may always be longer than the other
 CHUNK = 1024  # pairs that are tokenized at a time
+
+
+def _letter_pairs(texts: Iterable[str]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for text in islice(texts, SAMPLE):
+        folded = " ".join(text[:2000].casefold().split())
+        counts.update(a + b for a, b in zip(folded, folded[1:], strict=False))
+    return counts
+
+
+def profile_of(texts: Iterable[str]) -> tuple[str, ...]:
+    """The most frequent pairs of letters in some texts, which tell languages apart."""
+    pairs = sorted(_letter_pairs(texts).items(), key=lambda item: (-item[1], item[0]))
+    return tuple(sorted(pair for pair, _ in pairs[:GRAMS]))
+
+
+def swapped(source: Sequence[str], target: Sequence[str], profiles: Mapping[str, Sequence[str]]) -> bool:
+    """Whether source and target look exchanged; without targets, whether the source looks like a target."""
+    if not {"source", "target"} <= set(profiles):
+        return False
+    for texts, own, other in ((source, "source", "target"), (target, "target", "source"))[: 1 + bool(target)]:
+        ours, theirs = set(profiles[own]) - set(profiles[other]), set(profiles[other]) - set(profiles[own])
+        counts = _letter_pairs(texts)
+        for_own, for_other = (sum(counts[pair] for pair in pairs) for pairs in (ours, theirs))
+        if counts.total() < ENOUGH or len(ours) < GRAMS // 6 or for_other < ENOUGH // 8:
+            return False  # too little to tell, or two sides in one language
+        if for_other <= CLEARLY * for_own + 2:
+            return False
+    return True
+
+
+@dataclass(frozen=True)
+class Part:
+    """A piece of a text that is read at once, and what parts it from the next."""
+
+    text: int  # the number of its text
+    tokens: list[int]
+    after: str
+
+
+def writer_of(opened: LoadedModel) -> Tokenizer:
+    """The tokenizer of what is written."""
+    return opened.target_tokenizer or tokenizer_of(opened)
+
+
+def translate(
+    opened: LoadedModel,
+    texts: Sequence[str],
+    *,
+    others: Sequence[LoadedModel] = (),
+    prefix: str | None = None,
+    watch: bool = True,
+    on_progress: Callable[[int], None] | None = None,
+    **options: Any,
+) -> list[Translation]:
+    """Write each text in other words; `others`: models of the same vocabulary that write together with it.
+
+    A text that is longer than the model can read goes through in pieces, split between sentences. `options` are those
+    of a beam search in `GenerationOptions`. `max_tokens` is that of a piece; default: 3 x source length + 32.
+    """
+    check_writer(opened)
+    if opened.family.numbers:
+        raise UserError(f"this {opened.family.name} model writes from vectors, not from texts: weft describe")
+    together(opened, others)
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise UserError(f"text {number} of {len(texts)}: a {type(text).__name__} where a text is expected")
+    chosen = options_for(opened, {"beam_size": WIDTH, **options}, OPTIONS)
+    if chosen.max_tokens is not None and chosen.max_tokens < 1:
+        raise UserError(f"max_tokens must be at least 1, not {chosen.max_tokens}")
+    if watch and swapped(texts, (), opened.card.profiles):
+        warnings.warn(f"input: it looks like what the model has learned to write, {RIGHT}", stacklevel=2)
+    generator = generator_of(opened, others)
+    parts = parts_of(opened, texts, opened.card.prefix or "" if prefix is None else prefix, generator.context)
+    prompts = source_prompts(opened, [part.tokens for part in parts])
+    order = sorted(range(len(parts)), key=lambda number: len(parts[number].tokens))  # similar lengths together
+    budget = ON_GPU if opened.device.type == "cuda" else max(BUDGET, ROWS * 16)
+    batches = by_budget(order, lambda number: len(parts[number].tokens) * (chosen.beam_size or 1), budget)
+    by_text: list[list[tuple[Part, list[Completion]]]] = [[] for _ in texts]
+    for part, completions in zip(parts, generator.completions(prompts, chosen, batches, on_progress), strict=True):
+        by_text[part.text].append((part, completions))
+    return [_translation(opened, pieces, chosen.n) for pieces in by_text]
+
+
+def check_writer(opened: LoadedModel) -> None:
+    if not opened.family.reads or "words" not in opened.heads:
+        raise UserError(f"this {opened.family.name} model does not read one text and write another")
+    tokenizer_of(opened)
+
+
+def together(opened: LoadedModel, others: Sequence[LoadedModel]) -> None:
+    """Models that write together must mean the same by every token."""
+    for number, other in enumerate(others, 2):
+        check_writer(other)
+        for what, tokenizer in (("vocabulary", tokenizer_of), ("vocabulary of what is written", writer_of)):
+            one, two = tokenizer(opened), tokenizer(other)
+            if one.library.to_str() != two.library.to_str():
+                sizes = f"{one.vocabulary:,} tokens against {two.vocabulary:,}"
+                raise UserError(
+                    f"model {number} has another {what} than the first ({sizes}): they cannot write together"
+                )
+        if opened.config.begin != other.config.begin or (opened.card.prefix or "") != (other.card.prefix or ""):
+            raise UserError(f"model {number} begins otherwise than the first: they cannot write together")
+
+
+def parts_of(opened: LoadedModel, texts: Sequence[str], prefix: str, context: int | None = None) -> list[Part]:
+    """The pieces of all texts, none longer than the context; an empty text has none."""
+    tokenizer, (before, after) = tokenizer_of(opened), around(opened)
+    ahead = tokenizer.ids([prefix], specials=False)[0] if prefix else []
+    context = context or opened.config.context
+    room = context - len(before) - len(after)
+    if len(ahead) >= room:
+        what = f"the prefix has {len(ahead)} tokens" if ahead else "there are special tokens"
+        raise UserError(f"{what}, which leaves no room in a context of {context} for a text")
+    length = opened.card.window.length - len(before) - len(after) if opened.card.window else room
+    usual, step = max(1, min(length, room)), room - len(ahead)
+    parts = []
+    whole = tokenizer.ids([prefix + text for text in texts], specials=False)
+    for number, (text, ids) in enumerate(zip(texts, whole, strict=True)):
+        if not text.strip() or not (before or ids or after):
+            continue
+        pieces = [text]
+        if len(ids) > usual:  # whole sentences, as many as are usual
+            every = sentences(text)
+            sized = zip(every, map(len, tokenizer.ids(every, specials=False)), strict=True)
+            groups = by_budget(sized, lambda pair: pair[1], usual - len(ahead))
+            pieces = [piece for group in groups if (piece := "".join(text for text, _ in group)).strip()]
+        if len(pieces) == 1 and len(ids) <= room:
+            parts.append(Part(number, [*before, *ids, *after], ""))
+            continue
+        for piece, inner in zip(pieces, tokenizer.ids([prefix + each for each in pieces], specials=False), strict=True):
+            # A sentence that is longer than all the room there is, is cut between two tokens.
+            first, rest = inner[: len(ahead)], inner[len(ahead) :]
+            runs = [[*first, *rest[place : place + step]] for place in range(0, max(1, len(rest)), step)]
+            between = [" "] * (len(runs) - 1) + [piece[len(piece.rstrip()) :]]
+            parts += [Part(number, [*before, *run, *after], gap) for run, gap in zip(runs, between, strict=True)]
+    return parts
+
+
+def _translation(opened: LoadedModel, pieces: list[tuple[Part, list[Completion]]], n: int) -> Translation:
+    """The completions of the pieces of a text, put together."""
+    if not pieces:
+        nothing = Wording(text="", score=0.0, logprob=0.0, finish_reason="end")
+        empty: dict[str, Any] = {"n_tokens": 0, "n_windows": 0, "source_tokens": (), "target_tokens": ()}
+        return Translation(**vars(nothing), best=(nothing,), **empty)
+    writer, reader = writer_of(opened), tokenizer_of(opened)
+    count = min(n, max(len(completions) for _, completions in pieces))
+    best = tuple(
+        _wording(writer, [(part, completions[min(rank, len(completions) - 1)]) for part, completions in pieces])
+        for rank in range(count)
+    )
+    sizes, first = [len(part.tokens) for part, _ in pieces], [completions[0] for _, completions in pieces]
+    alignments = None
+    if all(each.attention is not None for each in first):  # nothing of a piece came from another
+        maps = [each.attention[:, :size] for each, size in zip(first, sizes, strict=True)]  # type: ignore[index]
+        whole: torch.Tensor = torch.block_diag(*maps)  # type: ignore[no-untyped-call]
+        alignments = tuple(tuple(round(value, 6) for value in row) for row in whole.tolist())
+    return Translation(
+        **vars(best[0]),
+        best=best,
+        n_tokens=sum(sizes),
+        n_windows=len(pieces),
+        source_tokens=tuple(str(reader.token(token)) for part, _ in pieces for token in part.tokens),
+        target_tokens=tuple(str(writer.token(token)) for each in first for token in each.tokens),
+        alignments=alignments,
+    )
+
+
+def _wording(writer: Tokenizer, pieces: list[tuple[Part, Completion]]) -> Wording:
+    # The mean of the pieces' scores, by what each read: so that the better hypothesis of a piece is the better whole.
+    score = sum(each.score * len(part.tokens) for part, each in pieces) / sum(len(part.tokens) for part, _ in pieces)
+    return Wording(
+        text="".join(writer.decode(each.tokens).strip() + part.after for part, each in pieces).strip(),
+        score=score,
+        logprob=sum(each.logprob for _, each in pieces),
+        finish_reason=next((each.finish_reason for _, each in pieces if each.finish_reason != "end"), "end"),
+    )
 
 
 @dataclass(frozen=True)
@@ -69,7 +249,7 @@ class SequenceTask(Task):
     smoothing: float = 0.1
     ratio: float = 0.0
     copies: bool = True
-    judged: int = 500  # examples that are written out to evaluate a run by
+    max_evaluated: int = 500  # held-out examples generated for each evaluation of a run
     profiles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     beam_size: int = 1
     baseline: bool = False  # metrics of the first sentences, beside those of a summary
@@ -78,9 +258,11 @@ class SequenceTask(Task):
 
     head = "words"
     needs = "reads one text and writes another"
+    loss_by_token = True
     writes = True
     joint_teachers = True
     parallel = True
+    pair_names: ClassVar[tuple[str, str]] = ("source", "target")  # usual columns
 
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> SequenceTask:
@@ -88,7 +270,7 @@ class SequenceTask(Task):
         translating = work.name == "translate"
         ratio = data.ratio if data.ratio is not None else RATIO if translating else 0.0
         copies = data.copies == "keep" if data.copies is not None else not translating
-        return cls(work.name, work.prefix, work.smoothing, ratio, copies, work.judged)
+        return cls(work.name, work.prefix, work.smoothing, ratio, copies, work.max_evaluated)
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> SequenceTask:
@@ -103,10 +285,10 @@ class SequenceTask(Task):
         return replace(card, labels=None, thresholds={}, temperature=None, prefix=self.prefix, profiles=profiles)
 
     def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
-        return ("source",)
+        return self.pair_names[:1]
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[SequenceTask, tuple[str, ...]]:
-        return self, ("source", "target")
+        return self, self.pair_names
 
     def find_inputs(self, record: Record, given: Mapping[str, str], note: Log = lambda text: None) -> Columns:
         """Sources beside targets, else texts."""
@@ -130,7 +312,7 @@ class SequenceTask(Task):
         return self, find_columns(("source",), known, record), {}
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return replace(self.read_input(record, columns), target=text_in(record, columns["target"]))
+        return replace(self.read_input(record, columns), target=text_in(record, columns[self.pair_names[1]]))
 
     def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
         return Example((text_in(record, columns["source"]),), None, record.where)
@@ -142,74 +324,83 @@ class SequenceTask(Task):
         return {"source": example.texts[0], "target": example.target}
 
     def select(self, examples: Sequence[Example], log: Log) -> list[Example]:
-        return sifted(examples, self.ratio, self.copies, log)
+        """The pairs whose sides fit each other's length (`ratio` 0: any), without copies unless they are wanted."""
+        kept, uneven, copied = [], list[str](), list[str]()
+        for example in examples:
+            source, target = example.texts[0], str(example.target)
+            short, long = sorted((len(source), len(target)))
+            if self.ratio and long > self.ratio * short + ROOM:
+                uneven.append(example.where)
+            elif not self.copies and source.strip() == target.strip():
+                copied.append(example.where)
+            else:
+                kept.append(example)
+        uneven_note = f"one side more than {self.ratio:g} times as long as the other (data.ratio)"
+        for places, what in ((uneven, uneven_note), (copied, "the same text on both sides (data.copies)")):
+            if places:
+                log(f"left out {len(places):,} pair{'s' * (len(places) != 1)} with {what}; the first: {places[0]}")
+        return kept
 
     def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> SequenceTask:
         """The rows decide which letters are frequent on either side."""
-        sides = {
-            "source": profile_of(example.texts[0] for example in examples),
-            "target": profile_of(example.target for example in examples),
-        }
-        return replace(self, profiles=sides)
+        source = profile_of(example.texts[0] for example in examples)
+        return replace(self, profiles={"source": source, "target": profile_of(each.target for each in examples)})
 
     def swap_note(self, examples: Sequence[Example], where: str, profiles: Mapping[str, Any] | None = None) -> str:
-        profiles = self.profiles if profiles is None else profiles
-        if not profiles:
-            return ""
-        sides = [example.texts[0] for example in examples], [example.target for example in examples]
-        return swapped_line(where) if swapped(*sides, profiles) else ""
+        sides = [text for example in examples for text in example.texts], [example.target for example in examples]
+        is_swapped = swapped(*sides, self.profiles if profiles is None else profiles)
+        return f"{where}: source and target look as if they were swapped, {RIGHT}" if is_swapped else ""
 
     def dataset(
         self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Sequences:
         """Pairs that are too long for the model, or from which a teacher wrote nothing, are left out with a note."""
-        if teacher_outputs is None:
-            return self.laid_out(examples, [{example.target: 1.0} for example in examples], model, windows)
-        pairs = zip(examples, teacher_outputs, strict=True)
-        targets = [self.teacher_targets(example, unpack_texts(outputs)) for example, outputs in pairs]
-        kept = [number for number, texts in enumerate(targets) if texts]
-        if not kept:
-            raise UserError("the teacher has written no text that came to an end, so there is nothing to learn")
-        sequences = self.laid_out([examples[n] for n in kept], [targets[n] for n in kept], model, windows)
-        lost = len(examples) - len(kept)
-        note = f"{lost:,} text{'s' * (lost > 1)} from which the teacher wrote nothing that came to an end: left out"
-        return replace(sequences, notes=(note, *sequences.notes)) if lost else sequences
-
-    def laid_out(
-        self, examples: Sequence[Example], ways: Sequence[Mapping[str, float]], opened: LoadedModel, framing: Framing
-    ) -> Sequences:
-        """The same with several texts in place of each target, each with its share of the epochs."""
-        writer = writer_of(opened)
-        end = end_of(writer)
+        targets: Sequence[Mapping[str, float]] = [{example.target: 1.0} for example in examples]
+        notes = []
+        if teacher_outputs is not None:
+            pairs = zip(examples, teacher_outputs, strict=True)
+            taught = [(example, self.teacher_targets(example, unpack_texts(outputs))) for example, outputs in pairs]
+            kept = [pair for pair in taught if pair[1]]
+            if not kept:
+                raise UserError("the teacher has written no text that came to an end, so there is nothing to learn")
+            examples, targets = [example for example, _ in kept], [shares for _, shares in kept]
+            lost = len(taught) - len(kept)
+            note = f"{lost:,} text{'s' * (lost > 1)} from which the teacher wrote nothing that came to an end: left out"
+            notes += [note] if lost else []
+        writer, length = writer_of(model), windows.length
+        end = writer.id_of("end")
+        if end is None:
+            raise UserError("the tokenizer has no token to end a text with, so nothing can be written")
         read, written, shares = list[Any](), list[list[int]](), list[list[float]]()
         long: list[tuple[int, Example]] = []
         for first in range(0, len(examples), CHUNK):
-            some = examples[first : first + CHUNK]
-            wanted = ways[first : first + CHUNK]
-            targets = iter(writer.ids([text for each in wanted for text in each], specials=False))
-            for example, one, each in zip(some, self.sources(some, opened), wanted, strict=True):
-                texts = [([*next(targets), end], share) for share in each.values()]
-                fitting = [(text, share) for text, share in texts if max(len(one), len(text)) <= framing.length]
+            some, wanted = examples[first : first + CHUNK], targets[first : first + CHUNK]
+            tokens = iter(writer.ids([text for each in wanted for text in each], specials=False))
+            for example, source, each in zip(some, self.sources(some, model), wanted, strict=True):
+                texts = [([*next(tokens), end], share) for share in each.values()]
+                fitting = [(text, share) for text, share in texts if max(len(source), len(text)) <= length]
                 if not fitting:
-                    long.append((min(max(len(one), len(text)) for text, _ in texts), example))
+                    long.append((min(max(len(source), len(text)) for text, _ in texts), example))
                     continue
-                read.append(one)
+                read.append(source)
                 written += [text for text, _ in fitting]
                 shares.append([share for _, share in fitting])
         if not read:
-            raise UserError(
-                f"all {len(examples):,} pairs are longer than the model's context of {framing.length} tokens"
+            raise UserError(f"all {len(examples):,} pairs are longer than the model's context of {length} tokens")
+        if long:
+            _, example = max(long, key=lambda each: each[0])
+            words = max(len(text.split()) for text in (*example.texts, str(example.target)))
+            limit = f"longer than the model's context of {length:,} tokens: left out"
+            notes.append(
+                f"{len(long):,} pair{'s' * (len(long) > 1)} {limit} (the longest: {words:,} words, {example.where})"
             )
-        notes = (too_long(long, framing.length),) if long else ()
         several = TargetSampler.of(shares) if len(written) > len(read) else None
         sides = self.read_side(read), TextSide.of(written)
-        return Sequences(*sides, opened.config.begin, framing.length, notes=notes, ways=several)
+        return Sequences(*sides, model.config.begin, length, notes=tuple(notes), ways=several)
 
     def sources(self, examples: Sequence[Example], model: LoadedModel) -> list[Any]:
         """What the network reads of each example."""
-        before, after = around(model)
-        texts = [(self.prefix or "") + example.texts[0] for example in examples]
-        return [[*before, *ids, *after] for ids in tokenizer_of(model).ids(texts, specials=False)]
+        return sources_of(model, [(self.prefix or "") + example.texts[0] for example in examples])
 
     def read_side(self, sources: list[Any]) -> Any:
         return TextSide.of(sources)
@@ -228,9 +419,9 @@ class SequenceTask(Task):
 
     def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
         """Evenly from all of them."""
-        if len(examples) <= self.judged:
+        if len(examples) <= self.max_evaluated:
             return examples
-        return [examples[number * len(examples) // self.judged] for number in range(self.judged)]
+        return [examples[number * len(examples) // self.max_evaluated] for number in range(self.max_evaluated)]
 
     def metric_package(self, metric: str) -> str | None:
         return "sacrebleu" if metric in ("bleu", "chrf", "exact") else None
@@ -278,22 +469,32 @@ class SequenceTask(Task):
         # BLEU asks for four words in a row: it says nothing about answers of a word or two, such as dates.
         return {"translate": "bleu", "summarize": "rougeL", "rewrite": "chrf"}[self.name]
 
-    def metrics(self) -> WritingMetrics:
-        return WritingMetrics(self.name == "summarize", self.baseline)
+    def metrics(self) -> Any:
+        return SummaryMetrics(self.baseline) if self.name == "summarize" else GenerationMetrics()
 
-    def add(self, metrics: WritingMetrics, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
-        metrics.add(
-            [each.output.text for each in predictions],
-            [example.target for example in examples],
-            [example.texts[0] for example in examples],
-        )
+    def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
+        texts, targets = [each.output.text for each in predictions], [example.target for example in examples]
+        sources = [example.texts[0] for example in examples]
+        if self.name != "summarize":
+            metrics.add(texts, targets, [len(source.split()) for source in sources])
+            return
+        metrics.add(texts, targets)
+        if metrics.lead is not None:
+            metrics.lead.add([lead(source) for source in sources], targets)
 
     def similarity(self, text: str, target: str) -> float:
         """How close one text is to another; of a single text letters say more than BLEU does."""
         return rouge_of(text, target)[2] if self.name == "summarize" else chrf_near(text, target)
 
     def tables(self, metrics: Any) -> dict[str, Any]:
-        return {"signature": metrics.signature, "by_length": metrics.by_length()}
+        if self.name == "summarize":
+            return {}
+        rows = []  # by the words of the source
+        for row in metrics.by_length():
+            words = f"{row.low} to {row.high - 1}" if row.high is not None else f"{row.low} or more"
+            scores = {name: score.value for name, score in row.scores.items()}
+            rows.append({"words": words, "sentences": row.sentences, **scores})
+        return {"signature": metrics.signature, "by_length": rows if len(rows) > 1 else []}
 
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         text = prediction.output.text
@@ -319,15 +520,9 @@ class SequenceTask(Task):
 
     def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
         """The best texts for each source that came to an end, best first, with their log-probabilities."""
-        translations = translate(
-            model,
-            [example.texts[0] for example in examples],
-            beam_size=self.soft.beam_size,
-            n=self.soft.count,
-            prefix=self.prefix,
-            others=self.soft.others,
-            watch=False,
-        )
+        options: dict[str, Any] = {"beam_size": self.soft.beam_size, "n": self.soft.count, "others": self.soft.others}
+        sources = [example.texts[0] for example in examples]
+        translations = translate(model, sources, prefix=self.prefix, watch=False, **options)
         return [  # a text that came to no end was truncated somewhere, mostly in a circle
             pack_texts([(text.text, text.logprob) for text in each.best if text.finish_reason == "end"])
             for each in translations
@@ -367,27 +562,6 @@ class SequenceTask(Task):
         return shares
 
 
-def sifted(examples: Iterable[Example], ratio: float, copies: bool, log: Callable[[str], None]) -> list[Example]:
-    """The pairs whose sides fit each other's length (`ratio` 0: any), without copies unless they are wanted."""
-    kept, uneven, copied = [], list[str](), list[str]()
-    for example in examples:
-        source, target = example.texts[0], str(example.target)
-        short, long = sorted((len(source), len(target)))
-        if ratio and long > ratio * short + ROOM:
-            uneven.append(example.where)
-        elif not copies and source.strip() == target.strip():
-            copied.append(example.where)
-        else:
-            kept.append(example)
-    for places, what in (
-        (uneven, f"one side more than {ratio:g} times as long as the other (data.ratio)"),
-        (copied, "the same text on both sides (data.copies)"),
-    ):
-        if places:
-            log(f"left out {len(places):,} pair{'s' * (len(places) != 1)} with {what}; the first: {places[0]}")
-    return kept
-
-
 def chrf_near(text: str, right: str) -> float:
     """How much of one text is in the other, by their letters: chrF of a single text, in 0..1."""
     sums: list[float] = []
@@ -413,56 +587,13 @@ def unpack_texts(outputs: TeacherArrays) -> list[tuple[str, float]]:
     return list(zip(texts, outputs["logprobs"].tolist(), strict=True))
 
 
-def end_of(writer: Tokenizer) -> int:
-    """The token that ends what is written."""
-    end = writer.id_of("end")
-    if end is None:
-        raise UserError("the tokenizer has no token to end a text with, so nothing can be written")
-    return end
+class SummaryMetrics(RougeMetrics):
+    """ROUGE of summaries, with that of the first sentences of their sources where a baseline is asked for."""
 
-
-def too_long(long: list[tuple[int, Example]], length: int) -> str:
-    """A note on pairs that are longer than a model can read."""
-    tokens, example = max(long, key=lambda each: each[0])
-    words = max(len(text.split()) for text in (*example.texts, str(example.target)))
-    limit = f"longer than the model's context of {length:,} tokens: left out"
-    if len(long) == 1:
-        return f"1 pair of {words:,} words is {limit} ({example.where})"
-    return f"{len(long):,} pairs, the longest of {words:,} words, are {limit} (the longest: {example.where})"
-
-
-class WritingMetrics(Metrics):
-    """The scores of what was written: BLEU, chrF and exact matches, or ROUGE beside that of the first sentences."""
-
-    def __init__(self, summaries: bool, baseline: bool) -> None:
-        self.written = None if summaries else GenerationMetrics()
-        self.rouge = RougeMetrics() if summaries else None
-        self.lead = RougeMetrics() if summaries and baseline else None
-
-    def add(self, texts: Sequence[str], right: Sequence[str], sources: Sequence[str]) -> None:
-        if self.written is not None:
-            self.written.add(texts, right, [len(source.split()) for source in sources])
-        if self.rouge is not None:
-            self.rouge.add(texts, right)
-        if self.lead is not None:
-            self.lead.add([lead(source) for source in sources], right)
+    def __init__(self, baseline: bool) -> None:
+        super().__init__()
+        self.lead = RougeMetrics() if baseline else None
 
     def sampled(self) -> dict[str, Replicates]:
-        if self.written is not None:
-            return self.written.sampled()
-        assert self.rouge is not None
         leading = {} if self.lead is None else self.lead.sampled()
-        return self.rouge.sampled() | {f"lead3_{name}": score for name, score in leading.items()}
-
-    @property
-    def signature(self) -> str | None:
-        return None if self.written is None else self.written.signature
-
-    def by_length(self) -> list[dict[str, Any]]:
-        """The scores by the words of the source, where there are several lengths."""
-        rows = []
-        for row in [] if self.written is None else self.written.by_length():
-            words = f"{row.low} to {row.high - 1}" if row.high is not None else f"{row.low} or more"
-            scores = {name: score.value for name, score in row.scores.items()}
-            rows.append({"words": words, "sentences": row.sentences, **scores})
-        return rows if len(rows) > 1 else []
+        return super().sampled() | {f"lead3_{name}": score for name, score in leading.items()}

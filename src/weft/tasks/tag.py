@@ -23,9 +23,9 @@ from weft.metrics.classification import EntityMetrics, TagMetrics
 from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import LOGITS, TAUGHT, Tags
 from weft.tasks.answers import Answer, Span, Spans
-from weft.tasks.base import Example, Normalization, Prediction, Task, TeacherArrays, TeacherRows, reordered
+from weft.tasks.base import Example, Normalization, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.classify import check_labels, number_of
-from weft.tasks.forward import InputWindows, head_outputs, tokenizer_of
+from weft.tasks.forward import InputWindows, head_outputs, softmax, tokenizer_of
 from weft.text.records import Record
 from weft.text.tags import Scheme, TagDecoder, TagNormalizer, scheme_of, spans_of, tags_of
 from weft.text.tags import TagSpan as Stretch
@@ -45,12 +45,15 @@ class Tagged:
     words: tuple[tuple[int, int], ...]
     tags: tuple[str, ...] | None = None
 
+    def word_texts(self) -> list[str]:
+        return [self.text[start:end] for start, end in self.words]
 
+
+@dataclass(frozen=True)
 class TagNormalization(Normalization):
     """Rewrites tags into one scheme."""
 
-    def __init__(self, normalizer: TagNormalizer) -> None:
-        self.normalizer = normalizer
+    normalizer: TagNormalizer
 
     def __call__(self, example: Example) -> Example:
         if example.target.tags is None:
@@ -59,9 +62,6 @@ class TagNormalization(Normalization):
 
     def note(self) -> str | None:
         return self.normalizer.note()
-
-    def renewed(self) -> TagNormalization:
-        return TagNormalization(TagNormalizer(self.normalizer.scheme, self.normalizer.bilou))
 
 
 def words_of(record: Record, column: str) -> list[str]:
@@ -94,17 +94,14 @@ class TagTask(Task):
 
     name = "tag"
     head = "tag"
+    settings = ("labels",)
     by_token = True
     overlap = 0.25
+    averages = True
 
     @cached_property
     def scheme(self) -> Scheme:
         return scheme_of(self.labels)
-
-    @classmethod
-    def from_recipe(cls, work: Any, data: Any) -> TagTask:
-        cls.check_recipe(work, "labels")
-        return cls()
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> TagTask:
@@ -119,25 +116,22 @@ class TagTask(Task):
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[TagTask, tuple[str, ...]]:
         values = record.values
-        spans = "spans" in given or any(name in values for name in ("spans", "entities"))
+        spans = bool({"spans"} & set(given) or {"spans", "entities"} & set(values))
         if not spans and "text" in values and "words" not in given and not set(NAMES["words"]) & set(values):
             spans = any(isinstance(values.get(name), list) for name in ("label", "labels"))  # as Doccano writes them
         return self, ("text", "spans") if spans else ("words", "tags")
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         if "spans" in columns:
-            tagged = _from_spans(record, columns)
-        else:
-            words, tags = words_of(record, columns["words"]), words_of(record, columns["tags"])
-            if len(words) != len(tags):
-                raise UserError(f"{record.where}: {len(words)} words but {len(tags)} tags")
-            tagged = joined(words, tags)
-        return self._example(tagged, record)
+            return self._example(_from_spans(record, columns), record)
+        words, tags = words_of(record, columns["words"]), words_of(record, columns["tags"])
+        if len(words) != len(tags):
+            raise UserError(f"{record.where}: {len(words)} words but {len(tags)} tags")
+        return self._example(joined(words, tags), record)
 
     def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
-        if "words" in columns:
-            return self._example(joined(words_of(record, columns["words"])), record)
-        return self._example(raw(text_in(record, columns["text"])), record)
+        words = words_of(record, columns["words"]) if "words" in columns else None
+        return self._example(raw(text_in(record, columns["text"])) if words is None else joined(words), record)
 
     @staticmethod
     def _example(tagged: Tagged, record: Record) -> Example:
@@ -177,15 +171,12 @@ class TagTask(Task):
     def with_texts(self, example: Example, texts: Sequence[str], words: Sequence[Any]) -> Example:
         return replace(example, texts=tuple(texts), target=Tagged(texts[0], tuple(words[0])))
 
-    def without_target(self, example: Example) -> Example:
-        return replace(example, target=replace(self.inputs(example), tags=None))
-
     def inputs(self, example: Example) -> Tagged:
         return example.target if example.target is not None else raw(example.texts[0])
 
     def to_record(self, example: Example) -> dict[str, Any]:
         tagged: Tagged = example.target
-        return {"words": _words_of(tagged), "tags": None if tagged.tags is None else list(tagged.tags)}
+        return {"words": tagged.word_texts(), "tags": None if tagged.tags is None else list(tagged.tags)}
 
     def normalization(self, examples: Sequence[Example] = (), labels: Sequence[str] = ()) -> Normalization:
         """A model whose labels have no B- takes I- for all of an entity, and its rows stay as they are."""
@@ -197,9 +188,8 @@ class TagTask(Task):
 
     def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> TagTask:
         counts = Counter(tag for example in examples for tag in example.target.tags)
-        names = tuple(labels) or tuple(
-            sorted(counts, key=lambda tag: (tag != "O", tag[2:] if tag[1:2] == "-" else tag, tag))
-        )
+        usual = sorted(counts, key=lambda tag: (tag != "O", tag[2:] if tag[1:2] == "-" else tag, tag))
+        names = tuple(labels or usual)
         check_labels(counts, names, file_of(examples[0].where))
         return replace(self, labels=names)
 
@@ -224,9 +214,8 @@ class TagTask(Task):
         for begin in range(0, len(examples), CHUNK):
             chunk = examples[begin : begin + CHUNK]
             encoded = self.encode([self.inputs(example) for example in chunk], tokenizer_of(model), windows)
-            for row, (example, pieces_of, firsts) in enumerate(
-                zip(chunk, encoded.pieces, encoded.places, strict=True), begin
-            ):
+            for row, example in enumerate(chunk):
+                firsts = encoded.places[row]
                 tags = [NOTHING] * len(firsts)
                 if self.has_target(example):
                     tags = [number_of(tag, numbers, example.where) for tag in example.target.tags]
@@ -235,13 +224,13 @@ class TagTask(Task):
                 both = teacher_outputs is not None
                 learned = [token is not None and (both or last[token] == word) for word, token in enumerate(firsts)]
                 first = np.where(learned, np.array([token or 0 for token in firsts], dtype=np.int64), -1)
-                for piece in pieces_of:
+                for piece in encoded.pieces[row]:
                     own = np.flatnonzero((first >= piece.cut.first) & (first < piece.cut.last))
                     places = (piece.lead + first[own] - piece.cut.start).tolist()
                     builder.add([piece], tags=[zip(places, (tags[word] for word in own), strict=True)])
                     if teacher_outputs is not None:
-                        logits.append(teacher_outputs[row]["logits"][own])
-                        known.append(teacher_outputs[row]["known"][own])
+                        logits.append(teacher_outputs[begin + row]["logits"][own])
+                        known.append(teacher_outputs[begin + row]["known"][own])
         if teacher_outputs is None:
             return builder.examples({})
         taught = np.concatenate(known).astype(np.float32)
@@ -268,9 +257,7 @@ class TagTask(Task):
 
     def word_logits(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> Iterator[TeacherArrays]:
         """The logits of each word's first token (n C), and whether that was read (n)."""
-        for parts, pieces_of, firsts, (count,) in zip(
-            logits, windows.pieces, windows.places, windows.lengths, strict=True
-        ):
+        for parts, pieces_of, (count,), firsts in zip(logits, *windows[1:], strict=True):
             by_token = np.zeros((count, len(self.labels)), dtype=np.float32)
             for piece, part in zip(pieces_of, parts, strict=True):
                 c = piece.cut
@@ -296,27 +283,18 @@ class TagTask(Task):
         return TagDecoder(self.labels)
 
     def answer(self, prediction: Prediction, input: Tagged, **options: Any) -> Answer:
-        tags, probabilities = self.tags(prediction), _softmax(prediction.output)
+        tags, probabilities = self.tags(prediction), softmax(prediction.output)
         numbers = {label: number for number, label in enumerate(self.labels)}
         scores = [float(probabilities[word, numbers[tag]]) for word, tag in enumerate(tags)]
-        words = tuple(
-            Span(start=start, end=end, text=input.text[start:end], label=tag, score=score)
-            for (start, end), tag, score in zip(input.words, tags, scores, strict=True)
-        )
-        spans = []
-        for stretch in spans_of(tags, self.scheme) if self.scheme != "plain" else []:
-            start, end = input.words[stretch.first][0], input.words[stretch.last - 1][1]
-            score = float(np.mean(scores[stretch.first : stretch.last]))
-            spans.append(Span(start=start, end=end, text=input.text[start:end], label=stretch.label, score=score))
-        return Spans(spans=tuple(spans), words=words, **prediction.reading)
 
-    averages = True
+        def span(first: int, last: int, label: str) -> Span:
+            start, end, score = input.words[first][0], input.words[last - 1][1], float(np.mean(scores[first:last]))
+            return Span(start=start, end=end, text=input.text[start:end], label=label, score=score)
 
-    def align(self, labels: Sequence[str]) -> TagTask:
-        return replace(self, labels=tuple(labels))
-
-    def reorder(self, prediction: Prediction, labels: Sequence[str]) -> Prediction:
-        return reordered(prediction, labels, self.labels)
+        words = tuple(span(number, number + 1, tag) for number, tag in enumerate(tags))
+        stretches = spans_of(tags, self.scheme) if self.scheme != "plain" else []
+        spans = tuple(span(each.first, each.last, each.label) for each in stretches)
+        return Spans(spans=spans, words=words, **prediction.reading)
 
     def key(self, prediction: Prediction) -> Hashable:
         tags = self.tags(prediction)
@@ -336,12 +314,12 @@ class TagTask(Task):
         return float(len(self._differing(prediction, reference)))
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
-        tags, words = self.tags(prediction), _words_of(example.target)
+        tags, words = self.tags(prediction), example.target.word_texts()
         differing = self._differing(prediction, other)[:MAX_SHOWN]
         return " ".join(f"{words[number]}/{tags[number]}" for number in differing)
 
     def describe_target(self, example: Example) -> str:
-        pairs = zip(_words_of(example.target), example.target.tags, strict=True)
+        pairs = zip(example.target.word_texts(), example.target.tags, strict=True)
         return " ".join([f"{word}/{tag}" for word, tag in pairs if tag != "O"][:MAX_SHOWN])
 
     def target_parts(self, example: Example) -> Iterable[Hashable]:
@@ -352,12 +330,12 @@ class TagTask(Task):
         return max(counts.values(), default=0) / max(1, counts.total())
 
     def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task] = ()) -> Prediction:
-        mean = np.mean([_softmax(each.output) for each in predictions], axis=0)
+        mean = np.mean([softmax(each.output) for each in predictions], axis=0)
         return replace(predictions[0], output=np.log(np.maximum(mean, 1e-300)))
 
     def numbers_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
         """The probability of every tag of every word: an answer has only those that it chose."""
-        return [_softmax(logits) for logits in self.logits_of(model, inputs)]
+        return [softmax(logits) for logits in self.logits_of(model, inputs)]
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -381,13 +359,10 @@ class TagTask(Task):
         wrong = [number for number, pair in enumerate(zip(tags, gold, strict=True)) if pair[0] != pair[1]]
         if not wrong:
             return None
-        words = _words_of(example.target)
+        words = example.target.word_texts()
         target, prediction_ = (" ".join(f"{words[n]}/{which[n]}" for n in wrong) for which in (gold, tags))
         row = {"target": target, "prediction": prediction_, "where": example.where, "text": example.target.text}
         return float(len(wrong)), row
-
-    def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> TagTask:
-        return replace(self, soft=SoftTargets(settings.temperature, settings.hard))
 
     def same_outputs(self, other: Task) -> bool:
         return sorted(self.labels) == sorted(other.labels)  # in whatever order
@@ -410,7 +385,7 @@ class TagTask(Task):
     def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
         """The mean of the probabilities, over those teachers that have read the word."""
         known = np.stack([each["known"] for each in outputs])  # teachers n
-        probabilities = np.stack([_softmax(each["logits"]) for each in outputs])  # teachers n C
+        probabilities = np.stack([softmax(each["logits"]) for each in outputs])  # teachers n C
         mean = (probabilities * known[:, :, None]).sum(0) / np.maximum(known.sum(0), 1)[:, None]
         return {"logits": np.log(np.maximum(mean, 1e-30)).astype(np.float32), "known": known.any(0)}
 
@@ -435,22 +410,6 @@ def first_tokens(encoded: Encoded, words: Places) -> list[int | None]:
     return firsts
 
 
-def _words_of(tagged: Tagged) -> list[str]:
-    return [tagged.text[start:end] for start, end in tagged.words]
-
-
-def _softmax(scores: NDArray[np.float32]) -> NDArray[np.float64]:
-    powers = np.exp(scores.astype(np.float64) - scores.max(1, keepdims=True, initial=-1e30))
-    return powers / powers.sum(1, keepdims=True)
-
-
-def _ends_and_label(span: Mapping[str, Any]) -> tuple[Any, Any, Any]:
-    """Of a span as Prodigy, Doccano or Label Studio writes it."""
-    labels = span.get("labels")
-    label = labels[0] if isinstance(labels, list) and len(labels) == 1 else span.get("label")
-    return span.get("start", span.get("start_offset")), span.get("end", span.get("end_offset")), label
-
-
 def _from_spans(record: Record, columns: Mapping[str, str]) -> Tagged:
     """Words and BIO tags out of a raw text and stretches of its characters."""
     text, given = value_in(record, columns["text"]), list_in(record, columns["spans"])
@@ -460,13 +419,12 @@ def _from_spans(record: Record, columns: Mapping[str, str]) -> Tagged:
         raise UserError(f"{record.where}: column {shown(columns['spans'])!r} holds no list of spans")
     spans: list[tuple[int, int, str]] = []
     for span in given:
-        values = _ends_and_label(span) if isinstance(span, dict) else span
-        if (
-            not isinstance(values, tuple | list)
-            or len(values) != 3
-            or not (type(values[0]) is type(values[1]) is int)
-            or not isinstance(values[2], str)
-        ):
+        values = span
+        if isinstance(span, dict):  # as Prodigy, Doccano or Label Studio writes it
+            labels = span.get("labels")
+            label = labels[0] if isinstance(labels, list) and len(labels) == 1 else span.get("label")
+            values = span.get("start", span.get("start_offset")), span.get("end", span.get("end_offset")), label
+        if not isinstance(values, tuple | list) or [type(value) for value in values] != [int, int, str]:
             raise UserError(f"{record.where}: a span is not start, end and label: {shown(str(span))}")
         start, end, label = values
         if not 0 <= start < end <= len(text):

@@ -1,4 +1,4 @@
-"""Word vectors from a folder or a file, to be asked, judged, written in another format, or mapped onto others."""
+"""Word vectors from a folder or a file, to be asked, evaluated, written in another format, or mapped onto others."""
 
 from __future__ import annotations
 
@@ -34,14 +34,12 @@ def read_words(path: Path_) -> tuple[list[str], Any]:
             read_vectors(place)  # which says what is wrong, or on which line
         vectors = read_file(place)
         return vectors.words, vectors.matrix
-    opened = open_folder(find_folder(os.fspath(path)))
-    if opened.family.name != "vectors" or opened.tokenizer is None:
-        raise UserError(
-            f"{path}: is a {opened.family.name}, which has no one vector for a word; weft embed reads texts"
-        )
-    places = opened.tokenizer.tokens
+    model = open_folder(find_folder(os.fspath(path)))
+    if model.family.name != "vectors" or model.tokenizer is None:
+        raise UserError(f"{path}: is a {model.family.name}, which has no one vector for a word; weft embed reads texts")
+    places = model.tokenizer.tokens
     words = sorted(places, key=lambda word: places[word])
-    return words, opened.network.get_parameter("tokens.weight").detach().float().numpy()
+    return words, model.network.get_parameter("tokens.weight").detach().float().numpy()
 
 
 def open_words(path: Path_) -> WordSpace:
@@ -49,18 +47,15 @@ def open_words(path: Path_) -> WordSpace:
     return WordSpace(*read_words(path), name=os.fspath(path))
 
 
-def judge_words(space: WordSpace, files: Sequence[Path_], multiply: bool = False) -> list[Judged]:
+def evaluate_words(space: WordSpace, files: Sequence[Path_], multiply: bool = False) -> list[Judged]:
     """What each file of word pairs, or of analogies, says of the vectors."""
     return [one for file in files for one in judge(space, read_questions(_data_file(file)), multiply)]
 
 
 def _data_file(file: Path_) -> Path:
     """A file here, or where $WEFT_DATA says that data lies."""
-    path = Path(file)
-    elsewhere = os.environ.get("WEFT_DATA")
-    if not path.exists() and elsewhere and (Path(elsewhere) / path).exists():
-        return Path(elsewhere) / path
-    return path
+    elsewhere = Path(os.environ.get("WEFT_DATA") or ".") / file
+    return elsewhere if not Path(file).exists() and elsewhere.exists() else Path(file)
 
 
 def convert(source: Path_, target: Path_, format: str | None = None, log: Log = to_logger) -> tuple[int, int]:
@@ -108,18 +103,16 @@ class MapReport:
     scores: dict[str, Mapped]
 
 
-def read_pairs(files: Sequence[Path_], columns: tuple[str, str] | None = None) -> list[tuple[str, str]]:
-    """Words and their translations: a table with two columns, by name, or the first two of a file without names."""
-    pairs = []
-    names = columns or ("source", "target")
+def read_pairs(files: Sequence[Path_]) -> list[tuple[str, str]]:
+    """Words and their translations: the first two columns of tables without a header."""
+    pairs: dict[tuple[str, str], None] = {}
     for file in files:
-        for record in read_records([_data_file(file)], columns=names, header=columns is not None):
-            pair = tuple(str(record.values[name] or "").strip() for name in names)
-            if all(pair):
-                pairs.append((pair[0], pair[1]))
+        for record in read_records([_data_file(file)], columns=("source", "target"), header=False):
+            source, target = (str(record.values[name] or "").strip() for name in ("source", "target"))
+            pairs |= {(source, target): None} if source and target else {}
     if not pairs:
         raise UserError(f"{listed([os.fspath(file) for file in files], 2)}: holds no pairs of words")
-    return list(dict.fromkeys(pairs))
+    return list(pairs)
 
 
 def learn_map(
@@ -133,7 +126,7 @@ def learn_map(
     holdout: float = 0.1,
     seed: int = 0,
 ) -> tuple[Map, MapReport]:
-    """The rotation from one set of vectors into another, judged by pairs that were held out."""
+    """The rotation from one set of vectors into another, evaluated on pairs that were held out."""
     if not 0 <= holdout < 1:
         raise UserError(f"holdout must be at least 0 and below 1, not {holdout}")
     spaces = open_words(source), open_words(target)
@@ -142,26 +135,19 @@ def learn_map(
         dict.fromkeys(word for pair in pairs for word, space in zip(pair, spaces, strict=True) if word not in space)
     )
     some, held_out = split(there, holdout, seed)
-    if len(some) < 2:
-        raise UserError(
-            f"{len(some)} of {len(pairs)} pairs can be learned from; missing: {listed(missing) or 'none'}"
-            if missing
-            else f"{len(some)} pairs are too few to learn a map from"
-        )
+    if len(some) < 2 and missing:
+        raise UserError(f"{len(some)} of {len(pairs)} pairs can be learned from; missing: {listed(missing)}")
     learned = Map.learn(*spaces, some, normalize, center)
     scores = {way: learned.judge(held_out, way) for way in ("cosine", "csls")} if held_out else {}
     report = MapReport(len(some), len(held_out), len(pairs) - len(there), missing, scores)
     if out is not None:
-        values = {
-            f"{way}@{at}": score.value for way, one in scores.items() for at, score in ((1, one.at_1), (5, one.at_5))
-        }
         card = MapCard(
             source=str(Path(source).absolute()),
             target=str(Path(target).absolute()),
             normalize=normalize,
             pairs=len(some),
             held_out=len(held_out),
-            scores=values,
+            scores={f"{way}@{at}": vars(one)[f"at_{at}"].value for way, one in scores.items() for at in (1, 5)},
         )
         with whole_folder(Path(out)) as inside:
             arrays = {"matrix": learned.matrix, "source": learned.before.mean, "target": learned.after.mean}
@@ -178,13 +164,9 @@ def open_map(folder: Path_, source: WordSpace | None = None) -> Map:
         raise UserError(f"{str(folder)!r} is not a map: it has no map.json; weft vectors map makes one")
     card = build(MapCard, read_json(path / "map.json", MEGABYTE), str(path / "map.json"))
     tensors = {name: tensor.float().numpy() for name, tensor in read_tensor_file(path / "map.safetensors").items()}
-    source = source or open_words(card.source)
-    target = open_words(card.target)
-    wanted = {
-        "matrix": (source.matrix.shape[1], target.matrix.shape[1]),
-        "source": (source.matrix.shape[1],),
-        "target": (target.matrix.shape[1],),
-    }
+    source, target = source or open_words(card.source), open_words(card.target)
+    widths = source.matrix.shape[1], target.matrix.shape[1]
+    wanted = {"matrix": widths, "source": widths[:1], "target": widths[1:]}
     for name, shape in wanted.items():
         if name not in tensors or tensors[name].shape != shape or not np.isfinite(tensors[name]).all():
             has = tensors[name].shape if name in tensors else "nothing"

@@ -17,7 +17,7 @@ from weft.data.batching import Ahead, every_example
 from weft.errors import UserError, shown
 from weft.nn.attention import Attention, slots_of
 from weft.nn.rows import Batch
-from weft.training.log import COLUMNS, RunLog, memory_used, peak_of, time_left
+from weft.training.log import COLUMNS, RunLog, Watch, memory_used, peak_of, time_left
 from weft.training.plan import learning_rate_at
 from weft.training.run import Begun, State
 from weft.training.signals import Interrupted, Stop
@@ -37,12 +37,11 @@ from weft.training.step import (
     set_learning_rate,
     total,
 )
-from weft.training.watching import Watch
 
-Results = tuple[dict[str, float], HeldOutMetrics | None]
+Save = Callable[[dict[str, float]], None]  # of a model as the best so far, with its losses
 
 
-def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> Results:
+def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> tuple[dict[str, float], HeldOutMetrics | None]:
     """The mean loss of each kind over all held-out data, and the task's metrics; in smaller batches if need be."""
     assert s.held_out is not None
     while True:
@@ -70,11 +69,7 @@ def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> Results:
 
 
 def record_evaluation(
-    state: State,
-    losses: Mapping[str, float],
-    metrics: HeldOutMetrics | None,
-    log: RunLog,
-    save_best: Callable[[dict[str, float]], None],
+    state: State, losses: Mapping[str, float], metrics: HeldOutMetrics | None, log: RunLog, save_best: Save
 ) -> None:
     """Note an evaluation, and keep the model where it is the best so far."""
     loss = sum(losses.values())
@@ -102,7 +97,6 @@ def record_evaluation(
 
 
 MEASURED = 200  # steps after which a run's speed is known, if not before
-Save = Callable[[dict[str, float]], None]  # of a model as the best so far, with its losses
 
 
 class Exploded(UserError):
@@ -111,7 +105,7 @@ class Exploded(UserError):
 
 @dataclass
 class Moment:
-    """What the live line tells, summed since the last one."""
+    """What the live line shows, summed since the last one."""
 
     tokens: int = 0
     operations: float = 0.0
@@ -120,7 +114,7 @@ class Moment:
 
 @dataclass
 class Pace:
-    """How fast a run is, from lines of its record; the first tells of compiling and capturing, and is left out."""
+    """How fast a run is, from lines of its record; the first is left out, since it includes compiling and capturing."""
 
     begin: tuple[int, float] | None = None  # step and seconds at the end of the first line
 
@@ -191,7 +185,10 @@ class Trainer:
                 s, plan = self.setup, self.setup.plan
                 if s.held_out is None:
                     if s.due(plan.save_every, state.step):
-                        self.keep_unjudged()
+                        self.check_losses()  # the last update may have spoiled what no loss has seen yet
+                        if not all(bool(parameter.isfinite().all()) for parameter in self.stepper.network.parameters()):
+                            raise self._exploded(f"weights are no longer finite numbers after step {state.step}")
+                        self.save_best({})
                 elif state.evaluated < state.step and (
                     s.due(plan.evaluate_every, state.step) or (state.step == 0 and s.evaluate_first)
                 ):
@@ -201,10 +198,9 @@ class Trainer:
                     self.save_best({})
                 if state.finished or s.due(plan.save_every, state.step) or self.stop:
                     self.save()
-                if state.finished:
-                    break
-                self.stop.check(f"saved {self.checkpoints.path(state.step)}")
-                self.step()
+                if not state.finished:
+                    self.stop.check(f"saved {self.checkpoints.path(state.step)}")
+                    self.step()
         finally:
             self.feed.close()
 
@@ -252,13 +248,6 @@ class Trainer:
                 raise self._exploded(f"the held-out loss of step {self.state.step} is {loss:.4g}")
             record_evaluation(self.state, losses, metrics, self.log, self.save_best)
 
-    def keep_unjudged(self) -> None:
-        """Keep the model where nothing is held out; the last update may have spoiled what no loss has seen yet."""
-        self.check_losses()
-        if not all(bool(parameter.isfinite().all()) for parameter in self.stepper.network.parameters()):
-            raise self._exploded(f"weights are no longer finite numbers after step {self.state.step}")
-        self.save_best({})
-
     def step(self) -> None:
         """Take one step; where memory runs out, none, and smaller passes from here on."""
         s, state, stepper = self.setup, self.state, self.stepper
@@ -274,7 +263,7 @@ class Trainer:
             self._halve(group.batches)
             return
         slot = state.step % s.plan.log_every
-        self.history[slot, :-1] = stepper.losses
+        self.history[slot, :-1] = stepper.passes.losses
         self.history[slot, -1] = norm
         state.step += 1
         s.objective.settle()
@@ -289,18 +278,16 @@ class Trainer:
             self._record(self.check_losses())
             if self.watch is not None:
                 self.watch.look(state.step, stepper.network, group.batches[0].to(s.device))
-            self._count_steps()
+            if s.plan.minutes is not None and (steps := self.pace.steps(state, s.plan.minutes)):
+                self._set_steps(steps, s.plan.minutes)
             self.moment = Moment()
 
-    def _count_steps(self) -> None:
-        """How many steps there are, once the speed of a run of some minutes is known."""
-        s, minutes = self.setup, self.setup.plan.minutes
-        if minutes is None or not (steps := self.pace.steps(self.state, minutes)):
-            return
-        most = s.plan.steps
-        steps = min(steps, most or steps)
-        self.state.steps, self.setup = steps, s.of_steps(steps)
-        enough = " are enough, and" if steps == most else ""
+    def _set_steps(self, steps: int, minutes: float) -> None:
+        """The speed of a run of some minutes is known, and with it how many steps there are."""
+        limit = self.setup.plan.steps
+        steps = min(steps, limit or steps)
+        self.state.steps, self.setup = steps, self.setup.of_steps(steps)
+        enough = " are enough, and" if steps == limit else ""
         self.log.line(f"{steps:,} steps{enough} fit into {minutes:g} minutes at this speed")
         self.feed.close()
         self._read_on()
@@ -333,7 +320,7 @@ class Trainer:
                 rows = np.split(drawn.tokens, drawn.starts[1:-1])
                 texts = " | ".join(s.decode(row.tolist()) for row in rows[:8])
                 raise self._exploded(
-                    f"the loss of step {step + 1} is {loss:.4g}, its gradient {norm:.4g} long (the first loss was "
+                    f"the loss of step {step + 1} is {loss:.4g}, the gradient norm {norm:.4g} (the first loss was "
                     f"{state.first_loss:.4g}, and training.explode allows {s.plan.explode:g} times that)",
                     f"; the step read: {shown(texts, 400)}",
                 )

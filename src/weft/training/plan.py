@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import cos, pi, sqrt
 from typing import ClassVar, Literal
@@ -25,6 +26,7 @@ LIMITS = {
     "keep": 1 << 20,
     "threads": 1 << 10,
 }
+POSITIVE = ("epochs", "minutes", "epsilon", "clip", "explode")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,29 +75,23 @@ class Training:
     def __post_init__(self) -> None:
         if self.steps is not None and self.epochs is not None:
             raise UserError("steps and epochs cannot both be given")
-        for name, most in LIMITS.items():
-            value = vars(self)[name]
-            if value is not None and not 1 <= value <= most:
-                raise UserError(f"{name} must be between 1 and {most}, not {value}")
-        if self.learning_rate is not None and not 0 < self.learning_rate <= RATE:
-            raise UserError(f"learning_rate must be above 0 and at most {RATE:g}, not {self.learning_rate:g}")
-        for name in ("epochs", "minutes", "epsilon", "clip", "explode"):
-            value = vars(self)[name]
-            if value is not None and not 0 < value < 1e12:
-                raise UserError(f"{name} must be above 0 and below 1e12, not {value:g}")
-        if not 0 < self.layer_decay <= 1:
-            raise UserError(f"layer_decay must be above 0 and at most 1, not {self.layer_decay}")
-        for name in ("decay", "floor"):
-            if not 0 <= (value := vars(self)[name]) <= 1:
-                raise UserError(f"{name} must be between 0 and 1, not {value}")
-        for name in ("beta1", "beta2", "ema"):
-            value = vars(self)[name]
-            if value is not None and not 0 <= value < 1:
-                raise UserError(f"{name} must be at least 0 and below 1, not {value}")
-        if not 0 <= self.warmup < 1 << 40 or not 0 <= self.weight_decay < 1e6:
-            raise UserError("warmup and weight_decay must not be below 0")
-        if self.patience is not None and self.patience < 1:
-            raise UserError(f"patience must be at least 1, not {self.patience}")
+        bounds: list[tuple[tuple[str, ...], Callable[[float], bool], str]] = [
+            (("learning_rate",), lambda value: 0 < value <= RATE, f"above 0 and at most {RATE:g}"),
+            (POSITIVE, lambda value: 0 < value < 1e12, "above 0 and below 1e12"),
+            (("layer_decay",), lambda value: 0 < value <= 1, "above 0 and at most 1"),
+            (("decay", "floor"), lambda value: 0 <= value <= 1, "between 0 and 1"),
+            (("beta1", "beta2", "ema"), lambda value: 0 <= value < 1, "at least 0 and below 1"),
+            (("warmup",), lambda value: 0 <= value < 1 << 40, "at least 0"),
+            (("weight_decay",), lambda value: 0 <= value < 1e6, "at least 0"),
+            (("patience",), lambda value: value >= 1, "at least 1"),
+        ]
+        for names, fits, what in bounds:
+            for name in names:
+                if (value := vars(self)[name]) is not None and not fits(value):
+                    raise UserError(f"{name} must be {what}, not {value:g}")
+        for name, limit in LIMITS.items():
+            if (value := vars(self)[name]) is not None and not 1 <= value <= limit:
+                raise UserError(f"{name} must be between 1 and {limit}, not {value}")
 
 
 def learning_rate_at(step: int, plan: Training, learning_rate: float, steps: int) -> float:

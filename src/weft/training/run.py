@@ -111,7 +111,10 @@ class Checkpoints:
                 hashes = digests(inside, [f"{name}.safetensors" for name in tensors])
                 write_manifest(inside / STATE, values_of(state), hashes)
         except (OSError, SafetensorError, UserError) as error:
-            raise UserError(f"{path}: cannot be written: {_cause(error)}; {self.last_good()}") from None
+            words = r"no space left on device|file too large|disk quota exceeded|permission denied"
+            cause = re.search(words, reason(error))  # without the names of folders that are gone by now
+            why = cause[0] if cause else reason(error)
+            raise UserError(f"{path}: cannot be written: {why}; {self.last_good()}") from None
         self._let_go()
 
     def _let_go(self) -> None:
@@ -150,13 +153,6 @@ class Checkpoints:
             what = f"put sound ones back, or remove {self.folder} to train again from step 0"
             raise Unreadable(f"no checkpoint can be read: {'; '.join(faults.values())}; {what}")
         return None
-
-
-def _cause(error: Exception) -> str:
-    """The system's words alone: 'no space left on device'."""
-    words = reason(error)
-    match = re.search(r"(no space left on device|file too large|disk quota exceeded|permission denied)", words)
-    return match[1] if match else words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,26 +301,17 @@ def revision(folder: Path) -> str | None:
             return None
         named = root / ".git"  # a folder, or a file that names it in a submodule or a second worktree
         git = named if named.is_dir() else root / read_text(named, SHORT).removeprefix("gitdir:").strip()
-        return _commit(git)
+        text = read_text(git / "HEAD", SHORT).strip()
+        if text.startswith("ref:"):
+            name = text.removeprefix("ref:").strip()
+            if not re.fullmatch(r"refs/[^\0-\x20\x7f~^:?*\\\[]+", name) or ".." in name:
+                return None
+            shared = git / read_text(git / "commondir", SHORT).strip() if (git / "commondir").exists() else git
+            paths = [path / name for path in (git, shared) if (path / name).is_file()]
+            packed = shared / "packed-refs"
+            lines = read_text(packed, PACKED).splitlines() if not paths and packed.exists() else []
+            listed = next((line.split(" ")[0] for line in lines if line.endswith(f" {name}")), "")
+            text = read_text(paths[0], SHORT).strip() if paths else listed
     except (UserError, OSError, RuntimeError, ValueError):
         return None
-
-
-def _commit(git: Path) -> str | None:
-    head = read_text(git / "HEAD", SHORT).strip()
-    if not head.startswith("ref:"):
-        return _hash(head)
-    name = head.removeprefix("ref:").strip()
-    if not re.fullmatch(r"refs/[^\0-\x20\x7f~^:?*\\\[]+", name) or ".." in name:
-        return None
-    shared = git / read_text(git / "commondir", SHORT).strip() if (git / "commondir").exists() else git
-    for folder in (git, shared):
-        if (folder / name).is_file():
-            return _hash(read_text(folder / name, SHORT).strip())
-    lines = read_text(shared / "packed-refs", PACKED).splitlines() if (shared / "packed-refs").exists() else []
-    return next((_hash(line.split(" ")[0]) for line in lines if line.endswith(f" {name}")), None)
-
-
-def _hash(text: str) -> str | None:
-    """A commit's name in SHA-1 or SHA-256, or None for anything else."""
-    return text if re.fullmatch(r"[0-9a-f]{40}([0-9a-f]{24})?", text) else None
+    return text if re.fullmatch(r"[0-9a-f]{40}([0-9a-f]{24})?", text) else None  # SHA-1 or SHA-256

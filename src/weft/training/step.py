@@ -16,13 +16,13 @@ from weft.data.batching import Feed
 from weft.data.chance import key_of
 from weft.data.rows import ExampleSource
 from weft.data.shards import COMPILED
-from weft.errors import UserError
+from weft.errors import UserError, refuse
 from weft.files import cache_folder
 from weft.models.base import Network
 from weft.nn.attention import Attention
+from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.base import Objective
-from weft.training.freezing import depth_of
 from weft.training.plan import Training
 
 UNKNOWN = 2000  # steps that a run of some minutes counts with until its speed is known
@@ -98,6 +98,57 @@ class Setup:
         return step == self.steps or (every is not None and step > 0 and step % every == 0)
 
 
+def depth_of(network: Network, name: str) -> int:
+    """How many layers below the heads a weight or module stands: 0 for the heads, more than the layers for tables."""
+    layers = network.layer_names()  # of an encoder-decoder those of the decoder are nearer to the heads
+    stacks = [(*network.TOP, "beside"), *reversed(layers)]
+    for depth, names in enumerate(stacks):
+        if any(f"{name}.".startswith(f"{part}.") for part in names):
+            return depth
+    return len(layers) + 1
+
+
+def freeze(network: Network, what: str) -> None:
+    """Train no weights of a part of the network, and without dropout there: `encoder`, `all-but-K` or `tokens`.
+
+    `encoder` of an encoder-decoder is what reads, its tables among it; the last K layers of `all-but-K` are those of
+    the decoder, then those of the encoder. `tokens` is the table of tokens alone.
+    """
+    if what == "tokens":
+        network.get_submodule("tokens").requires_grad_(False)
+        return
+    whole, layers = what == "encoder", len(network.layer_names())
+    count = 0 if whole else int(what.removeprefix("all-but-"))
+    none = whole and network.decoder is not None and network.encoder is None
+    refuse(
+        (none, "freeze encoder: this model has none; freeze tokens, or all-but-K"),
+        (not whole and count >= layers, f"freeze {what}: the model has only {layers} layers"),
+    )
+    # Of the encoder's; a table that both sides read is among it.
+    reads = ["encoder", "encoder_norm", "encoder_positions", "source_tokens", "positions", "dropout"]
+    reads += ["tokens"] if network.source_tokens is None else []
+
+    def is_free(name: str) -> bool:
+        if not whole:
+            return depth_of(network, name) <= count
+        part = name.split(".")[0]
+        return part in ("heads", "pooler", "mix") if network.decoder is None else part not in reads
+
+    for name, parameter in network.named_parameters():
+        parameter.requires_grad_(is_free(name))
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise UserError(f"freeze {what}: nothing of this model would be left to train")
+    for name, module in network.named_modules():
+        if isinstance(module, nn.Dropout):
+            module.p = module.p if is_free(name) else 0.0
+        elif any(parameter.requires_grad for parameter in module.parameters()):
+            continue
+        elif isinstance(module, Attention):
+            module.dropout = 0.0
+        elif isinstance(module, Recurrent):
+            module.dropout = module.weight_drop = 0.0
+
+
 def learned(network: nn.Module, beside: nn.Module | None) -> dict[str, nn.Parameter]:
     """Every weight by name; those that an objective has of its own, and no model is saved with, as `beside`."""
     own = {} if beside is None else {f"beside.{name}": weight for name, weight in beside.named_parameters()}
@@ -113,9 +164,8 @@ def make_optimizer(
 ) -> torch.optim.AdamW:
     """AdamW (Loshchilov and Hutter, 2019) that decays matrices and tables only, with its state laid out at once.
 
-    Each group has its `share` of the rate: all of it, less the further below the heads its layer stands, or what the
-    network has in `rate_factors` for weights that begin larger than the others. `faster` has beginnings of names whose
-    weights take a multiple of the rate.
+    Each group has its `share` of the learning rate: by the depth of its layer, by the network's `rate_factors` for
+    weights that begin larger than the others, and by `faster`, for beginnings of names.
     """
     named = [(name, parameter) for name, parameter in learned(network, beside).items() if parameter.requires_grad]
     parameters = [parameter for _, parameter in named]
@@ -123,14 +173,14 @@ def make_optimizer(
         raise UserError("there is nothing to train: everything is frozen")
     if plan.layer_decay < 1 and not network.layer_names():
         raise UserError("layer_decay is for models with layers, one above the other; this one has none")
-    sorted_out: dict[tuple[float, float], list[Tensor]] = {}
+    by_rate: dict[tuple[float, float], list[Tensor]] = {}
     for name, parameter in named:
         share = plan.layer_decay ** depth_of(network, name) if plan.layer_decay < 1 else 1.0
         larger = next((times for start, times in network.rate_factors.items() if name.startswith(start)), 1.0)
         share *= larger * next((times for start, times in (faster or {}).items() if name.startswith(start)), 1.0)
         decay = plan.weight_decay / larger if parameter.dim() >= 2 else 0.0  # which the rate is multiplied by
-        sorted_out.setdefault((share, decay), []).append(parameter)
-    groups = [{"params": some, "weight_decay": decay, "share": share} for (share, decay), some in sorted_out.items()]
+        by_rate.setdefault((share, decay), []).append(parameter)
+    groups = [{"params": group, "weight_decay": decay, "share": share} for (share, decay), group in by_rate.items()]
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
     on_gpu = all(p.device.type == "cuda" for p in parameters)
     if on_gpu:  # a rate that a CUDA graph reads anew each time
@@ -234,37 +284,30 @@ def graphs_compiled() -> int:
     return counters["stats"]["unique_graphs"]
 
 
+@dataclass(eq=False)
 class Passes:
     """Runs the passes of a step: their gradients add up, and so do their losses."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        sums: Sums,
-        terms: int,
-        device: torch.device,
-        precision: str,
-        scaler: torch.amp.GradScaler,
-        capture: bool = False,
-        ragged: bool = False,
-        finish: Callable[[], Tensor] | None = None,
-        weights: Sequence[nn.Parameter] | None = None,
-    ) -> None:
-        self.weights = list(network.parameters()) if weights is None else list(weights)  # all that is trained
-        self.network, self.sums, self.device, self.precision, self.scaler = network, sums, device, precision, scaler
-        self.losses = torch.zeros(terms, device=device)  # of the step so far, each term's mean
-        self.capture = capture  # where all batches have one shape: launching kernels is then what takes longest
-        self.ragged = ragged  # compiled for batches of any shape at once, rather than anew for some of them
-        self.finish = finish  # clips the gradients and updates the weights; how long the gradients were
+    network: nn.Module
+    sums: Sums
+    terms: int
+    device: torch.device
+    precision: str
+    scaler: torch.amp.GradScaler
+    capture: bool = False  # where all batches have one shape: launching kernels is then what takes longest
+    ragged: bool = False  # compiled for batches of any shape at once, rather than anew for some of them
+    finish: Callable[[], Tensor] | None = None  # clips the gradients and updates the weights; the gradient norm
+    weights: Sequence[nn.Parameter] = ()  # all that is trained; those of the network where none are given
+
+    def __post_init__(self) -> None:
+        self.weights = list(self.weights or self.network.parameters())
+        self.losses = torch.zeros(self.terms, device=self.device)  # of the step so far, each term's mean
         self.graphs: dict[tuple[Shapes, bool], Graphs] = {}
         self.first: Graphs | None = None  # which of them wrote the gradients of this step
         self.pool: Any = None
 
     def step(self, batches: Sequence[Batch], counts: Tensor, seed: Callable[[int], int]) -> Tensor | None:
-        """All passes of a step; `counts` are the step's, so that each prediction weighs the same in whichever pass.
-
-        Where a graph has also updated the weights, how long the gradients were; None: that is still to be done.
-        """
+        """All passes of a step, by the counts of the whole step; the gradient norm if a graph updated the weights."""
         whole = self.finish is not None and len(batches) == 1
         counts = counts.to(self.device, non_blocking=True)
         self.losses.zero_()
@@ -272,8 +315,9 @@ class Passes:
         self.first = None
         for number, batch in enumerate(batches):
             shapes = _shapes(batch), whole
-            if self.capture and shapes not in self.graphs and len(self.graphs) < MOST:
-                self._record(batch.to(self.device), counts, number == 0, whole)
+            # Only from a first pass: the gradients of the passes before are not to be lost.
+            if self.capture and shapes not in self.graphs and len(self.graphs) < MOST and number == 0:
+                self._record(batch.to(self.device), counts, whole)
             torch.manual_seed(seed(number))
             graphs = self.graphs.get(shapes)
             if graphs is None or (number and self.first is not graphs):  # later passes add to what the first has left
@@ -283,9 +327,7 @@ class Passes:
                 self.first = graphs
         return None if self.first is None else self.first.norm
 
-    def _record(self, batch: Batch, counts: Tensor, first: bool, whole: bool) -> None:
-        if not first:  # the gradients of the passes before are not to be lost
-            return
+    def _record(self, batch: Batch, counts: Tensor, whole: bool) -> None:
         losses = self.losses.clone()
         try:
             self.graphs[_shapes(batch), whole] = Graphs(self, batch, counts, whole)
@@ -453,7 +495,7 @@ class Stepper:
     """Takes the steps of a run: what the loop repeats, and what tests and benchmarks look at."""
 
     def __init__(self, setup: Setup, scale: float = 65536.0, steady: int = 0) -> None:
-        """`scale` and `steady`: of the loss in fp16, and for how many steps it has been so."""
+        """`scale`: of the loss in fp16, and `steady`: for how many steps it has been so."""
         s, plan, device = setup, setup.plan, setup.device
         if plan.compile:
             keep_compiled_code_private()
@@ -478,18 +520,13 @@ class Stepper:
             weights=s.weights,
         )
 
-    @property
-    def losses(self) -> Tensor:
-        """The mean of each term over the step before."""
-        return self.passes.losses
-
     def step(self, batches: Sequence[Batch], counts: Tensor, number: int) -> Tensor:
-        """Take one step; how long its gradients were."""
+        """Take one step; the gradient norm."""
         norm = self.passes.step(batches, counts, seed_of(self.setup.feed.seed, number))
         return self.update() if norm is None else norm
 
     def update(self) -> Tensor:
-        """Clip the gradients that the passes have left and take one step along them; how long they were."""
+        """Clip the gradients that the passes have left and update the weights; the gradient norm."""
         self.scaler.unscale_(self.optimizer)
         moved = [parameter for parameter in self.setup.weights if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in moved if parameter.grad is not None])
