@@ -39,7 +39,7 @@ PTB = (
 
 def wikitext(text: str) -> str:
     """WikiText: `guest @-@ starring`, `2 @,@ 500`, `= = Career = =`, and space around every sign."""
-    return "\n".join(_applied(line, WIKITEXT, _heading) for line in text.split("\n"))
+    return "\n".join(_heading(_applied(line, WIKITEXT)) for line in text.split("\n"))
 
 
 def ptb(text: str) -> str:
@@ -50,7 +50,7 @@ def ptb(text: str) -> str:
 DETOKENIZERS: dict[str, Callable[[str], str]] = {"wikitext": wikitext, "ptb": ptb}
 
 
-def _applied(line: str, rules: Sequence[Rule], further: Callable[[str], str] | None = None) -> str:
+def _applied(line: str, rules: Sequence[Rule]) -> str:
     """The line when no rule finds anything more: each takes something out, so there is an end."""
     before = None
     while line != before:
@@ -60,7 +60,7 @@ def _applied(line: str, rules: Sequence[Rule], further: Callable[[str], str] | N
         parts = line.strip(" ").split('"')
         for number in range(1, len(parts) - 1, 2):  # between an opening quote and its closing one
             parts[number] = parts[number].strip(" ")
-        line = '"'.join(parts) if further is None else further('"'.join(parts))
+        line = '"'.join(parts)
     return line
 
 

@@ -331,28 +331,23 @@ def read_input() -> Iterator[Document]:
 def _good(source: TextSource, rows: Rows, on_bad_row: str, skipped: Skipped) -> Iterator[Record]:
     """The rows of a source that can be read; bad ones are skipped, kept or reported together."""
     problems, count, damaged = Problems(), 0, 0
-    while True:
-        try:
-            row = next(rows)
-        except StopIteration:
-            break
-        except UserError as error:  # what spoils the whole file
-            problems.add(error)
-            break
-        count += 1
-        if isinstance(row, Record):
-            if not problems.count:
-                yield row
-            continue
-        damaged += isinstance(row, BadBytes)
-        if on_bad_row == "stop":
-            problems.add(row)
-            if problems.full:
-                break
-        elif on_bad_row == "keep":
-            yield Record({}, source.name, problem=str(row))
-        else:
-            skipped.add(str(row))
+    try:
+        for row in rows:
+            count += 1
+            damaged += isinstance(row, BadBytes)
+            if isinstance(row, Record):
+                if not problems.count:
+                    yield row
+            elif on_bad_row == "keep":
+                yield Record({}, source.name, problem=str(row))
+            elif on_bad_row == "skip":
+                skipped.add(str(row))
+            else:
+                problems.add(row)
+                if problems.full:
+                    break
+    except UserError as error:  # what spoils the whole file
+        problems.add(error)
     if damaged > MAX_DAMAGED * count and damaged > 2:
         many = ", too many to skip" if on_bad_row == "skip" else ""
         rows_are = f"{damaged:,} of {count:,} rows are not UTF-8{many}"

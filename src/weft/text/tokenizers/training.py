@@ -62,6 +62,10 @@ class _Request:
     roles: Roles
     names: list[str]  # special tokens, the first ids
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.minimum <= MAX_COUNT:
+            raise UserError(f"minimum_count must be between 1 and {MAX_COUNT}, not {shown(str(self.minimum))}")
+
     @property
     def unknown(self) -> str:
         assert self.roles.unknown is not None
@@ -101,8 +105,8 @@ def learn(
     if len({*names, *extra}) < len(names) + len(extra) or "" in (*names, *extra):
         raise UserError("the special tokens must differ from each other, and none may be empty")
     lowercase = kind == "wordpiece" if lowercase is None else lowercase
-    minimum = _minimum(minimum_count, 1 if kind == "character" else 2)
-    request = _Request(size - len(extra), lowercase, minimum, roles, names)
+    usual = 1 if kind == "character" else 2
+    request = _Request(size - len(extra), lowercase, usual if minimum_count is None else minimum_count, roles, names)
     counted = _counted(texts, progress)
     if kind == "whitespace":  # special tokens in the text, such as <unk>, would be taken for words
         counted = (" ".join(word for word in text.split() if word not in names) for text in counted)
@@ -122,17 +126,10 @@ def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: 
     roles = SPECIALS["word"]
     names = [name for name in vars(roles).values() if name is not None]
     assert like.kind in ("word", "whitespace")
-    request = _Request(size, False, _minimum(minimum_count, 1), roles, names)
+    request = _Request(size, False, 1 if minimum_count is None else minimum_count, roles, names)
     model = like.library
     library = _words(_counted(texts, None), request, model.normalizer, model.pre_tokenizer, model.decoder)
     return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
-
-
-def _minimum(given: int | None, usual: int) -> int:
-    """How often a token must be seen, within what the trainers can count."""
-    if given is not None and not 1 <= given <= MAX_COUNT:
-        raise UserError(f"minimum_count must be between 1 and {MAX_COUNT}, not {shown(str(given))}")
-    return usual if given is None else given
 
 
 def _counted(texts: Iterable[str], progress: Callable[[int], None] | None) -> Iterator[str]:
