@@ -35,7 +35,7 @@ def format_of(source: TextSource, loose: bool) -> str | None:
     """The format that the content shows beyond doubt; `loose`: the name is not .txt, so that any table counts."""
     if source.path is None:  # it can be read but once
         return None
-    magic = sources.first_bytes(source)
+    magic = next(sources.read_chunks(source), b"")[:8]
     for first, format in MAGIC.items():
         if magic.startswith(first):
             return format

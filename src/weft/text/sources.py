@@ -249,7 +249,7 @@ def _words(error: Exception) -> str:
     return shown(str(error), 120) or type(error).__name__
 
 
-def _chunks(source: TextSource) -> Iterator[bytes]:
+def read_chunks(source: TextSource) -> Iterator[bytes]:
     """The bytes of a source from its beginning; what is damaged or cut short is one clear line."""
     size = 0
     if source.path is not None:
@@ -279,11 +279,6 @@ def need_module(source: TextSource, name: str, extra: str, kind: str) -> Any:
     return module
 
 
-def first_bytes(source: TextSource) -> bytes:
-    """What a file begins with, by which many formats are known."""
-    return next(_chunks(source), b"")[:8]
-
-
 KNOWN: dict[tuple[Any, ...], Any] = {}  # results of looks through files, so that each is looked through once
 
 
@@ -308,7 +303,7 @@ def _byte_counts(source: TextSource) -> tuple[bytes, Counter[str]]:
     # wide: whole characters of several bytes, as UTF-8 has them; stray: other bytes above 127; runs: runs of those;
     # usual: those that cp1252 has and people write.
     head, rest, counts, left = b"", b"", Counter[str](), SEEN if source.plain else SEEN // 4
-    for chunk in chain(_chunks(source), [b""]):
+    for chunk in chain(read_chunks(source), [b""]):
         left -= len(chunk)
         data = rest + chunk
         last = LAST.search(data, max(0, len(data) - 4)) if chunk else None
@@ -367,7 +362,7 @@ def _text_chunks(source: TextSource) -> Iterator[tuple[int, bytes]]:
     decoder = None if encoding.name == "utf-8" else codecs.getincrementaldecoder(encoding.name)()
     line = 1
     head = b""
-    chunks = _chunks(source)
+    chunks = read_chunks(source)
     for chunk in chunks:  # a pipe may hand out single bytes: wait for the rest of what may be a byte-order mark
         head += chunk
         if len(head) >= 3 or not any(mark.startswith(head) for mark in MARKS):

@@ -327,12 +327,8 @@ def _has_quotes(source: TextSource, delimiter: str) -> bool:
 def _split(source: TextSource, number: int, text: str, delimiter: str) -> list[str]:
     """The fields of a line, unless there are so many that they would fill the memory."""
     if len(text) > MAX_FIELDS and text.count(delimiter) > MAX_FIELDS:
-        raise _too_many(source, number)
+        raise UserError(f"{source.name} line {number}: a row of more than {MAX_FIELDS:,} fields")
     return text.split(delimiter)
-
-
-def _too_many(source: TextSource, number: int) -> UserError:
-    return UserError(f"{source.name} line {number}: a row of more than {MAX_FIELDS:,} fields")
 
 
 def _quoted_rows(source: TextSource, lines: Iterator[Line], delimiter: str) -> Iterator[Fields]:
@@ -350,7 +346,7 @@ def _quoted_rows(source: TextSource, lines: Iterator[Line], delimiter: str) -> I
             if size > MAX_FIELDS:
                 cells += text.count(delimiter)
                 if cells > MAX_FIELDS:
-                    raise _too_many(source, first)
+                    raise UserError(f"{source.name} line {first}: a row of more than {MAX_FIELDS:,} fields")
             yield text + "\n"
 
     reader = csv.reader(feed(), delimiter=delimiter, strict=True)

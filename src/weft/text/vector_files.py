@@ -44,9 +44,7 @@ class WordVectors:
 
 def read_file(path: Path, on_bad_row: str = "stop", skipped: Skipped | None = None) -> WordVectors:
     """The vectors of a file in any of the formats, plain or compressed."""
-    if _is_binary(path):
-        return read_binary(path)
-    return read_vectors(path, on_bad_row, skipped)
+    return read_binary(path) if _is_binary(path) else read_vectors(path, on_bad_row, skipped)
 
 
 def is_file_of_vectors(path: Path) -> bool:

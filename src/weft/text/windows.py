@@ -38,7 +38,7 @@ def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """The special tokens that a tokenizer puts before and after a text."""
     for text in _known(tokenizer):
         encoded = tokenizer.encode(text)
-        inside = [place for place, special in enumerate(encoded.specials) if not special]
+        inside = [place for place, side in enumerate(encoded.sequences) if side is not None]
         if inside:
             return encoded.ids[: inside[0]], encoded.ids[inside[-1] + 1 :]
     return [], []
