@@ -61,8 +61,8 @@ def perplexity(
 
     Example: weft perplexity runs/gpt --text corpus/weaver.txt --stride 16
     """
-    from weft.text.detokenizers import DETOKENIZERS
     from weft.text.records import find_files
+    from weft.text.sentences import DETOKENIZERS
 
     check_choices(
         ("--detokenize", detokenize, DETOKENIZERS),

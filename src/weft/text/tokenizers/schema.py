@@ -123,7 +123,6 @@ def _check(is_right: Callable[[Any], bool], wanted: str) -> Check:
 
 an_object = _check(lambda value: isinstance(value, dict), "not an object")
 a_list = _check(lambda value: isinstance(value, list), "not a list")
-a_text = _check(lambda value: isinstance(value, str), "not a text")
 flag = _check(lambda value: type(value) is bool, "neither true nor false")
 anything = _check(lambda value: True, "")  # checked elsewhere
 
@@ -147,13 +146,8 @@ def choice(*names: str) -> Check:
 
 def text(max_length: int, min_length: int = 0) -> Check:
     """A text of some characters."""
-
-    def check(value: Any, where: str) -> None:
-        a_text(value, where)
-        if not min_length <= len(value) <= max_length:
-            raise UserError(f"{where} has {len(value)} characters, not {min_length} to {max_length}")
-
-    return check
+    wanted = f"not a text of {min_length} to {max_length} characters"
+    return _check(lambda value: isinstance(value, str) and min_length <= len(value) <= max_length, wanted)
 
 
 def none_or(inner: Check) -> Check:
