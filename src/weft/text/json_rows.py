@@ -227,7 +227,6 @@ def json_kind(source: TextSource) -> str:
 
 
 def _entries(source: TextSource, holder: str) -> Iterator[tuple[int, Any]]:
-    """The entries of an array, numbered from 1."""
     text = JsonText(source)
     if holder == "array":
         yield from text.entries("row")

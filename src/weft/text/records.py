@@ -356,7 +356,6 @@ def _good(source: TextSource, rows: Rows, on_bad_row: str, skipped: Skipped) -> 
 
 
 def _texts(source: TextSource, options: Options, kind: str) -> Rows:
-    """The records of a source with nothing but their text."""
     if kind == "json" and json_kind(source) == "squad":
         kind = "squad"
     column = options.text_column or ""

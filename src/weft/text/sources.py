@@ -65,7 +65,6 @@ def known_encoding(name: str) -> str:
 
 
 T = TypeVar("T")
-
 LIMIT = 64 * MEGABYTE  # the longest line, row or article: a hostile or broken file must not exhaust the memory
 CHUNK = 64 * 1024
 SEEN = 256 * MEGABYTE  # how much of a file is looked through for its encoding
@@ -180,7 +179,6 @@ def readable(name: str) -> Iterator[None]:
 
 
 def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:
-    """A file on disk, open until the stack unwinds."""
     if path.is_dir():
         raise UserError(f"{name}: is a folder, not a file")
     if kind := special_kind(path):  # which may never end
@@ -219,7 +217,6 @@ def check_ratio(name: str, unpacked: int, packed: int) -> None:
 
 
 def _open_members(stream: io.BufferedReader, path: Path, member: str | None, stack: ExitStack) -> Iterator[TextSource]:
-    """The members of a zip one after the other, or the one that is asked for."""
     name, suffix = shown(str(path), 300), format_suffix(path)
     archive, members = _open_zip(stream, name, stack)
     members = [info for info in members if member in (None, info.filename)]

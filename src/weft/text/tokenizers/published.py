@@ -184,9 +184,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     folder = path if path.is_dir() else path.parent
     file = vocabulary_file(path) if path.is_dir() else path
     if file is None:
-        names = (
-            "tokenizer.json, vocab.txt, vocab.json with merges.txt, encoder.json with vocab.bpe, spiece.model, *.spm"
-        )
+        names = "tokenizer.json, vocab.txt, vocab.json with merges.txt, encoder.json with vocab.bpe, *.model, *.spm"
         raise UserError(f"{folder}: has no tokenizer: none of {names}")
     settings = tokenizer.settings_in(folder)
     for first, second in PAIRS:

@@ -54,8 +54,6 @@ SPECIALS |= dict.fromkeys(WORD_KINDS, Roles(padding="<pad>", unknown="<unk>", st
 
 @dataclass(frozen=True)
 class _Request:
-    """What is asked of a trainer."""
-
     size: int
     lowercase: bool
     minimum: int  # times that a token must be seen
@@ -70,6 +68,10 @@ class _Request:
     def unknown(self) -> str:
         assert self.roles.unknown is not None
         return self.roles.unknown
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        return {"vocab_size": self.size, "min_frequency": self.minimum, "show_progress": False}
 
     def need(self, min_size: int, why: str) -> None:
         if self.size < min_size:
@@ -150,7 +152,7 @@ def _counted(texts: Iterable[str], progress: Callable[[int], None] | None) -> It
 
 def _wordpiece(texts: Iterator[str], request: _Request) -> Library:
     """BERT's. Ids: special tokens, the characters alone, the characters inside words, then pieces as merged."""
-    names, roles = request.names, request.roles
+    names = request.names
     normalizer = normalizers.BertNormalizer(lowercase=request.lowercase)
     cutter = pre_tokenizers.BertPreTokenizer()
     learner = Library(models.BPE())
@@ -174,8 +176,7 @@ def _wordpiece(texts: Iterator[str], request: _Request) -> Library:
     library.normalizer, library.pre_tokenizer = normalizer, cutter
     library.decoder = decoders.WordPiece(prefix="##")
     library.add_special_tokens(names)
-    if roles.start is not None and roles.separator is not None:
-        surround(library, roles, "bert")
+    surround(library, request.roles, "bert")
     return library
 
 
@@ -189,14 +190,9 @@ def _bpe(texts: Iterator[str], request: _Request) -> Library:
         library.normalizer = normalizers.Lowercase()
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=request.size,
-        min_frequency=request.minimum,
-        initial_alphabet=sorted(alphabet),
-        # A token has the space before it in it, and so has the mask that stands for it.
-        special_tokens=[AddedToken(name, special=True, normalized=False, lstrip=name == mask) for name in names],
-        show_progress=False,
-    )
+    # A token has the space before it in it, and so has the mask that stands for it.
+    special = [AddedToken(name, special=True, normalized=False, lstrip=name == mask) for name in names]
+    trainer = trainers.BpeTrainer(**request.limits, initial_alphabet=sorted(alphabet), special_tokens=special)
     library.train_from_iterator(texts, trainer)
     if library.get_vocab_size() == min_size < request.size:
         raise UserError(f"{NO_TEXT}: no two bytes stand together {request.minimum} times")
@@ -245,8 +241,7 @@ def _unigram(texts: Iterator[str], request: _Request) -> Library:
             request.need(int(small[2]), "the characters of this text and the special tokens")
         raise UserError(f"sentencepiece cannot learn from this text: {shown(str(error), 200)}") from None
     library = sentencepiece.build(sentencepiece.parse(model.getvalue(), "the learned model"), "the learned model")
-    if request.roles.end is not None:
-        surround(library, request.roles, "t5")
+    surround(library, request.roles, "t5")
     return library
 
 
@@ -260,8 +255,7 @@ def _words(
     if normalizer is not None:
         library.normalizer = normalizer
     library.pre_tokenizer, library.decoder = cutter, decoder
-    limits = {"vocab_size": request.size, "min_frequency": request.minimum}
-    trainer = trainers.WordLevelTrainer(**limits, special_tokens=names, show_progress=False)
+    trainer = trainers.WordLevelTrainer(**request.limits, special_tokens=names)
     library.train_from_iterator(texts, trainer)
     if library.get_vocab_size() == len(names):
         raise UserError(f"{NO_TEXT}: no {unit} is there {request.minimum} times")
