@@ -19,7 +19,7 @@ from weft.text.arrow import read_arrow
 from weft.text.json_rows import json_kind, read_json, read_jsonl, read_squad
 from weft.text.rows import Options, Problems, Record, Rows, Skipped, check_columns, check_length, need_columns
 from weft.text.sources import BadBytes, Line, Patterns, TextSource, find_files, head_of, open_sources, read_lines
-from weft.text.tables import DELIMITERS, delimiter_of, known_name, read_delimited, read_xlsx, split_rows
+from weft.text.tables import delimiter_of, known_name, read_delimited, read_xlsx, split_rows
 
 LINES = 500  # that are looked at
 CHARACTERS = 1 << 17  # and characters at most
@@ -64,15 +64,13 @@ def format_of(source: TextSource, loose: bool) -> str | None:
     if "\t" in full[0] and len(full) > 1 and len({line.count("\t") for line in full}) == 1:
         return "tsv"
     delimiter = delimiter_of(full, ",")
-    if delimiter not in full[0]:
+    rows = split_rows(full, delimiter)[0] if delimiter in full[0] else []
+    if not rows:
         return None
-    rows, _ = split_rows(full, delimiter)
-    if sum(bool(known_name(name)) for name in rows[0]) >= min(2, len(rows[0])) or (
-        (loose or delimiter in ("|", ";"))  # which no running text has as often in every line
-        and len(rows) > 4
-        and len({len(row) for row in rows}) == 1
-        and delimiter in DELIMITERS
-    ):
+    named = sum(bool(known_name(name)) for name in rows[0])
+    even = len(rows) > 4 and len({len(row) for row in rows}) == 1
+    # No running text has | or ; as often in every line.
+    if named >= min(2, len(rows[0])) or (even and (loose or delimiter in ("|", ";"))):
         return "tsv" if delimiter == "\t" else "csv"
     return None
 

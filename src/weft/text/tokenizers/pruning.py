@@ -110,17 +110,13 @@ def pruned_tokenizer(
 
 
 def pruned_sides(
-    source: MarianTokenizer,
-    target: MarianTokenizer,
-    keep: Collection[int],
-    written: Collection[int] | None = None,
-    characters: bool = True,
+    source: MarianTokenizer, target: MarianTokenizer, keep: Collection[int], written: Collection[int], characters: bool
 ) -> tuple[MarianTokenizer, MarianTokenizer, tuple[int, ...], tuple[int, ...]]:
     """Both vocabularies with the tokens to `keep`, and of the `written` ones; with them, the old ids of each."""
     apart = TARGET_NUMBERS in source.files
     anatomies = [anatomy_of(side, characters) for side in (source, target)]
     if apart:
-        kept = [anatomies[0].closed(keep), anatomies[1].closed(keep if written is None else written)]
+        kept = [anatomies[0].closed(keep), anatomies[1].closed(written)]
     else:  # one numbering for both: what either needs
         both = set(keep)
         while (more := {*anatomies[0].closed(both), *anatomies[1].closed(both)}) != both:

@@ -405,9 +405,9 @@ def check_pipeline(data: dict[str, Any], file: str) -> None:
         for step, where in steps:
             growth *= growth_of(stage, step)
             if len(steps) > MAX_STEPS or growth > MAX_GROWTH:
-                what = f"{len(steps)} steps" if len(steps) > MAX_STEPS else f"one character may become {growth}"
-                limit = MAX_STEPS if len(steps) > MAX_STEPS else MAX_GROWTH
-                raise UserError(f"{where}: {what}; at most {limit} are run")
+                long = f"{len(steps)} steps; at most {MAX_STEPS} are run"
+                grown = f"one character may become {growth}; at most {MAX_GROWTH} are run"
+                raise UserError(f"{where}: {long if len(steps) > MAX_STEPS else grown}")
         around = [where for step, where in steps if stage == "post_processor" and step["type"] != "ByteLevel"]
         if len(around) > 1:
             raise UserError(f"{around[1]}: puts special tokens around a text a second time")

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Library
 from weft.budget import by_budget
 from weft.errors import UserError, listed, shown
 from weft.files import read_json, write_json, write_text
-from weft.text.rows import MAX_LENGTH, PART, TOGETHER, length_problem, parts_of
+from weft.text.rows import MAX_LENGTH, PART, TOGETHER, length_of, length_problem, parts_of
 from weft.text.tokenizers.schema import LONG, check_growth, check_tokens
 
 # What each family puts around a text and around a pair, with roles in braces; the number is the segment.
@@ -338,7 +338,7 @@ class Tokenizer:
             return [[number for ids in self.ids(some, specials=False) for number in ids] for some in parts]
         ids = list[list[int]]()
         with self._checked(texts, (), MAX_LENGTH) as words:
-            for some in by_budget(texts, _size, TOGETHER):
+            for some in by_budget(texts, length_of, TOGETHER):
                 inputs: Any = some
                 encoded = self.library.encode_batch_fast(inputs, is_pretokenized=words, add_special_tokens=specials)
                 ids += [encoding.ids for encoding in encoded]
@@ -376,12 +376,6 @@ class Tokenizer:
             if bert or normalizer.get("type") == "Lowercase":
                 config["do_lower_case"] = normalizer.get("lowercase", True)
         write_json(Path(folder) / "tokenizer_config.json", config)
-
-
-def _size(text: Text) -> int:
-    """Characters of a text; what is none is refused later, by name."""
-    words = text if isinstance(text, list | tuple) else [text]
-    return sum(len(word) for word in words if isinstance(word, str))
 
 
 def _check_lengths(texts: Sequence[Text], max_length: int) -> None:
