@@ -259,7 +259,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     "column, words",
     [
         (dictionary("x" * 100_000, 500), "over 200 times as much"),
-        (pyarrow.array(["x" * 9_000_000]), "a page unfolds to 8 MiB; at most 8 are read"),
+        (pyarrow.array(["x" * 9_000_000]), "a page unpacks to 8 MiB; at most 8 are read"),
         (pyarrow.array(["x" * 2_000_000]), "over 200 times as much"),
         (pyarrow.array([[1] * 60_000]), "60,000 values in one row group; at most 50,000"),
         (pyarrow.array([[1] * 20_000]), "more than"),
@@ -306,8 +306,8 @@ def write_file(path: str, table: pyarrow.Table, options: pyarrow.ipc.IpcWriteOpt
 @pytest.mark.parametrize(
     "column, words",
     [
-        (pyarrow.array(["x" * 100_000] * 100), "a batch unfolds to 9 MiB; at most 8 are read"),
-        (dictionary("x" * 9_000_000, 5), "a dictionary unfolds to 8 MiB; at most 8 are read"),
+        (pyarrow.array(["x" * 100_000] * 100), "a batch unpacks to 9 MiB; at most 8 are read"),
+        (dictionary("x" * 9_000_000, 5), "a dictionary unpacks to 8 MiB; at most 8 are read"),
         (dictionary("x" * 900_000, 500), "over 200 times as much"),
         (pyarrow.nulls(1 << 20), "rows; at most 16 a byte are read"),
         (pyarrow.array([[None] * 20_000], pyarrow.list_(pyarrow.null())), "more than"),

@@ -35,7 +35,7 @@ def check_rows(name: str, rows: int, size: int) -> None:
 def _check_unfolded(name: str, size: int, what: str) -> None:
     if size > MAX_UNFOLDED:
         limit = f"at most {MAX_UNFOLDED // MEGABYTE:,} are read: write it in smaller ones"
-        raise UserError(f"{name}: a {what} unfolds to {size // MEGABYTE:,} MiB; {limit}")
+        raise UserError(f"{name}: a {what} unpacks to {size // MEGABYTE:,} MiB; {limit}")
 
 
 def parquet_rows(metadata: Any, stream: IO[bytes], name: str, size: int, max_rows: int) -> list[int]:

@@ -306,14 +306,12 @@ def read_jsonl(source: TextSource, options: Options) -> Rows:
         where = f"{source.name} {unit} {number}"
         if fault:
             yield fault
-            continue
-        if not text or text.isspace():
-            continue
-        try:
-            check_json_values(text, where, JSON_VALUES)
-            yield _record(json.loads(text), where, options, "\\u" in text)
-        except UserError as error:
-            yield error
-        except (ValueError, RecursionError) as error:
-            column = f" (column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
-            yield UserError(f"{where}: {json_words(error)}{column}")
+        elif text and not text.isspace():
+            try:
+                check_json_values(text, where, JSON_VALUES)
+                yield _record(json.loads(text), where, options, "\\u" in text)
+            except UserError as error:
+                yield error
+            except (ValueError, RecursionError) as error:
+                column = f" (column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
+                yield UserError(f"{where}: {json_words(error)}{column}")

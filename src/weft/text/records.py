@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from weft.errors import UserError, listed, one_of, refuse, shown
 from weft.text import sources
@@ -40,8 +39,7 @@ def format_of(source: TextSource, loose: bool) -> str | None:
         if magic.startswith(first):
             return format
     if magic.startswith(b"PK\x03\x04"):
-        # A hostile table of contents raises nearly anything.
-        with suppress(Exception), zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
+        with suppress(Exception), sources.zip_file(source.stream, source.name) as archive:  # hostile: raises anything
             if "xl/workbook.xml" in archive.namelist():
                 return "xlsx"
         return None
@@ -162,8 +160,7 @@ def read_txt(source: TextSource, options: Options) -> Rows:
 def _blocks(source: TextSource, lines: Iterable[Line], what: str) -> Iterator[tuple[list[Line], UserError | None]]:
     """Runs of lines between blank ones, and the first bad byte in each."""
     block, size = list[Line](), 0
-    end: Line = (0, "", None)
-    for line in chain(lines, [end]):
+    for line in chain(lines, [(0, "", None)]):
         text = line[1]
         if text and not text.isspace():
             block.append(line)

@@ -190,8 +190,7 @@ def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:
 def _open_zip(stream: io.BufferedReader, name: str, stack: ExitStack) -> tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]:
     """A zip file and its members in the order of their names, without what a Mac or an editor left there."""
     try:
-        check_contents(stream, name)
-        archive = stack.enter_context(zipfile.ZipFile(cast("io.BytesIO", stream)))
+        archive = stack.enter_context(zip_file(stream, name))
     except UserError:
         raise
     except Exception as error:  # a hostile table of contents raises nearly anything: struct.error, ValueError, OSError
@@ -201,12 +200,13 @@ def _open_zip(stream: io.BufferedReader, name: str, stack: ExitStack) -> tuple[z
     return archive, sorted(shown_files, key=lambda info: info.filename)
 
 
-def check_contents(stream: IO[bytes] | io.BufferedIOBase, name: str) -> None:
-    """Refuse a zip whose table of contents would fill the memory, before it is read."""
+def zip_file(stream: IO[bytes] | io.BufferedIOBase, name: str) -> zipfile.ZipFile:
+    """A zip file, refused before its table of contents is read where that would fill the memory."""
     end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]  # what ZipFile itself reads first
     if end and end[5] > MAX_CONTENTS:
         limit = f"{MAX_CONTENTS // MEGABYTE} MiB"
         raise UserError(f"{name}: its table of contents has more than {limit}: too many files in it")
+    return zipfile.ZipFile(cast(IO[bytes], stream))
 
 
 def check_ratio(name: str, unpacked: int, packed: int) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, time
 from functools import lru_cache
 from itertools import chain, dropwhile, islice
-from typing import IO, Any, cast
+from typing import Any
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE
@@ -462,8 +462,7 @@ def read_xlsx(source: TextSource, options: Options) -> Rows:
 def _check_size(source: TextSource) -> None:
     """Refuse what would take all memory when it is unpacked, before it is."""
     try:
-        sources.check_contents(source.stream, source.name)
-        with zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
+        with sources.zip_file(source.stream, source.name) as archive:
             size = sum(info.file_size for info in archive.infolist())
             if size <= MAX_BYTES:
                 sources.check_ratio(source.name, size, os.fstat(source.stream.fileno()).st_size)
