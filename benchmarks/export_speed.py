@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import machine, parse, peer, write
+from common import machine, medians, parse, peer, write
 
 import weft
 from weft.backends import runtime
@@ -28,7 +28,6 @@ from weft.exporters.ct2_export import write_ct2
 from weft.exporters.onnx_export import write_onnx
 from weft.generation.search import Beam, generate
 from weft.nn.rows import Ragged
-from weft.timing import medians
 
 LENGTHS = (16, 64, 256)  # tokens of a text
 WRITTEN, WIDTH, READ = 24, 5, 14  # tokens written, the beam, tokens read: as a caption has them

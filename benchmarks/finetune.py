@@ -162,13 +162,11 @@ def table(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         if name in ("machine", "processes") or name not in theirs:
             continue
         mine, peer = work["seeds"], theirs[name]["seeds"]
-        one, other = summarized(mine), summarized(peer)
-        width = ((one.high - one.low) ** 2 + (other.high - other.low) ** 2) ** 0.5 / 2
-        gap = one.mean - other.mean
+        (mean, _, low, high), (peer_mean, _, other_low, other_high) = summarized(mine), summarized(peer)
+        width = ((high - low) ** 2 + (other_high - other_low) ** 2) ** 0.5 / 2
+        gap = mean - peer_mean
         verdict = "" if gap >= -width else " (below)"
-        print(
-            f"| {name} | {work['measure']} | {one.mean:.4f} | {other.mean:.4f} | {gap:+.4f}{verdict} | +- {width:.4f} |"
-        )
+        print(f"| {name} | {work['measure']} | {mean:.4f} | {peer_mean:.4f} | {gap:+.4f}{verdict} | +- {width:.4f} |")
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from common import RESULTS, machine, parse, write
 
-from weft.cli.show import table
+from weft.cli.inputs import table
 from weft.config import settings_of
 from weft.runs.ladder import ladder
 from weft.runs.pages import LADDER_HEADER, failures, finished, ladder_rows, value_of, verdict

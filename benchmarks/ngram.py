@@ -40,8 +40,8 @@ import torch  # noqa: E402
 from common import RESULTS, parse, write  # noqa: E402
 
 import weft  # noqa: E402
+from weft.checkpoint.external import read_arpa, write_arpa  # noqa: E402
 from weft.checkpoint.folder import LoadedModel  # noqa: E402
-from weft.checkpoint.ngram import read_arpa, write_arpa  # noqa: E402
 from weft.nn.rows import Ragged  # noqa: E402
 from weft.text.tokenizers.training import WORDS
 

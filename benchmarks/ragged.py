@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import RESULTS, device_name, parse, peer, write
+from common import RESULTS, device_name, medians, parse, peer, write
 
 from weft.checkpoint.folder import open_folder
 from weft.nn.rows import Ragged
-from weft.timing import medians
 
 
 def mixed_lengths(count: int, seed: int = 0) -> list[int]:

@@ -27,17 +27,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS, device_name, parse, write
+from common import RESULTS, device_name, medians, parse, write
 from torch import nn
 
 import weft
 from weft.checkpoint.families import FAMILIES
-from weft.data.batching import Ahead, Feed
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed, Streams
+from weft.data.rows import Ahead, Feed, Frame, Framed, Streams
 from weft.data.shards import Corpus
 from weft.objectives.language import CarriedToken, StreamStates
-from weft.timing import medians
 from weft.training.loop import quick_arithmetic
 from weft.training.plan import Training
 from weft.training.step import Group, Setup, Stepper, autocast, group_of

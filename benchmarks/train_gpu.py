@@ -22,16 +22,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS, device_name, parse, peer, write
+from common import RESULTS, device_name, medians, parse, peer, write
 from ragged import mixed_lengths
 
 from weft.checkpoint.families import FAMILIES
-from weft.data.batching import Feed
 from weft.data.masking import Masking, shift
-from weft.data.rows import DocumentRows, Frame, Framed, PackedRows
+from weft.data.rows import DocumentRows, Feed, Frame, Framed, PackedRows
 from weft.data.shards import Corpus
 from weft.objectives.language import MaskedWords, NextToken
-from weft.timing import medians
 from weft.training.plan import Training
 from weft.training.step import Setup, Stepper, group_of
 

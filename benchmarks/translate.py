@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import machine, parse, peer, write
+from common import machine, medians, parse, peer, write
 
 import weft
 from weft.metrics.generation import GenerationMetrics
@@ -28,7 +28,6 @@ from weft.nn.rows import Rows
 from weft.picture import ChartLine, heading, line_chart, page, table
 from weft.text.records import read_texts
 from weft.text.tokenizers.training import learn
-from weft.timing import medians
 
 SPECIALS = {"padding": "<pad>", "end": "</s>", "unknown": "<unk>", "start": "<s>"}
 RECURRENT = {"family": "seq2seq", "cell": "lstm", "width": 512, "layers": 1, "dropout": 0.3, "context": 256}

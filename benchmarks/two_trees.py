@@ -30,7 +30,7 @@ COMMANDS = {  # name of the folder: what makes it
     "t5": f"pretrain --model t5 --size 1x64 {TEXT} --vocabulary 300 --batch 4 --steps 10",
     "lstm": f"pretrain --model lstm --size 1x64 {TEXT} --batch 4 --steps 20",
     "ngram": "pretrain --model ngram --text weaver.txt",
-    "vectors": "vectors learn --text weaver.txt --minimum-count 1 --width 16 --epochs 2",
+    "vectors": "vectors learn --text weaver.txt --width 16 --epochs 2",
     "labels": "finetune --task classify --data reviews.csv --base bert --steps 20",
     "scratch": "finetune --task classify --data reviews.csv --steps 20",
     "tags": "finetune --task tag --data names.conll --base bert --steps 10",

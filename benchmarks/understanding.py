@@ -27,7 +27,7 @@ import torch
 from common import device_name, parse, write
 
 import weft
-from weft.metrics.vectors import RankingMetrics
+from weft.metrics.numeric import RankingMetrics
 from weft.tasks.embed import Index, pair_scores, places
 
 GPU = torch.cuda.is_available()

@@ -252,7 +252,7 @@ def map_part(args: argparse.Namespace, data: Path, out: Path) -> dict[str, Any]:
         text.write_text("\n".join(dict.fromkeys(row[side] for row in rows)) + "\n", encoding="utf-8")
         folders.append(out / language)
         shutil.rmtree(folders[-1], ignore_errors=True)
-        plan = {"epochs": args.map_epochs, "threads": args.threads, "minimum_count": 5}
+        plan = {"epochs": args.map_epochs, "threads": args.threads, "min_count": 5}
         learn_vectors(vectors=plan, text={"files": [str(text)]}, out=str(folders[-1]), device=args.device)
     sentences: list[list[list[str]]] = []
     for side, folder in enumerate(folders):

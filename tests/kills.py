@@ -43,7 +43,7 @@ VERBS = {
     "distill": f"distill ../../model --text ../../texts.txt --student 1x64 --steps 24 {PLAN} --out out",
     "ladder": "ladder --text ../../text.txt --tokens 8192 --size tiny --models unigram,mlp,lstm --parallel 0 --out out",
     "ladder, rungs apart": "ladder --text ../../text.txt --tokens 8192 --size tiny --models unigram,mlp --out out",
-    "vectors": "vectors learn --text ../../text.txt --width 16 --minimum-count 1 --epochs 4 --out out",
+    "vectors": "vectors learn --text ../../text.txt --width 16 --min-count 1 --epochs 4 --out out",
     "tokenizer": "tokenizer learn --text ../../text.txt --kind bpe --size 400 --out out",
     "quantize": f"quantize ../../model --data ../../dev.jsonl {FAST} --out out",
     "export": "export ../../model --to onnx --out out",

@@ -144,4 +144,4 @@ PLAIN = [name for name in CASES if name not in READERS]
 PEERED = [name for name, case in CASES.items() if case.peer is not None]
 ATTENTIVE = [name for name in PLAIN if CASES[name].config().heads]
 LEARNED = [name for name in PLAIN if not FAMILIES[name].counts]  # by steps, so that they have gradients
-SPEAKERS = [name for name in PLAIN if FAMILIES[name].speaks]
+SPEAKERS = [name for name in PLAIN if FAMILIES[name].generates]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.damage import flipped
-from weft.checksums import Damaged, digests, is_sound, read_checked, read_manifest, write_manifest
+from weft.files import Damaged, digests, is_sound, read_checked, read_manifest, write_manifest
 
 VALUES = {"step": 12, "rate": 1e-05, "name": "über", "none": None, "list": [1, 2.5, True]}
 

@@ -16,9 +16,9 @@ from tests.damage import flip
 from tests.once import once
 from tests.tasks.small import kinds, quiet, tuned, write_rows
 from tests.training.small import stories
-from weft.checksums import read_manifest, write_manifest
 from weft.cli.main import run as command
 from weft.errors import UserError
+from weft.files import read_manifest, write_manifest
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
 from weft.runs.word_vectors import learn_vectors
@@ -72,7 +72,7 @@ def climbed(folder: Path) -> None:
 
 def vectors(kind: str) -> Callable[[Path], None]:
     def make(folder: Path) -> None:
-        plan = {"kind": kind, "width": 8, "minimum_count": 1, "epochs": 1}
+        plan = {"kind": kind, "width": 8, "min_count": 1, "epochs": 1}
         learn_vectors(
             None, {"vectors": plan, "text": {"files": text_in(folder)}, "out": str(folder / "run")}, log=quiet
         )
@@ -205,7 +205,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path, tmp_path_factory: pytest.T
 
 def test_checkpoints_of_another_kind(trained: Path) -> None:
     """State of another type, with a checksum that fits, and one without any."""
-    from weft.checksums import read_manifest, write_manifest
+    from weft.files import read_manifest, write_manifest
 
     shutil.rmtree(trained / "run/checkpoints/step-4")
     path = trained / "run/checkpoints/step-6/state.json"

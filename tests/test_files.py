@@ -32,7 +32,7 @@ def test_what_was_there_stays_when_writing_fails(tmp_path: Path, monkeypatch: py
 
 
 def test_text_that_is_no_text(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="half of a surrogate pair"):
+    with pytest.raises(UserError, match="unpaired surrogate"):
         write_json(tmp_path / "a.json", {"label": "\ud800"})
     with pytest.raises(UserError, match="cannot be written: file name too long"):
         write_bytes(tmp_path / ("x" * 300), b"")

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.children import ForkedChild
-from weft import scratch
+from weft import files
 from weft.data.shards import TextFiles, tokenized
 from weft.errors import UserError
-from weft.files import check_new_run, unwritable, whole_file, whole_folder, write_text
-from weft.scratch import sweep, temporary_folder
+from weft.files import check_new_run, sweep, temporary_folder, unwritable, whole_file, whole_folder, write_text
 from weft.text.tokenizers.training import learn
 
 WAYS = {
@@ -27,7 +26,7 @@ CODE = """
 import os, signal, sys, tempfile, time
 from pathlib import Path
 from weft.files import whole_file, whole_folder
-from weft.scratch import temporary_folder
+from weft.files import temporary_folder
 here, tempfile.tempdir = Path(sys.argv[1]), None
 def wait():
     (here / 'ready').touch()
@@ -41,7 +40,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
     monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(scratch, "_swept", set())
+    monkeypatch.setattr(files, "_swept", set())
     return tmp_path / "tmp"
 
 
@@ -120,7 +119,7 @@ def test_many_write_while_others_look_for_leftovers(tmp_path: Path) -> None:
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        scratch._swept.clear()
+        files._swept.clear()
         sweep(tmp_path)
     assert not faults and len(list(tmp_path.glob("*/x"))) == 180 and left_in(tmp_path) == []
 

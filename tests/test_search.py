@@ -515,7 +515,7 @@ def test_the_verb_rank_judges(
         (tmp_path / "p.csv").write_text("q,t\n" + "".join(f"{query},{text}\n" for query, text in rows))
         given = ["--pairs", tmp_path / "p.csv", "--query-column", "q", "--text-column", "t"]
     monkeypatch.setattr(Seen, "told", [])
-    monkeypatch.setitem(sys.modules, "weft.metrics.vectors", types.SimpleNamespace(RankingMetrics=Seen))
+    monkeypatch.setitem(sys.modules, "weft.metrics.numeric", types.SimpleNamespace(RankingMetrics=Seen))
     monkeypatch.setattr("weft.cli.words._reranker", lambda *_: shortest)
     said = weft_says("rank", folder, *given, "--rerank", "pairs", "--candidates", 2)
     pool = list(dict.fromkeys(text for _, text in rows))
@@ -571,8 +571,8 @@ def test_slips_get_one_line(folder: Path, gpt: Any, tmp_path: Path, weft_says: C
         (["central", folder, "x", "--context", tmp_path / "t.txt"], "give texts or --context, not both"),
         (["central", folder, "--context", tmp_path / "gone.txt"], "gone.txt: cannot be read"),
         (["central", folder, "x", "--top", 0], "top must be 1 or more, not 0"),
-        (["next", folder, "a"], "two sentences are expected, not 1"),
-        (["next", folder, "-"], "standard input line 2: two sentences with one tab"),
+        (["next", folder, "a"], "texts two by two; 1 was given, where it wants a sentence, then the next one"),
+        (["next", folder, "-"], "standard input line 2: no tab between two texts: a sentence, then"),
         (["next", tmp_path / "gpt", "a", "b"], "has no head that says"),
     ]:
         said = weft_says(*arguments, given="a\tb\na b\n", status=2)

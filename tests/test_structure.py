@@ -26,15 +26,12 @@ FLOORS = {
     "startup": 0,
     "version": 0,
     "child": 1,
-    "scratch": 1,
     "files": 1,
     "config": 1,
-    "checksums": 1,
     "plugins": 1,
     "timing": 1,
     "budget": 1,
     "picture": 1,
-    "terminal": 1,
     "progress": 1,
     "text": 2,
     "nn": 2,
@@ -59,8 +56,8 @@ FLOORS = {
     "__main__": 12,
     "recipes": 0,
 }
-# The top of the package hands out what is inside; `files` reads for `config` and `checksums`, `scratch` writes for it.
-FREE = {("config", "files"), ("checksums", "files"), ("files", "scratch"), ("progress", "terminal")}
+# The top of the package hands out what is inside; `files` reads for `config`.
+FREE = {("config", "files")}
 
 
 @cache

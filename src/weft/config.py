@@ -63,21 +63,15 @@ def build(kind: type[T], values: Mapping[str, Any], where: str, section: str = "
         if name not in fields:
             raise UserError(f"{place}: unknown key {shown(str(name))!r}{did_you_mean(str(name), fields)}")
     hints = get_type_hints(kind)
-    fitted = {
-        name: _fit(hints[name], value, where, f"{section}.{name}" if section else name)
-        for name, value in values.items()
-    }
-    needed = [name for name, field in fields.items() if name not in fitted and _has_no_default(field)]
+    prefix = f"{section}." if section else ""
+    fitted = {name: _fit(hints[name], value, where, prefix + name) for name, value in values.items()}
+    needed = [name for name, field in fields.items() if name not in fitted and field.default is field.default_factory]
     if needed:
         raise UserError(f"{place}: missing {listed(needed)}")
     try:
         return kind(**fitted)
     except UserError as error:
         raise UserError(f"{place}: {error}") from None
-
-
-def _has_no_default(field: dataclasses.Field[Any]) -> bool:
-    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _fit(hint: Any, value: Any, where: str, key: str) -> Any:
@@ -134,7 +128,7 @@ def _shown(value: Any) -> str:
 
 def values_of(config: Any) -> dict[str, Any]:
     """A config as plain values, ready for JSON or TOML; what is None is left out."""
-    values = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    values = {field.name: vars(config)[field.name] for field in dataclasses.fields(config)}
     return {name: _plain(value) for name, value in values.items() if value is not None}
 
 
@@ -161,16 +155,12 @@ def settings_of(settings: Iterable[str]) -> dict[str, Any]:
             section = section.setdefault(part, {})
             if not isinstance(section, dict):
                 raise UserError(f"--set {shown(setting)}: {part!r} was already set to a value")
-        section[parts[-1]] = _toml_value(text.strip())
+        try:
+            value = tomllib.loads(f"value = {text.strip()}")
+        except (ValueError, RecursionError):  # not TOML, or a number of more digits than Python converts
+            value = {}
+        section[parts[-1]] = value["value"] if len(value) == 1 else text.strip()
     return values
-
-
-def _toml_value(text: str) -> Any:
-    try:
-        values = tomllib.loads(f"value = {text}")
-    except (ValueError, RecursionError):  # not TOML, or a number of more digits than Python converts
-        return text
-    return values["value"] if len(values) == 1 else text
 
 
 def changed(config: T, values: Mapping[str, Any], where: str = "--set") -> T:

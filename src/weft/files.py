@@ -1,23 +1,31 @@
-"""Reading with a limit and writing whole or not at all."""
+"""Files: read with a limit, written whole or not at all, locked, and checked by their hashes."""
 
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import math
 import os
 import re
+import shutil
 import stat
 import sys
+import tempfile
 import time
+import warnings
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from weft.errors import UserError, shown
-from weft.scratch import is_scratch, lock, scratch_file, scratch_folder
+
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
 
 MEGABYTE = 1 << 20
 JSON_VALUES = 1 << 22  # of one row of JSON: in memory each takes ten times the room that it takes in the file
@@ -60,25 +68,27 @@ def check_json_values(text: str, where: str, most: int) -> None:
         raise UserError(f"{where}: holds up to {values} values; at most {most} are read")
 
 
-def check_readable(path: Path) -> None:
-    """Refuse what a library that opens files by itself would wait for, or would not say why it cannot be read."""
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
     try:
         if path.exists() and not path.is_file():  # a pipe would wait for ever
             raise UserError(f"{path}: is not a plain file")
-        with open(path, "rb"):
-            pass
+        with open(path, "rb") as file:
+            yield file
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {reason(error)}") from None
+
+
+def check_readable(path: Path) -> None:
+    """Refuse what a library that opens files by itself would wait for, or would not say why it cannot be read."""
+    with _opened(path):
+        pass
 
 
 def read_bytes(path: Path, most: int) -> bytes:
     """The whole file, unless it is larger than such a file may be."""
-    check_readable(path)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(most + 1)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read: {reason(error)}") from None
+    with _opened(path) as file:
+        data = file.read(most + 1)
     if len(data) > most:
         raise UserError(f"{path}: larger than {most // MEGABYTE} MiB, which no such file is")
     return data
@@ -98,46 +108,38 @@ def read_json(path: Path, most: int = 64 * MEGABYTE, kind: type[Any] = dict) -> 
     """A JSON object, or list; NaN, duplicate keys and anything of another kind are refused."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) < len(pairs):
+        values = dict(pairs)
+        if len(values) < len(pairs):
             twice = next(name for name, count in Counter(name for name, _ in pairs).items() if count > 1)
             raise UserError(f"{path}: key {shown(twice)!r} stands there twice")
-        return found
+        return values
 
     def constant(name: str) -> Any:
         raise UserError(f"{path}: {name} is not a JSON number")
 
     def number(text: str) -> float:
-        found = float(text)
-        return found if math.isfinite(found) else constant(shown(text))
+        value = float(text)
+        return value if math.isfinite(value) else constant(shown(text))
 
     text = read_text(path, most)
     check_json_values(text, str(path), MOST_VALUES)
     try:
-        found = json.loads(text, object_pairs_hook=once, parse_constant=constant, parse_float=number)
+        values = json.loads(text, object_pairs_hook=once, parse_constant=constant, parse_float=number)
+        if HALF_PAIR.search(text):  # no character: whatever takes text fails on it later
+            json.dumps(values, ensure_ascii=False).encode("utf-8")
     except json.JSONDecodeError as error:
         raise UserError(f"{path} line {error.lineno}: not JSON: {error.msg.lower()}") from None
     except RecursionError:
         raise UserError(f"{path}: nested too deeply") from None
-    except ValueError as error:  # an integer of more digits than Python converts
-        raise UserError(f"{path}: {shown(str(error))}") from None
-    if HALF_PAIR.search(text):
-        _check_characters(found, path)
-    if not isinstance(found, kind):
-        wanted = "an object" if kind is dict else "a list"
-        raise UserError(f"{path}: holds a JSON {type(found).__name__} where {wanted} is expected")
-    return found
-
-
-def _check_characters(value: Any, path: Path) -> None:
-    """Refuse half of a surrogate pair: it is no character, and whatever takes text fails on it later."""
-    try:
-        json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
         half = error.object[error.start]
         raise UserError(f"{path}: holds {half!r}, half of a surrogate pair and no character") from None
-    except RecursionError:
-        raise UserError(f"{path}: nested too deeply") from None
+    except ValueError as error:  # an integer of more digits than Python converts
+        raise UserError(f"{path}: {shown(str(error))}") from None
+    if not isinstance(values, kind):
+        wanted = "an object" if kind is dict else "a list"
+        raise UserError(f"{path}: holds a JSON {type(values).__name__} where {wanted} is expected")
+    return values
 
 
 def write_text(path: Path, text: str) -> None:
@@ -145,7 +147,7 @@ def write_text(path: Path, text: str) -> None:
     try:
         data = text.encode("utf-8")
     except UnicodeEncodeError:
-        raise UserError(f"{path}: cannot be written: half of a surrogate pair is no character") from None
+        raise UserError(f"{path}: cannot be written: the text has an unpaired surrogate") from None
     write_bytes(path, data)
 
 
@@ -179,14 +181,14 @@ def write_json(path: Path, values: dict[str, Any]) -> None:
     write_text(path, json_text(values))
 
 
-def check_new_folder(folder: Path) -> None:
+def check_new_folder(folder: Path, what: str = "name", ignored: str | None = None) -> None:
     """Refuse a folder that holds something, or is none, before hours of work are to go into it."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder}: is a file, not a folder")
     if folder.is_dir():
-        with os.scandir(folder) as entries:  # one entry is enough to know
-            if next(entries, None) is not None:
-                raise UserError(f"{folder}: already there and not empty; choose another name or remove it first")
+        with os.scandir(folder) as entries:  # stops at the first: a folder may hold a million files
+            if any(ignored is None or not (entry.name == ignored or is_scratch(entry.name)) for entry in entries):
+                raise UserError(f"{folder}: already there and not empty; choose another {what} or remove it first")
 
 
 def check_new_run(folder: Path) -> None:
@@ -194,15 +196,10 @@ def check_new_run(folder: Path) -> None:
     inside = folder / "run"
     if (inside / "recipe.toml").exists():
         raise UserError(f"{folder}: already holds a run; continue it (weft resume {folder}) or choose another --out")
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder}: is a file, not a folder")
     try:
-        for path, alone in ((folder, "run"), (inside, "lock")):
-            if not path.is_dir():
-                continue
-            with os.scandir(path) as entries:  # stops at the first: a folder may hold a million files
-                if any(entry.name != alone and not is_scratch(entry.name) for entry in entries):
-                    raise UserError(f"{folder}: already there and not empty; choose another --out or remove it first")
+        check_new_folder(folder, "--out", "run")
+        if inside.is_dir():
+            check_new_folder(inside, "--out", "lock")
     except OSError as error:
         raise UserError(f"{folder}: cannot be read: {reason(error)}") from None
 
@@ -221,7 +218,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         raise unwritable(folder, error) from None
     with ExitStack() as stack:
         try:
-            inside = stack.enter_context(scratch_folder(folder)) / "new"
+            inside = stack.enter_context(scratch_folder(folder.parent, folder.name)) / "new"
             inside.mkdir()
         except OSError as error:
             raise unwritable(folder, error) from None
@@ -317,3 +314,216 @@ def peak_memory() -> int | None:
         return int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) * 1024
     except (OSError, IndexError, ValueError):
         return None
+
+
+# --------------------------------------------------------------------------------------------------- scratch files
+# Each is locked by the process that uses it, and the system lets go of a lock however a process ends, so leftovers of
+# a killed process can be removed. Names are recognizable, so nothing of anybody else is removed.
+
+# `.NAME.weft-0123abcd` beside what is being written, `weft-0123abcd` in the folder for temporary files.
+SCRATCH = re.compile(r"(\..+\.)?weft-[0-9a-f]{8}", re.DOTALL)
+MAX_NAME = 200  # bytes of the name of a file that its scratch file is named after; no system takes more than 255
+TRIES = 8  # names that are tried; where files cannot be locked the last one is used as it is
+FAR = 1 << 30  # place of the one byte that is locked on Windows, where nobody can read what is locked
+_swept: set[Path] = set()  # folders in which this process has looked for leftovers
+
+
+def lock(number: int) -> bool:
+    """Lock an open file or folder, if nobody else holds it; the system releases it when the file is closed."""
+    try:
+        if sys.platform == "win32":
+            place = os.lseek(number, 0, os.SEEK_CUR)
+            os.lseek(number, FAR, os.SEEK_SET)
+            try:
+                msvcrt.locking(number, msvcrt.LK_NBLCK, 1)
+            finally:
+                os.lseek(number, place, os.SEEK_SET)
+        else:
+            fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+@contextmanager
+def scratch_file(target: Path) -> Iterator[tuple[Path, BinaryIO]]:
+    """A new file beside a file that is to be written; it is gone, or has been renamed, in the end."""
+    sweep(target.parent)
+    for attempt in range(TRIES):
+        path = _scratch_path(target.parent, target.name)
+        file = open(path, "xb")  # noqa: SIM115
+        if _locked(file.fileno(), path) or attempt == TRIES - 1:
+            break
+        file.close()
+    try:
+        with file:
+            yield path, file
+    finally:
+        with suppress(OSError):
+            path.unlink()
+
+
+@contextmanager
+def scratch_folder(parent: Path, name: str = "") -> Iterator[Path]:
+    """A new folder, named after one that is to be filled beside it; it is gone in the end."""
+    sweep(parent)
+    for attempt in range(TRIES):
+        path = _scratch_path(parent, name)
+        path.mkdir(0o700)
+        if sys.platform == "win32":
+            break
+        try:
+            number = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:  # taken for a leftover
+            if attempt == TRIES - 1:
+                raise
+            continue
+        if _locked(number, path) or attempt == TRIES - 1:
+            break
+        os.close(number)
+    try:
+        yield path
+    finally:
+        shutil.rmtree(path, ignore_errors=True)
+        if sys.platform != "win32":
+            os.close(number)
+
+
+@contextmanager
+def temporary_folder(libraries: bool = False) -> Iterator[Path]:
+    """A new folder in $TMPDIR, gone in the end; `libraries`: they put their own temporary files there meanwhile."""
+    before = tempfile.tempdir
+    with scratch_folder(Path(tempfile.gettempdir())) as path:
+        tempfile.tempdir = str(path) if libraries else before
+        try:
+            yield path
+        finally:
+            tempfile.tempdir = before
+
+
+def is_scratch(name: str) -> bool:
+    """Whether a file or folder has the name of one of ours."""
+    return SCRATCH.fullmatch(name) is not None
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes have left in a folder; once in a process, and never what is in use."""
+    folder = folder.absolute()
+    if folder in _swept or sys.platform == "win32":  # there a folder cannot be locked
+        return
+    _swept.add(folder)
+    with suppress(OSError), os.scandir(folder) as entries:
+        for path in [Path(entry.path) for entry in entries if is_scratch(entry.name)]:
+            with suppress(OSError):
+                _remove(path)
+
+
+def _remove(path: Path) -> None:
+    about = path.lstat()
+    if about.st_uid != os.geteuid() or not (stat.S_ISDIR(about.st_mode) or stat.S_ISREG(about.st_mode)):
+        return
+    number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    try:
+        if not lock(number):  # a living process holds it
+            return
+        if stat.S_ISDIR(about.st_mode):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            path.unlink()
+    finally:
+        os.close(number)
+
+
+def _scratch_path(parent: Path, name: str = "") -> Path:
+    name = name.encode("utf-8", "surrogateescape")[:MAX_NAME].decode("utf-8", "ignore")
+    return parent / f"{f'.{name}.' if name else ''}weft-{os.urandom(4).hex()}"
+
+
+def _locked(number: int, path: Path) -> bool:
+    """Lock what was just made; False where another process took it for a leftover first."""
+    try:
+        return lock(number) and os.fstat(number).st_ino == path.lstat().st_ino
+    except OSError:
+        return False
+
+
+# ------------------------------------------------------------------------------------------------------- checksums
+# A manifest is a JSON object with the hash of itself and of files that lie beside it. It is written last, whole or not
+# at all, so what it names is complete. A file whose bytes have changed is named, and never used.
+
+MAX_MANIFEST = 16 * MEGABYTE
+OWN, BESIDE = "sha256", "hashes"  # keys of a manifest: its own hash, and those of files by name
+CHANGED = "damaged: its bytes are not those that were saved"
+
+
+class Damaged(UserError):
+    """A file is not what was saved."""
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file."""
+    try:
+        if path.exists() and not path.is_file():  # a pipe would wait for ever
+            raise Damaged(f"{path}: damaged: it is not a plain file")
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise Damaged(f"{path}: missing: it was saved with the files beside it") from None
+    except OSError as error:
+        raise Damaged(f"{path}: cannot be read: {reason(error)}") from None
+
+
+def digests(folder: Path, names: Iterable[str]) -> dict[str, str]:
+    """The hashes of files in a folder, by name."""
+    return {name: digest(folder / name) for name in sorted(names)}
+
+
+def write_manifest(path: Path, values: Mapping[str, Any], hashes: Mapping[str, str] | None = None) -> None:
+    """A JSON object with the hash of itself and of files beside it."""
+    manifest = {**values, BESIDE: dict(hashes or {})}
+    write_json(path, {**manifest, OWN: digest_of_values(manifest)})
+
+
+def read_manifest(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values and the hashes that were written; the files beside it are not looked at."""
+    try:
+        values = read_json(path, MAX_MANIFEST)
+        text = read_text(path, MAX_MANIFEST)
+    except UserError as error:
+        raise Damaged(str(error) if "cannot be read" in str(error) else f"{path}: {CHANGED}") from None
+    if OWN not in values and BESIDE not in values:
+        raise Damaged(f"{path}: has no checksums")
+    own, hashes = values.pop(OWN, None), values.get(BESIDE)
+    # Last, as it takes long where lists are nested: of equal values too the bytes may differ, 1e-05 and 1E-05.
+    same = isinstance(hashes, dict) and own == digest_of_values(values)
+    if not same or text != json_text({**values, OWN: own}):
+        raise Damaged(f"{path}: {CHANGED}")
+    del values[BESIDE]
+    return values, hashes
+
+
+def read_checked(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
+    """As `read_manifest`, and every file that it names is as it was saved."""
+    values, hashes = read_manifest(path)
+    for name, expected in hashes.items():
+        if digest(path.parent / name) != expected:
+            raise Damaged(f"{path.parent / name}: {CHANGED}")
+    return values, hashes
+
+
+def is_sound(path: Path, quiet: bool = False) -> bool:
+    """Whether a manifest is there and all that it names is as it was saved; what is damaged is to be made again."""
+    if not path.exists():
+        return False
+    try:
+        read_checked(path)
+    except Damaged as error:
+        if not quiet:
+            warnings.warn(f"{error}; it is made again", stacklevel=2)
+        return False
+    return True
+
+
+def digest_of_values(values: Mapping[str, Any]) -> str:
+    """The SHA-256 of what a JSON object says, however it is laid out."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

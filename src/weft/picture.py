@@ -10,7 +10,7 @@ import html
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, groupby, pairwise
 
@@ -57,6 +57,7 @@ HUGE = 1e100  # what is larger, or on a logarithmic axis smaller than its invers
 UNITS = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 Point = tuple[float, float]
+Names = Sequence[str]
 
 
 def tens(number: int, power: int) -> float:
@@ -120,9 +121,9 @@ def axes(
     left = max(wide(short(value)) for value in y_ticks) + 10
     counts = all(float(value).is_integer() for value in across)
     x_about = max(2, int(right - left) // 80)
-    x_ticks = (
-        log_ticks(min(across), max(across), x_about) if log_x else ticks(min(across), max(across), x_about, counts)
-    )
+    x_ticks = ticks(min(across), max(across), x_about, counts)
+    if log_x:
+        x_ticks = log_ticks(min(across), max(across), x_about)
     scale, x_scale = math.log if log_y else float, math.log if log_x else float
     low, high, floor, ceiling = x_scale(x_ticks[0]), x_scale(x_ticks[-1]), scale(y_ticks[0]), scale(y_ticks[-1])
 
@@ -208,10 +209,33 @@ def line_chart(
 ) -> str:
     """A <figure> with axes that fit every point, wide and narrow, and a legend below."""
     pens = _pens(lines)
-    drawings = [_drawn(name, title, lines, pens, (x, y), (log_x, log_y), height) for name in WIDTHS]
+    lowest, leftmost = (1 / HUGE if log else -HUGE for log in (log_y, log_x))
+    shown: list[list[Point | None]] = [
+        [(a, b) if leftmost < a < HUGE and lowest < b < HUGE else None for a, b in line.points] for line in lines
+    ]
+    every = [point for points in shown for point in points if point]
+    drawings = []
+    for name, width in WIDTHS.items():
+        if every:
+            at, drawn = axes(every, x, y, log_y, width, height, log_x)
+        else:
+            drawn = [words(width / 2, height / 2, "nothing yet", width, 'text-anchor="middle"')]
+        paths: dict[bool, list[str]] = {True: [], False: []}  # the faint ones are drawn first and lie beneath
+        dots, room = list[str](), POINTS * width // WIDTHS["wide"]
+        for line, points, pen in zip(lines, shown, pens, strict=True):
+            if any(points) and not line.joined:
+                dots.append(_dots([at(point) for point in thinned(points, POINTS) if point], pen, 0.6))
+            elif any(points):
+                path = "".join(_path(run, at) for there, run in groupby(thinned(points, room), bool) if there)
+                paths[line.faint].append(f'<path class="line" d="{path}" {pen.stroke}/>')
+                targets = [point for point in thinned(points, TARGETS) if point]
+                tips = [safe(f"{line.name}\n{x} {a:,.10g}\n{y} {b:,.5g}".strip()) for a, b in targets]
+                seen = pen.opacity if len(points) <= DOTS else 0  # the mouse finds those that are not seen
+                dots.append(_dots(list(map(at, targets)), pen, seen, tips))
+        drawings.append(svg(title, width, height, [*drawn, *paths[True], *paths[False], *dots], f'class="{name}"'))
     names = [
         '<li><svg xmlns="http://www.w3.org/2000/svg" width="24" height="10" aria-hidden="true">'
-        + (f'<path d="M1 5h22" {pen.stroke}/>' if line.joined else _dots("", [(12.0, 5.0)], pen, 1))
+        + (f'<path d="M1 5h22" {pen.stroke}/>' if line.joined else _dots([(12.0, 5.0)], pen, 1))
         + f"</svg> {safe(line.name)}</li>"
         for line, pen in zip(lines, pens, strict=True)
         if line.name
@@ -220,49 +244,12 @@ def line_chart(
     return f"<figure>\n<figcaption>{safe(title)}</figcaption>\n" + "\n".join(drawings) + legend + "\n</figure>"
 
 
-def _drawn(
-    name: str,
-    title: str,
-    lines: Sequence[ChartLine],
-    pens: Sequence[Pen],
-    labels: tuple[str, str],
-    logs: tuple[bool, bool],
-    height: int,
-) -> str:
-    """One <svg> of a line chart."""
-    width, (x, y), (log_x, log_y) = WIDTHS[name], labels, logs
-    lowest, leftmost = (1 / HUGE if log else -HUGE for log in (log_y, log_x))
-    shown: list[list[Point | None]] = [
-        [(a, b) if leftmost < a < HUGE and lowest < b < HUGE else None for a, b in line.points] for line in lines
-    ]
-    drawn = list[str]()
-    if every := [point for points in shown for point in points if point]:
-        at, drawn = axes(every, x, y, log_y, width, height, log_x)
-    else:
-        drawn.append(words(width / 2, height / 2, "nothing yet", width, 'text-anchor="middle"'))
-    paths: dict[bool, list[str]] = {True: [], False: []}  # the faint ones are drawn first and lie beneath
-    dots, room = [], POINTS * width // WIDTHS["wide"]
-    for line, points, pen in zip(lines, shown, pens, strict=True):
-        if not any(points):
-            continue
-        if not line.joined:
-            dots.append(_dots(line.name, [at(point) for point in thinned(points, POINTS) if point], pen, 0.6))
-            continue
-        path, tips = "", list[str]()
-        for there, run in groupby(thinned(points, room), bool):
-            if there:
-                steps = [f"{a:.1f} {b:.1f}" for a, b in (at(point) for point in run if point)]
-                path += "M" + "L".join(steps) + ("h0" if len(steps) == 1 else "")  # a point on its own shows as a dot
-        for point in filter(None, thinned(points, TARGETS)):
-            tips.append(safe(f"{line.name}\n{x} {point[0]:,.10g}\n{y} {point[1]:,.5g}".strip()))
-        places = [at(point) for point in thinned(points, TARGETS) if point]
-        paths[line.faint].append(f'<path class="line" d="{path}" {pen.stroke}/>')
-        seen = pen.opacity if len(points) <= DOTS else 0  # the mouse finds those that are not seen, and a wide rim
-        dots.append(_dots("", places, pen, seen, tips))
-    return svg(title, width, height, [*drawn, *paths[True], *paths[False], *dots], f'class="{name}"')
+def _path(points: Iterable[Point | None], at: Callable[[Point], Point]) -> str:
+    steps = [f"{a:.1f} {b:.1f}" for a, b in (at(point) for point in points if point)]
+    return "M" + "L".join(steps) + ("h0" if len(steps) == 1 else "")  # a point on its own shows as a dot
 
 
-def _dots(name: str, places: Sequence[Point], pen: Pen, opacity: float, tips: Sequence[str] = ()) -> str:
+def _dots(places: Sequence[Point], pen: Pen, opacity: float, tips: Sequence[str] = ()) -> str:
     """Points, each with a text for the mouse where there is one."""
     titles = [f"<title>{tip}</title>" for tip in tips] or [""] * len(places)
     circles = "".join(
@@ -316,16 +303,9 @@ def bar_chart(title: str, bars: Sequence[Bar], x: str) -> str:
 
 
 def heat_map(
-    title: str,
-    down: Sequence[str],
-    across: Sequence[str],
-    values: Sequence[Sequence[float]],
-    cells: Sequence[Sequence[str]] = (),
+    title: str, down: Names, across: Names, values: Sequence[Sequence[float]], cells: Sequence[Names] = ()
 ) -> str:
-    """One <svg> of squares, the darker the nearer its value is to 1: a row for each of `down`, names on both sides.
-
-    `cells`: words to write into the squares.
-    """
+    """One <svg> of squares, darker toward 1: a row for each of `down`, and `cells` to write into the squares."""
     side = max([30.0, *(wide(cell) + 6 for row in cells for cell in row)])
     names = [wrapped(name, 160, 2) for name in down], [wrapped(name, 160, 2) for name in across]
     left, above = (max((wide(line) for lines in some for line in lines), default=0.0) for some in names)
@@ -415,9 +395,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
     sides, long = [side(column) for column in range(len(header))], ' class="long"'
     head = "".join(f'<th scope="col"{side}>{safe(name)}</th>' for side, name in zip(sides, header, strict=True))
-    body = ["<tr>" + "".join(map(cell, row, sides)) + "</tr>" for row in rows] or [
-        f'<tr><td colspan="{max(1, len(header))}">nothing yet</td></tr>'
-    ]
+    body = ["<tr>" + "".join(map(cell, row, sides)) + "</tr>" for row in rows]
+    body = body or [f'<tr><td colspan="{max(1, len(header))}">nothing yet</td></tr>']
     content = f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(body) + "\n</tbody>"
     many = ' class="many"' if len(header) > WIDE else ""
     # The tab key reaches what scrolls.
@@ -436,12 +415,11 @@ def verbatim(text: str) -> str:
 
 def entries(values: Mapping[str, str]) -> str:
     """Names with their texts, whole and wrapped, as of one mistake of a model."""
-
-    def entry(name: str, text: str) -> str:
+    items = []
+    for name, text in values.items():
         long = ' class="long"' if len(text) > LONG or "\n" in text else ""
-        return f"<dt{long}>{safe(name)}</dt><dd{long}>{safe(text)}</dd>"
-
-    return f"<dl>{''.join(entry(*pair) for pair in values.items())}</dl>"
+        items.append(f"<dt{long}>{safe(name)}</dt><dd{long}>{safe(text)}</dd>")
+    return f"<dl>{''.join(items)}</dl>"
 
 
 def heading(text: str) -> str:
@@ -451,17 +429,15 @@ def heading(text: str) -> str:
 
 def page(title: str, parts: Sequence[str], intro: str = "") -> str:
     """One whole HTML document; `parts` are what the other functions here return, and are not escaped again."""
-    style = STYLE
-    for name, colors in (("LIGHT", LIGHT), ("DARK", DARK)):
-        style = style.replace(name, " ".join(f"--line-{place}: {color};" for place, color in enumerate(colors)))
-    body = [f"<h1>{safe(title)}</h1>", *(f"<section>{part}</section>" for part in parts)]
-    if intro:
-        body.insert(1, paragraph(intro))
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8"/>\n'
+    light, dark = (" ".join(f"--line-{n}: {color};" for n, color in enumerate(colors)) for colors in (LIGHT, DARK))
+    style = STYLE.replace("LIGHT", light).replace("DARK", dark)
+    sections = (f"<section>{part}</section>" for part in parts)
+    body = [f"<h1>{safe(title)}</h1>", *([paragraph(intro)] if intro else []), *sections]
+    head = (
+        '<meta charset="utf-8"/>\n'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
-        f"<title>{safe(title)}</title>\n<style>{style}</style>\n</head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body>\n</html>\n"
+        f"<title>{safe(title)}</title>\n<style>{style}</style>\n"
     )
+    content = "\n".join(body)
+    return f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{head}</head>\n<body>\n{content}\n</body>\n</html>\n'

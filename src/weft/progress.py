@@ -1,15 +1,16 @@
-"""How long work tells what it does: messages of the logger `weft`, and a count of what is done."""
+"""Messages of the logger `weft`, live counts, and standard streams that text from outside cannot steer."""
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
 
 from weft.errors import escaped
-from weft.terminal import unescaped
 
 Log = Callable[[str], None]
 Progress = Callable[[str, str], AbstractContextManager[Callable[[int], None]]]
@@ -166,3 +167,54 @@ def lines_of_a_run(log: Log, progress: Progress) -> Iterator[tuple[Log | None, L
         yield stays, lambda text: line.write(lambda: text)
     finally:
         line.end()
+
+
+# --------------------------------------------------------------------------------------------------------- streams
+
+
+class EscapedStream:
+    """A text stream that spells out control characters, but for line ends and tabs; all else is the stream's own."""
+
+    def __init__(self, stream: Any) -> None:
+        self.unescaped = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.unescaped, name)
+
+    def write(self, text: str) -> int:
+        self.unescaped.write(escaped(text, keep="\n\t"))
+        return len(text)
+
+    def writelines(self, lines: Any) -> None:
+        for line in lines:
+            self.write(line)
+
+
+def unescaped(stream: Any) -> Any:
+    """The stream itself, for what moves the cursor on purpose, such as a progress line."""
+    return stream.unescaped if isinstance(stream, EscapedStream) else stream
+
+
+def open_streams() -> None:
+    """Lead standard streams that were closed to nowhere; a file that is opened later would take their place."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free, and so this one
+            os.set_inheritable(number, True)
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+@contextmanager
+def escaped_streams() -> Iterator[None]:
+    """Escape all of standard error, and standard output where it is a terminal; a pipe or file gets every character."""
+    before = sys.stdout, sys.stderr
+    if sys.stderr is not None:
+        sys.stderr = EscapedStream(sys.stderr)
+    if sys.stdout is not None and sys.stdout.isatty():
+        sys.stdout = EscapedStream(sys.stdout)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = before

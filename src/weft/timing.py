@@ -4,22 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-import statistics
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
-
-
-def medians(
-    runs: Mapping[str, Callable[[], Any]], repeats: int, warm: int = 1, settle: Callable[[], Any] = lambda: None
-) -> dict[str, float]:
-    """Median seconds of each run; `settle` waits for a device that works on its own, such as a GPU."""
-
-    def numbered(run: Callable[[], Any]) -> Callable[[int], Any]:
-        return lambda _: run()
-
-    times = turns({name: numbered(run) for name, run in runs.items()}, repeats, warm=warm, settle=settle)
-    return {name: statistics.median(found) for name, found in times.items()}
 
 
 def turns(
@@ -31,11 +18,10 @@ def turns(
     warm: int = 1,
     settle: Callable[[], Any] = lambda: None,
 ) -> dict[str, list[float]]:
-    """The seconds of each run in every round; a run hears the number of the round.
+    """The seconds of each run in every round; a run gets the number of the round.
 
-    Each round has an order of its own: whoever always came after the same other would suffer from what that one leaves
-    behind, or fall in step with what else the machine does. The rounds end early, after `least` of them, when one of
-    the runs has taken `seconds`: each has had as many turns.
+    Each round has an order of its own, so that no run always suffers from what another leaves behind. The rounds end
+    early, after `least` of them, when one of the runs has taken `seconds`: each has had as many turns.
     """
     for run in runs.values():
         for number in range(warm):

@@ -106,7 +106,7 @@ def test_which_engine_is_asked_for(model: Model, folder: Path, tmp_path: Path) -
     model.save(tmp_path / "ours")
     assert weft.load(folder, backend="onnx").card.backend == "onnx"
     assert weft.load(tmp_path / "ours", backend="torch").card.backend is None
-    with pytest.raises(UserError, match="has no weights of our own: it is a model for onnx"):
+    with pytest.raises(UserError, match="has no PyTorch weights: it is a model for onnx"):
         weft.load(folder, backend="torch")
     with pytest.raises(UserError, match="has nothing for onnx: it is a model for torch"):
         weft.load(tmp_path / "ours", backend="onnx")
@@ -120,7 +120,7 @@ def test_it_stays_on_the_cpu_and_is_not_saved(folder: Path, tmp_path: Path) -> N
     for wrong in (lambda: found.to("cuda"), lambda: weft.load(folder, device="cuda:1")):
         with pytest.raises(UserError, match="a model for onnx runs on the cpu, not on cuda"):
             wrong()
-    with pytest.raises(UserError, match="has no weights of our own to save"):
+    with pytest.raises(UserError, match="has no PyTorch weights to save"):
         found.save(tmp_path / "copy")
     with pytest.raises(UserError, match="does nothing else"):
         weft.load(folder, task="embed")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from weft.checkpoint.external import read_arpa, write_arpa
 from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
-from weft.checkpoint.ngram import read_arpa, write_arpa
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.runs.pretrain import pretrain
@@ -136,9 +136,9 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
         ("ngram 1=4", "ngram 1=3", r"line 9: more than the 3 1-grams that were promised"),
         ("ngram 1=4\nngram 2=2\n", "", r"line 3: no counts stand after"),
         ("-0.4\t</s>", "-0.4\t<s>", r"line 8: the word '<s>' stands there twice"),
-        ("-0.4\t</s>", "0.4\t</s>", r"line 8: a log chance is no more than 0"),
-        ("-0.4\t</s>", "nan\t</s>", r"line 8: a log chance is no more than 0"),
-        ("-0.4\t</s>", "-0.4\t</s>\tinf", r"line 8: a log chance is no more than 0"),
+        ("-0.4\t</s>", "0.4\t</s>", r"line 8: a log probability is at most 0"),
+        ("-0.4\t</s>", "nan\t</s>", r"line 8: a log probability is at most 0"),
+        ("-0.4\t</s>", "-0.4\t</s>\tinf", r"line 8: a log probability is at most 0"),
         ("-0.4\t</s>", "x\t</s>", r"line 8: 'x' or '</s>' is not a number"),
         ("-0.1\t<s> a", "-0.1\t<s> b", r"line 12: the word 'b' is not among the 1-grams"),
         ("-0.1\t<s> a", "-0.1\t<s> a\t-0.3", r"line 12: 4 fields"),
@@ -170,7 +170,7 @@ def test_an_order_that_is_too_high_and_a_context_that_is_missing(tmp_path: Path)
 def test_what_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT * 3)
     for number, (more, words) in enumerate(
-        [({"smoothing": "add-k"}, "add-k does not"), ({"kind": "character"}, "has a space in it")]
+        [({"smoothing": "add-k"}, "add-k has no back-off weights"), ({"kind": "character"}, "has a space in it")]
     ):
         kind = {"kind": more.pop("kind")} if "kind" in more else {}
         made = pretrain(

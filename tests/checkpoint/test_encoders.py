@@ -16,10 +16,10 @@ import weft
 from tests.parity.test_heads import SIZES, TEXTS, peer_of
 from tests.table import CASES, PEERED
 from tests.training.small import batch_of
-from weft.checkpoint.configs import read_config, write_config
 from weft.checkpoint.families import FAMILIES, measure, usual_heads
 from weft.checkpoint.families import SIZES as PUBLISHED
 from weft.checkpoint.folder import open_folder
+from weft.checkpoint.formats import read_config, write_config
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.nn.rows import Ragged
@@ -184,7 +184,7 @@ def test_a_table_that_began_as_sinusoids(tmp_path: Path) -> None:
         for name, case in CASES.items()
         for kind, heads in case.heads.items()
         # To choose shares its names with another head, and nothing else tells them apart.
-        if len(heads) == 1 and heads != ("choose",) and not FAMILIES[name].speaks
+        if len(heads) == 1 and heads != ("choose",) and not FAMILIES[name].generates
     ],
 )
 def test_a_head_is_known_without_its_architecture(family: str, architecture: str, head: str, tmp_path: Path) -> None:

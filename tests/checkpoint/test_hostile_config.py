@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 
 import weft
 from weft.backends.opening import described
-from weft.checkpoint import configs, tensors
+from weft.checkpoint import formats, tensors
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.tensors import read_tensors
 from weft.errors import UserError, did_you_mean, one_of
@@ -48,7 +48,7 @@ def test_any_value_under_any_key(name: str, file: str, folders: dict[str, Path])
     path = folders[name] / file
     before = path.read_text() if path.exists() else None
     values = json.loads(before or "{}")
-    keys = {*values, *{"config.json": configs.ALWAYS, "weft.json": CARD}.get(file, configs.DECODING)}
+    keys = {*values, *{"config.json": formats.ALWAYS, "weft.json": CARD}.get(file, formats.DECODING)}
     keys |= {*FAMILIES[name].table.keys, "architectures", "id2label", "label2id"} if file == "config.json" else set()
     cases = [(key, value) for key in sorted(keys) for value in VALUES]
     try:

@@ -34,7 +34,7 @@ def auto_class(family: str, architecture: str, heads: tuple[str, ...]) -> Any:
     """The Auto class that a user would open this folder with."""
     if not heads:
         return transformers.AutoModel
-    speaks = FAMILIES[family].speaks
+    speaks = FAMILIES[family].generates
     if len(heads) > 1 or (speaks and heads == ("choose",)):
         return getattr(transformers, architecture)
     if speaks and heads == ("words",):
@@ -225,7 +225,7 @@ def test_a_new_head_saved_and_opened_again(family: str, head: str, tmp_path: Pat
     module = opened.network.heads[head]
     again = open_folder(tmp_path / "base", new_heads={head: outputs}, seed=5).network.heads[head]
     assert all(torch.equal(a, b) for a, b in zip(module.parameters(), again.parameters(), strict=True))
-    if head == "words" and not FAMILIES[family].speaks:
+    if head == "words" and not FAMILIES[family].generates:
         assert torch.equal(module.norm.weight, torch.ones_like(module.norm.bias)) and module.bias.abs().max() == 0
     save_folder(tmp_path / "m", opened)
     loaded = open_folder(tmp_path / "m")

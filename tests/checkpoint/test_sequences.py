@@ -216,17 +216,17 @@ def test_configs_that_no_model_here_has(change: dict[str, Any], message: str, tm
 
 def test_a_vocabulary_that_is_too_large(tokenizers: Any, tmp_path: Path) -> None:
     source, target = tokenizers
-    with pytest.raises(UserError, match="of what is written has 90 tokens, the model only 50 for it"):
+    with pytest.raises(UserError, match="target tokenizer has 90 tokens, the model only 50 for it"):
         weft.new("transformer", source, target_tokenizer=target, settings={**SMALL, "vocabulary": 50})
     settings = {**SMALL, "source_vocabulary": 60, "tied": "none"}
-    with pytest.raises(UserError, match="of what is read has 120 tokens, the model only 60 for it"):
+    with pytest.raises(UserError, match="source tokenizer has 120 tokens, the model only 60 for it"):
         weft.new("transformer", source, target_tokenizer=target, settings=settings)
     with pytest.raises(UserError, match="the tokenizer has 120 tokens, the model only 50"):
         weft.new("transformer", source, settings={**SMALL, "vocabulary": 50})
     weft.new("transformer", source, target_tokenizer=target, settings=SMALL).save(tmp_path / "m")
     target.save(tmp_path / "m")
     source.save(tmp_path / "m" / "target_tokenizer")
-    with pytest.raises(UserError, match="m: the tokenizer of what is written has 120 tokens, the model only 90 for it"):
+    with pytest.raises(UserError, match="m: the target tokenizer has 120 tokens, the model only 90 for it"):
         open_folder(tmp_path / "m")
 
 

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 import weft
+from weft.checkpoint.external import open_vectors
 from weft.checkpoint.families import FAMILIES, find_size, measure
 from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
-from weft.checkpoint.vectors import is_vectors, open_vectors
 from weft.cli.main import run
 from weft.errors import UserError
-from weft.models.vectors import Vectors, VectorsConfig
+from weft.models.classifiers import Vectors, VectorsConfig
 from weft.nn.rows import Ragged, Rows
+from weft.text.vector_files import is_file_of_vectors
 
 WORDS = ["good", "bad", "fine", "dull", "film", "the", "a", ",", ".", "n't"]
 TEXTS = ["A good film.", "The bad, dull film", "fine unheard-of words", "n't"]
@@ -43,7 +44,7 @@ def scores_of(opened: LoadedModel, texts: list[str]) -> Tensor:
 
 @pytest.mark.parametrize("settings", [{}, {"inner": 5, "dropout": 0.2, "word_dropout": 0.3}])
 def test_a_file_saved_as_a_folder_says_the_same(file: Path, settings: dict[str, Any], tmp_path: Path) -> None:
-    assert is_vectors(file) and not is_vectors(tmp_path)
+    assert is_file_of_vectors(file) and not is_file_of_vectors(tmp_path)
     opened = open_vectors(file, {"classify": 3}, seed=4, settings=settings)
     opened = replace(opened, card=replace(opened.card, task="classify", labels=("no", "so", "yes")))
     save_folder(tmp_path / "m", opened)
@@ -89,7 +90,7 @@ def test_what_was_left_out_is_said(file: Path) -> None:
     with pytest.warns(UserWarning) as caught:
         open_vectors(file, {}, on_bad_row="skip")
     said = " ".join(str(warning.message) for warning in caught)
-    assert "skipped 1 bad row" in said and "1 lines repeat an earlier word" in said
+    assert "skipped 1 bad row" in said and "1 lines repeat a word" in said
 
 
 def test_what_cannot_be(file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

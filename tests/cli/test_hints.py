@@ -15,7 +15,7 @@ from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.locate import SIZE_NAMES
 from weft.cli.main import app, run
 from weft.config import settings_of
-from weft.errors import ELSEWHERE, SYNONYMS, did_you_mean
+from weft.errors import did_you_mean, synonyms
 from weft.runs.recipes import ObjectiveName, TaskRecipe, read_recipe
 from weft.tasks.registry import SUPERVISED
 
@@ -46,10 +46,11 @@ def test_every_word_that_is_proposed_exists() -> None:
     options = {name.lstrip("-") for verb in verbs.values() for each in verb.params for name in each.opts}
     keys = {"inner", "heads", "layers", "width"}  # of the config of a model
     known = {*verbs, *options, *keys, *SUPERVISED, *get_args(ObjectiveName), *SIZE_NAMES, "quantize"}
-    for word, ours in SYNONYMS.items():
+    ours_of, elsewhere = synonyms()
+    for word, ours in ours_of.items():
         assert word == word.casefold() and "_" not in word
         assert set(ours) <= known, f"{word}: {set(ours) - known}"
-    for word, sentence in ELSEWHERE.items():
+    for word, sentence in elsewhere.items():
         assert word == word.casefold() and "_" not in word
         if verb := re.search(r"weft (\S+)", sentence):
             assert verb[1] in verbs

@@ -29,11 +29,11 @@ def test_length_penalties(value: str, model: Path, capsys: pytest.CaptureFixture
 
 
 @pytest.mark.parametrize("value", ["100000000000000000000000", "0", "-1"])
-def test_minimum_counts(value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_min_counts(value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_text("some words\n" * 20)
     learn = ["tokenizer", "learn", "--text", str(tmp_path / "a.txt"), "--out", str(tmp_path / "out")]
-    assert run([*learn, "--minimum-count", value]) == 2
-    assert f"minimum_count must be between 1 and {1 << 40}, not {value}" in capsys.readouterr().err
+    assert run([*learn, "--min-count", value]) == 2
+    assert f"min_count must be between 1 and {1 << 40}, not {value}" in capsys.readouterr().err
 
 
 def test_the_tokens_of_a_long_text(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

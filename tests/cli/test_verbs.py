@@ -261,7 +261,7 @@ MISTAKES = [
     (["new", "--model", "bert", "--size", "2x100", "--out", "{out}"], "not a multiple of 64"),
     (["new", "--model", "bert", "--size", "2x288", "--out", "{out}"], "such as model.heads=4"),
     (["new", "--model", "gpt2", "--size", "6x288", "--set", "model.heads=7", "--out", "{out}"], "7 equal heads"),
-    (["new", "--model", "bert", "--size", "big", "--out", "{out}"], "neither LAYERSxWIDTH such as 3x256 nor"),
+    (["new", "--model", "bert", "--size", "big", "--out", "{out}"], "is not LAYERSxWIDTH such as 3x256, nor one of"),
     (["new", "--model", "bert", "--set", "model.layer=3", "--out", "{out}"], "did you mean 'layers'?"),
     (["new", "--model", "bert", "--set", "model.positions=learnt", "--out", "{out}"], "did you mean 'learned'?"),
     (["new", "--model", "bert", "--set", "layers=3", "--out", "{out}"], "--set layers: only keys of the section model"),
@@ -348,7 +348,7 @@ def test_streams_that_are_closed_full_or_not_utf_8(place: Path) -> None:
         return subprocess.run(["bash", "-c", command], capture_output=True, text=True)
 
     assert shell(f"{WEFT} --version >&-").returncode == 0
-    opened = "from weft.terminal import open_streams as o; import sys; o(); sys.stdout.flush(); sys.stderr.flush()"
+    opened = "from weft.progress import open_streams as o; import sys; o(); sys.stdout.flush(); sys.stderr.flush()"
     assert shell(f"{sys.executable} -c '{opened}; sys.exit(open(sys.executable).fileno())' >&- 2>&-").returncode > 2
     full = shell(f"{WEFT} --version >/dev/full")
     assert full.returncode == 2 and "no space left" in full.stderr and len(full.stderr.splitlines()) == 1
@@ -361,7 +361,7 @@ def test_streams_that_are_closed_full_or_not_utf_8(place: Path) -> None:
 def test_a_terminal_is_not_steered_by_a_model(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from weft.terminal import escaped_streams, unescaped
+    from weft.progress import escaped_streams, unescaped
 
     with escaped_streams():
         print("a\x1b[2Jb\tc")

@@ -94,7 +94,7 @@ def test_the_verbs(taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert run(["translate", out, out, sources[0]]) == 2
     assert run(["finetune", "--task", "translate", "--source", str(taught / "t.en"), "--target", str(taught / "t.de"),
                 "--base", out, "--out", str(tmp_path / "y")]) == 2  # fmt: skip
-    assert "has no weights of our own; take the one it was made of" in capsys.readouterr().err
+    assert "has no PyTorch weights; use the folder it was exported from" in capsys.readouterr().err
 
 
 @pytest.mark.slow
@@ -198,7 +198,7 @@ def test_an_export_is_not_exported_or_saved_again(tmp_path: Path) -> None:
     for to in ("ctranslate2", "transformers", "onnx"):
         with pytest.raises(weft.UserError, match="for ctranslate2 already"):
             export(model, to, out=tmp_path / "y")
-    with pytest.raises(weft.UserError, match="no weights of our own"):
+    with pytest.raises(weft.UserError, match="no PyTorch weights"):
         model.save(tmp_path / "y")
 
 

@@ -14,7 +14,7 @@ from tests.compress.lessons import ODD, learned, loss, model, vocabulary, whole
 from tests.tasks.small import LINES
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
-from weft.metrics.vectors import SimilarityMetrics, _correlations
+from weft.metrics.numeric import SimilarityMetrics, _correlations
 from weft.nn.rows import Ragged
 from weft.objectives.tasks import TextVectors, pooled
 from weft.tasks.base import Example

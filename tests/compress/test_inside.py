@@ -18,9 +18,8 @@ import weft
 from tests.training.small import stories
 from tests.training.test_accumulation import joined
 from weft.checkpoint.folder import LoadedModel
-from weft.data.batching import Feed
 from weft.data.masking import Masking, shift
-from weft.data.rows import Drawn, Frame, Framed, PackedRows
+from weft.data.rows import Drawn, Feed, Frame, Framed, PackedRows
 from weft.data.shards import TextFiles, tokenized
 from weft.distillation.recipe import DistillSection
 from weft.distillation.student import common_tokens, layer_pairs, matched, relation_heads
@@ -171,7 +170,7 @@ def both(case: str, scale: float) -> tuple[LoadedModel, LoadedModel]:
 def test_every_term_is_its_formula(case: str, scale: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """Values and gradients, on rows of any length, in one piece and in many."""
     teacher, student = both(case, scale)
-    speaks = student.family.speaks
+    speaks = student.family.generates
     lessons = DistillSection(match=MATCHES, weight=0.7)
     objective: Any = matched(NextToken() if speaks else MaskedWords(), teacher, student, lessons)
     batch = batch_of(student.config.vocabulary, speaks)

@@ -16,7 +16,7 @@ from tests.compress.test_compare import Links
 from tests.tasks.small import kinds, quiet, write_rows
 from weft.cli.main import run as command
 from weft.comparison.compare import rows_of
-from weft.data.tables import Dataset
+from weft.data.dataset import Dataset
 from weft.distillation.dataset import held_texts, part_of
 from weft.distillation.recipe import DistillDataSection
 from weft.distillation.report import read_table

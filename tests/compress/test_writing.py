@@ -17,8 +17,8 @@ import weft
 from tests.once import once
 from tests.tasks.written import learned, worded, write_sides
 from weft.cli.main import run
-from weft.data.batching import Feed
 from weft.data.examples import Sequences, TargetSampler, TextSide, batch_of
+from weft.data.rows import Feed
 from weft.distillation.recipe import DistillSection
 from weft.errors import UserError
 from weft.objectives.language import Writing

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from weft.data.columns import find_columns, paired_columns
-from weft.data.tables import Table, examples_of
+from weft.data.dataset import examples_of
+from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.classify import MultilabelTask, TextTask, ValueTask
 from weft.tasks.tag import TagTask

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow
 import pytest
 
-from weft.data.parts import MemoryRows
-from weft.data.tables import Table
+from weft.data.tables import MemoryRows, Table
 from weft.errors import UserError
 
 ROWS = [{"text": "a fine film", "label": "good"}, {"text": "höchst dull", "label": "bad"}]
@@ -138,7 +137,7 @@ def test_bad_rows_in_memory_can_be_skipped() -> None:
 
 
 def test_a_dict_is_a_section_of_a_recipe_or_columns_of_rows(tmp_path: Path) -> None:
-    from weft.data.tables import is_section
+    from weft.data.dataset import is_section
     from weft.runs.recipes import DataSection
 
     (tmp_path / "a.en").write_text("x\n")

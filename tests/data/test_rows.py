@@ -7,9 +7,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from weft.data.batching import Feed, cut_to_budget, every_example, in_two_phases
 from weft.data.masking import shift
-from weft.data.rows import DocumentRows, Frame, Framed, PackedRows, PairFrame, SentencePairs
+from weft.data.rows import (
+    DocumentRows,
+    Feed,
+    Frame,
+    Framed,
+    PackedRows,
+    SentencePairs,
+    cut_to_budget,
+    every_example,
+    in_two_phases,
+)
 from weft.data.shards import Corpus
 from weft.errors import UserError
 
@@ -91,7 +100,7 @@ def test_shards_may_cut_a_document(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (cut.take(places) == places + 100).all()
 
 
-PAIR = PairFrame((START,), (SEP,), (END,))
+PAIR = ((START,), (SEP,), (END,))
 
 
 def halves(row: list[int]) -> tuple[list[int], list[int]]:

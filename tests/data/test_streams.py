@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from weft.data.batching import Feed, every_example
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed, Streams, held_out
+from weft.data.rows import Feed, Frame, Framed, Streams, every_example, held_out
 from weft.data.shards import Corpus
 from weft.errors import UserError
 

@@ -14,7 +14,8 @@ import pytest
 
 from tests.data import messy
 from weft.data.columns import find_columns
-from weft.data.tables import Table, examples_of
+from weft.data.dataset import examples_of
+from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.classify import TextTask
 from weft.text.records import Record, read_records
@@ -198,7 +199,7 @@ def test_names_of_columns_are_forgiving(names: tuple[str, str], found: tuple[str
 def test_columns_that_nothing_tells_are_asked_for() -> None:
     rows = "".join(f"{n},first words {n} here,second words {n} here\n" for n in range(20))
     write("a.csv", "Nr,Links,Rechts\n" + rows)
-    assert wrong("a.csv") == "a.csv: no column 'text'; it has Nr, Links, Rechts; say which it is: --column text=Rechts"
+    assert wrong("a.csv") == "a.csv: no column 'text'; it has Nr, Links, Rechts; name it with --column text=Rechts"
     write("b.csv", "Nr,Betreff,Gruppe\n" + "".join(f"{n},some words {n} here,g{n}\n" for n in range(20)))
     words = wrong("b.csv")
     assert words.startswith("b.csv: no column 'label'; it has Nr, Betreff, Gruppe") and "--column label=" in words
@@ -317,7 +318,7 @@ def test_a_folder_by_its_content_alone(here: Path) -> None:
     messy.folders(here / "a", ROWS)
     messy.folders(here / "deep" / "b", ROWS)
     assert Table("a").hash() == Table("deep/b").hash()
-    assert Table("a").absolute(print) == [str(here / "a")]
+    assert Table("a").paths(print) == [Path("a")]
 
 
 def test_save_to_disk_itself(here: Path) -> None:

@@ -375,7 +375,7 @@ CASES = [
     Finding("pretrain --lr 2147483648", lost_weights),
     Finding("--length-penalty 1e23", flag("generate {bed}/task-complete cat --beam-size 2 --length-penalty 1e23")),
     Finding("--length-penalty -1e23", flag("translate {bed}/task-translate one --beam-size 2 --length-penalty -1e23")),
-    Finding("--minimum-count 1e23", flag("tokenizer learn --text {bed}/run.txt --out o --minimum-count " + "9" * 24)),
+    Finding("--min-count 1e23", flag("tokenizer learn --text {bed}/run.txt --out o --min-count " + "9" * 24)),
     Finding("--width 1e400", flag(f"vectors learn --text {{bed}}/run.txt --out out --width 1{'0' * 400}")),
     Finding("a long text to show", flag(f"tokenizer show {{bed}}/tokenizer-bpe {'ab' * 20_000}"), False),
     Finding("an escape sequence among suggestions", near_escape),

@@ -49,7 +49,7 @@ CALLS: dict[str, str] = {
     "perplexity": "{bed}/task-complete --text {bed}/run.txt",
     "tokenizer learn": "--kind wordpiece --size 100 --text {bed}/run.txt --out out",
     "tokenizer show": "{bed}/tokenizer-bpe cat",
-    "vectors learn": "--text {bed}/run.txt --width 4 --minimum-count 1 --epochs 1 --out out",
+    "vectors learn": "--text {bed}/run.txt --width 4 --min-count 1 --epochs 1 --out out",
     "vectors near": "{bed}/family-vectors looms",
     "vectors analogy": "{bed}/family-vectors looms rivers models",
     "vectors odd": "{bed}/family-vectors looms rivers models",

@@ -95,7 +95,7 @@ def use_model(path: Path) -> Any:
                 warnings.simplefilter("ignore")
                 answers(weft.load(path, trust=True))
         raise
-    if model.task == "fill" and model.opened.family.speaks:  # T5 without the tokens that mark gaps
+    if model.task == "fill" and model.opened.family.generates:  # T5 without the tokens that mark gaps
         model = weft.load(path, task="translate")
     return answers(model)
 

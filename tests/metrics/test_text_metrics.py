@@ -22,7 +22,7 @@ from sklearn import metrics as peer
 from weft.errors import UserError
 from weft.metrics.classification import EntityMetrics, TagMetrics, best_no_answer, best_thresholds
 from weft.metrics.generation import AnswerMetrics, normalized
-from weft.metrics.vectors import RankingMetrics
+from weft.metrics.numeric import RankingMetrics
 from weft.text.records import read_records
 
 near = pytest.approx

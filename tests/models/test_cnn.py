@@ -15,7 +15,7 @@ from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.errors import UserError
-from weft.models.cnn import Cnn, CnnConfig
+from weft.models.classifiers import Cnn, CnnConfig
 from weft.nn.rows import Ragged, Rows
 from weft.training.step import freeze
 

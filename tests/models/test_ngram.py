@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.data.test_counts import END, START, VOCABULARY, counted, some_documents
-from weft.checkpoint.ngram import from_tables
+from weft.checkpoint.external import from_tables
 from weft.data.counts import tables
 from weft.errors import UserError
 from weft.models.ngram import Ngram, NgramConfig, UnseenContext

@@ -12,7 +12,7 @@ from pathlib import Path
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["--size", "1x64", "--steps", "2", "--batch", "2", "--length", "64"]
 TEXT = ["--text", "weaver.txt", "--vocabulary", "300", *SMALL]
-WORDS = ["--text", "weaver.txt", "--minimum-count", "1", "--width", "8"]
+WORDS = ["--text", "weaver.txt", "--min-count", "1", "--width", "8"]
 TINY = ["--model", "bert", "--size", "1x64", "--steps", "30", "--batch", "16", "--lr", "0.003"]
 ROWS = ["--data", "reviews.csv"]
 

@@ -11,7 +11,8 @@ import pytest
 from tests.tasks.small import model_for
 from weft.cli.main import run
 from weft.data.columns import file_of, find_columns
-from weft.data.tables import Table, examples_of
+from weft.data.dataset import examples_of
+from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.answer import AnswerTask
 from weft.tasks.classify import MultilabelTask, TextTask

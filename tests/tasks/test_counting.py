@@ -167,6 +167,8 @@ def test_maximum_likelihood_says_plainly_what_it_cannot(tmp_path: Path, capsys: 
     out = str(tmp_path / "run")
     assert cli(["generate", out, "the door opened"]) == 2
     assert "the context 'door opened' never occurs in the text" in capsys.readouterr().err
+    assert cli(["generate", out, "the zebra opened"]) == 2
+    assert "the context 'zebra opened' never occurs" in capsys.readouterr().err, "also a word that is not known"
     assert cli(["perplexity", out, "--text", str(tmp_path / "dev.txt"), "--documents", "line"]) == 0
     assert "of the tokens had probability 0" in capsys.readouterr().out
     found = perplexity(model.opened, ["the door opened ."])
@@ -175,7 +177,7 @@ def test_maximum_likelihood_says_plainly_what_it_cannot(tmp_path: Path, capsys: 
     assert cli(["choose", out, "the students", "--choice", "opened", "--choice", "door"]) == 0
     assert "1.0000" in capsys.readouterr().out
     assert cli(["choose", out, "zebra", "--choice", "door"]) == 2
-    assert "no chance at all" in capsys.readouterr().err
+    assert "a probability of 0" in capsys.readouterr().err
     assert Path(path).exists()
 
 

@@ -63,7 +63,7 @@ def test_a_table_without_a_header(here: Path) -> None:
     data = write_table(here / "t.tsv", worded(8), header="")
     model = trained({"files": [str(data)], "names": ["target", "source"]})
     assert model.tokenizer is not None and model.card.profiles["source"] == profile_of(pair[1] for pair in worded(8))
-    with pytest.raises(UserError, match="no column 'source'; it has text, other; say which it is: --column source="):
+    with pytest.raises(UserError, match="no column 'source'; it has text, other; name it with --column source="):
         trained(write_table(here / "u.tsv", worded(8), header="text\tother"))
 
 

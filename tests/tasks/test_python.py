@@ -21,7 +21,7 @@ import weft
 from tests.tasks.small import TINY, kinds, model_for, pairs, questions, quiet, sentences, write_rows
 from weft import progress as saying
 from weft.cli.main import run
-from weft.data.tables import RunRows
+from weft.data.dataset import RunRows
 from weft.distillation.recipe import DistillDataSection
 from weft.errors import UserError
 from weft.runs import pretrain as pretraining
@@ -199,7 +199,7 @@ WRONG: list[tuple[Any, str]] = [
     ([("a", "b")], "input 1: a model for classify reads one text at a time, not a tuple"),
     (["a", None], "input 2: a text is expected, not None"),
     ([b"a"], "input 1: a text is expected, not bytes"),
-    ({"body_of_it": "a"}, 'it has body_of_it; say which it is: columns={"text": "body_of_it"}'),
+    ({"body_of_it": "a"}, 'it has body_of_it; name it with columns={"text": "body_of_it"}'),
     (pandas.DataFrame({"x": ["a"], "y": ["b"]}), "DataFrame: no column 'text'; it has x, y"),
 ]
 

@@ -21,7 +21,7 @@ from safetensors.torch import load_file
 import weft
 from tests.tasks.small import kinds, pairs, prices, questions, quiet, sentences, several, write_conll, write_rows
 from tests.training.test_resume import contents, same
-from weft.data.tables import split, split_whole
+from weft.data.dataset import split, split_whole
 from weft.errors import UserError
 from weft.runs.finetune import finetune, with_seeds
 from weft.runs.recipes import FinetuneTraining

@@ -122,6 +122,9 @@ def test_a_base_keeps_its_vocabularies(made: Path, here: Path) -> None:
         weft.finetune(data, task="classify", model={"family": "transformer", "size": "1x64"}, log=quiet)
     with pytest.raises(UserError, match=r"task.scheduled_sampling needs a recurrent encoder-decoder"):
         weft.finetune(data, base=made, task={"name": "translate", "scheduled_sampling": 0.2}, log=quiet)
+    recurrent = {"family": "seq2seq", "size": "1x16"}
+    task = {"name": "translate", "scheduled_sampling": 0.2, "metric": "loss"}
+    weft.finetune(data, model=recurrent, task=task, **short)
 
 
 def test_what_is_chosen_where_nothing_is_said(here: Path) -> None:

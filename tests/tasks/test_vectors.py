@@ -21,7 +21,7 @@ from weft.tasks.word_vectors import learn_map, open_map, open_words, read_pairs
 from weft.training.log import read_metrics
 from weft.training.signals import Interrupted
 
-SMALL: dict[str, Any] = {"width": 12, "minimum_count": 1, "epochs": 2, "block": 500, "batch": 64, "threads": 1}
+SMALL: dict[str, Any] = {"width": 12, "min_count": 1, "epochs": 2, "block": 500, "batch": 64, "threads": 1}
 
 
 def quiet(text: str) -> None:
@@ -111,7 +111,7 @@ def test_words_of_a_kind_are_near_and_every_verb_takes_the_folder(
     text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = str(tmp_path / "w2v")
-    words = ["--width", "12", "--minimum-count", "1", "--epochs", "15", "--device", "cpu", "--set", "vectors.batch=64"]
+    words = ["--width", "12", "--min-count", "1", "--epochs", "15", "--device", "cpu", "--set", "vectors.batch=64"]
     assert run(["vectors", "learn", "--kind", "word2vec", "--text", str(text), "--out", folder, *words]) == 0
     assert "11 words x 12" in capsys.readouterr().err
     sea = {"sea", "wave", "sail", "storm"}
@@ -190,7 +190,7 @@ def test_a_map_leads_from_one_set_of_vectors_to_another(
 @pytest.mark.parametrize(
     ("plan", "message"),
     [
-        ({"minimum_count": 10_000}, "corpus.txt: there is no text to learn from: no word is there 10000 times"),
+        ({"min_count": 10_000}, "corpus.txt: there is no text to learn from: no word is there 10000 times"),
         ({"width": 0}, "width must be between 1 and 65536, not 0"),
         ({"kind": "glove", "mode": "cbow"}, "mode cbow is one of word2vec's"),
         ({"kind": "word2vex"}, "kind must be one of word2vec, glove, not \"word2vex\"; did you mean 'word2vec'"),

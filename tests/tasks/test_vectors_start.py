@@ -12,7 +12,7 @@ import torch
 
 import weft
 from tests.tasks.small import kinds, quiet, write_rows
-from weft.checkpoint.vectors import open_vectors
+from weft.checkpoint.external import open_vectors
 from weft.cli.main import run
 from weft.tasks.model import Model
 from weft.training.step import Stepper

@@ -13,7 +13,7 @@ import pytest
 from tests.text.bilingual import bilingual, numbers_of
 from tests.text.samples import ODD, folder_of, lines
 from tests.text.test_damaged_vocabularies import ADDED, TEMPLATE, WHOLE, A, B, whole
-from weft.checkpoint.ngram import read_arpa
+from weft.checkpoint.external import read_arpa
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.text import windows

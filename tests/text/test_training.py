@@ -206,8 +206,8 @@ def test_other_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
         learn(texts(), "word", 100, specials=Roles(padding="<pad>"))
     with pytest.raises(UserError, match="must differ"):
         learn(texts(), "bpe", 300, extra=["<|endoftext|>"])
-    with pytest.raises(UserError, match="minimum_count must be between 1 and .*, not 0"):
-        learn(texts(), "bpe", 300, minimum_count=0)
+    with pytest.raises(UserError, match="min_count must be between 1 and .*, not 0"):
+        learn(texts(), "bpe", 300, min_count=0)
     with pytest.raises(UserError, match="text 2: holds half of a surrogate pair"):
         learn(["fine", "half \ud800"], "bpe", 300)
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
@@ -215,13 +215,13 @@ def test_other_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
         learn(texts(), "unigram", 100)
 
 
-def test_minimum_count_and_progress() -> None:
+def test_min_count_and_progress() -> None:
     seen: list[int] = []
-    ours = learn(iter(["aa bb aa cc"] * 2 + ["dd"] * 2499), "word", 100, minimum_count=3, progress=seen.append)
+    ours = learn(iter(["aa bb aa cc"] * 2 + ["dd"] * 2499), "word", 100, min_count=3, progress=seen.append)
     assert [ours.token(number) for number in range(4, ours.vocabulary)] == ["dd", "aa"]
     assert seen == [1000, 2000, 2501]
     assert learn(["abca"], "character", 10).vocabulary == 7, "one sight of a character is enough"
-    assert learn(["abca"], "character", 10, minimum_count=2).vocabulary == 5
+    assert learn(["abca"], "character", 10, min_count=2).vocabulary == 5
     assert learn(["abca"], "character", 6).encode("abc").tokens == ["a", "b", "<unk>"], "the frequent come first"
 
 

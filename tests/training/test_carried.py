@@ -18,9 +18,8 @@ from safetensors.torch import load_file
 from tests.training.small import stories
 from tests.training.test_resume import BROKEN, contents, same
 from weft.checkpoint.families import FAMILIES
-from weft.data.batching import Feed
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed, Streams
+from weft.data.rows import Feed, Frame, Framed, Streams
 from weft.data.shards import Corpus
 from weft.errors import UserError
 from weft.objectives.language import CarriedToken, NextToken, StreamStates

@@ -15,9 +15,8 @@ import torch
 
 from tests.graphs import CPU, CUDA, DEVICES, captured, graphs_anywhere, needs_gpu  # noqa: F401
 from tests.training.small import OBJECTIVES, batch_of, drawn, network_for, stories
-from weft.data.batching import Feed
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed, PackedRows
+from weft.data.rows import Feed, Frame, Framed, PackedRows
 from weft.data.shards import Corpus
 from weft.runs.driver import device_for, resume, settled
 from weft.runs.finetune import finetune

@@ -13,9 +13,8 @@ import torch
 from tests.graphs import CPU, CUDA, DEVICES, captured, graphs_anywhere  # noqa: F401
 from tests.training.small import stories
 from tests.training.test_carried import framed, network_of
-from weft.data.batching import Feed
 from weft.data.masking import shift
-from weft.data.rows import Streams
+from weft.data.rows import Feed, Streams
 from weft.objectives.language import CarriedToken, StreamStates
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain

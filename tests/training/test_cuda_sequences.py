@@ -15,9 +15,9 @@ from torch import Tensor
 
 from tests.graphs import CPU, CUDA, DEVICES, captured, needs_gpu
 from weft.checkpoint.families import FAMILIES, usual_heads
-from weft.data.batching import Feed
 from weft.data.examples import Sequences, TextSide
 from weft.data.examples import batch_of as with_targets
+from weft.data.rows import Feed
 from weft.generation.sampling import Sampling
 from weft.generation.search import Beam, generate
 from weft.nn.rows import Batch

@@ -17,7 +17,7 @@ import torch
 
 import weft
 from tests.training.small import OBJECTIVES, batch_of, network_for, stories
-from weft.data.batching import Ahead
+from weft.data.rows import Ahead
 from weft.errors import UserError
 from weft.nn.rows import Batch
 from weft.objectives.language import NextToken

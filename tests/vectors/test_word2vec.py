@@ -23,8 +23,7 @@ from weft.vectors.word2vec import (
     Some,
     Word2Vec,
     cbow,
-    cbow_loss,
-    kept_chances,
+    kept_shares,
     loss_of,
     move,
     skip_gram,
@@ -45,7 +44,8 @@ def vectors() -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def test_gradients_of_skip_gram_are_those_of_its_loss() -> None:
     *inputs, near = vectors()
-    loss_of(*inputs, near, 5).backward()
+    centers, places, noise = inputs
+    loss_of(centers, centers @ places.mT, noise, near, 5).backward()
     for push, tensor in zip(skip_gram(*[x.detach() for x in inputs], near, 5), inputs, strict=True):
         assert tensor.grad is not None
         assert torch.allclose(push.rows, -tensor.grad, rtol=0, atol=1e-12)
@@ -56,13 +56,14 @@ def test_gradients_of_cbow_are_those_of_its_loss() -> None:
     torch.manual_seed(1)
     inputs = [torch.randn(2, some, 5, dtype=torch.float64, requires_grad=True) for some in (4, 4, 3)]
     there = torch.tensor([[1, 0, 1, 1], [1, 1, 1, 0]]).double()  # some have no neighbors
-    cbow_loss(*inputs, there, 5).backward()
-    found = cbow(*[x.detach() for x in inputs], there, 5)
-    for rows, tensor in zip((found.hidden, found.centers.rows, found.noise.rows), inputs, strict=True):
+    means, right, wrong = inputs
+    loss_of(means, (means * right).sum(2, keepdim=True), wrong, there[..., None], 5).backward()
+    hidden, centers, noise = cbow(*[x.detach() for x in inputs], there, 5)
+    for rows, tensor in zip((hidden, centers.rows, noise.rows), inputs, strict=True):
         assert tensor.grad is not None
         assert torch.allclose(rows, -tensor.grad, rtol=0, atol=1e-12)
-    assert torch.equal(found.centers.pairs, there)
-    assert torch.allclose(found.noise.pairs, 5 * there.sum(1, keepdim=True).expand(2, 3) / 3)
+    assert torch.equal(centers.pairs, there)
+    assert torch.allclose(noise.pairs, 5 * there.sum(1, keepdim=True).expand(2, 3) / 3)
 
 
 def test_bags_of_cbow_hold_each_neighbor_within_reach_and_push_it_back() -> None:
@@ -108,7 +109,7 @@ def test_the_loss_is_that_of_the_paper_word_by_word() -> None:
         total -= float(torch.sigmoid(centers[n, c] @ places[n, j]).log())
         # Each neighbor has 5 words of noise; here all 3 of the chunk, weighed.
         total -= sum(5 / 3 * float(torch.sigmoid(-centers[n, c] @ word).log()) for word in noise[n])
-    assert float(loss_of(centers, places, noise, near, 5)) == pytest.approx(total, rel=1e-12)
+    assert float(loss_of(centers, centers @ places.mT, noise, near, 5)) == pytest.approx(total, rel=1e-12)
 
 
 def test_neighbors_are_those_within_reach_in_the_same_document() -> None:
@@ -144,7 +145,7 @@ def test_noise_and_thinning_follow_their_distributions() -> None:
     observed = np.bincount(torch.searchsorted(learner.noise, drawn).numpy(), minlength=7)
     shares = counts**0.75 / (counts**0.75).sum()
     assert observed[6] == 0 and chi_square(observed[:6], shares[:6]) < 25.7  # 1 of 10,000 with 5 degrees of freedom
-    stays = kept_chances(counts, 1e-2)
+    stays = kept_shares(counts, 1e-2)
     shares = counts[:6] / counts.sum()
     assert stays[:6] == pytest.approx(np.minimum(1, np.sqrt(1e-2 / shares) + 1e-2 / shares)) and stays[6] == 0
     words = torch.from_numpy(np.repeat(np.arange(7), counts))

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from weft.backends.ct2_files import ENGINE, EngineFiles, check_files, named_tokens
 from weft.backends.engine import Engine, equal_lengths
 from weft.checkpoint.families import outline
-from weft.checkpoint.folder import LoadedModel, fill, own_tensors
+from weft.checkpoint.folder import LoadedModel, fill
 from weft.checkpoint.tensors import read_file
 from weft.errors import NotFinite, UserError, listed, shown
 from weft.files import MEGABYTE, read_json
@@ -77,11 +77,11 @@ def network_of(folder: Path, model: LoadedModel) -> Network:
             both = {"source_vocabulary": read, "target_vocabulary": words}
             vocabularies = {"shared_vocabulary": words} if read == words else both
         spec = "TransformerSpec" if family.reads else "TransformerDecoderSpec"
-        spec = spec if family.speaks else "TransformerEncoderSpec"
+        spec = spec if family.generates else "TransformerEncoderSpec"
         check_files(inside, EngineFiles(spec, config, model.card.precision, vocabularies, model.writer))
     except IndexError:  # of a special token
         raise UserError(f"{folder}: a token of the tokenizer is none of the model's {config.vocabulary}") from None
-    if not family.speaks:
+    if not family.generates:
         return CT2Encoder(inside, model, heads_of(folder, model)).eval()
     return CT2Decoder(inside, model, list(vocabularies.values())).eval()
 
@@ -104,11 +104,10 @@ def heads_of(folder: Path, model: LoadedModel) -> Network:
     for name, _ in list(network.named_children()):
         if name not in kept:
             setattr(network, name, nn.Identity())
-    expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
-    if not expected and not stored:
+    if not network.state_dict() and not stored:
         return network
     try:
-        fill(network, own_tensors(stored, expected, set()), (), 0.0, 0)
+        fill(network, stored)
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
     return network

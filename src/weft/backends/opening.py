@@ -10,7 +10,6 @@ from typing import Any
 from weft.backends import ctranslate2
 from weft.backends.onnx import OnnxNetwork
 from weft.checkpoint.card import check_hashes, labels_of, read_card
-from weft.checkpoint.configs import read_config
 from weft.checkpoint.families import Family, check_heads
 from weft.checkpoint.folder import (
     LoadedModel,
@@ -21,6 +20,7 @@ from weft.checkpoint.folder import (
     read_published,
     read_tokenizers,
 )
+from weft.checkpoint.formats import read_config
 from weft.errors import UserError, shown
 from weft.models.base import Network
 

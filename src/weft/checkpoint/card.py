@@ -8,15 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
-from weft.checksums import digest, digest_of_values
 from weft.config import build, values_of
-from weft.errors import UserError, listed, shown
-from weft.files import MEGABYTE, read_json, write_json, write_text
+from weft.errors import UserError, listed, refuse, shown
+from weft.files import MEGABYTE, digest, digest_of_values, read_json, write_json, write_text
 
 FORMAT = 2
-# Format 1 spelled some names otherwise.
-RENAMED_KEYS = {"normalise": "normalize"}
-RENAMED_TASKS = {"summarise": "summarize"}
+CARD = "weft.json"
 POOLINGS = {"mean": "mean_tokens", "first": "cls_token", "max": "max_tokens"}  # ours -> sentence-transformers'
 
 
@@ -74,7 +71,7 @@ class Card:
     pooling: Literal["mean", "first", "max"] | None = None
     normalize: bool | None = None
     thresholds: dict[str, float] = field(default_factory=dict)  # tuned on held-out data: by label, or "no answer"
-    temperature: float | None = None  # by which scores are divided before they become chances
+    temperature: float | None = None  # that logits are divided by before the softmax
     profiles: dict[str, tuple[str, ...]] = field(default_factory=dict)  # frequent letters of source and target
     metrics: tuple[Metric, ...] = ()
     prefix: str | None = None  # put before each source, as T5 names its task: "translate English to German: "
@@ -87,32 +84,28 @@ class Card:
     files: dict[str, str] = field(default_factory=dict)  # sha256 of every file of an export, by its path
 
     def __post_init__(self) -> None:
-        if self.format != FORMAT:
-            raise UserError(f"format is {self.format}; this version of Weft reads {FORMAT}")
-        if self.temperature is not None and not 0 < self.temperature < 1e6:
-            raise UserError(f"temperature must be above 0, not {self.temperature}")
-        for name, value in self.thresholds.items():
-            if not abs(value) < 1e9:
-                raise UserError(f"thresholds: {value} is none for {shown(name)!r}")
-        if self.labels is not None and len(set(self.labels)) < len(self.labels):
-            raise UserError("labels: one of them stands there twice")
+        heat, labels = self.temperature, self.labels or ()
+        far = next((name for name, value in self.thresholds.items() if not abs(value) < 1e9), None)
+        refuse(
+            (self.format != FORMAT, f"format is {self.format}; this version of Weft reads {FORMAT}"),
+            (heat is not None and not 0 < heat < 1e6, f"temperature must be above 0, not {heat}"),
+            (far is not None, f"thresholds: {self.thresholds.get(far or '')} is none for {shown(far or '')!r}"),
+            (len(set(labels)) < len(labels), "labels: one of them stands there twice"),
+        )
 
 
 def read_card(folder: Path) -> Card | None:
-    path = folder / "weft.json"
-    return build(Card, current_values(read_json(path, 16 * MEGABYTE)), str(path)) if path.exists() else None
-
-
-def current_values(values: dict[str, Any]) -> dict[str, Any]:
-    """The values of a card as this format has them; one of format 1 is read too."""
-    if values.get("format", 1) != 1:
-        return values
-    named = {RENAMED_KEYS.get(name, name): value for name, value in values.items()}
-    if isinstance(task := named.get("task"), str):
-        named["task"] = RENAMED_TASKS.get(task, task)
-    if isinstance(window := named.get("window"), dict) and window.get("long") == "cut":
-        named["window"] = {**window, "long": "truncate"}
-    return {**named, "format": FORMAT}
+    """The card of a folder, also one of format 1, which spelled some names otherwise; None where it has none."""
+    path = folder / CARD
+    if not path.exists():
+        return None
+    values = read_json(path, 16 * MEGABYTE)
+    if values.get("format", 1) == 1:
+        values = {"normalize" if name == "normalise" else name: value for name, value in values.items()}
+        values |= {"format": FORMAT} | ({"task": "summarize"} if values.get("task") == "summarise" else {})
+        if isinstance(window := values.get("window"), dict) and window.get("long") == "cut":
+            values["window"] = {**window, "long": "truncate"}
+    return build(Card, values, str(path))
 
 
 def card_values(card: Card) -> dict[str, Any]:
@@ -132,10 +125,10 @@ def labels_of(published: dict[str, Any], where: str) -> tuple[str, ...] | None:
         raise UserError(f"{where}: id2label must number its labels from 0 without gaps")
     labels = tuple(table[number] for number in wanted)
     back = published.get("label2id")
-    if back is not None and isinstance(back, dict) and len(set(labels)) == len(labels):
-        wrong = [label for number, label in enumerate(labels) if back.get(label) != number]
-        if wrong:
-            raise UserError(f"{where}: id2label and label2id do not agree on {wrong[0]!r}")
+    if isinstance(back, dict) and len(set(labels)) == len(labels):
+        for number, label in enumerate(labels):
+            if back.get(label) != number:
+                raise UserError(f"{where}: id2label and label2id do not agree on {label!r}")
     return labels
 
 
@@ -150,7 +143,14 @@ def sentence_settings(folder: Path) -> dict[str, Any]:
         name = module.get("type") if isinstance(module, dict) else None
         kind = name.rpartition(".")[2] if isinstance(name, str) else ""
         if kind == "Pooling":
-            settings["pooling"] = _pooling(folder / "1_Pooling" / "config.json")
+            where = folder / "1_Pooling" / "config.json"
+            modes = read_json(where, MEGABYTE)
+            chosen = [name for name, on in modes.items() if name.startswith("pooling_mode_") and on is True]
+            mode = modes.get("pooling_mode", chosen[0] if len(chosen) == 1 else None)
+            pooling = [ours for ours, name in POOLINGS.items() if mode in (name.split("_")[0], f"pooling_mode_{name}")]
+            if not pooling:
+                raise UserError(f"{where}: only pooling by mean, by maximum and by the first token is supported")
+            settings["pooling"] = pooling[0]
         elif kind == "Normalize":
             settings["normalize"] = True
         elif kind != "Transformer":
@@ -165,22 +165,11 @@ def sentence_settings(folder: Path) -> dict[str, Any]:
     if reading.get("do_lower_case"):
         raise UserError(f"{limits}: do_lower_case is not supported; lower the texts and remove the key")
     tokenizer = folder / "tokenizer_config.json"
-    length = reading.get("max_seq_length") or (
-        read_json(tokenizer).get("model_max_length") if tokenizer.exists() else 0
-    )
+    longest = read_json(tokenizer).get("model_max_length") if tokenizer.exists() else 0
+    length = reading.get("max_seq_length") or longest
     if isinstance(length, int) and 4 < length < 1 << 24:
         settings["window"] = Window(length=length, stride=3 * length // 4)
     return settings
-
-
-def _pooling(path: Path) -> str:
-    modes = read_json(path, MEGABYTE)
-    chosen = [name for name, on in modes.items() if name.startswith("pooling_mode_") and on is True]
-    mode = modes.get("pooling_mode", chosen[0] if len(chosen) == 1 else None)
-    for name, published in POOLINGS.items():
-        if mode in (published.partition("_")[0], f"pooling_mode_{published}"):
-            return name
-    raise UserError(f"{path}: only pooling by mean, by maximum and by the first token is supported")
 
 
 def write_sentence_settings(folder: Path, card: Card, width: int) -> None:
@@ -201,7 +190,6 @@ def write_sentence_settings(folder: Path, card: Card, width: int) -> None:
 # ------------------------------------------------------------------------------- the hashes of an export
 # What was checked when it was written is what is loaded.
 
-CARD = "weft.json"
 # Endings of files that a model folder is read from; notes and pictures beside them are nobody's business.
 READ = (".json", ".safetensors", ".onnx", ".bin", ".txt", ".model", ".spm", ".vocab")
 # Of these endings people have files of their own: only one that a folder is read from, too, is refused when it is new.
@@ -220,16 +208,14 @@ def record_hashes(folder: Path) -> None:
 
 
 def check_hashes(folder: Path, card: Card | None, trust: bool = False) -> None:
-    """Refuse an export whose files are not those that were written; with `trust`, warn and go on.
-
-    Folders without a record of their files, such as those of other programs, are not checked.
-    """
-    if card is None or not card.files:
+    """Refuse an export whose files are not those that were written; with `trust`, warn and go on."""
+    if card is None or not card.files:  # such as a folder of another program
         return
     hashes = _hashes(folder)
-    names = dict.fromkeys([*card.files, *hashes])
-    faults = [_fault(name, hashes.get(name), card.files.get(name)) for name in names]
-    wrong = [fault for fault in faults if fault is not None]
+    wrong = [f"{shown(name)} is missing" for name in card.files if name not in hashes]
+    wrong += [f"{shown(name)} has changed" for name, hash in hashes.items() if card.files.get(name, hash) != hash]
+    added = [PurePosixPath(name) for name in hashes if name not in card.files]
+    wrong += [f"{shown(str(path))} was added" for path in added if path.suffix not in COMMON or path.name in NAMES]
     if not wrong:
         return
     message = f"{folder}: not as it was exported: {listed(wrong)}"
@@ -240,26 +226,15 @@ def check_hashes(folder: Path, card: Card | None, trust: bool = False) -> None:
     warnings.warn(message, stacklevel=2)
 
 
-def _fault(name: str, hash: str | None, recorded: str | None) -> str | None:
-    """What is wrong with one file."""
-    if hash is None:
-        return f"{shown(name)} is missing"
-    if recorded is None:
-        path = PurePosixPath(name)
-        return None if path.suffix in COMMON and path.name not in NAMES else f"{shown(name)} was added"
-    return None if hash == recorded else f"{shown(name)} has changed"
-
-
 def _hashes(folder: Path) -> dict[str, str]:
     """The hash of each file by its path in the folder; of the card, of all that it holds besides the hashes."""
-    paths = [(path.relative_to(folder), path) for path in sorted(folder.rglob("*")) if path.suffix in READ]
-    return {
-        name.as_posix(): _card_hash(read_json(path, 16 * MEGABYTE)) if name.as_posix() == CARD else digest(path)
-        for name, path in paths
-        if name.parts[0] != "run" and not any(part.startswith(".") for part in name.parts) and path.is_file()
-    }
-
-
-def _card_hash(values: dict[str, Any]) -> str:
-    """Of what the card says, however it is laid out."""
-    return digest_of_values({key: value for key, value in values.items() if key != "files"})
+    hashes = {}
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        hidden = name.parts[0] == "run" or any(part.startswith(".") for part in name.parts)
+        if path.suffix in READ and not hidden and path.is_file():
+            hashes[name.as_posix()] = digest(path)
+    if CARD in hashes:
+        values = read_json(folder / CARD, 16 * MEGABYTE)
+        hashes[CARD] = digest_of_values({key: value for key, value in values.items() if key != "files"})
+    return hashes

@@ -1,14 +1,13 @@
 """How BERT, RoBERTa, XLM-RoBERTa, ALBERT and DistilBERT are published: names, config keys, heads and sizes."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from weft.checkpoint.configs import ACTIVATIONS, ConfigTable
-from weft.checkpoint.names import Names, both, both_joined, dropped, same
+from weft.checkpoint.formats import ACTIVATIONS, ConfigTable, Names, Rule, both, dropped, layer, same
 from weft.models.encoders import AlbertConfig, BertConfig, DistilBertConfig, RobertaConfig
 
 UNUSED = "unused by the published code"
-OLD_NORMS = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
 EMBEDDINGS = (
     same("embeddings.word_embeddings.weight", "tokens.weight"),
     same("embeddings.position_embeddings.weight", "positions.table.weight"),
@@ -19,16 +18,22 @@ SEGMENTS = (
     same("embeddings.token_type_embeddings.weight", "segments.weight"),
     dropped("embeddings.token_type_ids"),  # zeros
 )
-LAYER = "encoder.layer.{}"
+MAPS = ("query", "key", "value")
 BODY = (  # of BERT and RoBERTa
     *EMBEDDINGS,
     *SEGMENTS,
-    *both_joined([f"{LAYER}.attention.self.{part}" for part in ("query", "key", "value")], "layers.{}.attention.qkv"),
-    *both(f"{LAYER}.attention.output.dense", "layers.{}.attention.output"),
-    *both(f"{LAYER}.attention.output.LayerNorm", "layers.{}.attention_norm"),
-    *both(f"{LAYER}.intermediate.dense", "layers.{}.feedforward.up"),
-    *both(f"{LAYER}.output.dense", "layers.{}.feedforward.down"),
-    *both(f"{LAYER}.output.LayerNorm", "layers.{}.feedforward_norm"),
+    *layer(
+        "encoder.layer.{}",
+        "layers.{}",
+        [f"attention.self.{name}" for name in MAPS],
+        (
+            "attention.output.dense",
+            "attention.output.LayerNorm",
+            "intermediate.dense",
+            "output.dense",
+            "output.LayerNorm",
+        ),
+    ),
     *both("pooler.dense", "pooler.dense"),
 )
 HEADS = {
@@ -52,94 +57,69 @@ READ = {
     "tie_word_embeddings": "tied",
     "initializer_range": "weight_scale",
 }
+VALUES = {"hidden_act": ACTIVATIONS}
+ABSOLUTE = {"position_embedding_type": "absolute"}
 POOLER = ("fc_size", "num_attention_heads", "num_fc_layers", "size_per_head", "type")  # keys after pooler_
 BRACKETS = {"start": "[CLS]", "separator": "[SEP]", "mask": "[MASK]"}
 
 
-def _architectures(name: str) -> dict[str, tuple[str, ...]]:
-    return {
-        f"{name}ForMaskedLM": ("words",),
-        f"{name}ForSequenceClassification": ("classify",),
-        f"{name}ForMultipleChoice": ("choose",),
-        f"{name}ForTokenClassification": ("tag",),
-        f"{name}ForQuestionAnswering": ("answer",),
-        f"{name}Model": (),
-    }
+def _names(
+    prefix: str, body: tuple[Rule, ...], head: str, dense: str, norm: str, heads: Mapping[str, tuple[Rule, ...]]
+) -> Names:
+    """The names of an encoder whose language-model head has a dense map, a norm, a bias and a decoder."""
+    words = (
+        *both(f"{head}.{dense}", "heads.words.dense"),
+        *both(f"{head}.{norm}", "heads.words.norm"),
+        same(f"{head}.bias", "heads.words.bias"),
+        *both(f"{head}.decoder", "heads.words.decoder"),  # only where the config says untied
+    )
+    return Names(
+        prefix=prefix,
+        body=body,
+        heads={"words": words, **heads},
+        tied=((f"{head}.decoder.weight", "tokens.weight"), (f"{head}.decoder.bias", "heads.words.bias")),
+        spellings=((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias")),
+    )
 
 
-def _bert(layers: int, width: int) -> BertConfig:
-    return BertConfig(layers=layers, width=width, heads=width // 64, inner=4 * width)
+def _architectures(name: str, *pretrained: tuple[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """Published classes and their heads; `pretrained` are those that not every family has."""
+    heads = {"SequenceClassification": "classify", "MultipleChoice": "choose", "TokenClassification": "tag"}
+    heads = {"MaskedLM": "words", **heads, "QuestionAnswering": "answer"}
+    usual = {f"{name}For{kind}": (head,) for kind, head in heads.items()}
+    return {**{f"{name}For{kind}": some for kind, some in pretrained}, **usual, f"{name}Model": ()}
 
 
+BERT_HEADS = {"next": both("cls.seq_relationship", "heads.next.output"), **HEADS}
+BERT_SIZES = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768)}
+BERT_SIZES["large"] = (24, 1024)
 BERT: dict[str, Any] = {
-    "names": Names(
-        prefix="bert.",
-        spellings=((r"^bert\.", ""), *OLD_NORMS),
-        body=BODY,
-        heads={
-            "words": (
-                *both("cls.predictions.transform.dense", "heads.words.dense"),
-                *both("cls.predictions.transform.LayerNorm", "heads.words.norm"),
-                same("cls.predictions.bias", "heads.words.bias"),
-                *both("cls.predictions.decoder", "heads.words.decoder"),  # only where the config says untied
-            ),
-            "next": both("cls.seq_relationship", "heads.next.output"),
-            **HEADS,
-        },
-        tied=(
-            ("cls.predictions.decoder.weight", "tokens.weight"),
-            ("cls.predictions.decoder.bias", "heads.words.bias"),
-        ),
-    ),
+    "trained": ("words", "next"),
+    "names": _names("bert.", BODY, "cls.predictions", "transform.dense", "transform.LayerNorm", BERT_HEADS),
     "table": ConfigTable(
         read={**READ, "classifier_dropout": "head_dropout"},
-        values={"hidden_act": ACTIVATIONS},
-        fixed={"position_embedding_type": "absolute"},
+        values=VALUES,
+        fixed=ABSOLUTE,
         ignored=dict.fromkeys((f"pooler_{name}" for name in POOLER), UNUSED),
     ),
-    "architectures": {
-        "BertForPreTraining": ("words", "next"),
-        "BertForNextSentencePrediction": ("next",),
-        **_architectures("Bert"),
-    },
+    "architectures": _architectures("Bert", ("PreTraining", ("words", "next")), ("NextSentencePrediction", ("next",))),
     "sizes": {
-        "bert-tiny": _bert(2, 128),
-        "bert-mini": _bert(4, 256),
-        "bert-small": _bert(4, 512),
-        "bert-medium": _bert(8, 512),
-        "bert-base": _bert(12, 768),
-        "bert-large": _bert(24, 1024),
+        f"bert-{name}": BertConfig(layers=layers, width=width, heads=width // 64, inner=4 * width)
+        for name, (layers, width) in BERT_SIZES.items()
     },
     "tokenizer": "wordpiece",
     "specials": {"padding": "[PAD]", "unknown": "[UNK]", **BRACKETS},
     "around": "bert",
 }
 
-LARGE: dict[str, Any] = {"layers": 24, "width": 1024, "heads": 16, "inner": 4096}
+ROBERTA_SIZES: dict[str, Any] = {"base": {}, "large": {"layers": 24, "width": 1024, "heads": 16, "inner": 4096}}
+DENSE = (*both("classifier.dense", "heads.classify.dense"), *both("classifier.out_proj", "heads.classify.output"))
 ROBERTA: dict[str, Any] = {
-    "names": Names(
-        prefix="roberta.",
-        spellings=((r"^roberta\.", ""), *OLD_NORMS),
-        body=BODY,
-        heads={
-            "words": (
-                *both("lm_head.dense", "heads.words.dense"),
-                *both("lm_head.layer_norm", "heads.words.norm"),
-                same("lm_head.bias", "heads.words.bias"),
-                *both("lm_head.decoder", "heads.words.decoder"),  # only where the config says untied
-            ),
-            **HEADS,
-            "classify": (
-                *both("classifier.dense", "heads.classify.dense"),
-                *both("classifier.out_proj", "heads.classify.output"),
-            ),
-        },
-        tied=(("lm_head.decoder.weight", "tokens.weight"), ("lm_head.decoder.bias", "heads.words.bias")),
-    ),
+    "names": _names("roberta.", BODY, "lm_head", "dense", "layer_norm", {**HEADS, "classify": DENSE}),
     "table": ConfigTable(
         read={**READ, "pad_token_id": "padding", "classifier_dropout": "head_dropout"},
-        values={"hidden_act": ACTIVATIONS},
-        fixed={"position_embedding_type": "absolute"},
+        values=VALUES,
+        fixed=ABSOLUTE,
         # 514 rows are a context of 512: the first is that of the place after the padding token's id, 1.
         counted_in={"max_position_embeddings": "padding"},
         absent={"max_position_embeddings": 512, "type_vocab_size": 2, "layer_norm_eps": 1e-12},
@@ -147,8 +127,7 @@ ROBERTA: dict[str, Any] = {
     "architectures": _architectures("Roberta"),
     "sizes": {
         "distilroberta-base": RobertaConfig(layers=6),
-        "roberta-base": RobertaConfig(),
-        "roberta-large": RobertaConfig(**LARGE),
+        **{f"roberta-{name}": RobertaConfig(**sizes) for name, sizes in ROBERTA_SIZES.items()},
     },
     # Padding is token 1, after which positions are counted; the end of a text is also what stands between two.
     "specials": dict(start="<s>", padding="<pad>", end="</s>", unknown="<unk>", mask="<mask>", separator="</s>"),
@@ -161,85 +140,58 @@ XLM_ROBERTA: dict[str, Any] = {
     **ROBERTA,
     "table": replace(ROBERTA["table"], absent={**ROBERTA["table"].absent, "vocab_size": 30522}),
     "architectures": _architectures("XLMRoberta"),
-    "sizes": {
-        "xlm-roberta-base": RobertaConfig(**XLM_STANDARD),
-        "xlm-roberta-large": RobertaConfig(**XLM_STANDARD, **LARGE),
-    },
+    "sizes": {f"xlm-roberta-{name}": RobertaConfig(**XLM_STANDARD, **sizes) for name, sizes in ROBERTA_SIZES.items()},
     "tokenizer": "unigram",
     "standard": XLM_STANDARD,
 }
 
-
-def _albert(layers: int, width: int, heads: int) -> AlbertConfig:
-    return AlbertConfig(layers=layers, width=width, heads=heads, inner=4 * width)
-
-
-SHARED = "encoder.albert_layer_groups.0.albert_layers.0"
-ALBERT: dict[str, Any] = {
-    "names": Names(
-        prefix="albert.",
-        spellings=((r"^albert\.", ""), *OLD_NORMS),
-        body=(
-            *EMBEDDINGS,
-            *SEGMENTS,
-            *both("encoder.embedding_hidden_mapping_in", "widened"),
-            *both_joined(
-                [f"{SHARED}.attention.{part}" for part in ("query", "key", "value")], "layers.0.attention.qkv"
-            ),
-            *both(f"{SHARED}.attention.dense", "layers.0.attention.output"),
-            *both(f"{SHARED}.attention.LayerNorm", "layers.0.attention_norm"),
-            *both(f"{SHARED}.ffn", "layers.0.feedforward.up"),
-            *both(f"{SHARED}.ffn_output", "layers.0.feedforward.down"),
-            *both(f"{SHARED}.full_layer_layer_norm", "layers.0.feedforward_norm"),
-            *both("pooler", "pooler.dense"),
-        ),
-        heads={
-            "words": (
-                *both("predictions.dense", "heads.words.dense"),
-                *both("predictions.LayerNorm", "heads.words.norm"),
-                same("predictions.bias", "heads.words.bias"),
-                *both("predictions.decoder", "heads.words.decoder"),  # only where the config says untied
-            ),
-            "next": both("sop_classifier.classifier", "heads.next.output"),
-            **HEADS,
-        },
-        tied=(("predictions.decoder.weight", "tokens.weight"), ("predictions.decoder.bias", "heads.words.bias")),
+ALBERT_HEADS = {"next": both("sop_classifier.classifier", "heads.next.output"), **HEADS}
+ALBERT_SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16), "xlarge": (24, 2048, 16), "xxlarge": (12, 4096, 64)}
+ALBERT_BODY = (
+    *EMBEDDINGS,
+    *SEGMENTS,
+    *both("encoder.embedding_hidden_mapping_in", "widened"),
+    *layer(
+        "encoder.albert_layer_groups.0.albert_layers.0",
+        "layers.0",
+        [f"attention.{name}" for name in MAPS],
+        ("attention.dense", "attention.LayerNorm", "ffn", "ffn_output", "full_layer_layer_norm"),
     ),
+    *both("pooler", "pooler.dense"),
+)
+ALBERT: dict[str, Any] = {
+    "trained": ("words", "next"),
+    "names": _names("albert.", ALBERT_BODY, "predictions", "dense", "LayerNorm", ALBERT_HEADS),
     "table": ConfigTable(
         read={**READ, "embedding_size": "embedding_width", "classifier_dropout_prob": "head_dropout"},
-        values={"hidden_act": ACTIVATIONS},
-        # Every published size has one group of one layer.
-        fixed={"num_hidden_groups": 1, "inner_group_num": 1, "position_embedding_type": "absolute"},
+        values=VALUES,
+        fixed={"num_hidden_groups": 1, "inner_group_num": 1, **ABSOLUTE},  # all published sizes: one group, one layer
         absent={"hidden_size": 4096, "num_attention_heads": 64, "intermediate_size": 16384},
         ignored=dict.fromkeys(
             ("down_scale_factor", "gap_size", "layers_to_keep", "net_structure_type", "num_memory_blocks"), UNUSED
         ),
     ),
-    "architectures": {"AlbertForPreTraining": ("words", "next"), **_architectures("Albert")},
+    "architectures": _architectures("Albert", ("PreTraining", ("words", "next"))),
     "sizes": {
-        "albert-base-v2": _albert(12, 768, 12),
-        "albert-large-v2": _albert(24, 1024, 16),
-        "albert-xlarge-v2": _albert(24, 2048, 16),
-        "albert-xxlarge-v2": _albert(12, 4096, 64),
+        f"albert-{name}-v2": AlbertConfig(layers=layers, width=width, heads=heads, inner=4 * width)
+        for name, (layers, width, heads) in ALBERT_SIZES.items()
     },
     "tokenizer": "unigram",
     "specials": {"padding": "<pad>", "unknown": "<unk>", **BRACKETS},
     "around": "albert",
 }
 
-DISTILLED = "transformer.layer.{}"
 DISTILBERT: dict[str, Any] = {
     "names": Names(
         prefix="distilbert.",
-        spellings=((r"^distilbert\.", ""),),
         body=(
             *EMBEDDINGS,
-            *both_joined([f"{DISTILLED}.attention.{part}_lin" for part in "qkv"], "layers.{}.attention.qkv"),
-            *both(f"{DISTILLED}.attention.out_lin", "layers.{}.attention.output"),
-            *both(f"{DISTILLED}.sa_layer_norm", "layers.{}.attention_norm"),
-            *both(f"{DISTILLED}.ffn.lin1", "layers.{}.feedforward.up"),
-            *both(f"{DISTILLED}.ffn.lin2", "layers.{}.feedforward.down"),
-            *both(f"{DISTILLED}.output_layer_norm", "layers.{}.feedforward_norm"),
+            *layer(
+                "transformer.layer.{}",
+                "layers.{}",
+                [f"attention.{name}_lin" for name in "qkv"],
+                ("attention.out_lin", "sa_layer_norm", "ffn.lin1", "ffn.lin2", "output_layer_norm"),
+            ),
         ),
         heads={
             "words": (

@@ -12,13 +12,12 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from weft import plugins
-from weft.checkpoint import encoders, gpt, marian, t5
-from weft.checkpoint.configs import ConfigTable, is_published
+from weft.checkpoint import decoders, encoders
+from weft.checkpoint.formats import ConfigTable, Names, is_published
 from weft.checkpoint.locate import check_name
-from weft.checkpoint.names import Names
 from weft.errors import UserError, listed, one_of
 from weft.models.base import ModelConfig, Network
-from weft.models.cnn import Cnn, CnnConfig
+from weft.models.classifiers import Cnn, CnnConfig, Vectors, VectorsConfig
 from weft.models.convolution import ConvSeq2Seq, ConvSeq2SeqConfig
 from weft.models.encoders import (
     Albert,
@@ -35,20 +34,15 @@ from weft.models.mlp import Mlp, MlpConfig
 from weft.models.ngram import Ngram, NgramConfig
 from weft.models.recurrent import RecurrentConfig, RecurrentNetwork
 from weft.models.seq2seq import Seq2Seq, Seq2SeqConfig
-from weft.models.t5 import T5, T5Config
-from weft.models.transformer import Transformer, TransformerConfig
+from weft.models.transformer import T5, T5Config, Transformer, TransformerConfig
 from weft.models.vec2seq import Vec2Seq, Vec2SeqConfig
-from weft.models.vectors import Vectors, VectorsConfig
 from weft.nn.rows import Rows
 from weft.plugins import broken, load_plugin
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One kind of model, and what it can do; `name` is also the `model_type` under which it is published.
-
-    A family that nobody publishes needs a name, a config and a network: its folders say `model_type: weft-NAME`.
-    """
+    """One kind of model, and what it can do; `name` is also the published `model_type` (else `weft-NAME`)."""
 
     name: str
     config: type[ModelConfig]
@@ -56,7 +50,7 @@ class Family:
     paper: str = ""
     # its published format
     architectures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # published class -> heads
-    names: Names = Names(prefix="", spellings=(), body=(), heads={})  # of tensors; without heads: our own names
+    names: Names = Names()  # of tensors; without heads: our own names
     gated_names: Names | None = None  # where gated networks are published under other names
     table: ConfigTable = ConfigTable(read={})
     as_stored: Callable[[Mapping[str, Any], Mapping[str, Tensor], str], dict[str, Any]] | None = None  # its config
@@ -74,7 +68,7 @@ class Family:
     sentinels: int = 0  # tokens that stand for gaps, the last of a vocabulary
     # what it does
     task: str = ""  # of a model that is not fine-tuned; "": from what follows
-    speaks: bool = False  # generates text token by token
+    generates: bool = False  # text, token by token: a decoder or an encoder-decoder
     reads: bool = False  # an encoder-decoder: generates from a source
     numbers: bool = False  # the source is a vector, not a text
     counts: bool = False  # learned by counting, in one pass and without steps
@@ -86,10 +80,10 @@ class Family:
 
     def __post_init__(self) -> None:
         if not self.names.heads:
-            own = Names(prefix="", spellings=(), body=(), heads=dict.fromkeys(self.network.HEADS, ()))
+            own = Names(heads=dict.fromkeys(self.network.HEADS, ()))
             object.__setattr__(self, "names", own)
         if not self.task:
-            usual = "translate" if self.reads else "complete" if self.speaks else "fill" if self.trained else "embed"
+            usual = "translate" if self.reads else "complete" if self.generates else "fill" if self.trained else "embed"
             object.__setattr__(self, "task", usual)
 
     @property
@@ -97,7 +91,7 @@ class Family:
         """The objectives of its pre-training, the default first."""
         if self.reads:
             return ("spans",) if self.sentinels else ()
-        if self.speaks:
+        if self.generates:
             return ("next",)
         return ("mlm", "mlm+nsp", "mlm+sop") if "next" in self.names.heads else ("mlm",)
 
@@ -112,12 +106,12 @@ class Family:
         return next((name for name, has in self.architectures.items() if set(has) == set(heads)), None)
 
 
-# Of the encoder-decoders that nobody else has.
+# Of encoder-decoders, but for what their published formats have otherwise.
 READER: dict[str, Any] = {
     "tokenizer": "unigram",
     "specials": {"padding": "<pad>", "end": "</s>", "unknown": "<unk>", "start": "<s>"},
     "around": "t5",
-    "speaks": True,
+    "generates": True,
     "reads": True,
 }
 # Sutskever et al. (2014): what is read becomes one vector, and is read from its end. Bahdanau et al. (2015), RNNsearch:
@@ -134,24 +128,15 @@ RECURRENT = {
     "lstm": "Hochreiter and Schmidhuber, 1997; Zaremba et al., 2014",
     "gru": "Cho et al., 2014",
 }
-# Zaremba et al. (2014), on the Penn Treebank.
-ZAREMBA = {
-    "lstm-zaremba-small": RecurrentConfig(width=200, dropout=0.0, tied=False, weight_scale=0.1),
-    "lstm-zaremba-medium": RecurrentConfig(width=650, dropout=0.5, tied=False, weight_scale=0.05),
-    "lstm-zaremba-large": RecurrentConfig(width=1500, dropout=0.65, tied=False, weight_scale=0.04),
-}
+ZAREMBA = {"small": (200, 0.0, 0.1), "medium": (650, 0.5, 0.05), "large": (1500, 0.65, 0.04)}  # on the Penn Treebank
+# Measured on Multi30k and on small texts: recurrent networks take larger steps than Transformers.
+RECURRENT_RATE, SEQ2SEQ_RATE = 3e-3, 1e-3
+UNTRAINED: dict[str, Any] = {"trained": (), "tokenizer": "word"}
 
 FAMILIES = {
     family.name: family
     for family in (
-        Family(
-            name="bert",
-            paper="Devlin et al., 2019",
-            config=BertConfig,
-            network=Bert,
-            trained=("words", "next"),
-            **encoders.BERT,
-        ),
+        Family(name="bert", paper="Devlin et al., 2019", config=BertConfig, network=Bert, **encoders.BERT),
         Family(name="roberta", paper="Liu et al., 2019", config=RobertaConfig, network=Roberta, **encoders.ROBERTA),
         Family(
             name="xlm-roberta",
@@ -160,14 +145,7 @@ FAMILIES = {
             network=Roberta,
             **encoders.XLM_ROBERTA,
         ),
-        Family(
-            name="albert",
-            paper="Lan et al., 2020",
-            config=AlbertConfig,
-            network=Albert,
-            trained=("words", "next"),
-            **encoders.ALBERT,
-        ),
+        Family(name="albert", paper="Lan et al., 2020", config=AlbertConfig, network=Albert, **encoders.ALBERT),
         Family(
             name="distilbert",
             paper="Sanh et al., 2019",
@@ -175,21 +153,13 @@ FAMILIES = {
             network=DistilBert,
             **encoders.DISTILBERT,
         ),
-        Family(
-            name="openai-gpt",
-            paper="Radford et al., 2018",
-            config=GptConfig,
-            network=Gpt,
-            speaks=True,
-            **gpt.GPT,
-        ),
+        Family(name="openai-gpt", paper="Radford et al., 2018", config=GptConfig, network=Gpt, **decoders.GPT),
         Family(
             name="gpt2",
             paper="Radford et al., 2019; Brown et al., 2020",
             config=GptConfig,
             network=Gpt,
-            speaks=True,
-            **gpt.GPT2,
+            **decoders.GPT2,
         ),
         Family(
             name="transformer",
@@ -207,10 +177,7 @@ FAMILIES = {
             paper="Junczys-Dowmunt et al., 2018; Tiedemann and Thottingal, 2020",
             config=TransformerConfig,
             network=Transformer,
-            begins="padding",
-            never=("padding",),
-            **READER,
-            **marian.MARIAN,
+            **{**READER, **decoders.MARIAN},
         ),
         Family(
             name="seq2seq",
@@ -221,7 +188,7 @@ FAMILIES = {
                 f"seq2seq-{name}": Seq2SeqConfig(**{"width": 1000, "dropout": 0.0, "tied": "none", **sizes})
                 for name, sizes in SEQ2SEQ.items()
             },
-            learning_rate=1e-3,  # measured on Multi30k: recurrent networks take larger steps
+            learning_rate=SEQ2SEQ_RATE,
             **READER,
         ),
         Family(
@@ -245,31 +212,28 @@ FAMILIES = {
                 "show-and-tell": Vec2SeqConfig(vocabulary=12000, features=2048, entrance="input", tied=False)
             },
             numbers=True,
-            learning_rate=1e-3,
+            learning_rate=SEQ2SEQ_RATE,
             **READER,
         ),
-        Family(
-            name="t5",
-            paper="Raffel et al., 2020",
-            config=T5Config,
-            network=T5,
-            task="fill",
-            begins="padding",
-            **{**READER, **t5.T5},
-        ),
+        Family(name="t5", paper="Raffel et al., 2020", config=T5Config, network=T5, **{**READER, **decoders.T5}),
         *(
             Family(
                 name=cell,
                 paper=paper,
                 config=RecurrentConfig,
                 network=RecurrentNetwork,
-                sizes=ZAREMBA if cell == "lstm" else {},
-                speaks=True,
+                sizes={
+                    f"lstm-zaremba-{name}": RecurrentConfig(
+                        width=width, dropout=dropout, tied=False, weight_scale=scale
+                    )
+                    for name, (width, dropout, scale) in (ZAREMBA.items() if cell == "lstm" else ())
+                },
+                generates=True,
                 standard={"cell": cell},
                 fixed=("cell",),
                 rows="carried",
                 row=64,
-                learning_rate=3e-3,  # measured on small texts: recurrent networks take larger steps than Transformers
+                learning_rate=RECURRENT_RATE,
             )
             for cell, paper in RECURRENT.items()
         ),
@@ -279,26 +243,18 @@ FAMILIES = {
             config=NgramConfig,
             network=Ngram,
             tokenizer="word",
-            speaks=True,
+            generates=True,
             counts=True,
         ),
-        Family(
-            name="vectors",
-            paper="Iyyer et al., 2015",
-            config=VectorsConfig,
-            network=Vectors,
-            trained=(),
-            tokenizer="word",
-        ),
-        Family(name="mlp", paper="Bengio et al., 2003", config=MlpConfig, network=Mlp, speaks=True, row=64),
+        Family(name="vectors", paper="Iyyer et al., 2015", config=VectorsConfig, network=Vectors, **UNTRAINED),
+        Family(name="mlp", paper="Bengio et al., 2003", config=MlpConfig, network=Mlp, generates=True, row=64),
         Family(
             name="cnn",
             paper="Kim, 2014",
             config=CnnConfig,
             network=Cnn,
-            trained=(),
-            tokenizer="word",
-            vocabulary={"size": 20_000, "lowercase": True, "minimum_count": 1},  # rare words say much of few texts
+            vocabulary={"size": 20_000, "lowercase": True, "min_count": 1},  # rare words say much of few texts
+            **UNTRAINED,
         ),
     )
 }
@@ -316,34 +272,29 @@ def family_named(name: str) -> Family | None:
 
 
 def find_size(name: str, size: str | None = None, heads: Any = None) -> tuple[Family, Any]:
-    """A family and a config by name: family ('bert': its usual size), a published one ('bert-tiny'), or '3x256'.
-
-    `heads`: how many a model of such a size has, where that was given; else each is 64 wide.
-    """
+    """A family and a config by name ('bert', 'bert-tiny') and size ('3x256'); `heads`: given, else each is 64 wide."""
     if name in SIZES and size is None:
         return SIZES[name]
     family = family_named(name)
     if family is None:
         check_name(name, size)
-        raise AssertionError(name)
+    assert family is not None
     if size is None:
         return family, family.config(**family.standard)
     if size in family.sizes:
         return family, family.sizes[size]
     match = re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,5})", size)
     if not match:
-        if not family.sizes:
-            raise UserError(f"size {size!r} is not LAYERSxWIDTH such as 3x256, and {name} has no sizes with a name")
-        raise UserError(f"size {size!r} is neither LAYERSxWIDTH such as 3x256 nor one of {listed(family.sizes, 20)}")
+        named = f", nor one of {listed(family.sizes, 20)}" if family.sizes else f"; {name} has no named sizes"
+        raise UserError(f"size {size!r} is not LAYERSxWIDTH such as 3x256{named}")
     if not family.config.has("layers"):
         raise UserError(f"size {size}: {name} has no layers; set its width alone, as model.width={match[2]}")
     layers, width = int(match[1]), int(match[2])
     heads = heads if isinstance(heads, int) and heads > 0 else None
     if heads is None and width % 64 and family.config.has("heads"):
-        raise UserError(
-            f"size {size}: a width of {width} is not a multiple of 64, the width of a head; choose their number, "
-            f"such as model.heads={next(count for count in range(max(1, width // 64), 0, -1) if width % count == 0)}"
-        )
+        fits = next(count for count in range(max(1, width // 64), 0, -1) if width % count == 0)
+        why = f"a width of {width} is not a multiple of 64, the width of a head"
+        raise UserError(f"size {size}: {why}; choose their number, such as model.heads={fits}")
     sizes = {"layers": layers, "width": width, "heads": heads or width // 64, "inner": 4 * width}
     sizes = {field: size for field, size in sizes.items() if family.config.has(field)}
     return family, family.config(**{**family.standard, **sizes})
@@ -419,9 +370,8 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
         matrices += network.tokens.weight.numel()
     if not config.heads:  # no attention
         return Measure(parameters, 2.0 * matrices)
-    head_width = config.head_width or config.width // config.heads
-    keys = config.context / 2 if family.speaks else config.context  # a decoder sees half the text on average
+    keys = config.context / 2 if family.generates else config.context  # a decoder sees half the text on average
+    heads_of_all = sum(config.layer_heads or [config.layers * config.heads])
     # A multiplication and an addition per weight; scores and mixed values per key and head.
-    lookers = sum(config.layer_heads or [config.layers * config.heads])  # of all layers
-    flops = 2.0 * matrices + 4.0 * lookers * head_width * keys
-    return Measure(parameters, flops)
+    mixing = 4.0 * heads_of_all * (config.head_width or config.width // config.heads) * keys
+    return Measure(parameters, 2.0 * matrices + mixing)

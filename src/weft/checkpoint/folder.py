@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from weft.checkpoint.card import (
     Card,
@@ -21,12 +21,11 @@ from weft.checkpoint.card import (
     sentence_settings,
     write_sentence_settings,
 )
-from weft.checkpoint.configs import CODE, DECODING, check_heads_config, read_config, write_config
 from weft.checkpoint.families import FAMILIES, Family, check_config, check_heads, family_named, outline
-from weft.checkpoint.names import to_ours, to_theirs, unfit
+from weft.checkpoint.formats import CODE, DECODING, Names, read_config, to_ours, to_theirs, write_config
 from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
 from weft.config import build, values_of
-from weft.errors import UserError, did_you_mean, listed, shown
+from weft.errors import UserError, did_you_mean, listed, refuse, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.models.base import Network, start_weights
 from weft.ngrams import unsound
@@ -35,6 +34,8 @@ from weft.text.tokenizers.sentencepiece import is_marian, read_sides
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 OWN = "weft-"  # before the model_type of a model that the published format cannot say
+Published = Mapping[str, Any]
+Tensors = Mapping[str, Tensor]
 LABEL_KEYS = ("id2label", "label2id", "num_labels", "problem_type")
 TARGET = "target_tokenizer"  # the folder inside, of the tokenizer of what is written
 
@@ -60,7 +61,7 @@ class LoadedModel:
 
     @property
     def exported(self) -> bool:
-        """Whether another engine runs it: the network is then a stand-in, without weights of our own."""
+        """Whether another engine runs it: the network is then a stand-in without PyTorch weights."""
         return self.card.backend not in (None, "torch")
 
     @property
@@ -95,10 +96,9 @@ def open_folder(
     mix: bool = False,
     trust: bool = False,
 ) -> LoadedModel:
-    """Read a model folder.
+    """Read a model folder; `new_heads` get fresh weights, and of the stored heads only those in `keep` stay then.
 
-    `new_heads` are the only parts that may be absent from it, and get fresh weights; with them, only those stored heads
-    stay that `keep` names, and `mix` puts a fresh mix of all layers below them. `trust`: see `check_hashes`.
+    `mix` puts a fresh mix of all layers below the heads. `trust`: see `check_hashes`.
     """
     new_heads = dict(new_heads or {})
     published, where = read_published(folder)
@@ -106,7 +106,7 @@ def open_folder(
     stored_card = read_card(folder)
     if stored_card is not None and stored_card.backend not in (None, "torch"):
         raise UserError(
-            f"{folder}: a model for {stored_card.backend} has no weights of our own; take the one it was made of"
+            f"{folder}: a model for {stored_card.backend} has no PyTorch weights; use the folder it was exported from"
         )
     check_hashes(folder, stored_card, trust)
     stored = read_tensors(folder)
@@ -119,7 +119,7 @@ def open_folder(
             published = family.as_stored(published, stored, where)
         config = read_config(family.table, family.config, family.standard, published, where)
         heads = _heads(family, published, stored, config.vocabulary, where)
-        check_heads_config(family.table, heads, published, where)
+        family.table.check_heads(heads, published, where)
     if new_heads:
         gone = {head for head in heads if head in new_heads or head not in keep}
         stored = _without(family, stored, gone, own, config.tied in (True, "all", "decoder"))
@@ -137,8 +137,9 @@ def open_folder(
     if mix and not config.mix:
         config = replace(config, mix=True)
         fresh.append("mix.")
+    network = outline(family, config, everything)
     try:
-        network = _filled(family, config, everything, stored, tuple(fresh), own, seed)
+        fill(network, stored, tuple(fresh), seed, None if own else family.names_of(config).only(everything))
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
     labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
@@ -153,45 +154,20 @@ def open_folder(
 
 def read_published(folder: Path) -> tuple[dict[str, Any], str]:
     """The `config.json` of a folder, and its name for messages."""
-    if not folder.is_dir():
-        raise UserError(f"{str(folder)!r} is not a model folder: there is no such folder")
     path = folder / "config.json"
     if not path.is_file():
-        raise UserError(f"{str(folder)!r} is not a model folder: it has no config.json")
+        why = "it has no config.json" if folder.is_dir() else "there is no such folder"
+        raise UserError(f"{str(folder)!r} is not a model folder: {why}")
     return read_json(path, 16 * MEGABYTE), str(path)
 
 
-def carried_keys(
-    folder: Path, family: Family, published: Mapping[str, Any], known: Collection[str] = ()
-) -> dict[str, Any]:
+def carried_keys(folder: Path, family: Family, published: Published, known: Collection[str] = ()) -> dict[str, Any]:
     """The published keys that mean nothing here, kept for saving; newer folders have a file of those of decoding."""
     if family.reads and (folder / "generation_config.json").is_file():
         decoding = read_json(folder / "generation_config.json", MEGABYTE)
         published = {**{key: decoding[key] for key in DECODING if key in decoding}, **published}
     known = {*family.table.keys, "architectures", "model_type", "dtype", "torch_dtype", *CODE, *known}
     return {key: value for key, value in published.items() if key not in known}
-
-
-def _filled(
-    family: Family,
-    config: Any,
-    heads: Mapping[str, int],
-    stored: Mapping[str, Tensor],
-    new: tuple[str, ...],
-    own: bool,
-    seed: int,
-) -> Network:
-    """The network with the stored tensors; those whose names begin with one of `new` get fresh weights."""
-    network = outline(family, config, heads)
-    expected = {name: tensor.shape for name, tensor in network.state_dict().items()}
-    fresh = {name for name in expected if name.startswith(new)} if new else set()
-    if own:
-        tensors = own_tensors(stored, expected, fresh)
-    else:
-        tensors = to_ours(family.names_of(config), heads, stored, expected, fresh)
-    scale = config.width**-0.5 if config.weight_scale is None else config.weight_scale
-    fill(network, tensors, fresh, scale, seed)
-    return network
 
 
 def read_tokenizers(folder: Path, config: Any = None) -> tuple[Tokenizer | None, Tokenizer | None]:
@@ -220,17 +196,13 @@ def check_vocabularies(config: Any, tokenizer: Tokenizer | None, target: Tokeniz
         raise UserError(f"the model writes with another vocabulary than it reads with, and {TARGET}/ is missing")
     if source is None and target is None and tokenizer.vocabulary > config.vocabulary:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
-    for vocabulary, size, what in (
-        (tokenizer, source or config.vocabulary, "read"),
-        (target, config.vocabulary, "written"),
-    ):
+    sides = (("source", tokenizer, source or config.vocabulary), ("target", target, config.vocabulary))
+    for side, vocabulary, size in sides:
         if vocabulary is not None and vocabulary.vocabulary > size:
-            raise UserError(
-                f"the tokenizer of what is {what} has {vocabulary.vocabulary} tokens, the model only {size} for it"
-            )
+            raise UserError(f"the {side} tokenizer has {vocabulary.vocabulary} tokens, the model only {size} for it")
 
 
-def _spelled(family: Family, stored: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
+def _spelled(family: Family, stored: Tensors, folder: Path) -> dict[str, Tensor]:
     """The tensors under their names in the one canonical spelling."""
     spelled: dict[str, Tensor] = {}
     for name, tensor in stored.items():
@@ -240,7 +212,7 @@ def _spelled(family: Family, stored: Mapping[str, Tensor], folder: Path) -> dict
     return spelled
 
 
-def family_of(published: Mapping[str, Any], where: str) -> tuple[Family, bool]:
+def family_of(published: Published, where: str) -> tuple[Family, bool]:
     """The family that a config names, and whether the config is of our own format."""
     name = published.get("model_type")
     if not isinstance(name, str):
@@ -254,9 +226,7 @@ def family_of(published: Mapping[str, Any], where: str) -> tuple[Family, bool]:
     return family, own
 
 
-def _heads(
-    family: Family, published: Mapping[str, Any], stored: Mapping[str, Tensor], vocabulary: int, where: str
-) -> dict[str, int]:
+def _heads(family: Family, published: Published, stored: Tensors, vocabulary: int, where: str) -> dict[str, int]:
     """Which heads a published folder has, by its architecture and by its tensors, and how many outputs each has."""
     architectures = published.get("architectures") or []
     if not isinstance(architectures, list) or not all(isinstance(name, str) for name in architectures):
@@ -264,10 +234,8 @@ def _heads(
     heads: dict[str, None] = {}
     for name in architectures:
         if name not in family.architectures:
-            raise UserError(
-                f"{where}: architecture {shown(name)!r} is not supported; {family.name} has "
-                f"{listed(family.architectures, 20)}{did_you_mean(name, family.architectures)}"
-            )
+            choices = f"{family.name} has {listed(family.architectures, 20)}{did_you_mean(name, family.architectures)}"
+            raise UserError(f"{where}: architecture {shown(name)!r} is not supported; {choices}")
         heads |= dict.fromkeys(family.architectures[name])
     names = family.names.head_names
     for head, tensors in names.items():
@@ -277,15 +245,16 @@ def _heads(
             heads[head] = None
     if not heads:
         heads |= dict.fromkeys(_guessed(family, stored))
-    order = [head for head in family.network.HEADS if head in heads]
-    return {head: vocabulary if head == "words" else _outputs(family, head, stored) for head in order}
+    outputs = {}
+    for head in family.network.HEADS:
+        if head in heads:  # the outputs of its last map
+            weight = stored.get(next((name for name in reversed(names[head]) if name.endswith(".weight")), ""))
+            outputs[head] = weight.shape[0] if weight is not None and weight.dim() == 2 else 2
+    return outputs | ({"words": vocabulary} if "words" in outputs else {})
 
 
-def _guessed(family: Family, stored: Mapping[str, Tensor]) -> list[str]:
-    """The head of a folder that has no architecture, where several heads are stored under one name.
-
-    Of those that are all there: the one of most tensors, then one that reads the pooler where there is a pooler.
-    """
+def _guessed(family: Family, stored: Tensors) -> list[str]:
+    """The head of a folder without architecture: that of most stored tensors, then one that reads the stored pooler."""
     pooled = family.network.POOLED if any(name.startswith("pooler.") for name in stored) else ()
     rules = family.names.head_names
     there = [
@@ -298,15 +267,7 @@ def _guessed(family: Family, stored: Mapping[str, Tensor]) -> list[str]:
     return sorted(there, key=lambda head: (-len(rules[head]), head not in pooled))[:1]
 
 
-def _outputs(family: Family, head: str, stored: Mapping[str, Tensor]) -> int:
-    """What the last of a head's maps puts out."""
-    weight = stored.get(next(name for name in reversed(family.names.head_names[head]) if name.endswith(".weight")))
-    return weight.shape[0] if weight is not None and weight.dim() == 2 else 2
-
-
-def _without(
-    family: Family, stored: Mapping[str, Tensor], heads: Collection[str], own: bool, tied: bool
-) -> dict[str, Tensor]:
+def _without(family: Family, stored: Tensors, heads: Collection[str], own: bool, tied: bool) -> dict[str, Tensor]:
     """The stored tensors less those of some heads."""
     if own:
         return {name: t for name, t in stored.items() if not any(name.startswith(f"heads.{head}.") for head in heads)}
@@ -319,25 +280,29 @@ def _without(
     return {name: tensor for name, tensor in stored.items() if name not in names}
 
 
-def fill(network: nn.Module, tensors: dict[str, Tensor], fresh: Collection[str], scale: float, seed: int) -> None:
-    """Put the tensors into a network that has none yet; what is new gets fresh weights."""
+def fill(
+    network: Network, stored: Tensors, fresh: tuple[str, ...] = (), seed: int = 0, names: Names | None = None
+) -> None:
+    """Put stored tensors into a network that has none yet; those whose names begin with `fresh` get new weights."""
+    state = network.state_dict()
+    new = {name for name in state if name.startswith(fresh)}
+    tensors = to_ours(names, stored, state, new)
     broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
-    if broken:
-        raise UserError(f"weights that are not numbers (NaN or infinite): {listed(broken)}")
-    places = {name for name, tensor in network.state_dict().items() if not tensor.is_floating_point()}  # in a table
+    refuse((bool(broken), f"weights that are not numbers (NaN or infinite): {listed(broken)}"))
+    places = {name for name, tensor in state.items() if not tensor.is_floating_point()}  # in a table
     for kind_of_number, wrong in (("whole numbers", False), ("not whole numbers, where places are stored", True)):
         named = [name for name, t in tensors.items() if (name in places) is wrong and t.is_floating_point() is wrong]
-        if named:
-            raise UserError(f"weights that are {kind_of_number}: {listed(named)}")
-    broken = unsound(tensors, network.config.vocabulary) if places else []  # type: ignore[union-attr, arg-type]
-    if broken:
-        raise UserError(f"tables whose places are out of order or lead nowhere: {listed(broken)}")
+        refuse((bool(named), f"weights that are {kind_of_number}: {listed(named)}"))
+    broken = unsound(tensors, network.config.vocabulary) if places else []
+    refuse((bool(broken), f"tables whose places are out of order or lead nowhere: {listed(broken)}"))
     floats = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
     kind = reduce(torch.promote_types, floats)  # mixed: what holds them all
-    new = {".".join(name.split(".")[: 2 if name.startswith("heads.") else 1]) for name in fresh}  # heads.NAME, pooler
+    parts = {".".join(name.split(".")[: 2 if name.startswith("heads.") else 1]) for name in new}  # heads.NAME, pooler
+    scale = network.config.weight_scale
+    scale = network.config.width**-0.5 if scale is None else scale
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for name in sorted(new):
+        for name in sorted(parts):
             module = network.get_submodule(name).to_empty(device="cpu")
             start_weights(module, scale)
             tensors |= {f"{name}.{inner}": tensor for inner, tensor in module.state_dict().items()}
@@ -349,8 +314,7 @@ def fill(network: nn.Module, tensors: dict[str, Tensor], fresh: Collection[str],
 
 def card_of(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, int]) -> Card:
     """What `weft.json` says, or what a folder without one tells; labels in both must agree."""
-    card = read_card(folder)
-    outputs = heads.get("classify", heads.get("tag"))
+    card, outputs = read_card(folder), heads.get("classify", heads.get("tag"))
     for name, names in (("config.json", labels), ("weft.json", card.labels if card else None)):
         if names is not None and outputs is not None and len(names) != outputs:
             raise UserError(f"{folder / name}: {len(names)} labels for a head of {outputs} outputs")
@@ -358,9 +322,8 @@ def card_of(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, in
         return Card(labels=labels, **sentence_settings(folder))
     if card.labels is not None and labels is not None and card.labels != labels:
         differing = next((a, b) for a, b in zip(card.labels, labels, strict=True) if a != b)
-        raise UserError(
-            f"{folder}: the labels of weft.json and config.json differ: {differing[0]!r} against {differing[1]!r}"
-        )
+        both = f"{differing[0]!r} against {differing[1]!r}"
+        raise UserError(f"{folder}: the labels of weft.json and config.json differ: {both}")
     return card
 
 
@@ -379,7 +342,7 @@ class Own:
     label2id: dict[str, int] | None = None
 
 
-def own_config(family: Family, published: Mapping[str, Any], where: str) -> tuple[Any, dict[str, int]]:
+def own_config(family: Family, published: Published, where: str) -> tuple[Any, dict[str, int]]:
     file = build(Own, published, where)
     check_heads(family, file.heads)
     for head, outputs in file.heads.items():
@@ -390,21 +353,6 @@ def own_config(family: Family, published: Mapping[str, Any], where: str) -> tupl
     if file.heads.get("words", config.vocabulary) != config.vocabulary:
         raise UserError(f"{where} [heads]: words must be the vocabulary, {config.vocabulary}")
     return config, dict(file.heads)
-
-
-def own_tensors(stored: Mapping[str, Tensor], expected: Mapping[str, torch.Size], fresh: set[str]) -> dict[str, Tensor]:
-    missing = [name for name in expected if name not in stored and name not in fresh]
-    extra = [shown(name, 100) for name in stored if name not in expected]
-    faults = [f"missing: {listed(missing)}"] if missing else []
-    faults += [f"extra: {listed(extra)}"] if extra else []
-    faults += [
-        f"{name}: checkpoint {tuple(stored[name].shape)}, model {tuple(shape)}"
-        for name, shape in expected.items()
-        if name in stored and stored[name].shape != shape
-    ]
-    if faults:
-        raise unfit(faults)
-    return {name: tensor.clone() for name, tensor in stored.items()}
 
 
 # --------------------------------------------------------------------------------------------------- writing
@@ -419,33 +367,28 @@ def save_folder(folder: Path, opened: LoadedModel, shard: int = SHARD) -> None:
 def write_files(inside: Path, opened: LoadedModel, shard: int = SHARD, weights: bool = True) -> None:
     """The files of a model folder, one by one; without `weights`, all that an engine's own files stand beside."""
     family, config, card, tokenizer = opened.family, opened.config, opened.card, opened.tokenizer
-    if family.speaks and "classify" in opened.heads and tokenizer is not None and tokenizer.roles.padding is None:
+    if family.generates and "classify" in opened.heads and tokenizer is not None and tokenizer.roles.padding is None:
         # Others fill a batch up, and read the last token that is no filling: any that no text ends with will do.
         tokenizer = tokenizer.with_padding(tokenizer.roles.end)
     architecture = family.architecture(config, opened.heads)
     state = {name: tensor.detach().cpu() for name, tensor in opened.network.state_dict().items()}
     if architecture is not None:
-        tensors = to_theirs(family.names_of(config), opened.heads, state) if weights else {}
+        tensors = to_theirs(family.names_of(config).only(opened.heads), state) if weights else {}
         values = {"architectures": [architecture], "model_type": family.name, **write_config(family.table, config)}
         values["dtype"] = str(next(iter(state.values())).dtype).removeprefix("torch.")
         values |= {key: value for key, value in opened.carried.items() if key not in values}
         for key, role in (("pad_token_id", "padding"), ("bos_token_id", "start"), ("eos_token_id", "end")):
             if values.get(key) is None and family.reads:
                 values[key] = opened.token_of(role)
-            elif values.get(key) is None and family.speaks and tokenizer is not None:
+            elif values.get(key) is None and family.generates and tokenizer is not None:
                 values[key] = tokenizer.id_of(role)
         if family.never:  # in transformers' words; what it takes for granted are the ids of one vocabulary
             values.setdefault("forced_eos_token_id", values["eos_token_id"])
             values.setdefault("bad_words_ids", [[number] for number in opened.never])
     else:
         tensors = {name: tensor.contiguous() for name, tensor in state.items()}
-        own = Own(
-            model_type=OWN + family.name,
-            architectures=(f"Weft-{family.name}",),
-            heads=dict(opened.heads),
-            sizes=values_of(config),
-        )
-        values = values_of(own)
+        values = {"model_type": OWN + family.name, "architectures": [f"Weft-{family.name}"]}
+        values |= {"heads": dict(opened.heads), "sizes": values_of(config)}
     if card.labels is not None:
         values["id2label"] = {str(number): label for number, label in enumerate(card.labels)}
         values["label2id"] = {label: number for number, label in enumerate(card.labels)}

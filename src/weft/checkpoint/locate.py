@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from weft import plugins
 from weft.errors import UserError, hint, shown
 from weft.files import reason
-from weft.plugins import FAMILIES, plugin_names
 
 # Families and their published sizes, as `families.FAMILIES` has them.
 SIZE_NAMES: dict[str, tuple[str, ...]] = {
@@ -45,11 +45,15 @@ def check_name(name: str, size: str | None = None) -> None:
     family = next((family for family, sizes in SIZE_NAMES.items() if name in sizes), None)
     if name in SIZE_NAMES or (family is not None and size is None):
         return
-    if family is None and name in plugin_names(FAMILIES):
+    if family is None and name in plugins.sources(plugins.FAMILIES):
         return
     if family is not None:
         raise UserError(f"{name} is a size already; ask for its family, {family}, to choose another")
-    known = [*SIZE_NAMES, *plugin_names(FAMILIES), *(size for sizes in SIZE_NAMES.values() for size in sizes)]
+    known = [
+        *SIZE_NAMES,
+        *plugins.sources(plugins.FAMILIES),
+        *(size for sizes in SIZE_NAMES.values() for size in sizes),
+    ]
     raise UserError(f"no model is called {name!r}{hint(name, known)} (see: weft models)")
 
 
@@ -61,7 +65,7 @@ def find_folder(name: str, online: bool = False) -> Path:
             return path
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"{shown(name)!r} is not a model folder: {reason(error)}") from None
-    if name in SIZE_NAMES or name in plugin_names(FAMILIES):
+    if name in SIZE_NAMES or name in plugins.sources(plugins.FAMILIES):
         raise UserError(f"{name!r} is a family, not a model folder; its sizes are listed by: weft models")
     if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
         raise UserError(f"{name!r} is not a model folder: there is no such folder")
@@ -75,10 +79,8 @@ def find_folder(name: str, online: bool = False) -> Path:
             return cached
     except (LocalEntryNotFoundError, HFValidationError, OSError):
         if not online:
-            raise UserError(
-                f"{name!r} is neither a folder nor in the local Hugging Face cache; "
-                "to download it, pass --online (online=True)"
-            ) from None
+            where = "neither a folder nor in the local Hugging Face cache"
+            raise UserError(f"{name!r} is {where}; to download it, pass --online (online=True)") from None
     try:
         return Path(snapshot_download(name, allow_patterns=files))
     except (HfHubHTTPError, LocalEntryNotFoundError, OSError, ValueError) as error:

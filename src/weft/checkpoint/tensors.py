@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from weft.budget import by_budget
 from weft.errors import UserError, listed, shown
 from weft.files import check_readable, read_json, unwritable, write_json
 
@@ -39,13 +40,12 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     if not isinstance(table, dict) or not table:
         raise UserError(f"{index}: weight_map must say which file holds each tensor")
     tensors: dict[str, Tensor] = {}
-    wrong = [name for name in table.values() if not isinstance(name, str)]
+    # A shard is a plain file beside its index: never a path that leads elsewhere.
+    shard = re.compile(r"[\w.-]{1,200}\.safetensors")
+    wrong = [name for name in table.values() if not isinstance(name, str) or not shard.fullmatch(name)]
     if wrong:
-        raise UserError(f"{index}: weight_map: {shown(str(wrong[0]))} is not the name of a shard")
+        raise UserError(f"{index}: {shown(str(wrong[0]))!r} is not the name of a shard")
     for name in dict.fromkeys(table.values()):
-        # A shard is a plain file beside its index: never a path that leads elsewhere.
-        if not re.fullmatch(r"[\w.-]{1,200}\.safetensors", name):
-            raise UserError(f"{index}: {shown(str(name))!r} is not the name of a shard")
         if not (folder / name).exists():
             raise UserError(f"{folder}: shard {name} is missing")
         for tensor_name, tensor in read_file(folder / name).items():
@@ -61,7 +61,10 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 def read_file(path: Path) -> dict[str, Tensor]:
     """All tensors of one file, none of them of a kind that no weight has."""
     check_readable(path)
-    _check_header(path)
+    with open(path, "rb") as header:  # before the library reads a list of tensors that is longer than any model's
+        size = int.from_bytes(header.read(8), "little")
+        if HEADER < size <= os.fstat(header.fileno()).st_size:
+            raise UserError(f"{path}: its list of tensors has {size:,} bytes; at most {HEADER:,} are read")
     try:
         with safe_open(path, framework="pt") as file:
             names = file.keys()
@@ -76,14 +79,6 @@ def read_file(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _check_header(path: Path) -> None:
-    """Refuse a file whose list of tensors is longer than any model's, before the library reads it."""
-    with open(path, "rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        if HEADER < size <= os.fstat(file.fileno()).st_size:
-            raise UserError(f"{path}: its list of tensors has {size:,} bytes; at most {HEADER:,} are read")
-
-
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """One safetensors file with the permissions of any new file; the library alone leaves it to its owner (0600)."""
     with open(path, "ab") as file:  # the system applies the user's umask
@@ -95,23 +90,15 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard: int) -> None:
     """One `model.safetensors`, or shards and their index where one file would be larger than `shard` bytes."""
-    groups: list[dict[str, Tensor]] = [{}]
-    size = 0
-    for name, tensor in tensors.items():
-        if groups[-1] and size + tensor.nbytes > shard:
-            groups.append({})
-            size = 0
-        groups[-1][name] = tensor
-        size += tensor.nbytes
-    many = len(groups) > 1
+    groups = list(by_budget(tensors, lambda name: tensors[name].nbytes, shard)) or [[]]
     table: dict[str, str] = {}
     for number, group in enumerate(groups, 1):
-        name = f"model-{number:05d}-of-{len(groups):05d}.safetensors" if many else "model.safetensors"
+        name = f"model-{number:05d}-of-{len(groups):05d}.safetensors" if len(groups) > 1 else "model.safetensors"
         try:
-            save_tensors(folder / name, group, {"format": "pt"})
+            save_tensors(folder / name, {tensor: tensors[tensor] for tensor in group}, {"format": "pt"})
         except (OSError, SafetensorError) as error:
             raise unwritable(folder / name, error) from None
         table |= dict.fromkeys(group, name)
-    if many:
+    if len(groups) > 1:
         total = sum(tensor.nbytes for tensor in tensors.values())
         write_json(folder / "model.safetensors.index.json", {"metadata": {"total_size": total}, "weight_map": table})

@@ -1,35 +1,48 @@
-"""`weft evaluate`, `compare`, `prune`, `quantize`, `export`: models measured, made smaller, or for another engine."""
+"""`weft evaluate`, `compare`, `perplexity`, `prune`, `quantize`, `export`: models measured, smaller, or exported."""
 
 from __future__ import annotations
 
 import json
-import sys
+import math
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from typer import Argument, Option
-
-from weft.cli.inputs import (
-    best_device,
-    check_choices,
-    check_device,
-    check_models,
-    check_rows,
-    check_written,
-    load_model,
+import weft
+from weft.cli import inputs, late
+from weft.cli.inputs import table
+from weft.cli.options import (
+    READING,
+    TABLE,
+    Flags,
+    Folder,
+    Given,
+    Json,
+    LabeledRows,
+    MoreFiles,
+    Opening,
+    OutFolder,
+    Runtime,
+    argument,
+    flag,
 )
-from weft.cli.options import READING, TABLE, Flags, Folder, Given, Json, LabeledRows, Opening, OutFolder, Runtime
-from weft.cli.show import leaving_at_once, progress, table
 from weft.config import comma_list
 from weft.errors import UserError, escaped
+from weft.files import write_json
+from weft.progress import live as progress
+from weft.progress import to_stderr
+
+Seconds = Annotated[float, flag("Time limit of each speed measurement.", "SECONDS")]
+KINDS = "onnx-fp32, onnx-fp16, onnx-int8, onnx-int8-static, onnx-int4, ctranslate2-fp32, ctranslate2-int8, bf16"
+TimedTexts = Annotated[int, flag("Texts to time at most; all are evaluated.")]
 
 
 def _rows(rows: Given, *more: Any, needed: bool = False) -> Given:
     """The options of a table as functions take them, with its files as `data`, all of them there."""
     data, sides = rows.pop("files", None), (rows.get("source"), rows.get("target"))
     if needed and not (data or any(sides)):
-        raise UserError("no data: give --data FILE, or --source and --target for models that write")
-    check_rows(rows, data, *more, *sides)
+        raise UserError("no data: give --data FILE, or --source and --target for models that generate text")
+    inputs.check_rows(rows, data, *more, *sides)
     return {"data": data, **rows}
 
 
@@ -50,18 +63,17 @@ def evaluate(
     folder: Folder,
     rows: LabeledRows,
     runtime: Runtime,
-    beam_size: Annotated[int | None, Option(help="Beam size of a model that writes. Default: 5.")] = None,
-    out: Annotated[Path | None, Option(help="Write an HTML page with all tables.")] = None,
+    beam_size: Annotated[int | None, flag("Beam size of a model that generates text. Default: 5.")] = None,
+    out: Annotated[Path | None, flag("Write an HTML page with all tables.")] = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate a model on labeled data: scores with intervals, a table by label, and the worst mistakes.
 
     Example: weft evaluate runs/reviews --data test.csv
-
     Example: weft evaluate runs/en-de --source test.en --target test.de
     """
     rows = _rows(rows, needed=True)
-    report = load_model(folder, **runtime).evaluate(beam_size=beam_size, **rows, progress=progress)
+    report = inputs.load_model(folder, **runtime).evaluate(beam_size=beam_size, **rows, progress=progress)
     if out is not None:
         report.write(out)
     signature = [f"BLEU: {report.signature}"] if report.signature else []
@@ -69,21 +81,17 @@ def evaluate(
 
 
 def compare(
-    folders: Annotated[list[str], Argument(metavar="MODEL...", help="Model folders; all are compared with the first.")],
+    folders: Annotated[list[str], argument("MODEL...", "Model folders; all are compared with the first.")],
     rows: LabeledRows,
     runtime: Runtime,
-    task: Annotated[str | None, Option(metavar="TASK", help="The task of models that have several: embed.")] = None,
-    max_drop: Annotated[
-        float | None, Option(metavar="POINTS", help="Refuse a model whose score is lower by more than this.")
-    ] = None,
-    out: Annotated[
-        Path | None, Option(help="Write an HTML page with tables and charts, or all figures as .json.")
-    ] = None,
+    task: Annotated[str | None, flag("The task of models that have several: embed.", "TASK")] = None,
+    max_drop: Annotated[float | None, flag("Refuse a model whose score is lower by more than this.", "POINTS")] = None,
+    out: Annotated[Path | None, flag("Write an HTML page with tables and charts, or all figures as .json.")] = None,
     as_json: Json = False,
-    texts: Annotated[int, Option(help="Texts to time at most; all are evaluated.")] = 256,
-    seconds: Annotated[float, Option(metavar="SECONDS", help="Time limit of each speed measurement.")] = 20.0,
-    costs: Annotated[bool, Option(help="Also measure size, speed and memory.")] = True,
-    memory: Annotated[bool, Option(help="Measure memory, with each model in a process of its own.")] = True,
+    texts: TimedTexts = 256,
+    seconds: Seconds = 20.0,
+    costs: Annotated[bool, flag("Also measure size, speed and memory.")] = True,
+    memory: Annotated[bool, flag("Measure memory, with each model in a process of its own.")] = True,
 ) -> None:
     """Compare models on the same data: scores with paired intervals, agreement, size, speed, memory.
 
@@ -91,22 +99,16 @@ def compare(
     labels, one answer for everything, or no better than chance) or loses more than --max-drop.
 
     Example: weft compare runs/reviews runs/reviews-small --data test.csv --out compare.html
-
     Example: weft compare runs/translator runs/translator-small --source test.en --target test.de
     """
     rows = _rows(rows, needed=True)
-    check_device(runtime.get("device"))
-    check_models(folders, runtime.get("online", False))
-    with leaving_at_once():
-        from weft.comparison.compare import compare as run
-
-    report = run(
+    inputs.check_device(runtime.get("device"))
+    inputs.check_models(*folders, **runtime)
+    report = weft.compare(
         folders, task=task, max_drop=max_drop, costs=costs, memory=memory, texts=texts, seconds=seconds,
-        **rows, **{"device": best_device(), **runtime}, progress=progress,
+        **rows, **{"device": inputs.best_device(), **runtime}, progress=progress,
     )  # fmt: skip
     if out is not None and out.suffix == ".json":
-        from weft.files import write_json
-
         write_json(out, report.values())
     elif out is not None:
         report.write(out)
@@ -117,35 +119,99 @@ def compare(
         raise UserError(report.refused[0] + more)
 
 
-Seconds = Annotated[float, Option(help="Time limit of each speed measurement.", metavar="SECONDS")]
-Kinds = "onnx-fp32, onnx-fp16, onnx-int8, onnx-int8-static, onnx-int4, ctranslate2-fp32, ctranslate2-int8, bf16"
-LayerChoice = Annotated[
-    str, Option(metavar="[even|importance]", help="Which layers: evenly spaced, or the most important on --data.")
-]
+def perplexity(
+    folder: Folder,
+    text: Annotated[Given, Flags("weft.runs.recipes:TextSection", only=("files", "column"))],
+    runtime: Runtime,
+    more: MoreFiles = None,
+    length: Annotated[int | None, flag("Tokens per window. Default: the model's context.")] = None,
+    stride: Annotated[int | None, flag("Tokens from one window to the next. Default: half the length.")] = None,
+    detokenize: Annotated[str | None, flag("Undo the tokenization of a published corpus.", "[wikitext|ptb]")] = None,
+    documents: Annotated[
+        str | None, flag("What one document is. Default: as in training.", "[auto|line|block|file]")
+    ] = None,
+    rows: Annotated[str | None, flag("Read on, or each alone. Default: as in training.", "[stream|documents]")] = None,
+    count_ends: Annotated[bool, flag("Count the end of each document as a token, as training does.")] = True,
+    jsonl: Annotated[bool, flag("Print one JSON object.", None, "--jsonl")] = False,
+) -> None:
+    """Measure the perplexity of a language model on text: per token, per word, and in bits per byte.
+
+    The text is read like the training text, with the ends of documents as tokens, so that this is the perplexity that
+    weft pretrain prints for --dev. A window slides over the text; each token is predicted once, after at least length
+    - stride tokens. Words and bytes are those of the text as given, before --detokenize.
+
+    Example: weft perplexity runs/gpt --text corpus/weaver.txt --stride 16
+    """
+    if "files" not in text:
+        raise UserError("no text: give --text FILE")
+    files = late.records.find_files([*text.pop("files"), *(more or [])])
+    model = inputs.load_model(folder, "complete", **runtime)
+    trained = model.opened.card.text
+    read_as = documents or (trained.documents if trained is not None else "file")
+    stream = rows == "stream" or (rows is None and trained is not None and trained.rows in ("stream", "carried"))
+    with progress("reading", "tokens") as tick:
+        result = late.perplexity.perplexity(
+            model.opened,
+            late.perplexity.read_documents(files, documents=read_as, **text),
+            length=length, stride=stride, detokenize=detokenize, stream=stream, count_ends=count_ends, on_progress=tick,
+        )  # fmt: skip
+    if jsonl:
+        inputs.print_json(_finite({**asdict(result), "documents": read_as, "count_ends": count_ends}))
+        return
+    chosen = "as given" if documents is not None else "as in training" if trained is not None else "by default"
+    _print_perplexity(result, detokenize, f"{read_as} ({chosen})")
+
+
+def _print_perplexity(result: Any, detokenize: str | None, documents: str) -> None:
+    scores = {
+        "perplexity per token": result.per_token,
+        "perplexity per word": result.per_word,
+        "bits per byte": result.bits_per_byte,
+        "bits per byte read": None if detokenize is None else result.bits_per_read_byte,
+    }
+    inputs.print_scores({name: score for name, score in scores.items() if score is not None})
+    windows = f"{result.n_windows:,} windows of {result.length} tokens, {result.stride} apart"
+    if result.carried:
+        windows = f"{result.n_windows:,} stream{'s' * (result.n_windows > 1)} with a carried state"
+    ends = f"the {result.n_ends:,} ends of documents among them" if result.n_ends else "ends of documents not counted"
+    print(
+        f"{result.n_tokens:,} tokens ({ends}), {result.n_words:,} words, {result.n_bytes:,} bytes, "
+        f"{result.n_documents:,} document{'s' * (result.n_documents > 1)}; {windows}"
+    )
+    print(f"documents: {documents}, {'each read after those before it' if result.stream else 'each read on its own'}")
+    if result.impossible:
+        print(f"{result.impossible:,} of the tokens had probability 0, so that the perplexity is infinite")
+    if detokenize is not None:
+        print(f"read as {result.n_read_bytes:,} bytes after --detokenize {detokenize}")
+    if result.begin is None:
+        print(f"{result.left_out:,} first tokens left out: this vocabulary has no token that begins a text")
+    else:
+        print(f"the first token of a document was predicted after {result.begin}")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no infinity: a number that is too large for one is null."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def prune(
     folder: Folder,
     rows: LabeledRows,
     runtime: Runtime,
-    layers: Annotated[int | None, Option(help="Layers to keep.")] = None,
-    by: LayerChoice = "even",
-    heads: Annotated[
-        float | None, Option(metavar="SHARE", help="Share of all heads to remove, least important first: 0.3.")
-    ] = None,
-    heads_each: Annotated[int | None, Option(help="Heads to remove from each layer.")] = None,
-    vocabulary: Annotated[int | None, Option(help="Tokens to keep: those that the texts use most.")] = None,
-    characters: Annotated[
-        bool, Option(help="Keep every single character, or only those of the texts and of English.")
-    ] = True,
-    text: Annotated[
-        list[str] | None, Option(metavar="FILE", help="Texts in which tokens are counted. Default: those of --data.")
-    ] = None,
-    max_drop: Annotated[
-        float | None, Option(metavar="POINTS", help="Write nothing when the score drops by more than this.")
-    ] = None,
-    out: Annotated[Path | None, Option(metavar="FOLDER", help="Model folder to write, new or empty.")] = None,
-    costs: Annotated[bool, Option(help="Also measure size and speed.")] = True,
+    layers: Annotated[int | None, flag("Layers to keep.")] = None,
+    by: Annotated[
+        str, flag("Keep evenly spaced layers, or the most important on --data.", "[even|importance]")
+    ] = "even",
+    heads: Annotated[float | None, flag("Share of all heads to remove, least important first: 0.3.", "SHARE")] = None,
+    heads_each: Annotated[int | None, flag("Heads to remove from each layer.")] = None,
+    vocabulary: Annotated[int | None, flag("Tokens to keep: those that the texts use most.")] = None,
+    characters: Annotated[bool, flag("Keep every character, or only those of the texts and of English.")] = True,
+    text: Annotated[list[str] | None, flag("Texts in which tokens are counted. Default: --data.", "FILE")] = None,
+    max_drop: Annotated[float | None, flag("Write nothing when the score drops by more than this.", "POINTS")] = None,
+    out: Annotated[Path | None, flag("Model folder to write, new or empty.", "FOLDER")] = None,
+    costs: Annotated[bool, flag("Also measure size and speed.")] = True,
     seconds: Seconds = 5.0,
     as_json: Json = False,
 ) -> None:
@@ -155,24 +221,18 @@ def prune(
     weft distill recover part of the loss.
 
     Example: weft prune runs/reviews --layers 6 --heads 0.3 --data dev.csv --max-drop 1 --out runs/reviews-pruned
-
     Example: weft prune runs/reviews --vocabulary 8000 --text unlabeled.txt --out runs/reviews-8k
     """
-    from weft.pruning.options import check_pruning
-
     wanted: dict[str, Any] = {
         "layers": layers, "by": by, "heads": heads, "heads_each": heads_each, "vocabulary": vocabulary,
         "max_drop": max_drop,
     }  # fmt: skip
-    check_pruning(**wanted, rows=bool({"files", "source", "target"} & set(rows)), text=bool(text))
-    check_written(folder, out, runtime.get("online", False))
+    late.options.check_pruning(**wanted, rows=bool({"files", "source", "target"} & set(rows)), text=bool(text))
+    inputs.check_written(folder, out, runtime)
     rows = _rows(rows, text)
-    with leaving_at_once():
-        from weft.pruning.prune import prune as run
-
-    report = run(
+    report = weft.prune(
         folder, out=out, **wanted, characters=characters, text=text or (), costs=costs, seconds=seconds,
-        **rows, **{"device": best_device(), **runtime}, progress=progress,
+        **rows, **{"device": inputs.best_device(), **runtime}, progress=progress,
     )  # fmt: skip
     _print_report(report, as_json, *report.lines())
 
@@ -182,12 +242,10 @@ def quantize(
     out: OutFolder,
     rows: Annotated[Given, Flags(TABLE, only=("files", "source", "target", *READING))],
     runtime: Opening,
-    max_drop: Annotated[
-        float, Option(metavar="POINTS", help="Largest loss of score: 0.5 is from 0.920 to 0.915.")
-    ] = 0.5,
-    prefer: Annotated[str, Option(metavar="[fast|small]", help="Which of the candidates that pass to write.")] = "fast",
-    kinds: Annotated[str | None, Option(metavar="A,B,...", help=f"Candidates, of {Kinds}.")] = None,
-    texts: Annotated[int, Option(help="Texts to time at most; all are evaluated.")] = 256,
+    max_drop: Annotated[float, flag("Largest loss of score: 0.5 is from 0.920 to 0.915.", "POINTS")] = 0.5,
+    prefer: Annotated[str, flag("Which of the candidates that pass to write.", "[fast|small]")] = "fast",
+    kinds: Annotated[str | None, flag(f"Candidates, of {KINDS}.", "A,B,...")] = None,
+    texts: TimedTexts = 256,
     seconds: Seconds = 20.0,
 ) -> None:
     """Make a model smaller and faster, if it stays as good.
@@ -199,31 +257,25 @@ def quantize(
 
     Example: weft quantize runs/reviews --data dev.csv --max-drop 0.5 --out runs/reviews-int8
     """
-    check_written(folder, out, runtime.get("online", False))
+    inputs.check_written(folder, out, runtime)
     rows = _rows(rows)
-    with leaving_at_once():
-        from weft.quantization.quantize import Quantized, Refused
-        from weft.quantization.quantize import quantize as run
 
-    def show(report: Quantized) -> None:
-        print(f"{report.summary()}\n")
+    def show(report: late.quantize.Quantized) -> None:
         title, header, cells = report.comparison.tables()[0]
-        print(
-            escaped(f"{report.comparison.data}: {report.comparison.reading}") + f"\n\n{title}\n{table(header, cells)}"
-        )
-        print(f"\nThe gate\n{table(*report.rows())}")
+        read = escaped(f"{report.comparison.data}: {report.comparison.reading}")
+        print(f"{report.summary()}\n\n{read}\n\n{title}\n{table(header, cells)}\n\nThe gate\n{table(*report.rows())}")
 
     try:
-        report = run(
+        report = weft.quantize(
             folder, out=out, max_drop=max_drop, prefer=prefer, kinds=None if kinds is None else comma_list(kinds),
             texts=texts, seconds=seconds, **rows, **runtime, progress=progress,
         )  # fmt: skip
-    except Refused as refused:
+    except late.quantize.Refused as refused:
         show(refused.result)
         raise
     show(report)
     for line in report.warnings():
-        print(f"weft: warning: {line}", file=sys.stderr)
+        to_stderr(f"weft: warning: {line}")
     print(f"\n{out}: {report.chosen}")
 
 
@@ -232,10 +284,8 @@ def export(
     out: OutFolder,
     rows: Annotated[Given, Flags(TABLE, only=("files", "columns"))],
     runtime: Opening,
-    to: Annotated[str, Option(metavar="[onnx|ctranslate2|transformers]", help="The engine.")] = "onnx",
-    task: Annotated[
-        str | None, Option(metavar="TASK", help="The task of a folder that has several: embed, fill.")
-    ] = None,
+    to: Annotated[str, flag("The engine.", "[onnx|ctranslate2|transformers]")] = "onnx",
+    task: Annotated[str | None, flag("The task of a folder that has several: embed, fill.", "TASK")] = None,
 ) -> None:
     """Write a model for ONNX Runtime, CTranslate2 or transformers, if its answers stay the same.
 
@@ -243,16 +293,11 @@ def export(
     that generate. weft.load and weft predict open the folder like any other, on the CPU.
 
     Example: weft export runs/reviews --to onnx --data dev.csv --out runs/reviews-onnx
-
     Example: weft export runs/translator --to ctranslate2 --out runs/translator-ct2
     """
-    check_choices(("--to", to, ("onnx", "ctranslate2", "transformers")))
-    check_written(folder, out, runtime.get("online", False))
+    inputs.check_written(folder, out, runtime)
     rows = _rows(rows)
-    with leaving_at_once():
-        from weft.exporters.export import export as write
-
-    report = write(folder, to, out=out, task=task, **rows, **runtime)
+    report = weft.export(folder, to, out=out, task=task, **rows, **runtime)
     print(
         f"{report.folder}: {report.bytes / 1e6:.1f} MB for {report.to}; {report.texts:,} texts: the same answers, "
         f"scores at most {report.apart:.1e} of the largest apart"

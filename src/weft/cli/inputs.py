@@ -1,4 +1,4 @@
-"""What verbs take from the command line: checks that need no torch, models, texts, lines of standard input, batches."""
+"""What verbs take and print: checks that need no torch, models, texts, lines of standard input, tables, JSON."""
 
 from __future__ import annotations
 
@@ -7,39 +7,31 @@ import queue
 import re
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import weft
 from weft.budget import by_budget
-from weft.cli.show import leaving_at_once
-from weft.errors import UserError, one_of
+from weft.cli import late
+from weft.errors import UserError, escaped, one_of
+from weft.files import check_new_folder, check_new_run
 
 if TYPE_CHECKING:
-    from weft.data.tables import Table
     from weft.tasks.model import Model
 
+T = TypeVar("T")
+Ticker = Callable[[int], None]
+CHARACTERS = 1 << 24  # that are held in a batch, and read ahead
 
-def check_no_data_file(folder: str, texts: Sequence[str] | None) -> None:
-    """A file of data where texts are expected was meant as --data."""
-    from weft.text.sources import SUFFIXES, format_suffix
-
-    for text in texts or ():
-        try:
-            data = len(text) < 4096 and format_suffix(Path(text)) in SUFFIXES and Path(text).is_file()
-        except (OSError, ValueError):
-            continue
-        if data:
-            raise UserError(f"{text}: is a file of data, not a text; for its rows: weft predict {folder} --data {text}")
+# ------------------------------------------------------------------------------------- checks before torch is imported
 
 
 def check_data(*names: Sequence[str] | None) -> None:
     """Refuse files that are not there, before a model is loaded."""
-    from weft.data.shards import TextFiles
-
     for files in names:
-        TextFiles(tuple(files or ())).paths()
+        late.shards.TextFiles(tuple(files or ())).paths()
 
 
 def check_device(device: str | None) -> None:
@@ -48,86 +40,57 @@ def check_device(device: str | None) -> None:
         raise UserError(f"device {device!r} is not cpu, cuda, cuda:NUMBER or mps")
 
 
-def find_model(name: str, online: bool = False) -> Path:
-    """The folder of a model, before torch is loaded."""
-    from weft.checkpoint.locate import find_folder
-
-    folder = find_folder(name, online)
-    if not (folder / "config.json").is_file():
-        raise UserError(f"{name!r} is not a model folder: it has no config.json")
-    return folder
-
-
-def check_models(names: Iterable[str], online: bool = False) -> None:
+def check_models(*names: str, online: bool = False, **runtime: Any) -> None:
+    """Refuse names that are not model folders, here or in the cache."""
     for name in names:
-        find_model(name, online)
-
-
-def check_choices(*given: tuple[str, str | None, Iterable[str]]) -> None:
-    """Each flag that was given has one of its values."""
-    for flag, value, choices in given:
-        if value is not None:
-            one_of(value, choices, flag)
-
-
-def check_reading(format: str | None, column: Mapping[str, str], *names: Sequence[str] | None) -> None:
-    """Refuse a format that nobody reads, columns that no task has, and files that are not there."""
-    from weft.data.tables import Table
-    from weft.text.records import FORMATS
-
-    check_choices(("--format", format, FORMATS))
-    for files in names:
-        Table(tuple(files or ()), column, format).paths()
+        if not (late.locate.find_folder(name, online) / "config.json").is_file():
+            raise UserError(f"{name!r} is not a model folder: it has no config.json")
 
 
 def check_rows(given: Mapping[str, Any], *names: Sequence[str] | None) -> None:
-    """As `check_reading`, for the options of a table."""
-    check_reading(given.get("format"), given.get("columns", {}), *names)
+    """Refuse a format that cannot be read, columns that no task has, and files that are not there."""
+    if given.get("format") is not None:
+        one_of(given["format"], late.records.FORMATS, "--format")
+    for files in names:
+        late.tables.Table(tuple(files or ()), given.get("columns", {}), given.get("format")).paths()
 
 
-def table_of(data: Sequence[str], given: Mapping[str, Any], **more: Any) -> Table:
+def table_of(data: Sequence[str], given: Mapping[str, Any], **more: Any) -> late.tables.Table:
     """A table with the options that were given."""
-    from weft.data.tables import Table
-
-    return Table(tuple(data), **{**given, "names": tuple(given.get("names", ()))}, **more)
+    return late.tables.Table(tuple(data), **{**given, "names": tuple(given.get("names", ()))}, **more)
 
 
 def check_run(out: str | None, model: Mapping[str, Any], online: bool = False, several: bool = False) -> None:
     """Refuse a run without a place for it, and a model that is not there; `several` runs go into a folder together."""
-    from weft.checkpoint.locate import check_name
-    from weft.files import check_new_run
-
     if out is None:
         raise UserError("no folder for the run: give --out FOLDER")
     if not several:
         check_new_run(Path(out))
     family, base = model.get("family"), model.get("base")
     if isinstance(family, str):
-        check_name(family, model.get("size"))
+        late.locate.check_name(family, model.get("size"))
     if isinstance(base, str) and not Path(base).is_file():  # word vectors may come in a file
-        find_model(base, online)
+        check_models(base, online=online)
 
 
-def check_written(folder: str, out: Path | None, online: bool = False) -> None:
+def check_written(folder: str, out: Path | None, runtime: Mapping[str, Any]) -> None:
     """A model folder that is there, and a place for the one that is made of it."""
-    from weft.files import check_new_folder
-
     if out is None:
         raise UserError("no folder for the model: give --out FOLDER")
-    find_model(folder, online)
+    check_models(folder, **runtime)
     check_new_folder(out)
+
+
+# ------------------------------------------------------------------------------------------------- models and texts
 
 
 def load_model(
     folder: str, task: str | None = None, device: str | None = None, online: bool = False, trust: bool = False
 ) -> Model:
     """The model for a verb, on the device asked for or on the best there is."""
-    find_model(folder, online)
+    check_models(folder, online=online)
     check_device(device)
-    with leaving_at_once():
-        from weft.tasks.model import load
-
-    model = load(folder, task=task, online=online, trust=trust)
+    model = weft.load(folder, task=task, online=online, trust=trust)
     return model.to(device or ("cpu" if model.opened.exported else best_device()))
 
 
@@ -137,17 +100,35 @@ def best_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def from_input(texts: list[str] | None) -> Iterator[str]:
+def are_given(texts: Sequence[str] | None) -> bool:
+    """Whether texts stand on the command line; otherwise standard input has them."""
+    return bool(texts) and texts != ["-"]
+
+
+def from_input(texts: Sequence[str] | None) -> Iterator[str]:
     """The texts given, or one per line of standard input, blank ones too: answers come line for line."""
-    if texts and texts != ["-"]:
+    if texts and are_given(texts):
         yield from texts
         return
-    from weft.text.records import read_input
-
     if sys.stdin is None or sys.stdin.isatty():
         raise UserError("no text: give texts after the model, or one per line on standard input")
-    for document in read_input():
+    for document in late.records.read_input():
         yield document.text
+
+
+def pairs_of(texts: Sequence[str] | None, what: str) -> Iterator[tuple[str, str]]:
+    """Texts two by two, or lines of standard input with a tab between the two; `what` they are."""
+    if texts and are_given(texts):
+        if len(texts) % 2:
+            were = "1 was" if len(texts) == 1 else f"{len(texts)} were"
+            raise UserError(f"this model takes texts two by two; {were} given, where it wants {what}")
+        yield from zip(texts[::2], texts[1::2], strict=True)
+        return
+    for number, line in enumerate(from_input(texts), 1):
+        first, tab, second = line.partition("\t")
+        if not tab:
+            raise UserError(f"standard input line {number}: no tab between two texts: {what}")
+        yield first, second
 
 
 def models_and_texts(texts: list[str] | None) -> tuple[list[str], list[str]]:
@@ -178,15 +159,12 @@ def _is_path(name: str) -> bool:
         return False
 
 
-def print_json(answer: Any, **more: Any) -> None:
-    """One answer as a line of JSON, after what it is the answer to."""
-    print(json.dumps({**more, **asdict(answer)}, ensure_ascii=False))
+# ------------------------------------------------------------------------------------------------- batches
 
 
-T = TypeVar("T")
-
-
-CHARACTERS = 1 << 24  # that are held in a batch, and read ahead
+def batches(source: Iterable[T], most: int, given: bool) -> Iterator[list[T]]:
+    """Batches of so many, fewer where items are long; of standard input (not `given`) as they come."""
+    return chunked(source, most) if given else as_they_come(source, most)
 
 
 def chunked(source: Iterable[T], most: int) -> Iterator[list[T]]:
@@ -200,19 +178,12 @@ def size_of(item: Any) -> int:
     return len(given) if isinstance(given, str) else sum(map(size_of, given)) if isinstance(given, list | tuple) else 1
 
 
-class _End:
-    """The end of a source: with the error that ended it, if any."""
-
-    def __init__(self, error: BaseException | None = None) -> None:
-        self.error = error
-
-
 def as_they_come(source: Iterable[T], most: int) -> Iterator[list[T]]:
     """Batches of what is there, at most so many: waits for one item, never for a second one.
 
     A thread reads ahead, so that the lines of a large pipe are there in full batches.
     """
-    read: queue.Queue[T | _End] = queue.Queue(4 * most)
+    read: queue.Queue[T | BaseException] = queue.Queue(4 * most)  # last: why the source ended
     room, free = CHARACTERS, threading.Condition()
 
     def take(size: int) -> None:
@@ -222,35 +193,95 @@ def as_they_come(source: Iterable[T], most: int) -> Iterator[list[T]]:
             free.wait_for(lambda: room >= size or room == CHARACTERS)
             room -= size
 
-    def give(item: T) -> T:
-        nonlocal room
-        with free:
-            room += size_of(item)
-            free.notify()
-        return item
-
     def pump() -> None:
+        end: BaseException = StopIteration()
         try:
             for item in source:
                 take(size_of(item))
                 read.put(item)
-            read.put(_End())
         except BaseException as error:  # raised where the items are used
-            read.put(_End(error))
+            end = error
+        read.put(end)
 
     threading.Thread(target=pump, daemon=True).start()
     while True:
         batch, held = list[T](), 0
         item = read.get()
-        while not isinstance(item, _End):
-            batch.append(give(item))
-            held += size_of(item)
+        while not isinstance(item, BaseException):
+            batch.append(item)
+            size = size_of(item)
+            held += size
+            with free:
+                room += size
+                free.notify()
             if len(batch) == most or held >= CHARACTERS or read.empty():
                 break
             item = read.get()
         if batch:
             yield batch
-        if isinstance(item, _End):
-            if item.error is not None:
-                raise item.error
+        if isinstance(item, StopIteration):
             return
+        if isinstance(item, BaseException):
+            raise item
+
+
+# ------------------------------------------------------------------------------------------------- printing
+
+
+def print_json(answer: Any, **more: Any) -> None:
+    """One answer, or a mapping, as a line of JSON, after what it is the answer to."""
+    values = asdict(answer) if is_dataclass(answer) and not isinstance(answer, type) else answer
+    print(json.dumps({**more, **values}, ensure_ascii=False))
+
+
+def to_print(inputs: Iterable[Any], answers: Iterable[Any], name: str, jsonl: bool) -> Iterator[tuple[Any, Any]]:
+    """Inputs with their answers, to be printed for people; with `jsonl` none: lines of JSON are printed here."""
+    for given, answer in zip(inputs, answers, strict=True):
+        if jsonl:
+            print_json(answer, **{name: given})
+        else:
+            yield given, answer
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns under their names, numbers to the right; never cut, whatever the width of the terminal."""
+    cells = [[escaped(cell) for cell in row] for row in (header, *rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
+    numeric = [all(row[column].lstrip("-")[:1].isdigit() for row in cells[1:]) for column in range(len(header))]
+    lines = []
+    for row in cells:
+        parts = zip(row, widths, numeric, strict=True)
+        lines.append("  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in parts))
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def print_rows(rows: Sequence[Mapping[str, Any]], jsonl: bool) -> None:
+    """Rows of figures as a table, or as lines of JSON."""
+    if jsonl:
+        for row in rows:
+            print_json(row)
+    elif rows:
+        cells = [[f"{value:.4f}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
+        print(table(list(rows[0]), cells))
+
+
+def print_scores(scores: Mapping[str, Any]) -> None:
+    """Scores with their intervals; text without spaces is one word, whose perplexity has a hundred digits."""
+    rows = [
+        [name, *(f"{x:.4f}" if x < 1e9 else f"{x:.3e}" for x in (score.value, score.low, score.high))]
+        for name, score in scores.items()
+    ]
+    print(table(["", "value", "95 % from", "to"], rows))
+
+
+def amount(number: float, unit: str = "") -> str:
+    """1234567 -> '1.23 M': three digits and a thousand's letter."""
+    for size, letter in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g} {letter}{unit}"
+    return f"{number:.3g} {unit}".rstrip()
+
+
+def one_line(text: str) -> str:
+    """A text with its line breaks and runs of spaces as single spaces."""
+    return " ".join(text.split())

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from copy import copy
 from pathlib import Path
@@ -20,12 +20,11 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from weft.cli import compare, groups, models, predict, training, words, zero
-from weft.cli.options import GroupHelp, Verb, VerbHelp
+from weft.cli import compare, models, predict, training, words
+from weft.cli.options import GroupHelp, Verb, VerbHelp, verb_name
 from weft.errors import UserError, hint, shown
 from weft.files import reason
-from weft.progress import on_terminal, to_stderr
-from weft.terminal import escaped_streams, open_streams
+from weft.progress import escaped_streams, on_terminal, open_streams, to_stderr
 from weft.training.signals import Interrupted
 from weft.version import VERSION, system_name
 
@@ -49,34 +48,26 @@ def describe(error: BaseException, arguments: Sequence[str]) -> str:
     if out_of_memory(error):
         return f"out of memory{reading}; try a smaller input or batch, or a machine with more memory"
     text = shown(" ".join(str(error).split()), 120)
-    what = f"internal error{reading}: {type(error).__name__}{f': {text}' if text else ''}"
     report = write_report(error, arguments)
     where = f"the traceback is in {report}" if report else "WEFT_DEBUG=1 shows the traceback"
+    what = f"internal error{reading}: {type(error).__name__}{f': {text}' if text else ''}"
     return f"{what}; this is a fault of Weft, not yours: please report it, {where}"
 
 
 def file_in(calls: TracebackType | None) -> Path | None:
-    """The file, else the folder, that the innermost of our calls had at hand."""
-    folder = None
-    for value in _values(calls):
+    """The file, else the folder, that the innermost of our calls had at hand, by its local variables."""
+    ours, folder = os.path.dirname(os.path.dirname(__file__)) + os.sep, None
+    frames = [frame for frame, _ in traceback.walk_tb(calls) if frame.f_code.co_filename.startswith(ours)]
+    for name, value in ((name, value) for frame in reversed(frames) for name, value in frame.f_locals.items()):
+        given: Any = value if isinstance(value, str | Path) else getattr(value, "path", None)
+        named = isinstance(given, str) and given and name in NAMES and len(given) < 4096
         with suppress(OSError, ValueError):
-            path = Path(value)
-            if path.is_file():
+            path = Path(given) if named or isinstance(given, Path) else None
+            if path is not None and path.is_file():
                 return path
-            if folder is None and path.is_dir():
+            if folder is None and path is not None and path.is_dir():
                 folder = path
     return folder
-
-
-def _values(calls: TracebackType | None) -> Iterator[str | Path]:
-    """Paths among the local variables of our own calls, from the innermost outwards."""
-    ours = os.path.dirname(os.path.dirname(__file__)) + os.sep
-    frames = [frame for frame, _ in traceback.walk_tb(calls) if frame.f_code.co_filename.startswith(ours)]
-    for frame in reversed(frames):
-        for name, value in frame.f_locals.items():
-            given = getattr(value, "path", None) if not isinstance(value, str | Path) else value
-            if isinstance(given, Path) or (isinstance(given, str) and given and name in NAMES and len(given) < 4096):
-                yield given
 
 
 def write_report(error: BaseException, arguments: Sequence[str]) -> str | None:
@@ -84,7 +75,7 @@ def write_report(error: BaseException, arguments: Sequence[str]) -> str | None:
     lines = [f"weft {VERSION}, Python {platform.python_version()}, {system_name()}"]
     for name in ("torch", "tokenizers", "onnxruntime", "ctranslate2", "pyarrow"):
         if name in sys.modules:
-            lines.append(f"{name} {getattr(sys.modules[name], '__version__', '?')}")
+            lines.append(f"{name} {vars(sys.modules[name]).get('__version__', '?')}")
     lines += [f"call: weft {' '.join(map(repr, arguments))}", "", *traceback.format_exception(error)]
     try:
         number, name = tempfile.mkstemp(prefix="weft-error-", suffix=".txt")
@@ -98,24 +89,18 @@ def write_report(error: BaseException, arguments: Sequence[str]) -> str | None:
 # typer carries its own copy of click, or uses the installed one, by version: this finds either.
 ClickError: Any = typer.BadParameter.__mro__[2]
 
-
-def _named(*verbs: Any) -> dict[str, Any]:
-    return {verb.__name__.rstrip("_"): verb for verb in verbs}
-
-
 # The verbs by panel, in the order of `weft --help`.
-VERBS: dict[str, dict[str, Any]] = {
-    "Train": _named(training.pretrain, training.finetune, training.ladder, training.resume, models.new, models.recipes),
-    "Use": _named(
+VERBS: dict[str, tuple[Any, ...]] = {
+    "Train": (training.pretrain, training.finetune, training.ladder, training.resume, models.new, models.recipes),
+    "Use": (
         *(predict.predict, words.answer, words.generate),
         *(predict.translate, predict.summarize, predict.rewrite, predict.describe),
-        *(words.fill, words.embed, words.rank, words.central, words.next_),
-        *(zero.choose, zero.suggest),
+        *(words.fill, words.embed, words.rank, words.central, words.next_, words.choose, words.suggest),
     ),
-    "Shrink": _named(training.distill, compare.quantize, compare.prune, compare.export),
-    "Look": _named(compare.evaluate, compare.compare, zero.perplexity, models.curves, models.models, models.info),
-    "Data": {"tokenizer": groups.tokenizer, "vectors": groups.vectors, "arpa": groups.arpa, "cache": models.cache},
+    "Shrink": (training.distill, compare.quantize, compare.prune, compare.export),
+    "Look": (compare.evaluate, compare.compare, compare.perplexity, models.curves, models.models, models.info),
 }
+GROUPS = {"tokenizer": models.tokenizer, "vectors": models.vectors, "arpa": models.arpa, "cache": models.cache}
 
 app = typer.Typer(
     cls=GroupHelp,
@@ -127,12 +112,11 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 for panel, verbs in VERBS.items():
-    for name, verb in verbs.items():
-        if isinstance(verb, typer.Typer):
-            app.add_typer(verb, name=name, rich_help_panel=panel)
-        else:
-            context = {"ignore_unknown_options": name == "describe"}  # "-0.5 1.2 3" is a vector
-            app.command(name, cls=VerbHelp, rich_help_panel=panel, context_settings=context)(Verb(verb))
+    for verb in verbs:
+        context = {"ignore_unknown_options": verb is predict.describe}  # "-0.5 1.2 3" is a vector
+        app.command(verb_name(verb), cls=VerbHelp, rich_help_panel=panel, context_settings=context)(Verb(verb))
+for name, part in GROUPS.items():
+    app.add_typer(part, name=name, rich_help_panel="Data")
 
 
 @app.callback(invoke_without_command=True)
@@ -163,10 +147,8 @@ def run(arguments: Sequence[str]) -> int:
         return _refuse(arguments, _usage(error))
     except (KeyboardInterrupt, typer.Abort):
         status = 130
-    except RuntimeError as error:
-        if not isinstance(
-            error.__cause__, KeyboardInterrupt
-        ):  # Python 3.11 wraps one that strikes a class in the making
+    except RuntimeError as error:  # Python 3.11 wraps an interrupt that strikes a class in the making
+        if not isinstance(error.__cause__, KeyboardInterrupt):
             return _fault(arguments, error)
         status = 130
     except Interrupted as interrupted:
@@ -220,7 +202,7 @@ def _nothing() -> None:
 
 def _refuse(arguments: Sequence[str], message: str, status: int = 2) -> int:
     verbs = _verbs(arguments)
-    name = " ".join(verbs[: 2 if verbs and verbs[0] in VERBS["Data"] else 1])
+    name = " ".join(verbs[: 2 if verbs and verbs[0] in GROUPS else 1])
     print(f"weft {name}: {message}" if name else f"weft: {message}", file=sys.stderr)
     return status
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import types
 from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from functools import cached_property, update_wrapper
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -19,6 +20,7 @@ from typer.models import ArgumentInfo, OptionInfo
 from weft.config import Option, comma_list, merged, option, settings_of
 from weft.errors import UserError, one_of
 
+T = TypeVar("T")
 # The order of the panels; what has none comes under "Options".
 PANELS = (
     *("Arguments", "Task", "Model", "Data", "Tokenizer", "Vectors", "Distillation", "Generation", "Training"),
@@ -26,10 +28,11 @@ PANELS = (
 )
 
 
-def _sections(records: list[tuple[str, tuple[str, str]]], formatter: Any) -> None:
-    for panel in sorted({name for name, _ in records}, key=PANELS.index):
-        with formatter.section(panel):
-            formatter.write_dl([record for name, record in records if name == panel])
+def _write_panels(panels: Mapping[str, list[tuple[str, str]]], formatter: Any) -> None:
+    for panel, records in panels.items():
+        if records:
+            with formatter.section(panel):
+                formatter.write_dl(records)
 
 
 class VerbHelp(TyperCommand):
@@ -45,15 +48,15 @@ class VerbHelp(TyperCommand):
         return ["[OPTIONS]", *(param.metavar for param in parameters if param.param_type_name == "argument")]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        records = []
+        panels: dict[str, list[tuple[str, str]]] = {panel: [] for panel in PANELS}
         parameters: list[Any] = self.get_params(ctx)
         for param in parameters:
             record = param.get_help_record(ctx)
             if record is not None and param.param_type_name == "argument":
-                records.append(("Arguments", (param.metavar, param.help)))
+                panels["Arguments"].append((param.metavar, param.help))
             elif record is not None:
-                records.append((param.rich_help_panel or "Options", record))
-        _sections(records, formatter)
+                panels[param.rich_help_panel or "Options"].append(record)
+        _write_panels(panels, formatter)
 
 
 class GroupHelp(TyperGroup):
@@ -61,18 +64,25 @@ class GroupHelp(TyperGroup):
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         panels: dict[str, list[tuple[str, str]]] = {}
-        names = [name for name, command in self.commands.items() if not command.hidden]
-        for name in names:
-            command: Any = self.commands[name]
+        commands: dict[str, Any] = {name: verb for name, verb in self.commands.items() if not verb.hidden}
+        for name, command in commands.items():
             panel = command.rich_help_panel if isinstance(command.rich_help_panel, str) else "Commands"
             panels.setdefault(panel, []).append((name, command.get_short_help_str(300)))
-        for panel, rows in panels.items():
-            with formatter.section(panel):
-                formatter.write_dl(rows)
+        _write_panels(panels, formatter)
 
 
 Given = dict[str, Any]  # the options that were given, by the keys of their dataclass
 METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE"}
+
+
+def flag(help: str, metavar: str | None = None, *names: str, panel: str | None = None) -> Any:
+    """An option of a verb; a metavar such as [fast|small] lists all values that it takes."""
+    return typer.Option(*names, help=help, metavar=metavar, rich_help_panel=panel)
+
+
+def argument(metavar: str, help: str) -> Any:
+    """An argument of a verb."""
+    return typer.Argument(metavar=metavar, help=help)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,7 +136,7 @@ class Flag:
             rich_help_panel=self.option.panel or self.panel,
         )
         annotation: Any = Annotated[list[str] | None if repeated else plain | None, info]
-        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+        return _keyword(self.name, annotation)
 
     def value(self, given: Any) -> Any:
         """What was given, as the field has it."""
@@ -138,6 +148,10 @@ class Flag:
             if self.choices:
                 one_of(choice, self.choices, self.option.flags[0])
         return given
+
+
+def _keyword(name: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _types(hint: Any) -> list[Any]:
@@ -192,9 +206,7 @@ class Flags:
             text = f"SECTION.KEY=VALUE of the recipe, such as {self.example}; repeatable."
             info = typer.Option("--set", help=text, metavar="KEY=VALUE", rich_help_panel="Run")
             kind: Any = Annotated[list[str] | None, info]
-            parameters.append(
-                inspect.Parameter("settings", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
-            )
+            parameters += [_keyword("settings", kind)]
         return parameters
 
     def take(self, values: dict[str, Any]) -> Given:
@@ -205,6 +217,10 @@ class Flags:
             if value is not None:
                 (given.setdefault(flag.section, {}) if flag.section else given)[flag.key] = flag.value(value)
         return merged(settings_of(values.pop("settings") or []), given) if self.example else given
+
+
+def _marks(hint: Any, kind: type[T]) -> list[T]:
+    return [mark for mark in hint.__metadata__ if isinstance(mark, kind)] if get_origin(hint) is Annotated else []
 
 
 class Verb:
@@ -219,10 +235,7 @@ class Verb:
         return get_type_hints(self.function, include_extras=True)
 
     def marked(self) -> Iterator[tuple[str, Flags]]:
-        for name, hint in self.hints.items():
-            for mark in hint.__metadata__ if get_origin(hint) is Annotated else ():
-                if isinstance(mark, Flags):
-                    yield name, mark
+        return ((name, mark) for name, hint in self.hints.items() for mark in _marks(hint, Flags))
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -237,15 +250,24 @@ class Verb:
 
     def __call__(self, **values: Any) -> Any:
         bundles = {name: flags.take(values) for name, flags in self.marked()}
+        for name, value in values.items():
+            metavar = next((mark.metavar or "" for mark in _marks(self.hints[name], OptionInfo)), "")
+            if value is not None and re.fullmatch(r"\[[\w-]+(\|[\w-]+)+\]", metavar):
+                one_of(value, metavar[1:-1].split("|"), f"--{name.replace('_', '-')}")
         return self.function(**values, **bundles)
 
 
-def group(help: str, **functions: Callable[..., Any]) -> typer.Typer:
+def group(help: str, *functions: Callable[..., Any]) -> typer.Typer:
     """A group of verbs under one name."""
     app = typer.Typer(cls=GroupHelp, help=help, no_args_is_help=True)
-    for name, function in functions.items():
-        app.command(name, cls=VerbHelp)(Verb(function))
+    for function in functions:
+        app.command(verb_name(function), cls=VerbHelp)(Verb(function))
     return app
+
+
+def verb_name(function: Callable[..., Any]) -> str:
+    """list_cache and next_ are the verbs list and next."""
+    return function.__name__.partition("_")[0]
 
 
 def _with_metavar(hint: Any) -> Any:
@@ -284,13 +306,9 @@ Opening = Annotated[Given, Flags("weft.cli.options:RuntimeOptions", without=("de
 Online = Annotated[Given, Flags("weft.cli.options:RuntimeOptions", only=("online",))]
 TableOptions = Annotated[Given, Flags(TABLE, only=("files", *READING))]
 LabeledRows = Annotated[Given, Flags(TABLE, only=("files", "source", "target", *READING, "on_bad_row"))]
-Folder = Annotated[str, typer.Argument(metavar="MODEL", help="A model folder, or a name in the local cache.")]
-Texts = Annotated[
-    list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts. Default: one per line of standard input.")
-]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
-Jsonl = Annotated[bool, typer.Option("--jsonl", help="Print one JSON object per line.")]
-OutFolder = Annotated[Path, typer.Option(metavar="FOLDER", help="Folder to write, new or empty.")]
-Recipe = Annotated[
-    str | None, typer.Argument(metavar="[RECIPE]", help="A TOML file, or a recipe of the package (see: weft recipes).")
-]
+Folder = Annotated[str, argument("MODEL", "A model folder, or a name in the local cache.")]
+Texts = Annotated[list[str] | None, argument("[TEXT]...", "Texts. Default: one per line of standard input.")]
+MoreFiles = Annotated[list[str] | None, argument("[FILE]...", "After --text: further files.")]
+Json = Annotated[bool, flag("Print JSON instead of tables.", None, "--json")]
+Jsonl = Annotated[bool, flag("Print one JSON object per line.", None, "--jsonl")]
+OutFolder = Annotated[Path, flag("Folder to write, new or empty.", "FOLDER")]

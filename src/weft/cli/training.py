@@ -3,35 +3,30 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer import Argument, Option
 
-from weft.cli.inputs import check_data, check_device, check_models, check_reading, check_run
-from weft.cli.options import Flags, Given, Online, Recipe
-from weft.cli.show import leaving_at_once, number, progress, table
+import weft
+from weft.cli import inputs, late
+from weft.cli.inputs import table
+from weft.cli.options import Flags, Given, Online, argument, flag
 from weft.errors import UserError, listed
+from weft.progress import live as progress
+from weft.progress import to_stderr
 
-RecipeAndFiles = Annotated[
-    list[str] | None,
-    Argument(
-        metavar="[RECIPE] [FILE]...",
-        help="A recipe: a TOML file, or one of the package (see: weft recipes). After --text: further files.",
-    ),
-]
+RecipeAndFiles = Annotated[list[str] | None, argument("[RECIPE] [FILE]...", "A recipe; after --text, further files.")]
 
 
 def _recipe_and_files(names: list[str], settings: Given) -> str | None:
     """The recipe among the arguments; the others are further files of --text: a shell has expanded a glob."""
-    from weft.runs.recipes import shipped
-
     text = settings.get("text", {})
     files = text.get("files")
-    is_recipe = bool(names) and (files is None or names[0].endswith(".toml") or names[0] in shipped())
+    is_recipe = bool(names) and (files is None or names[0].endswith(".toml") or names[0] in late.recipes.shipped())
     recipe = names.pop(0) if is_recipe else None
     if names and files is None:
         raise UserError(f"{names[0]}: only one recipe can be given; text files are given by --text")
@@ -48,9 +43,14 @@ def _check_one_start(settings: Given) -> None:
 
 
 def _print_scores(metrics: Any) -> None:
-    rows = [[metric.name, f"{metric.value:.4f}", number(metric.low), number(metric.high)] for metric in metrics]
+    rows = [["" if x is None else f"{x:.4f}" for x in (score.value, score.low, score.high)] for score in metrics]
     if rows:
-        print(table(["held-out score", "value", "95 % from", "to"], rows))
+        names = (score.name for score in metrics)
+        print(
+            table(
+                ["held-out score", "value", "95 % from", "to"], [[n, *row] for n, row in zip(names, rows, strict=True)]
+            )
+        )
 
 
 def pretrain(
@@ -62,37 +62,27 @@ def pretrain(
     The run folder holds the best model, the recipe, the record and checkpoints. Ctrl-C saves; weft resume continues.
 
     Example: weft pretrain --model gpt2 --size 4x128 --text corpus.txt --length 128 --out runs/gpt
-
     Example: weft pretrain --model ngram --set model.order=5 --text corpus.txt --out runs/5gram
-
     Example: weft pretrain --model lstm --text corpus.txt --minutes 10 --watch-gradients --out runs/lstm
-
     Example: weft pretrain --model t5 --size 4x128 --objective spans --text corpus.txt --length 128 --out runs/t5
     """
-    from weft.runs.recipes import Recipe, check_has_model, read_recipe
-
     name = _recipe_and_files(list(given or []), settings)
     _check_one_start(settings)
-    recipe = read_recipe(name, settings, Recipe)
-    check_run(recipe.out, recipe.model)
-    check_has_model(recipe.model)
+    recipe = late.recipes.read_recipe(name, settings, late.recipes.Recipe)
+    inputs.check_run(recipe.out, recipe.model)
+    late.recipes.check_has_model(recipe.model)
     if not recipe.text.files:
         raise UserError("no text: give --text FILE")
-    check_data(recipe.text.files, recipe.text.dev)
-    check_device(recipe.device)
-    with leaving_at_once():
-        from weft.runs.pretrain import pretrain as train
-
-    train(recipe, progress=progress)
+    inputs.check_data(recipe.text.files, recipe.text.dev)
+    inputs.check_device(recipe.device)
+    weft.pretrain(recipe, progress=progress)
 
 
 def finetune(
     settings: Annotated[Given, Flags("weft.runs.recipes:TaskRecipe", example="training.ema=0.99")],
     online: Online,
-    recipe: Recipe = None,
-    seeds: Annotated[
-        int | None, Option(help="Train with N seeds; print mean and spread.", rich_help_panel="Run")
-    ] = None,
+    recipe: Annotated[str | None, argument("[RECIPE]", "A TOML file, or one of weft recipes.")] = None,
+    seeds: Annotated[int | None, flag("Train with N seeds; print mean and spread.", panel="Run")] = None,
 ) -> None:
     """Fine-tune a model on rows of your data.
 
@@ -100,45 +90,33 @@ def finetune(
     continues.
 
     Example: weft finetune --task classify --data reviews.csv --base all-MiniLM-L6-v2 --out runs/reviews
-
     Example: weft finetune --task classify --data reviews.csv --model lstm --vectors runs/w2v --out runs/lstm-reviews
-
     Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
     """
-    from weft.runs.recipes import TaskRecipe, check_has_model, read_recipe
-
     _check_one_start(settings)
-    plan = read_recipe(recipe, settings, TaskRecipe)
-    check_run(plan.out, plan.model, several=seeds is not None, **online)
-    check_has_model(plan.model, plan.task.name)
-    check_section(plan.data)
-    check_device(plan.device)
-    with leaving_at_once():
-        from weft.runs.finetune import finetune as train
-        from weft.runs.finetune import with_seeds
-
+    plan = late.recipes.read_recipe(recipe, settings, late.recipes.TaskRecipe)
+    inputs.check_run(plan.out, plan.model, several=seeds is not None, **online)
+    late.recipes.check_has_model(plan.model, plan.task.name)
+    _check_section(plan.data)
+    inputs.check_device(plan.device)
     if seeds is not None:
-        summary = with_seeds(recipe, settings, seeds, **online, progress=progress)
+        summary = late.finetune.with_seeds(recipe, settings, seeds, **online, progress=progress)
         print(table(["held-out score", "mean", "spread", "95 % from", "to", "seed by seed"], summary.rows()))
         return
-    _print_scores(train(None, plan, **online, progress=progress).card.metrics)
+    _print_scores(weft.finetune(None, plan, **online, progress=progress).card.metrics)
 
 
-def check_section(data: Any, *more: Any) -> None:
+def _check_section(data: Any, *more: Any) -> None:
     """Refuse files of a recipe that are not there, before a model is loaded."""
     files = (data.files, data.dev, data.source, data.target, data.dev_source, data.dev_target, *more)
-    check_reading(data.format, data.columns, *files)
+    inputs.check_rows(vars(data), *files)
 
 
 def distill(
     settings: Annotated[Given, Flags("weft.distillation.recipe:DistillRecipe", example="training.ema=0.99")],
     online: Online,
     given: Annotated[
-        list[str] | None,
-        Argument(
-            metavar="[RECIPE] [TEACHER]...",
-            help="A recipe: a TOML file, or one of the package. Model folders of teachers; their outputs are averaged.",
-        ),
+        list[str] | None, argument("[RECIPE] [TEACHER]...", "A recipe; model folders of teachers.")
     ] = None,
 ) -> None:
     """Train a small model on the outputs of a large one for your unlabeled text.
@@ -147,34 +125,25 @@ def distill(
     a report that compares both. Ctrl-C saves; weft resume continues.
 
     Example: weft distill runs/reviews --text unlabeled.txt --student 3x256 --out runs/reviews-small
-
     Example: weft distill runs/qa --data unlabeled-questions.jsonl --student 6x256 --out runs/qa-small
-
     Example: weft distill TEACHER --pretrain --text corpus.txt --student distilbert --out runs/small-base
-
     Example: weft distill distill-reviews runs/reviews --text unlabeled.txt --data reviews.csv --out runs/small
     """
-    from weft.distillation.recipe import recipe_of
-    from weft.runs.recipes import shipped
-
     teachers = list(given or [])
     first = teachers[0] if teachers else ""
     # A teacher is a folder, here or in the cache; a recipe is a file, or one of the package.
-    name = teachers.pop(0) if first.endswith(".toml") or Path(first).is_file() or first in shipped() else None
+    is_recipe = first.endswith(".toml") or Path(first).is_file() or first in late.recipes.shipped()
+    name = teachers.pop(0) if is_recipe else None
     if teachers:
         settings.setdefault("teacher", {})["folders"] = teachers
-    plan = recipe_of(name, settings)
-    check_run(plan.out, {})
+    plan = late.recipe.recipe_of(name, settings)
+    inputs.check_run(plan.out, {})
     assert plan.out is not None
-    check_section(plan.data, plan.data.text)
-    check_models(plan.teacher.folders, **online)
-    check_device(plan.device)
-    with leaving_at_once():
-        from weft.distillation.distill import distill as train
-        from weft.distillation.report import read_table
-
-    _print_scores(train(recipe=plan, **online, progress=progress).card.metrics)
-    report = read_table(Path(plan.out))
+    _check_section(plan.data, plan.data.text)
+    inputs.check_models(*plan.teacher.folders, **online)
+    inputs.check_device(plan.device)
+    _print_scores(weft.distill(recipe=plan, **online, progress=progress).card.metrics)
+    report = late.report.read_table(Path(plan.out))
     if report is not None:
         title, header, rows = report
         print(f"\n{title}\n\n{table(header, rows)}")
@@ -183,7 +152,7 @@ def distill(
 def ladder(
     settings: Annotated[Given, Flags("weft.runs.recipes:LadderRecipe", example="lstm.model.width=512")],
     given: RecipeAndFiles = None,
-    only: Annotated[str | None, Option(hidden=True)] = None,
+    only: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Train every language model of the line on one text with equal budgets, and compare them.
 
@@ -191,43 +160,29 @@ def ladder(
     and one page (index.html) in the folder. Each rung is a run folder. Ctrl-C saves; the same --out continues.
 
     Example: weft ladder --text corpus.txt --minutes 3 --out ladder
-
     Example: weft ladder --out ladder --models wide --set wide.model.family=gru --set wide.model.width=1024
     """
     if only is not None:
         _only(Path(settings.get("out", "")), only)
         return
     recipe = _recipe_and_files(list(given or []), settings)
-    _climb(recipe, _rungs(settings))
-
-
-def _rungs(settings: Given) -> Given:
-    """--set lstm.model.width=512 is a setting of the rung lstm: rungs.lstm.model.width."""
-    from dataclasses import fields
-
-    from weft.runs.recipes import LadderRecipe
-
-    own = {field.name for field in fields(LadderRecipe)}
-    rungs = {key: value for key, value in settings.items() if key not in own}
-    for key, value in rungs.items():
-        if not isinstance(value, dict):
+    own, rungs = dict[str, Any](), dict[str, Any]()
+    for key, value in settings.items():  # --set lstm.model.width=512 is a setting of the rung lstm
+        if key in late.recipes.LadderRecipe.__dataclass_fields__:
+            own[key] = value
+        elif isinstance(value, dict):
+            rungs[key] = value
+        else:
             raise UserError(f"--set {key}: write it as RUNG.SECTION.KEY=VALUE, such as lstm.model.width=512")
-    kept = {key: value for key, value in settings.items() if key in own}
-    return {**kept, "rungs": {**kept.get("rungs", {}), **rungs}} if rungs else kept
+    _climb(recipe, {**own, "rungs": {**own.get("rungs", {}), **rungs}} if rungs else own)
 
 
 def _climb(recipe: str | None, settings: Given) -> None:
-    check_data(settings.get("text", {}).get("files"))
-    check_device(settings.get("device"))
-    with leaving_at_once():
-        from weft.runs.ladder import ladder as climb
-        from weft.runs.pages import LADDER_HEADER, failures, ladder_rows, verdict
-
-    report = climb(recipe, settings, progress=progress)
-    print(table(list(LADDER_HEADER), ladder_rows(report)))
-    for failure in failures(report):
-        print(failure)
-    print(verdict(report))
+    inputs.check_data(settings.get("text", {}).get("files"))
+    inputs.check_device(settings.get("device"))
+    report = weft.ladder(recipe, settings, progress=progress)
+    print(table(list(late.pages.LADDER_HEADER), late.pages.ladder_rows(report)))
+    print(*late.pages.failures(report), late.pages.verdict(report), sep="\n")
     failed = [rung["name"] for rung in report["rungs"] if "failed" in rung]
     if len(failed) == len(report["rungs"]):
         raise UserError(f"every rung failed: {listed(failed, 20)}; see above and {settings.get('out')}/ladder.json")
@@ -235,11 +190,7 @@ def _climb(recipe: str | None, settings: Given) -> None:
 
 def _only(folder: Path, name: str) -> None:
     """One rung, in the process that `weft ladder` has started for it."""
-    from weft.runs.ladder import LadderFolder, climb
-    from weft.training.signals import Control
-
-    place = LadderFolder(folder)
-    parent = os.getppid()
+    place, parent = late.ladder.LadderFolder(folder), os.getppid()
     lock = place.run.inside / "lock"
     if not lock.is_file() or lock.read_text(encoding="ascii", errors="replace").strip() != str(parent):
         raise typer.Exit(2)  # the ladder was killed meanwhile, and another may have begun this rung
@@ -247,30 +198,22 @@ def _only(folder: Path, name: str) -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(1.0)
-        import signal
-
         os.kill(os.getpid(), signal.SIGTERM)  # the parent is gone: save and end
 
     threading.Thread(target=watch, daemon=True).start()
-    from weft.progress import to_stderr
-
-    climb(place, name, Control(to_stderr, progress))
+    late.ladder.climb(place, name, late.signals.Control(to_stderr, progress))
     if place.failure(name).is_file():
         raise typer.Exit(2)
 
 
-def resume(run: Annotated[str, Argument(metavar="FOLDER", help="The folder of an interrupted run or ladder.")]) -> None:
+def resume(run: Annotated[str, argument("FOLDER", "The folder of an interrupted run or ladder.")]) -> None:
     """Continue an interrupted run from its last checkpoint, as if it had never stopped.
 
     Example: weft resume runs/gpt
     """
     if not (Path(run) / "run" / "recipe.toml").is_file():
         raise UserError(f"{run!r} is not a run folder: it has no run/recipe.toml")
-    with leaving_at_once():
-        from weft.runs.driver import resume as resume_run
-        from weft.runs.ladder import is_ladder
-
-    if is_ladder(Path(run)):
+    if late.ladder.is_ladder(Path(run)):
         _climb(None, {"out": run})
     else:
-        resume_run(run, progress=progress)
+        weft.resume(run, progress=progress)

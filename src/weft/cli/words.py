@@ -1,37 +1,36 @@
-"""`weft generate`, `fill`, `answer`, `embed`, `rank`, `central`, `next`: texts, answers and vectors out of a model."""
+"""`weft generate`, `fill`, `answer`, `embed`, `rank`, `central`, `next`, `choose`, `suggest`."""
 
 from __future__ import annotations
 
-import json
+import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import asdict
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from typer import Argument, Option
-
+import weft
 from weft.budget import by_budget
-from weft.cli.inputs import check_choices, from_input, load_model, print_json
-from weft.cli.options import GENERATION, Flags, Folder, Given, Jsonl, Runtime, Texts
-from weft.cli.show import Ticker, one_line, print_rows, progress
-from weft.errors import UserError, escaped, refuse
-from weft.files import MEGABYTE, read_text
+from weft.cli import inputs, late
+from weft.cli.inputs import one_line, table
+from weft.cli.options import GENERATION, Flags, Folder, Given, Jsonl, Runtime, Texts, argument, flag
+from weft.errors import UserError, escaped, listed, refuse
+from weft.files import MEGABYTE, read_text, whole_file
+from weft.progress import live as progress
+from weft.progress import to_stderr
 
 if TYPE_CHECKING:
-    from weft.tasks.complete import Stream
+    from weft.tasks.choose import Suggestions
     from weft.tasks.embed import Index, Rerank
 
 
-POOLINGS = ("mean", "first", "max")
-Pooling = Annotated[
-    str | None, Option(metavar="[mean|first|max]", help="How token vectors become one. Default: as the folder says.")
-]
+Pooling = Annotated[str | None, flag("How token vectors become one. Default: as the folder says.", "[mean|first|max]")]
 Layers = Annotated[
-    str,
-    Option(
-        metavar="LAYERS", help="last, a number (0: the embeddings), last4-sum, last4-mean, last4-concat or all-mean."
-    ),
+    str, flag("last, a number (0: embeddings), last4-sum, last4-mean, last4-concat, all-mean.", "LAYERS")
 ]
 
 
@@ -40,18 +39,12 @@ def generate(
     options: Annotated[Given, Flags(GENERATION, without=("coverage", "alignments"))],
     runtime: Runtime,
     prompts: Annotated[
-        list[str] | None,
-        Argument(metavar="[PROMPT]...", help="Prompts; - reads lines of standard input. Default: an empty one."),
+        list[str] | None, argument("[PROMPT]...", "Prompts; - is standard input. Default: empty.")
     ] = None,
-    template: Annotated[
-        str | None,
-        Option(metavar="NAME", help="Template of the prompts: translate, summarize, answer, or a text with {text}."),
-    ] = None,
-    example: Annotated[
-        list[str] | None, Option(metavar="TEXT=>ANSWER", help="An example that the template shows before; repeatable.")
-    ] = None,
-    context: Annotated[str | None, Option(help="The text that the questions of a template are about.")] = None,
-    stream: Annotated[bool, Option("--stream", help="Print the text while it is generated.")] = False,
+    template: Annotated[str | None, flag("translate, summarize, answer, or a text with {text}.", "TEMPLATE")] = None,
+    example: Annotated[list[str] | None, flag("An example for the template; repeatable.", "TEXT=>ANSWER")] = None,
+    context: Annotated[str | None, flag("The text that the questions of a template are about.")] = None,
+    stream: Annotated[bool, flag("Print the text while it is generated.", None, "--stream")] = False,
     jsonl: Jsonl = False,
 ) -> None:
     """Continue prompts with a language model. An encoder-decoder prints its output for the prompt.
@@ -61,37 +54,9 @@ def generate(
 
     Example: weft generate runs/gpt "The weaver said" --max-tokens 40 --top-p 0.9
     """
-    given = list(from_input(prompts)) if prompts else [""]
-    _check_generate(given, options, template, bool(example) or context is not None, stream, jsonl)
-    model = load_model(folder, "complete", **runtime)
-    chosen = None
-    if template is not None:
-        from weft.tasks.choose import example_of, prompt_of, template_of
-
-        chosen, shots = template_of(template), [example_of(text) for text in example or []]
-        given = [prompt_of(chosen, text, context=context, examples=shots) for text in given]
-        options = {**chosen.decoding, **options}  # as the template's paper decodes
-    if stream:
-        _print_stream(model.stream(given[0], **options), "" if model.opened.family.reads else given[0])
-        return
-    with progress("generating", "tokens") as tick:
-        answers: list[Any] = model(given, on_progress=tick, **options)
-    finish = chosen.finish if chosen is not None else str
-    prefixes = [""] * len(given) if chosen is not None or model.opened.family.reads else given
-    for prompt, prefix, answer in zip(given, prefixes, answers, strict=True):
-        if jsonl:
-            print_json(answer, prompt=prompt)
-            continue
-        for text in answer.best or [answer]:
-            print(f"{prefix}{finish(text.text)}")
-            score = f", score: {text.score:.4f}" if answer.best else ""
-            print(f"[{len(text.tokens)} tokens, finish_reason: {text.finish_reason}{score}]", file=sys.stderr)
-
-
-def _check_generate(
-    given: list[str], options: Given, template: str | None, parts: bool, stream: bool, jsonl: bool
-) -> None:
+    given = list(inputs.from_input(prompts)) if prompts else [""]
     whole = "--stream does not go with --template: its answer is known when the text is complete"
+    parts = bool(example) or context is not None
     refuse(
         (stream and template is not None, whole),
         (stream and len(given) != 1, f"--stream takes one prompt, not {len(given)}"),
@@ -99,40 +64,56 @@ def _check_generate(
         ("logprobs" in options and not jsonl, "--logprobs are printed as JSON: give --jsonl too"),
         (template is None and parts, "--example and --context are parts of a --template: give --template too"),
     )
+    model = inputs.load_model(folder, "complete", **runtime)
+    chosen = None
+    if template is not None:
+        chosen = late.choose.template_of(template)
+        shots = [late.choose.example_of(text) for text in example or []]
+        given = [late.choose.prompt_of(chosen, text, context=context, examples=shots) for text in given]
+        options = {**chosen.decoding, **options}  # as the template's paper decodes
+    shows_prompt = chosen is None and not model.opened.family.reads
+    if stream:
+        _print_stream(model.stream(given[0], **options), given[0] if shows_prompt else "")
+        return
+    with progress("generating", "tokens") as tick:
+        answers: list[Any] = model(given, on_progress=tick, **options)
+    for prompt, answer in inputs.to_print(given, answers, "prompt", jsonl):
+        for text in answer.best or [answer]:
+            print(f"{prompt}{text.text}" if shows_prompt else text.text if chosen is None else chosen.finish(text.text))
+            _print_finish(text, f", score: {text.score:.4f}" if answer.best else "")
 
 
-def _print_stream(pieces: Stream, prompt: str) -> None:
+def _print_finish(text: Any, score: str = "") -> None:
+    to_stderr(f"[{len(text.tokens)} tokens, finish_reason: {text.finish_reason}{score}]")
+
+
+def _print_stream(pieces: Any, prompt: str) -> None:
     """Print a text while it is generated; a mistake is raised before anything is printed."""
     first = True
     for piece in pieces:
         print(f"{prompt}{piece}" if first else piece, end="", flush=True)
         first = False
     print("" if not first else prompt)
-    answer = pieces.answer
-    print(f"[{len(answer.tokens)} tokens, finish_reason: {answer.finish_reason}]", file=sys.stderr)
+    _print_finish(pieces.answer)
 
 
 def fill(
     folder: Folder,
     runtime: Runtime,
-    texts: Annotated[
-        list[str] | None,
-        Argument(metavar="[TEXT]...", help='Texts with gaps: "the [MASK] of the loom"; for T5 <extra_id_0>.'),
-    ] = None,
-    top: Annotated[int, Option(help="Words per gap; T5 gives only the best.")] = 5,
+    texts: Annotated[list[str] | None, argument("[TEXT]...", 'Texts such as "the [MASK] of a loom".')] = None,
+    top: Annotated[int, flag("Words per gap; T5 gives only the best.")] = 5,
     jsonl: Jsonl = False,
 ) -> None:
     """Fill the gaps of a text with the likeliest words.
 
     Example: weft fill runs/bert "the [MASK] of the loom"
-
     Example: weft fill runs/t5 "The <extra_id_0> of the <extra_id_1> was old."
     """
-    model = load_model(folder, "fill", **runtime)
-    for text in from_input(texts):
+    model = inputs.load_model(folder, "fill", **runtime)
+    for text in inputs.from_input(texts):
         answer: Any = model(text, top=top)
         if jsonl:
-            print_json(answer, input=text)
+            inputs.print_json(answer, input=text)
             continue
         print(answer.text)
         for number, gap in enumerate(answer.gaps, 1):
@@ -142,39 +123,35 @@ def fill(
 def answer(
     folder: Folder,
     runtime: Runtime,
-    questions: Annotated[list[str] | None, Argument(metavar="QUESTION...", help="Questions.")] = None,
-    context: Annotated[
-        Path | None, Option(help="File with the text to search, of any length; - reads standard input.")
-    ] = None,
-    top: Annotated[int, Option(help="Candidate answers to show.")] = 3,
+    questions: Annotated[list[str] | None, argument("QUESTION...", "Questions.")] = None,
+    context: Annotated[Path | None, flag("File with the text to search, of any length; - is standard input.")] = None,
+    top: Annotated[int, flag("Candidate answers to show.")] = 3,
     jsonl: Jsonl = False,
 ) -> None:
     """Answer questions from a text, or report that it holds no answer.
 
     Example: weft answer runs/qa --context contract.txt "When does it end?"
     """
-    if not questions or not all(question.strip() for question in questions):
-        raise UserError("no question: give one or more after the model")
-    if context is None:
-        raise UserError("no text to search: give --context FILE, or - for standard input")
-    if not 1 <= top <= 20:
-        raise UserError(f"--top must be between 1 and 20, not {top}")
+    asked = bool(questions) and all(question.strip() for question in questions or ())
+    refuse(
+        (not asked, "no question: give one or more after the model"),
+        (context is None, "no text to search: give --context FILE, or - for standard input"),
+        (not 1 <= top <= 20, f"--top must be between 1 and 20, not {top}"),
+    )
+    assert questions and context is not None
     text = sys.stdin.read() if str(context) == "-" else read_text(context, 256 * MEGABYTE)
     if not text.strip():
         raise UserError(f"{context}: holds no text")
-    model = load_model(folder, "answer", **runtime)
+    model = inputs.load_model(folder, "answer", **runtime)
     replies: list[Any] = model([(question, text) for question in questions], top=top)
-    for question, reply in zip(questions, replies, strict=True):
-        if jsonl:
-            print_json(reply, question=question)
-            continue
+    for _, reply in inputs.to_print(questions, replies, "question", jsonl):
         line = f"{one_line(reply.text) or '(no answer)'}  {reply.score:.4f}"
         print(escaped(line + (f"  at {reply.start}-{reply.end}" if reply.text else "")))
         for choice in reply.best:
             print(escaped(f"  {choice.score:.4f}  {choice.start}-{choice.end}  {one_line(choice.text)}"))
         windows = f"{reply.n_windows:,} window{'s' * (reply.n_windows > 1)}"
         truncated = "the text was truncated" if reply.truncated else "nothing was truncated"
-        print(f"[{reply.n_tokens:,} tokens in {windows}; {truncated}]", file=sys.stderr)
+        to_stderr(f"[{reply.n_tokens:,} tokens in {windows}; {truncated}]")
 
 
 def embed(
@@ -183,8 +160,8 @@ def embed(
     texts: Texts = None,
     pooling: Pooling = None,
     layers: Layers = "last",
-    normalize: Annotated[bool | None, Option(help="Scale vectors to length 1. Default: as the folder says.")] = None,
-    out: Annotated[Path | None, Option(help="Write a .npy array instead of JSON lines.")] = None,
+    normalize: Annotated[bool | None, flag("Scale vectors to length 1. Default: as the folder says.")] = None,
+    out: Annotated[Path | None, flag("Write a .npy array instead of JSON lines.")] = None,
 ) -> None:
     """Turn texts into vectors.
 
@@ -194,27 +171,24 @@ def embed(
     """
     if out is not None and out.suffix != ".npy":
         raise UserError(f"{out}: an array is written as .npy")
-    check_choices(("--pooling", pooling, POOLINGS))
-    model = load_model(folder, "embed", **runtime)
-    from weft.tasks.embed import Embedder
-
-    embedder = Embedder(model.opened, pooling=pooling, normalize=normalize, layers=layers)
+    model = inputs.load_model(folder, "embed", **runtime)
+    embedder = late.embed.Embedder(model.opened, pooling=pooling, normalize=normalize, layers=layers)
     windows = 0
 
-    def vectors(tick: Ticker) -> Iterator[Any]:
+    def vectors(tick: inputs.Ticker) -> Iterator[Any]:
         nonlocal windows
-        for chunk in embedder.chunks(from_input(texts)):
+        for chunk in embedder.chunks(inputs.from_input(texts)):
             tick(len(chunk.vectors))
             windows += sum(chunk.n_windows)
             if out is None:
                 for vector in chunk.answers():
-                    print(json.dumps(asdict(vector)))
+                    inputs.print_json(vector)
             yield chunk.vectors.numpy()
 
     with progress("embedding", "texts") as tick:
         if out is not None:
             count = save_array(out, vectors(tick), embedder.width)
-            print(f"{out}: {count} vectors of {embedder.width} numbers, {windows} windows", file=sys.stderr)
+            to_stderr(f"{out}: {count} vectors of {embedder.width} numbers, {windows} windows")
             return
         for _ in vectors(tick):
             pass
@@ -223,8 +197,6 @@ def embed(
 def save_array(path: Path, blocks: Iterable[Any], width: int) -> int:
     """A float32 array from blocks of rows, written whole or not at all, never held whole; how many rows it has."""
     from numpy.lib import format
-
-    from weft.files import whole_file
 
     count = 0
     with whole_file(path) as file:
@@ -243,31 +215,20 @@ def save_array(path: Path, blocks: Iterable[Any], width: int) -> int:
     return count
 
 
-SearchedFiles = Annotated[
-    list[str] | None,
-    Option(metavar="FILE", help="Texts to search: txt (one per line), csv, tsv, jsonl, parquet, SQuAD."),
-]
-PairFiles = Annotated[
-    list[str] | None, Option(metavar="FILE", help="Evaluate instead: files of queries with their right texts.")
-]
-
-
 def rank(
     folder: Folder,
     runtime: Runtime,
-    query: Annotated[list[str] | None, Option(help="A search query; repeatable.")] = None,
-    queries: Annotated[Path | None, Option(help="A file of queries, one per line.")] = None,
-    texts: SearchedFiles = None,
-    column: Annotated[str, Option(metavar="NAME", help="Text column of a table.")] = "text",
-    pairs: PairFiles = None,
-    query_column: Annotated[str, Option(metavar="NAME", help="Query column of --pairs.")] = "question",
-    text_column: Annotated[str, Option(metavar="NAME", help="Text column of --pairs.")] = "context",
-    top: Annotated[int, Option(help="Texts per query.")] = 10,
-    rerank: Annotated[str | None, Option(metavar="MODEL", help="A pair model that reorders the best texts.")] = None,
-    candidates: Annotated[int, Option(help="Texts that --rerank reads per query.")] = 50,
-    positive: Annotated[
-        str | None, Option(metavar="LABEL", help="Label of a matching pair in --rerank. Default: its last label.")
-    ] = None,
+    query: Annotated[list[str] | None, flag("A search query; repeatable.")] = None,
+    queries: Annotated[Path | None, flag("A file of queries, one per line.")] = None,
+    texts: Annotated[list[str] | None, flag("Texts to search: txt, csv, tsv, jsonl, parquet, SQuAD.", "FILE")] = None,
+    column: Annotated[str, flag("Text column of a table.", "NAME")] = "text",
+    pairs: Annotated[list[str] | None, flag("Evaluate instead: queries with their right texts.", "FILE")] = None,
+    query_column: Annotated[str, flag("Query column of --pairs.", "NAME")] = "question",
+    text_column: Annotated[str, flag("Text column of --pairs.", "NAME")] = "context",
+    top: Annotated[int, flag("Texts per query.")] = 10,
+    rerank: Annotated[str | None, flag("A pair model that reorders the best texts.", "MODEL")] = None,
+    candidates: Annotated[int, flag("Texts that --rerank reads per query.")] = 50,
+    positive: Annotated[str | None, flag("Label of a match in --rerank. Default: its last.", "LABEL")] = None,
     pooling: Pooling = None,
     layers: Layers = "last",
     jsonl: Jsonl = False,
@@ -279,9 +240,9 @@ def rank(
 
     Example: weft rank runs/bert --query "an old loom" --texts corpus/weaver.txt --top 3
     """
-    from weft.text.records import read_texts
-
-    wanted = [*(query or []), *(text.text for text in read_texts(queries, format="txt"))] if queries else query or []
+    wanted = list(query or [])
+    if queries:
+        wanted += [text.text for text in late.records.read_texts(queries, format="txt")]
     least, complete = min(top, candidates), bool(wanted and texts)
     both = "--pairs brings its own queries and texts: leave out --query, --queries and --texts"
     refuse(
@@ -289,38 +250,30 @@ def rank(
         (not pairs and not complete, "give --query or --queries, and --texts; or --pairs to evaluate a model"),
         (least < 1, f"--top and --candidates must be 1 or more, not {least}"),
     )
-    if pairs:
-        pool, right = _pool(pairs, query_column, text_column)
-    else:
-        pool, right = [document.text for document in read_texts(texts or [], column=column)], []
-    model = load_model(folder, "rank", **runtime)
+    pool, right = _pool(pairs, query_column, text_column) if pairs else ([], [])
+    if not pairs:
+        pool = [document.text for document in late.records.read_texts(texts or [], column=column)]
+    model = inputs.load_model(folder, "rank", **runtime)
     reranker = None if rerank is None else _reranker(rerank, positive, runtime)
-    from weft.tasks.embed import Index
-
     with progress("embedding", "texts") as tick:
-        index = Index(model.opened, pool, pooling=pooling, layers=layers, on_progress=tick)
+        index = late.embed.Index(model.opened, pool, pooling=pooling, layers=layers, on_progress=tick)
     if pairs:
         _judge(index, right, reranker, candidates, jsonl)
         return
-    for batch in by_budget(enumerate(wanted), lambda query: 1, 64):
-        answers = index.ask([query for _, query in batch], top=top, rerank=reranker, candidates=candidates)
-        for (number, asked), answer in zip(batch, answers, strict=True):
-            if jsonl:
-                print_json(answer, query=asked)
-                continue
+    for batch in by_budget(wanted, lambda query: 1, 64):
+        answers = index.ask(batch, top=top, rerank=reranker, candidates=candidates)
+        for asked, answer in inputs.to_print(batch, answers, "query", jsonl):
             if len(wanted) > 1:
-                print("\n" * (number > 0) + escaped(asked))
+                print("\n" * (asked is not wanted[0]) + escaped(asked))
             for place, hit in enumerate(answer.hits, 1):
                 print(f"{place:>3}  {hit.score:.4f}  {escaped(one_line(hit.text))}")
 
 
 def _pool(pairs: list[str], query_column: str, text_column: str) -> tuple[list[str], list[tuple[str, int]]]:
     """The different texts of some pairs, and every query with the place of its text."""
-    from weft.text.records import read_records
-
     places: dict[str, int] = {}
     right = []
-    for record in read_records(pairs, columns=(query_column, text_column)):
+    for record in late.records.read_records(pairs, columns=(query_column, text_column)):
         for column in (query_column, text_column):
             if not isinstance(record.values[column], str) or not record.values[column].strip():
                 raise UserError(f"{record.where}: column {column!r} holds no text")
@@ -330,19 +283,16 @@ def _pool(pairs: list[str], query_column: str, text_column: str) -> tuple[list[s
 
 
 def _reranker(folder: str, positive: str | None, runtime: Given) -> Rerank:
-    from weft.tasks.embed import pair_scores
-
-    return pair_scores(load_model(folder, "pair", **runtime), positive)
+    return late.embed.pair_scores(inputs.load_model(folder, "pair", **runtime), positive)
 
 
 def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, candidates: int, jsonl: bool) -> None:
     """How high the right texts come, before and after re-ranking."""
-    from weft.metrics.vectors import RankingMetrics
-    from weft.tasks.embed import places
+    from weft.metrics.numeric import RankingMetrics
 
     before, after = RankingMetrics(at=10), RankingMetrics(at=10)
     with progress("searching", "queries") as tick:
-        for place in places(index, rights, rerank=rerank, candidates=candidates):
+        for place in late.embed.places(index, rights, rerank=rerank, candidates=candidates):
             before.add(place.embedding)
             after.add(place.pair)
             tick(1)
@@ -354,15 +304,15 @@ def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, c
     ]
     if not jsonl:
         print(f"{len(rights):,} queries, {len(index.texts):,} texts")
-    print_rows(rows, jsonl)
+    inputs.print_rows(rows, jsonl)
 
 
 def central(
     folder: Folder,
     runtime: Runtime,
     texts: Texts = None,
-    context: Annotated[Path | None, Option(help="A file that is one text.")] = None,
-    top: Annotated[int, Option(help="Sentences to show.")] = 3,
+    context: Annotated[Path | None, flag("A file that is one text.")] = None,
+    top: Annotated[int, flag("Sentences to show.")] = 3,
     pooling: Pooling = None,
     layers: Layers = "last",
     jsonl: Jsonl = False,
@@ -373,12 +323,14 @@ def central(
     """
     if texts and context is not None:
         raise UserError("give texts or --context, not both")
-    given = from_input(texts) if context is None else [read_text(context, 1024 * MEGABYTE)]  # offsets are the file's
-    model = load_model(folder, "central", **runtime)
+    given = (
+        inputs.from_input(texts) if context is None else [read_text(context, 1024 * MEGABYTE)]
+    )  # offsets are the file's
+    model = inputs.load_model(folder, "central", **runtime)
     for number, text in enumerate(given):
         answer: Any = model(text, top=top, pooling=pooling, layers=layers)
         if jsonl:
-            print_json(answer)
+            inputs.print_json(answer)
             continue
         if number:
             print()
@@ -390,35 +342,187 @@ def central(
 def next_(
     folder: Folder,
     runtime: Runtime,
-    texts: Annotated[
-        list[str] | None,
-        Argument(metavar="[TEXT TEXT]", help="Two sentences. Default: lines of standard input, a tab between the two."),
-    ] = None,
+    texts: Annotated[list[str] | None, argument("[TEXT TEXT]", "Default: lines of standard input with a tab.")] = None,
     jsonl: Jsonl = False,
 ) -> None:
     """Predict whether the second sentence follows the first, with BERT's next sentence head.
 
     Example: weft next runs/bert "The loom was old." "It sang all night."
     """
-    model: Any = load_model(folder, "next", **runtime)
-    for batch in by_budget(_pairs(texts), lambda pair: max(len(pair[0]) + len(pair[1]), 4096), 1 << 20):
+    model: Any = inputs.load_model(folder, "next", **runtime)
+    pairs = inputs.pairs_of(texts, "a sentence, then the next one")
+    for batch in by_budget(pairs, lambda pair: max(len(pair[0]) + len(pair[1]), 4096), 1 << 20):
         for (first, second), answer in zip(batch, model(batch), strict=True):
             if jsonl:
-                print_json(answer, first=first, second=second)
+                inputs.print_json(answer, first=first, second=second)
                 continue
             print(f"{answer.probability:.4f}  {'follows' if answer.follows else 'does not follow'}", end="")
             print("  (truncated to fit)" if answer.truncated else "")
 
 
-def _pairs(texts: Iterable[str] | None) -> Iterator[tuple[str, str]]:
-    given = list(texts or [])
-    if given and given != ["-"]:
-        if len(given) != 2:
-            raise UserError(f"two sentences are expected, not {len(given)}")
-        yield given[0], given[1]
+def choose(
+    folder: Folder,
+    runtime: Runtime,
+    prompts: Annotated[list[str] | None, argument("PROMPT...", "Prompts.")] = None,
+    choice: Annotated[list[str] | None, flag("A continuation; repeatable.")] = None,
+    data: Annotated[list[str] | None, flag("Evaluate instead: rows with prompt, choices and label.", "FILE")] = None,
+    normalize: Annotated[str, flag("Normalize scores by length, or by --prior.", "[none|token|byte|prior]")] = "none",
+    prior: Annotated[str, flag("A prompt without a question.")] = "Answer:",
+    between: Annotated[str | None, flag("Between prompt and choice. Default: a space if neither has one.")] = None,
+    slide: Annotated[bool, flag("Read the last part of a prompt that is too long.", None, "--slide")] = False,
+    jsonl: Jsonl = False,
+) -> None:
+    """Choose among continuations of a prompt by the probability that a language model gives to each.
+
+    With --data the share of rows whose label was chosen is printed, with its interval; a label is one of the choices or
+    its place, from 0.
+
+    Example: weft choose runs/gpt "The weaver" --choice "sang." --choice "loom the." --normalize byte
+    """
+    refuse(
+        (bool(data and (prompts or choice)), "--data brings its own prompts and choices: leave the others out"),
+        (not data and not prompts, "no prompt: give one after the model, or --data"),
+        (not data and not choice, "no choices: give --choice at least once"),
+    )
+    inputs.check_models(folder, **runtime)
+    inputs.check_data(data)
+    options: Given = {"normalize": normalize, "prior": prior, "between": between, "slide": slide}
+    if data:
+        _evaluate_choices(folder, runtime, data, options, jsonl)
         return
-    for number, line in enumerate(from_input(None), 1):
-        first, tab, second = line.partition("\t")
-        if not tab or "\t" in second:
-            raise UserError(f"standard input line {number}: two sentences with one tab between them are expected")
-        yield first, second
+    model, given = inputs.load_model(folder, "choose", **runtime), prompts or []
+    answers: list[Any] = model(given, choices=choice, **options)
+    for prompt, answer in inputs.to_print(given, answers, "prompt", jsonl):
+        if len(given) > 1:
+            print("\n" * (answer is not answers[0]) + escaped(prompt))
+        rows = [
+            [o.text, f"{o.probability:.4f}", f"{o.score:.4f}", f"{o.logprob:.4f}", str(o.n_tokens)]
+            for o in answer.options
+        ]
+        print(table(["choice", "probability", "score", "logprob", "tokens"], rows))
+        if answer.truncated:
+            to_stderr(f"weft: note: only the last of {answer.n_tokens} tokens of the prompt were read")
+
+
+def _evaluate_choices(folder: str, runtime: Given, data: list[str], options: Given, jsonl: bool) -> None:
+    questions = list(late.choose.read_questions(data))
+    model = inputs.load_model(folder, "choose", **runtime)
+
+    def on_answer(question: Any, answer: Any) -> None:
+        tick(1)
+        if jsonl:
+            inputs.print_json(answer, **question._asdict())
+
+    with progress("choosing", "questions") as tick:
+        score = late.choose.evaluate_choices(model.opened, questions, on_answer=on_answer, **options)
+    with redirect_stdout(sys.stderr if jsonl else sys.stdout):
+        inputs.print_scores({"accuracy": score})
+        print(f"{len(questions):,} questions, normalize: {options['normalize']}")
+
+
+BAR = 8  # characters of a bar that is full
+BLOCKS = " ▏▎▍▌▋▊▉█"
+
+
+def suggest(
+    given: Annotated[list[str], argument("MODEL... TEXT", "Model folders, and last the text to continue.")],
+    runtime: Runtime,
+    top: Annotated[int, flag("Words per model.")] = 10,
+    tokens: Annotated[bool, flag("Show tokens of each vocabulary instead of words.", None, "--tokens")] = False,
+    endings: Annotated[bool, flag("Also continue the last word: +s is such an ending.", None, "--endings")] = False,
+    as_json: Annotated[bool, flag("Print one JSON object.", None, "--json")] = False,
+) -> None:
+    """Show the likeliest next words of a text with their probabilities, one column per model.
+
+    A word is put together from the tokens of a model; the last word of the text is taken to be complete.
+
+    Example: weft suggest runs/* "The weaver"
+    """
+    if len(given) < 2:
+        raise UserError("give at least one model folder, and last the text: weft suggest MODEL... TEXT")
+    *names, text = given
+    if len(names) == 1 and inputs.is_model(text):
+        raise UserError(f"{text}: is a model folder; the text comes last: weft suggest MODEL... TEXT")
+    if len(names) == 1:
+        inputs.check_models(names[0], **runtime)
+    results, families = _suggestions(names, text, runtime, top=top, tokens=tokens, endings=endings)
+    if as_json:
+        models = [
+            {"model": name, "family": families.get(name)}
+            | ({"error": str(result)} if isinstance(result, UserError) else asdict(result))
+            for name, result in results.items()
+        ]
+        inputs.print_json({"text": text, "tokens": tokens, "models": models})
+        return
+    print(f"{'next tokens' if tokens else 'next words'} after: {escaped(text)}")
+    print(_columns(results, tokens))
+    for name, result in results.items():
+        if not isinstance(result, UserError) and result.truncated:
+            to_stderr(f"weft: note: {name} read only the end of the text")
+
+
+def _suggestions(
+    names: list[str], text: str, runtime: Given, **options: Any
+) -> tuple[dict[str, Suggestions | UserError], dict[str, str]]:
+    """The suggestions of every language model, or its error, and the families; runs/* names all kinds of things."""
+    results: dict[str, Suggestions | UserError] = {}
+    families, others, mute = dict[str, str](), list[str](), list[str]()
+    for name in names:
+        if len(names) > 1 and Path(name).exists() and not (Path(name) / "config.json").is_file():
+            others.append(name)
+            continue
+        try:
+            model = inputs.load_model(name, **runtime)
+            family = model.opened.family
+            if not family.generates or family.reads or "words" not in model.opened.heads:
+                mute.append(name)
+            else:
+                families[name] = family.name
+                results[name] = weft.suggest(model, text, **options)
+        except UserError as error:  # it is shown in the column of its model; the others go on
+            if len(names) == 1:
+                raise
+            results[name] = error
+    if not results:
+        raise UserError(f"{listed([*others, *mute])}: none of these is a language model")
+    for what, left_out in (("no model folder", others), ("not a language model", mute)):
+        if left_out:
+            to_stderr(f"weft: note: left out: {listed(left_out)} ({what})")
+    return results, families
+
+
+def _columns(results: dict[str, Suggestions | UserError], tokens: bool) -> str:
+    """Models beside each other, as many as the terminal has room for, the others below them."""
+    blocks, width = list[list[str]](), shutil.get_terminal_size().columns
+    parents = {os.path.dirname(os.path.normpath(name)) for name in results}
+    short = len(results) > 1 and len(parents) == 1  # runs/*: their common folder is left out
+    for name, result in results.items():
+        title = os.path.basename(os.path.normpath(name)) if short else name
+        if isinstance(result, UserError):
+            blocks.append([title, *textwrap.wrap(str(result), 30)])
+            continue
+        words = list[str]()
+        for word in result.words:
+            label = escaped(word.text) or "(end of the text)"
+            label = label if len(label) <= 24 else f"{label[:23]}…"
+            words.append(repr(word.text)[:24] if tokens else "+" * word.joined + label)
+        block, longest = [title], max(map(len, words), default=0)
+        for label, word in zip(words, result.words, strict=True):
+            eighths = round(word.probability * BAR * 8)
+            bar = (BLOCKS[8] * (eighths // 8) + BLOCKS[eighths % 8]).strip()
+            block.append(f"{label.ljust(longest)} {100 * word.probability:6.2f} % {bar}")
+        blocks.append(block)
+    together, lines_of = list[list[str]](), list[str]()
+    for block in blocks:
+        used = sum(max(map(len, other)) + 3 for other in together)
+        if together and used + max(map(len, block)) > width:
+            lines_of.append(_beside(together))
+            together = []
+        together.append(block)
+    return "\n\n".join([*lines_of, _beside(together)])
+
+
+def _beside(blocks: list[list[str]]) -> str:
+    widths = [max(map(len, block)) for block in blocks]
+    rows = zip_longest(*blocks, fillvalue="")
+    return "\n".join("   ".join(map(str.ljust, row, widths)).rstrip() for row in rows)

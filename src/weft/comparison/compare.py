@@ -12,7 +12,7 @@ from typing import Any, Unpack
 
 from weft.comparison.comparison import LESS, Comparison, Standing, lost
 from weft.comparison.cost import SECONDS, TEXTS, Costs, Measured, measure, total_costs
-from weft.data.tables import read_table
+from weft.data.dataset import read_table
 from weft.errors import NotFinite, UserError, listed, shown
 from weft.metrics.bootstrap import Replicates, Score, WorstRows
 from weft.progress import ProgressChoice, log_notes, progress_of, to_logger

@@ -1,8 +1,4 @@
-"""Chance as arithmetic: numbers that look drawn, yet follow from a key and a count, so that nothing has to be stored.
-
-The n-th example of an epoch, its masked places and the tokens put there can be computed at any time, in any process,
-on any number of machines.
-"""
+"""Random numbers as arithmetic: each follows from a key and a count, so any process can compute it at any time."""
 
 from __future__ import annotations
 
@@ -39,13 +35,10 @@ def below(key: int, numbers: NDArray[np.integer], limit: int | NDArray[np.intege
 
 
 def shuffled(key: int, numbers: NDArray[np.integer], total: int) -> NDArray[np.int64]:
-    """Where each of the numbers below `total` stands in a shuffled order, without holding that order.
-
-    A Feistel network permutes the next larger power of four; what lands outside is sent through again.
-    """
+    """Where each of the numbers below `total` stands in a shuffled order, without holding that order."""
+    # A Feistel network permutes the next larger power of four; what lands outside is sent through again.
     half = max(1, ((total - 1).bit_length() + 1) // 2)
-    low = np.uint64((1 << half) - 1)
-    shift = np.uint64(half)
+    low, shift = np.uint64((1 << half) - 1), np.uint64(half)
     places = numbers.astype(np.uint64)
     outside = np.ones(places.shape, dtype=bool)
     while outside.any():

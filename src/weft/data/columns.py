@@ -8,6 +8,7 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,7 @@ from weft.text.rows import check_length
 from weft.text.tables import IDS, LANGUAGES, NAMES, OURS, PAIRED, PAIRS, ZERO_ONE, folded, words_of
 
 __all__ = ["NAMES", "OURS", "PAIRED", "file_of", "find_columns", "paired_columns"]
-
-
+Note = Callable[[str], None]
 PLACE = re.compile(r" (line|row) \d+")
 
 
@@ -30,31 +30,22 @@ def file_of(where: str, before: str = "") -> str:
 
 
 def find_columns(
-    needed: Sequence[str],
-    given: Mapping[str, str],
-    record: Record,
-    note: Callable[[str], None] = lambda text: None,
-    guess: bool = True,
+    needed: Sequence[str], given: Mapping[str, str], record: Record, note: Note = lambda text: None, guess: bool = True
 ) -> dict[str, str]:
-    """What the file calls each column that a task needs: as it is given, by a usual name, or by what stands in it.
-
-    A column chosen by a part of its name, or by its cells (`guess`), is noted.
-    """
+    """The file's name of each column that a task needs: as given, by a usual name, or (`guess`) by its cells."""
     there = list(record.values)
     columns: dict[str, str] = {}
     if "pair" in needed and "pair" not in given and "text" not in given:
-        both = next((pair for names in PAIRS if (pair := _all_of(names, there))), None)
-        columns |= dict(zip(("text", "pair"), both, strict=True)) if both else {}
+        columns |= dict(zip(("text", "pair"), _two_texts(there), strict=False))
     if "target" in needed and "source" not in given and "target" not in given:
-        sides = paired_columns(there)
-        columns |= dict(zip(("source", "target"), sides, strict=True)) if sides else {}
+        columns |= dict(zip(("source", "target"), paired_columns(there) or (), strict=False))
     for name in needed:
         if name in given:
-            same = _same(given[name], there)
-            if same is None:
-                raise _no_column(given[name], there, record, did_you_mean(given[name], there))
-            columns[name] = same
-    guess = guess and ("pair" in needed or not any(_all_of(names, there) for names in PAIRS))  # two texts: not one
+            like = _like(given[name], there)
+            if len(like) != 1:
+                raise _no_column(given[name], record, file_of(record.where), did_you_mean(given[name], there))
+            columns[name] = like[0]
+    guess = guess and ("pair" in needed or not _two_texts(there))  # two texts: not one
     chosen = dict[str, str]()
     for name in needed:
         if name in columns:
@@ -66,37 +57,30 @@ def find_columns(
             if usual is None and guess and record.likely.get(name) in free:
                 usual = record.likely[name]
             if usual is None:
-                raise _no_column(name, there, record, _hint(name, free, record, "target" in needed))
+                hint = _hint(name, free, record, "target" in needed)
+                raise _no_column(name, record, file_of(record.where), hint)
             chosen[name] = usual
         columns[name] = usual
     if chosen:
         taken = ", ".join(f"column {shown(theirs)!r} is taken for the {ours}" for ours, theirs in chosen.items())
-        ours, theirs = next(iter(chosen.items()))
-        note(f"{Path(file_of(record.where)).name}: {taken} ({_flag(record, ours, 'NAME')} for another)")
+        note(f"{Path(file_of(record.where)).name}: {taken} ({_flag(record, next(iter(chosen)), 'NAME')} for another)")
     return columns
 
 
-def _same(name: str, there: Sequence[str]) -> str | None:
-    """The column of this name; case, spaces, underscores and hyphens are forgiven where only one can be meant."""
-    if name in there:
-        return name
-    like = [each for each in there if folded(each) == folded(name)]
-    return like[0] if len(like) == 1 else None
+def _like(name: str, there: Sequence[str]) -> list[str]:
+    """The column of this name, else all that differ in case, spaces, underscores and hyphens alone."""
+    return [name] if name in there else [each for each in there if folded(each) == folded(name)]
 
 
-def _all_of(names: Sequence[str], there: Sequence[str]) -> list[str] | None:
-    columns = [same for name in names if (same := _same(name, there)) is not None]
-    return columns if len(columns) == len(names) else None
+def _two_texts(there: Sequence[str]) -> list[str]:
+    """The columns of two texts, by their usual names; none where there are not two."""
+    pairs = ([like[0] for name in names if len(like := _like(name, there)) == 1] for names in PAIRS)
+    return next((pair for pair in pairs if len(pair) == 2), [])
 
 
 def _usual(name: str, there: Sequence[str]) -> str | None:
     """The column that has one of the usual names."""
-    for usual in NAMES.get(name, (name,)):
-        if usual in there:
-            return usual
-        if like := [each for each in there if folded(each) == folded(usual)]:
-            return like[0]
-    return None
+    return next((like[0] for usual in NAMES.get(name, (name,)) if (like := _like(usual, there))), None)
 
 
 def _by_word(name: str, there: Sequence[str], record: Record) -> str | None:
@@ -124,13 +108,11 @@ def _hint(name: str, free: Sequence[str], record: Record, pairs: bool) -> str:
     likely = record.likely.get(name) or (max(sizes, key=sizes.__getitem__) if name == "text" and free else None)
     likely = likely or (free[0] if len(free) == 1 else None)
     flag = _flag(record, name, likely or "NAME")
-    bare = ""
-    if pairs:
-        more = "".join(f",column{place}" for place in range(3, len(record.values) + 1))
-        bare = f"; of a file without a header line: --names source,target{more}"
-    if name == "text" and (both := next((pair for names in PAIRS if (pair := _all_of(names, list(free)))), None)):
+    if name == "text" and (both := _two_texts(free)):
         return f"; {listed(map(shown, both))} are two texts: give --task pair, or one of them: {flag}"
-    return f"; say which it is: {flag}{bare}"
+    more = "".join(f",column{place}" for place in range(3, len(record.values) + 1))
+    bare = f"; of a file without a header line: --names source,target{more}" if pairs else ""
+    return f"; name it with {flag}{bare}"
 
 
 def _flag(record: Record, name: str, column: str) -> str:
@@ -154,40 +136,34 @@ def paired_columns(there: Sequence[str]) -> tuple[str, str] | None:
     return (languages[0], languages[1]) if len(languages) == 2 else None
 
 
-def _no_column(name: str, there: Sequence[str], record: Record, hint: str) -> UserError:
-    has = listed([shown(each) for each in there], 12)
-    return UserError(f"{file_of(record.where)}: no column {shown(name)!r}; it has {has}{hint}")
+def _no_column(name: str, record: Record, where: str, hint: str = "") -> UserError:
+    has = listed([shown(each) for each in record.values], 12) or "none"
+    return UserError(f"{where}: no column {shown(name)!r}; it has {has}{hint}")
 
 
 LARGEST_VALUE = 1e30  # of a number to learn: squares and sums of larger ones overflow
 
 
+def wrong_cell(record: Record, column: str, what: str) -> UserError:
+    """The error for one cell: 'reviews.csv line 12: column 'stars' is empty'."""
+    return UserError(f"{record.where}: column {shown(column)!r} {what}")
+
+
 def value_in(record: Record, column: str) -> Any:
     """What a row has in a column; lines of JSON may lack what the first of them has."""
     if column not in record.values:
-        has = listed([shown(each) for each in record.values], 12) or "none"
-        raise UserError(f"{record.where}: no column {shown(column)!r}; it has {has}")
+        raise _no_column(column, record, record.where)
     return record.values[column]
 
 
-def text_in(record: Record, column: str) -> str:
+def text_in(record: Record, column: str, empty: bool = False) -> str:
+    """The text of a cell; `empty`: of a row to be predicted, whose empty cell is an empty text."""
     value = value_in(record, column)
-    if not isinstance(value, str):
-        if value is None or isinstance(value, list | dict):
-            raise UserError(f"{record.where}: column {shown(column)!r} holds {_kind(value)}, not text")
-        value = str(value)
-    if not value.strip():
-        raise UserError(f"{record.where}: column {shown(column)!r} is empty")
-    check_length(value, f"{record.where}: column {shown(column)!r}")
-    return value
-
-
-def loose_text(record: Record, column: str) -> str:
-    """As `text_in`, of a row to be answered: an empty cell is an empty text."""
-    value = value_in(record, column)
-    if isinstance(value, dict | list):
-        raise UserError(f"{record.where}: column {shown(column)!r} holds a {type(value).__name__}, not text")
+    if isinstance(value, list | dict) or (value is None and not empty):
+        raise wrong_cell(record, column, f"holds {_kind(value)}, not text")
     text = "" if value is None else str(value)
+    if not empty and not text.strip():
+        raise wrong_cell(record, column, "is empty")
     check_length(text, f"{record.where}: column {shown(column)!r}")
     return text
 
@@ -198,17 +174,14 @@ def word_in(record: Record, column: str) -> str:
     if isinstance(value, list) and len(value) == 1:  # as Doccano writes it
         value = value[0]
     if isinstance(value, list) and value:
-        raise UserError(
-            f"{record.where}: column {shown(column)!r} holds {len(value)} labels; for several: --task multilabel"
-        )
+        raise wrong_cell(record, column, f"holds {len(value)} labels; for several: --task multilabel")
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    if isinstance(value, bool | int | str):
-        found = str(value).strip()
-        if found:
-            return found
-        raise UserError(f"{record.where}: column {shown(column)!r} is empty: no label")
-    raise UserError(f"{record.where}: column {shown(column)!r} holds {_kind(value)}, not a label")
+    if not isinstance(value, bool | int | str):
+        raise wrong_cell(record, column, f"holds {_kind(value)}, not a label")
+    if not str(value).strip():
+        raise wrong_cell(record, column, "is empty: no label")
+    return str(value).strip()
 
 
 def is_one(record: Record, column: str) -> bool:
@@ -216,7 +189,7 @@ def is_one(record: Record, column: str) -> bool:
     value = value_in(record, column)
     text = "" if is_blank(value) else str(value).strip().casefold()
     if text not in ("", *ZERO_ONE):
-        raise UserError(f"{record.where}: column {shown(column)!r} holds {shown(text)!r}, not 0 or 1")
+        raise wrong_cell(record, column, f"holds {shown(text)!r}, not 0 or 1")
     return text in ("1", "1.0", "true")
 
 
@@ -231,9 +204,7 @@ def number_in(record: Record, column: str) -> float:
     text = value.strip() if isinstance(value, str) else ""
     if UNCLEAR.fullmatch(text):
         meanings = f"{text.replace(',', '')} or {text.replace(',', '.')}"
-        raise UserError(
-            f"{record.where}: column {shown(column)!r} holds {text!r}: {meanings}? write it without a comma"
-        )
+        raise wrong_cell(record, column, f"holds {text!r}: {meanings}? write it without a comma")
     if THOUSANDS.fullmatch(text):
         value = text.replace(",", "")
     elif EUROPEAN.fullmatch(text):
@@ -243,33 +214,24 @@ def number_in(record: Record, column: str) -> float:
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise UserError(f"{record.where}: column {shown(column)!r} holds {shown(str(value))!r}, not a number")
+        raise wrong_cell(record, column, f"holds {shown(str(value))!r}, not a number")
     if abs(number) > LARGEST_VALUE:
-        raise UserError(
-            f"{record.where}: column {shown(column)!r} holds {shown(str(value))!r}; values go up to {LARGEST_VALUE:g}"
-        )
+        raise wrong_cell(record, column, f"holds {shown(str(value))!r}; values go up to {LARGEST_VALUE:g}")
     return number
 
 
-class DecimalMarks:
-    """Refuses a file whose values have a decimal comma in one row and a point in another: 2.000 is then 2 or 2000."""
-
-    def __init__(self) -> None:
-        self.first: dict[str, tuple[str, str]] = {}  # mark -> where it came first, and in which value
-
-    def check(self, record: Record, column: str) -> None:
-        value = record.values.get(column)
-        text = value.strip() if isinstance(value, str) else ""
-        if not re.search(r"\d", text) or not re.search("[.,]", text):
-            return
-        mark = "," if EUROPEAN.fullmatch(text) else "."
-        self.first.setdefault(mark, (record.where, text))
-        if len(self.first) > 1:
-            where, before = self.first["." if mark == "," else ","]
-            raise UserError(
-                f"{record.where}: column {shown(column)!r} holds {shown(text)!r}, and {shown(before)!r} in {where}: "
-                "use one decimal mark in the whole column"
-            )
+def check_decimal_mark(marks: dict[str, tuple[str, str]], record: Record, column: str) -> None:
+    """Refuse a file whose values have a decimal comma in one row and a point in another: 2.000 is then 2 or 2000."""
+    value = record.values.get(column)
+    text = value.strip() if isinstance(value, str) else ""
+    if not re.search(r"\d", text) or not re.search("[.,]", text):
+        return
+    mark = "," if EUROPEAN.fullmatch(text) else "."
+    marks.setdefault(mark, (record.where, text))
+    if len(marks) > 1:
+        where, before = marks["." if mark == "," else ","]
+        both = f"holds {shown(text)!r}, and {shown(before)!r} in {where}"
+        raise wrong_cell(record, column, f"{both}: use one decimal mark in the whole column")
 
 
 def words_in_list(record: Record, column: str) -> tuple[str, ...]:
@@ -279,7 +241,7 @@ def words_in_list(record: Record, column: str) -> tuple[str, ...]:
         mark = next((mark for mark in "\n|;," if mark in value), None)
         value = value.split(mark) if mark else [value]
     if not isinstance(value, list) or not all(isinstance(item, str | int) for item in value):
-        raise UserError(f"{record.where}: column {shown(column)!r} holds {_kind(value)}, not a list of labels")
+        raise wrong_cell(record, column, f"holds {_kind(value)}, not a list of labels")
     return tuple(dict.fromkeys(str(item).strip() for item in value if str(item).strip()))
 
 
@@ -288,18 +250,17 @@ def list_in(record: Record, column: str) -> Any:
     value = value_in(record, column)
     if not isinstance(value, str) or not re.fullmatch(r"\[.*\]|\{\s*['\"].*['\"]\s*\}", value.strip(), re.DOTALL):
         return value
-    try:
-        found = json.loads(value)
-    except (ValueError, RecursionError):
+    items: Any = None
+    with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
         try:
-            found = ast.literal_eval(value.strip())  # reads literals, and runs nothing
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
-            raise UserError(f"{record.where}: column {shown(column)!r} holds no list: {shown(value)}") from None
-    if isinstance(found, set):
-        found = sorted(found, key=str)
-    if not isinstance(found, list):
-        raise UserError(f"{record.where}: column {shown(column)!r} holds no list: {shown(value)}")
-    return found
+            items = json.loads(value)
+        except (ValueError, RecursionError):
+            items = ast.literal_eval(value.strip())  # reads literals, and runs nothing
+    if isinstance(items, set):
+        items = sorted(items, key=str)
+    if not isinstance(items, list):
+        raise wrong_cell(record, column, f"holds no list: {shown(value)}")
+    return items
 
 
 def _kind(value: Any) -> str:

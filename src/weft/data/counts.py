@@ -1,14 +1,9 @@
 """N-gram language models: counts of n-grams, and their smoothed probabilities.
 
 An n-gram is a context (the n-gram of one order less, by its place among those) and a word; the two make one whole
-number. So every order is one sorted array, all that follows on a context lies together, and a lookup is a binary
-search. Documents have a token before and one after them, and no n-gram lies across two.
-
-Each order becomes log probabilities and back-off weights: the probability of a word that is not listed after a context
-is the context's weight times the word's probability after the context less its first word. Maximum likelihood and
-add-k know no shorter context: their weights are the probability of each word that is not listed.
-
-V: vocabulary; N: tokens, those around documents among them.
+number, so every order is one sorted array. Documents have a token before and one after them, and no n-gram lies across
+two. Each order becomes log probabilities and back-off weights; maximum likelihood and add-k know no shorter context, so
+their weights are the probability of each word that is not listed. V: vocabulary.
 """
 
 from __future__ import annotations
@@ -19,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.data.rows import Framed
+from weft.data.rows import Framed, Ids
 from weft.ngrams import FLOOR
 
+Log = Callable[[str], None]
 CHUNK = 1 << 21  # tokens that are sorted at a time
 Numbers = NDArray[np.int64]
 
@@ -45,10 +41,7 @@ class NgramCounts:
     tokens: int  # words and ends of documents: all that is predicted
 
     def adjusted(self, order: int) -> Numbers:
-        """Kneser-Ney's counts: after how many different words an n-gram stands; of the longest, how often it occurs.
-
-        So too where it opens a document, since nothing can stand before.
-        """
+        """Kneser-Ney's counts: after how many words an n-gram stands; of the longest and the opening ones, all."""
         here = self.orders[order - 1]
         if order == len(self.orders):
             return here.counts
@@ -59,10 +52,7 @@ class NgramCounts:
 def count(
     framed: Framed, order: int, vocabulary: int, start: int, progress: Callable[[int], None] = lambda more: None
 ) -> NgramCounts:
-    """Count the n-grams of a text; `progress` gets numbers of tokens, once for each order, and may raise to stop.
-
-    What is held beside the result is a few numbers per token, and what sorting a chunk takes.
-    """
+    """Count the n-grams of a text; `progress` gets numbers of tokens, once for each order, and may raise to stop."""
     size = framed.size
     tokens = np.empty(size, dtype=np.int32)
     room = np.empty(size, dtype=np.int8)  # tokens to the end of the document, as far as it matters
@@ -78,45 +68,28 @@ def count(
     orders = [Grams(words, counts, np.zeros(vocabulary, dtype=np.int64), words == start)]
     index = tokens.astype(np.int64)  # at each place, the n-gram of the latest order that begins there
     for length in range(2, order + 1):
-        orders.append(_longer(tokens, room, index, length, vocabulary, orders[-1], progress))
+        chunks, parts = [], list[tuple[Numbers, Numbers, Numbers]]()
+        for first in range(0, len(tokens), CHUNK):
+            places = first + np.flatnonzero(room[first : first + CHUNK] >= length)
+            keys = index[places] * vocabulary + tokens[places + length - 1]
+            keys, firsts, ranks, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
+            parts.append((keys, counts, index[places[firsts] + 1]))
+            index[places] = ranks  # of this chunk alone; the place after the last of them is not changed yet
+            chunks.append(places)
+            progress(min(CHUNK, len(tokens) - first))
+        keys, counts, suffixes = (np.concatenate(some) for some in zip(*parts, strict=True))
+        if len(parts) > 1:
+            keys, firsts, inverse = np.unique(keys, return_index=True, return_inverse=True)
+            counts = np.bincount(inverse, counts).astype(np.int64)
+            suffixes, begin = suffixes[firsts], 0
+            for places, part in zip(chunks, parts, strict=True):
+                index[places] = inverse[begin : begin + len(part[0])][index[places]]
+                begin += len(part[0])
+        orders.append(Grams(keys, counts, suffixes, orders[-1].opening[keys // vocabulary]))
     return NgramCounts(vocabulary, orders, int(predicted.sum()))
 
 
-def _longer(
-    tokens: NDArray[np.int32],
-    room: NDArray[np.int8],
-    index: Numbers,
-    length: int,
-    vocabulary: int,
-    shorter: Grams,
-    progress: Callable[[int], None],
-) -> Grams:
-    """The n-grams of one order more; `index` is changed to point at them."""
-    chunks, parts = [], list[tuple[Numbers, Numbers, Numbers]]()
-    for first in range(0, len(tokens), CHUNK):
-        places = first + np.flatnonzero(room[first : first + CHUNK] >= length)
-        keys = index[places] * vocabulary + tokens[places + length - 1]
-        unique, firsts, inverse, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
-        parts.append((unique, counts, index[places[firsts] + 1]))
-        index[places] = inverse  # of this chunk alone; the place after the last of them is not changed yet
-        chunks.append(places)
-        progress(min(CHUNK, len(tokens) - first))
-    keys, counts, suffixes = (np.concatenate(some) for some in zip(*parts, strict=True))
-    if len(parts) > 1:
-        several, keys_of_all = counts, keys
-        keys, inverse = np.unique(keys_of_all, return_inverse=True)
-        counts, others = np.zeros(len(keys), dtype=np.int64), suffixes
-        np.add.at(counts, inverse, several)
-        suffixes = np.empty(len(keys), dtype=np.int64)
-        suffixes[inverse] = others
-        begin = 0
-        for places, part in zip(chunks, parts, strict=True):
-            index[places] = inverse[begin : begin + len(part[0])][index[places]]
-            begin += len(part[0])
-    return Grams(keys, counts, suffixes, shorter.opening[keys // vocabulary])
-
-
-FALLBACK = (0.5, 1.0, 1.5)  # discounts where a text is too small to tell them, as lmplz has them
+FALLBACK = (0.5, 1.0, 1.5)  # discounts where a text is too small to estimate them, as lmplz has them
 Floats = NDArray[np.float64]
 
 
@@ -130,17 +103,9 @@ class NgramTable:
 
 
 def tables(
-    counts: NgramCounts,
-    smoothing: str,
-    k: float = 1.0,
-    prune: Sequence[int] = (),
-    silent: Sequence[int] = (),
-    log: Callable[[str], None] = lambda text: None,
+    counts: NgramCounts, smoothing: str, k: float = 1.0, prune: Ids = (), silent: Ids = (), log: Log = lambda text: None
 ) -> list[NgramTable]:
-    """The probabilities of all n-grams; those that occur no more often than `prune` says of their order are left out.
-
-    `silent` are tokens that are never predicted: those that begin a document or fill rows up.
-    """
+    """The probabilities of all n-grams but those that occur at most `prune[order]` times; `silent`: never predicted."""
     vocabulary, logprobs, backoffs, kept = counts.vocabulary, list[Floats](), list[Floats](), list[NDArray[np.bool_]]()
     predictable = np.ones(vocabulary, dtype=bool)
     predictable[list(silent)] = False
@@ -178,22 +143,14 @@ def tables(
         kept.append(stay)
         lower = probabilities
     backoffs.append(np.zeros(len(logprobs[-1])))
-    return _stored(counts, logprobs, backoffs, kept)
-
-
-def _stored(
-    counts: NgramCounts, logprobs: list[Floats], backoffs: list[Floats], kept: list[NDArray[np.bool_]]
-) -> list[NgramTable]:
-    """The n-grams that are not pruned: contexts have new places."""
-    tables, places = list[NgramTable](), np.arange(counts.vocabulary)
-    for order, (grams, stay) in enumerate(zip(counts.orders, kept, strict=True), 1):
+    stored, places = list[NgramTable](), np.zeros(1, dtype=np.int64)
+    # No n-gram occurs more often than its context, so what stays has a context that stays, at a new place.
+    for grams, stay, logprob, backoff in zip(counts.orders, kept, logprobs, backoffs, strict=True):
         keys = grams.keys[stay]
-        if order > 1:
-            keys = places[keys // counts.vocabulary] * counts.vocabulary + keys % counts.vocabulary
-        # No n-gram occurs more often than its context, so what stays has a context that stays.
-        tables.append(NgramTable(keys, logprobs[order - 1][stay], backoffs[order - 1][stay]))
+        keys = places[keys // vocabulary] * vocabulary + keys % vocabulary
+        stored.append(NgramTable(keys, logprob[stay], backoff[stay]))
         places = np.cumsum(stay) - 1
-    return tables
+    return stored
 
 
 def _logarithm(probabilities: Floats) -> Floats:
@@ -201,7 +158,7 @@ def _logarithm(probabilities: Floats) -> Floats:
         return np.maximum(np.log(probabilities), FLOOR)
 
 
-def _discounts(amounts: Numbers, order: int, log: Callable[[str], None]) -> tuple[float, ...]:
+def _discounts(amounts: Numbers, order: int, log: Log) -> tuple[float, ...]:
     """What is taken from counts of 1, 2 and 3 or more (Chen and Goodman, 1998), from how many counts are 1, 2, 3, 4."""
     ones, twos, threes, fours = (int((amounts == number).sum()) for number in (1, 2, 3, 4))
     if ones and twos and threes:
@@ -212,8 +169,6 @@ def _discounts(amounts: Numbers, order: int, log: Callable[[str], None]) -> tupl
         )
         if all(0 <= amount <= number for number, amount in enumerate(discounts, 1)):
             return discounts
-    log(
-        f"weft: note: too few counts of order {order} to tell Kneser-Ney's discounts from them; "
-        f"{', '.join(map(str, FALLBACK))} are taken"
-    )
+    values = ", ".join(map(str, FALLBACK))
+    log(f"weft: note: too few counts of order {order} to estimate Kneser-Ney's discounts; using {values}")
     return FALLBACK

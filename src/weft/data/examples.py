@@ -6,7 +6,7 @@ N: tokens (of pairs: written); R: rows; E: examples; P: places in rows that have
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -16,12 +16,13 @@ import torch
 from numpy.typing import NDArray
 
 from weft.data.chance import below, key_of, uniform
-from weft.data.masking import NOTHING
+from weft.data.masking import NOTHING, Targets, make_batch, rows_of
 from weft.data.rows import Drawn, ExampleSource, flat
 from weft.data.shards import Places
-from weft.nn.rows import Batch, Ragged, Rows
+from weft.nn.rows import Batch, Ragged
 from weft.text.windows import TextWindow
 
+Pair = tuple[int, int]
 STEP, ROWS = 64, 8  # batches whose passes are captured are filled up to multiples of so many tokens and rows
 
 
@@ -34,12 +35,12 @@ class Examples(ExampleSource):
     borders: Places  # R: where the second segment begins in its row; its length where there is none
     rows: Places  # E+1: the rows of each example
     shares: NDArray[np.float32]  # R: how much a row counts in its example
-    whole: Mapping[str, NDArray[Any]]  # targets of examples: E ...
+    whole: Targets  # targets of examples: E ...
     spots: Places | None = None  # R+1: where the places of each row begin
     places: Places | None = None  # P: in their rows
-    by_place: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # P ...: targets there
-    by_token: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # N ...: targets of every token
-    by_row: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # R ...: targets of every window
+    by_place: Targets = field(default_factory=dict)  # P ...: targets there
+    by_token: Targets = field(default_factory=dict)  # N ...: targets of every token
+    by_row: Targets = field(default_factory=dict)  # R ...: targets of every window
     segments: bool = False
     next_words: bool = False  # each token predicts the next one, too
     fixed: bool = False  # batches come in few shapes, for passes that are captured
@@ -53,7 +54,6 @@ class Examples(ExampleSource):
 
     @property
     def rows_count(self) -> int:
-        """Rows of all examples: windows, where texts are long."""
         return len(self.starts) - 1
 
     @property
@@ -65,11 +65,10 @@ class Examples(ExampleSource):
         return int(np.diff(self.starts).max(initial=1))
 
     def lengths(self, numbers: Places) -> Places:
-        whole = self.starts[self.rows[numbers + 1]] - self.starts[self.rows[numbers]]
-        if self.most_rows is None:
-            return whole
-        counts = self.rows[numbers + 1] - self.rows[numbers]
-        return np.where(counts > self.most_rows, self.most_rows * self.longest, whole)
+        first, last = self.rows[numbers], self.rows[numbers + 1]
+        whole = self.starts[last] - self.starts[first]
+        most = self.most_rows
+        return whole if most is None else np.where(last - first > most, most * self.longest, whole)
 
     def for_training(self, most_rows: int, seed: int, fixed: bool) -> Examples:
         """The same examples as a run takes them: of a book, some windows in each step."""
@@ -90,18 +89,15 @@ class Examples(ExampleSource):
         lengths = self.starts[rows + 1] - self.starts[rows]
         tokens = self.tokens[flat(self.starts[rows], lengths)].astype(np.int64)
         starts = np.r_[0, lengths.cumsum()]
-        nothing = np.zeros(0, dtype=np.uint64)
         segments = None
         if self.segments:
             places = flat(np.zeros_like(lengths), lengths)
             segments = (places >= np.repeat(self.borders[rows], lengths)).astype(np.int64)
-        batch = partial(self._batch, numbers, rows, owners)
-        return Drawn(tokens, starts, nothing, nothing.astype(bool), segments, batch=batch)
+        return Drawn(tokens, starts, segments=segments, batch=partial(self._batch, numbers, rows, owners))
 
     def _batch(self, numbers: Places, rows: Places, owners: Places, drawn: Drawn) -> Batch:
         """These examples with their targets; `rows`: of the whole; `owners`: the example of each row, in this batch."""
-        tokens, starts, segments = drawn.tokens, drawn.starts, drawn.segments
-        shares = self.shares[rows]
+        tokens, starts, shares = drawn.tokens, drawn.starts, self.shares[rows]
         if self.most_rows is not None:  # shares of an example add up to 1, also where not all of its rows are read
             shares = (shares / np.bincount(owners, shares)[owners]).astype(np.float32)
         targets: dict[str, NDArray[Any]] = {"owners": owners, "shares": shares}
@@ -119,16 +115,10 @@ class Examples(ExampleSource):
             following = np.r_[tokens[1:], 0]
             following[starts[1:] - 1] = NOTHING
             targets["words"] = following
-        longest = int(np.diff(starts).max(initial=0))
         if self.fixed:
-            tokens, starts, segments, targets = _filled_up(tokens, starts, segments, targets, self)
-            longest = self.longest
-        return Batch(
-            torch.from_numpy(tokens),
-            Rows(torch.from_numpy(starts.astype(np.int32)), longest),
-            None if segments is None else torch.from_numpy(segments),
-            {name: torch.from_numpy(values) for name, values in targets.items()},
-        )
+            drawn, targets = _filled_up(drawn, targets, self)
+        longest = self.longest if self.fixed else None
+        return make_batch(drawn.tokens, np.diff(drawn.starts), targets, drawn.segments, longest)
 
 
 def batch_of(drawn: Drawn) -> Batch:
@@ -139,43 +129,38 @@ def batch_of(drawn: Drawn) -> Batch:
 
 def _rounded(number: int, least: int) -> int:
     """The next multiple of a step that grows with the number: a sixteenth of it at most."""
-    step = max(least, 1 << max(0, number.bit_length() - 5))
+    return _up(number, max(least, 1 << max(0, number.bit_length() - 5)))
+
+
+def _up(number: int, step: int) -> int:
     return -(-number // step) * step
 
 
-def _filled_up(
-    tokens: Places, starts: Places, segments: Places | None, targets: dict[str, NDArray[Any]], table: Examples
-) -> tuple[Places, Places, Places | None, dict[str, NDArray[Any]]]:
+def _filled_up(drawn: Drawn, targets: Targets, table: Examples) -> tuple[Drawn, dict[str, NDArray[Any]]]:
     """A batch with some rows more, empty or of padding, none of which has a target: few shapes for all batches."""
-    longest = table.longest
-    by_row, by_place = ("owners", "shares", *table.by_row), ("places", *table.by_place)
-    by_token = ("words", *table.by_token)
-    size = _rounded(len(tokens) + 1, STEP)
-    extra = size - len(tokens)
-    count = len(starts) - 1
-    more = _rounded(count + 1 + _rounded(size // 16, STEP) // longest, ROWS) - count
+    longest, count, tokens = table.longest, len(drawn.starts) - 1, len(drawn.tokens)
+    size = _rounded(tokens + 1, STEP)
+    extra, more = size - tokens, _rounded(count + 1 + _rounded(size // 16, STEP) // longest, ROWS) - count
     # The last one holds at least one token: the first token of an empty row is that of the next row.
     padding = np.minimum(longest, np.maximum(0, extra - longest * np.arange(more)))[::-1]
     assert padding.sum() == extra
-    starts = np.r_[starts, len(tokens) + padding.cumsum()]
-    tokens = np.r_[tokens, np.zeros(extra, dtype=np.int64)]
-    segments = None if segments is None else np.r_[segments, np.zeros(extra, dtype=np.int64)]
-    examples = len(next((v for n, v in targets.items() if n not in (*by_row, *by_place, *by_token)), ()))
+    zeros = np.zeros(extra, dtype=np.int64)
+    longer = replace(drawn, tokens=np.r_[drawn.tokens, zeros], starts=np.r_[drawn.starts, tokens + padding.cumsum()])
+    if drawn.segments is not None:
+        longer = replace(longer, segments=np.r_[drawn.segments, zeros])
+    fills = {"owners": len(next(iter(targets[name] for name in table.whole), ())), "ends": NOTHING}
+    fills |= {"tags": NOTHING, "words": NOTHING}
     filled: dict[str, NDArray[Any]] = {}
     for name, values in targets.items():
-        if name == "owners":
-            room, fill = more, examples
-        elif name in by_row:
-            room, fill = more, NOTHING if name == "ends" else 0
-        elif name in by_place:
-            room = _rounded(len(values), STEP) - len(values)
-            fill = NOTHING if name == "tags" else 0
-        elif name in by_token:
-            room, fill = extra, NOTHING if name == "words" else 0
-        else:
-            room, fill = 1, 0 if values.dtype.kind == "f" else NOTHING
+        room, fill = 1, 0 if values.dtype.kind == "f" else NOTHING  # of an example
+        if name in ("owners", "shares", *table.by_row):
+            room, fill = more, fills.get(name, 0)
+        elif name in ("places", *table.by_place):
+            room, fill = _rounded(len(values), STEP) - len(values), fills.get(name, 0)
+        elif name in ("words", *table.by_token):
+            room, fill = extra, fills.get(name, 0)
         filled[name] = np.concatenate([values, np.full((room, *values.shape[1:]), fill, dtype=values.dtype)])
-    return tokens, starts, segments, filled
+    return longer, filled
 
 
 class ExamplesBuilder:
@@ -187,12 +172,7 @@ class ExamplesBuilder:
         self.ends, self.spots, self.places, self.tags = array("q"), array("q", [0]), array("q"), array("q")
         self.tagged = False  # whether places have targets, even if no example has such a place
 
-    def add(
-        self,
-        pieces: Sequence[TextWindow],
-        ends: Sequence[tuple[int, int]] = (),
-        tags: Sequence[Iterable[tuple[int, int]]] = (),
-    ) -> None:
+    def add(self, pieces: Sequence[TextWindow], ends: Sequence[Pair] = (), tags: Sequence[Iterable[Pair]] = ()) -> None:
         """One example: its windows, and by window the ends of an answer, or places and the tags there."""
         own = [max(1, piece.cut.last - piece.cut.first) for piece in pieces]
         self.tagged |= len(tags) > 0
@@ -210,25 +190,20 @@ class ExamplesBuilder:
         self.rows.append(len(self.starts) - 1)
 
     def examples(
-        self,
-        whole: Mapping[str, NDArray[Any]],
-        by_place: Mapping[str, NDArray[Any]] | None = None,
-        by_row: Mapping[str, NDArray[Any]] | None = None,
-        **settings: Any,
+        self, whole: Targets, by_place: Targets | None = None, by_row: Targets | None = None, **settings: Any
     ) -> Examples:
         """All of them; `by_place` and `by_row`: further targets."""
-        tagged = self.tagged
-        tags = {"tags": np.array(self.tags, dtype=np.int64)} if tagged else {}
-        ends = {"ends": np.array(self.ends, dtype=np.int64).reshape(-1, 2)} if self.ends else {}
+        tags = {"tags": np.array(self.tags)} if self.tagged else {}
+        ends = {"ends": np.array(self.ends).reshape(-1, 2)} if self.ends else {}
         return Examples(
-            tokens=np.array(self.tokens, dtype=np.int32),
-            starts=np.array(self.starts, dtype=np.int64),
-            borders=np.array(self.borders, dtype=np.int64),
-            rows=np.array(self.rows, dtype=np.int64),
-            shares=np.array(self.shares, dtype=np.float32),
+            tokens=np.array(self.tokens),
+            starts=np.array(self.starts),
+            borders=np.array(self.borders),
+            rows=np.array(self.rows),
+            shares=np.array(self.shares),
             whole=whole,
-            spots=np.array(self.spots, dtype=np.int64) if tagged else None,
-            places=np.array(self.places, dtype=np.int64) if tagged else None,
+            spots=np.array(self.spots) if self.tagged else None,
+            places=np.array(self.places) if self.tagged else None,
             by_place={**tags, **(by_place or {})},
             by_row={**ends, **(by_row or {})},
             **settings,
@@ -247,9 +222,8 @@ class TextSide:
 
     @staticmethod
     def of(texts: Sequence[Sequence[int]]) -> TextSide:
-        lengths = np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))
-        tokens = np.fromiter((token for text in texts for token in text), dtype=np.int32, count=int(lengths.sum()))
-        return TextSide(tokens, np.r_[0, lengths.cumsum()])
+        tokens = np.fromiter((token for text in texts for token in text), dtype=np.int32)
+        return TextSide(tokens, np.cumsum([0, *map(len, texts)], dtype=np.int64))
 
     @cached_property
     def longest(self) -> int:
@@ -272,10 +246,6 @@ class VectorSide:
 
     longest = 1
 
-    @property
-    def starts(self) -> Places:
-        return np.arange(len(self.tokens) + 1)
-
     def lengths(self, numbers: Places) -> Places:
         return np.ones_like(numbers)
 
@@ -285,11 +255,10 @@ class VectorSide:
 
 @dataclass(frozen=True)
 class TargetSampler:
-    """Several texts that may be written from each source, one in each epoch, as often as its share of them says.
+    """Several texts that may be written from each source, one in each epoch, as often as its share of them says."""
 
-    The epochs of a source go through 0..1 as van der Corput's points do, from a place of its own: so that after 2, 4,
-    8 ... epochs no text has come once more or less than its share.
-    """
+    # The epochs of a source go through 0..1 as van der Corput's points do, from a place of its own: so that after 2, 4,
+    # 8 ... epochs no text has come once more or less than its share.
 
     starts: Places  # E+1: which of the written texts are of each source
     sums: NDArray[np.float64]  # of the shares of a source's texts up to each; the last is 1
@@ -301,6 +270,10 @@ class TargetSampler:
         sums = [np.cumsum(np.array(some, dtype=np.float64)) / sum(some) for some in shares]
         return TargetSampler(np.r_[0, np.cumsum([len(some) for some in shares])], np.concatenate(sums), seed)
 
+    @cached_property
+    def cumulative(self) -> NDArray[np.float64]:
+        return self.sums + np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
+
     @property
     def shares(self) -> NDArray[np.float64]:
         """How much each text counts among those of its source."""
@@ -308,17 +281,13 @@ class TargetSampler:
         before[self.starts[:-1]] = 0.0
         return self.sums - before
 
-    @cached_property
-    def _sums(self) -> NDArray[np.float64]:
-        return self.sums + np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
-
     def drawn(self, epochs: Places, numbers: Places) -> Places:
         """Which text each source has in each epoch."""
         turn, share, rest = np.zeros(len(epochs)), 0.5, epochs.copy()
         while rest.any():  # the bits of the epoch, read backwards
             turn, share, rest = turn + share * (rest & 1), share / 2, rest >> 1
         points = (uniform(key_of(self.seed, "way"), numbers) + turn) % 1.0
-        texts = np.searchsorted(self._sums, numbers + points, side="right")
+        texts = np.searchsorted(self.cumulative, numbers + points, side="right")
         return np.clip(texts, self.starts[numbers], self.starts[numbers + 1] - 1)
 
 
@@ -363,14 +332,12 @@ class Sequences(ExampleSource):
         return self.read.lengths(numbers) + self._longest[numbers]
 
     def for_training(self, most_rows: int, seed: int, fixed: bool) -> Sequences:
-        """The same pairs as a run takes them; none is read in part."""
         return replace(self, fixed=fixed, ways=None if self.ways is None else replace(self.ways, seed=seed))
 
     def draw(self, epochs: Places, numbers: Places) -> Drawn:
         texts = numbers if self.ways is None else self.ways.drawn(epochs, numbers)
         tokens, starts = self.written.take(texts)
-        nothing = np.zeros(0, dtype=np.uint64)
-        return Drawn(tokens, starts, nothing, nothing.astype(bool), batch=partial(self.batch, numbers))
+        return Drawn(tokens, starts, batch=partial(self.batch, numbers))
 
     def batch(self, numbers: Places, drawn: Drawn) -> Batch:
         """The sources, the targets shifted by one, and the tokens to predict."""
@@ -379,11 +346,11 @@ class Sequences(ExampleSource):
         longest, longest_read = int(np.diff(starts).max(initial=1)), int(np.diff(read_starts).max(initial=1))
         if self.fixed:
             longest = min(few(longest), max(2, self.context))
-            sides = [(len(words), longest)]
+            needed = -(-_step(len(words)) // (longest - 1))  # rows with room for what a side is filled up with
             if isinstance(self.read, TextSide):
                 longest_read = min(few(longest_read), max(2, self.context))
-                sides.append((len(read), longest_read))
-            more = _rows_more(len(numbers), *sides)
+                needed = max(needed, -(-_step(len(read)) // (longest_read - 1)))
+            more = _up(len(numbers) + needed, ROWS) - len(numbers)
             starts = _more_starts(starts, longest, more)
             if isinstance(self.read, TextSide):
                 read_starts = _more_starts(read_starts, longest_read, more)
@@ -394,12 +361,8 @@ class Sequences(ExampleSource):
             read = np.concatenate([read, room])
         tokens = np.r_[0, np.maximum(words[:-1], 0)]
         tokens[starts[:-1]] = self.begin
-        return Batch(
-            torch.from_numpy(tokens),
-            Rows(torch.from_numpy(starts.astype(np.int32)), longest),
-            targets={"words": torch.from_numpy(words)},
-            source=Ragged(torch.from_numpy(read), Rows(torch.from_numpy(read_starts.astype(np.int32)), longest_read)),
-        )
+        source = Ragged(torch.from_numpy(read), rows_of(np.diff(read_starts), longest_read))
+        return replace(make_batch(tokens, np.diff(starts), {"words": words}, longest=longest), source=source)
 
 
 def few(longest: int) -> int:
@@ -413,17 +376,10 @@ def _step(tokens: int) -> int:
     return max(STEP, 1 << max(0, tokens.bit_length() - 4))
 
 
-def _rows_more(count: int, *sides: tuple[int, int]) -> int:
-    """How many rows that say nothing are put at the end, so that they have room for what a side is filled up with."""
-    needed = max(-(-_step(tokens) // (longest - 1)) for tokens, longest in sides)
-    return -(-(count + needed) // ROWS) * ROWS - count
-
-
 def _more_starts(starts: Places, longest: int, more: int) -> Places:
     """Where rows begin when more of them fill a batch up to one of few sizes; each has a token at least."""
     tokens = int(starts[-1])
-    step = _step(tokens)
-    extra = -(-(tokens + more) // step) * step - tokens - more
+    extra = _up(tokens + more, _step(tokens)) - tokens - more
     lengths = 1 + np.minimum(longest - 1, np.maximum(0, extra - (longest - 1) * np.arange(more)))
     assert lengths.sum() == extra + more
     return np.r_[starts, tokens + lengths.cumsum()]

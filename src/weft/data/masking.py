@@ -5,15 +5,14 @@ Spans are taken out of a text and written after the sentinels that stand there:
     read       Thank you <extra_id_0> me to your party <extra_id_1> </s>
     written    <extra_id_0> for inviting <extra_id_1> last week </s>
 
-As in the published code, a row begins with text and ends with a gap, so what is written ends with a span and </s>; the
-third sentinel at the end of the paper's figure is for a text that goes on behind its last gap.
-
-N: tokens; n: masked places; B: rows.
+As in the published code, a row begins with text and ends with a gap. N: tokens; n: masked places; B: rows.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,18 +25,14 @@ from weft.errors import UserError
 from weft.nn.rows import Batch, Ragged, Rows
 from weft.text.tokenizers.tokenizer import Tokenizer
 
+Targets = Mapping[str, NDArray[Any]]
 NOTHING = -100  # the label of a place where nothing is predicted
 
 
 def shift(drawn: Drawn, longest: int | None = None, start: int | None = None) -> Batch:
-    """Each token predicts the next one of its row; the last of a row is only a label.
-
-    `start`: the token before each document, which is never a label.
-    """
-    # The last token of a row is only the label of the one before it.
-    lasts = drawn.starts[1:] - 1
+    """Each token predicts the next one of its row; `start`, the token before each document, is never predicted."""
     keep = np.ones(len(drawn.tokens), dtype=bool)
-    keep[lasts] = False
+    keep[drawn.starts[1:] - 1] = False  # the last token of a row is only a label
     labels = np.r_[drawn.tokens[1:], 0]
     if start is not None:
         labels[:-1][drawn.given[1:] & (labels[:-1] == start)] = NOTHING
@@ -45,19 +40,15 @@ def shift(drawn: Drawn, longest: int | None = None, start: int | None = None) ->
     targets = {"words": labels[keep]}
     if drawn.places is not None:  # rows that go on: the stream of each
         targets["streams"] = drawn.places[lengths > 0]
-    return _batch(drawn.tokens[keep], lengths[lengths > 0], targets, longest=longest)
+    return make_batch(drawn.tokens[keep], lengths[lengths > 0], targets, longest=longest)
 
 
-def _batch(
-    tokens: Places,
-    lengths: Places,
-    targets: dict[str, Places],
-    segments: Places | None = None,
-    longest: int | None = None,
+def make_batch(
+    tokens: Places, lengths: Places, targets: Targets, segments: Places | None = None, longest: int | None = None
 ) -> Batch:
     return Batch(
         torch.from_numpy(tokens),
-        _rows(lengths, longest),
+        rows_of(lengths, longest),
         None if segments is None else torch.from_numpy(segments),
         {name: torch.from_numpy(target) for name, target in targets.items()},
     )
@@ -65,10 +56,9 @@ def _batch(
 
 @dataclass(frozen=True)
 class Masking:
-    """Which places are masked and what the network sees there: 80 % the mask, 10 % any token, 10 % the token itself.
+    """Which places are masked and what the network sees there: 80 % the mask, 10 % any token, 10 % the token itself."""
 
-    Drawn anew in each epoch, from the seed. The share of each row is exact to rounding, and at least one place.
-    """
+    # Drawn anew in each epoch, from the seed. The share of each row is exact to rounding, and at least one place.
 
     mask: int
     choices: Places  # tokens that may stand in for another: all but the special ones
@@ -92,17 +82,13 @@ class Masking:
         rows = np.searchsorted(drawn.starts, candidates, side="right") - 1
         chance = uniform(key_of(self.seed, "mask"), drawn.identity[candidates])
         wanted = np.maximum(1, np.round(self.rate * np.bincount(rows, minlength=len(drawn.starts) - 1)))
-        if self.inside is None:
-            order = order_by(rows, chance)
-            sizes = np.ones(len(candidates), dtype=np.int64)
-            words = np.arange(len(candidates))
-        else:
+        sizes, words = np.ones(len(candidates), dtype=np.int64), np.arange(len(candidates))
+        if self.inside is not None:
             begins = ~self.inside[drawn.tokens[candidates]]
             begins |= np.r_[True, (rows[1:] != rows[:-1]) | (candidates[1:] != candidates[:-1] + 1)]
             words = begins.cumsum() - 1
-            sizes = np.bincount(words)
-            chance, rows = chance[begins], rows[begins]
-            order = order_by(rows, chance)
+            sizes, chance, rows = np.bincount(words), chance[begins], rows[begins]
+        order = order_by(rows, chance)
         # Words in the order drawn, as long as they fit into their row's share; the first always.
         before = sizes[order].cumsum() - sizes[order]
         first = np.searchsorted(rows[order], rows[order], side="left")
@@ -122,7 +108,7 @@ class Masking:
         targets = {"places": places, "words": labels}
         if drawn.follows is not None:
             targets["follows"] = drawn.follows
-        return _batch(tokens, np.diff(drawn.starts), targets, drawn.segments, longest)
+        return make_batch(tokens, np.diff(drawn.starts), targets, drawn.segments, longest)
 
 
 def inside_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
@@ -136,9 +122,6 @@ def inside_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
         elif tokenizer.kind in marks:
             inside[number] = token[:1].isalnum() and not token.startswith(marks[tokenizer.kind])
     return inside
-
-
-Mask = NDArray[np.bool_]
 
 
 def sentinel(number: int) -> str:
@@ -156,10 +139,7 @@ def sentinels_of(tokenizer: Tokenizer) -> list[int]:
 
 @dataclass(frozen=True)
 class SpanCorruption:
-    """Which runs of each row are taken out: a fixed number of tokens in a fixed number of runs, cut by chance.
-
-    So rows of one length give sources of one length and targets of one length. Drawn anew in each epoch, from the seed.
-    """
+    """Which runs of each row are taken out, drawn anew in each epoch; equally long rows have as many."""
 
     sentinels: Places  # in the order of the gaps
     begin: int  # the token that writing begins from
@@ -204,31 +184,25 @@ class SpanCorruption:
 
     def apply(self, drawn: Drawn, longest: int | None = None) -> Batch:
         """The source and the target of each row; `longest` where rows of any length share one graph."""
-        hidden = self._hidden(drawn)
-        read, read_lengths = self._side(drawn, ~hidden)
-        target, lengths = self._side(drawn, hidden)
-        source = Ragged(torch.from_numpy(_with(read, read_lengths, self.end, 0)), _rows(read_lengths + 1, longest))
-        return Batch(
-            torch.from_numpy(_with(target, lengths, self.begin, 1)),
-            _rows(lengths + 1, longest),
-            targets={"words": torch.from_numpy(_with(target, lengths, self.end, 0))},
-            source=source,
-        )
-
-    def _hidden(self, drawn: Drawn) -> Mask:
-        """N: which tokens are taken out. A row is split into runs, by turns kept and taken."""
-        lengths = np.diff(drawn.starts)
-        taken, spans = self.counts(lengths)
+        row_lengths = np.diff(drawn.starts)
+        taken, spans = self.counts(row_lengths)
         whole = spans == 0
-        begins, rest, taken, spans = (x[~whole] for x in (drawn.starts[:-1], lengths - taken, taken, spans))
-        runs = np.empty(2 * int(spans.sum()), dtype=np.int64)
+        begins, rest, taken, spans = (x[~whole] for x in (drawn.starts[:-1], row_lengths - taken, taken, spans))
+        runs = np.empty(2 * int(spans.sum()), dtype=np.int64)  # by turns kept and taken
         runs[0::2] = _cut(key_of(self.seed, "kept"), drawn.identity, begins, rest, spans)
         runs[1::2] = _cut(key_of(self.seed, "taken"), drawn.identity, begins, taken, spans)
         hidden = np.zeros(len(drawn.tokens), dtype=bool)
-        hidden[np.repeat(~whole, lengths)] = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
-        return hidden
+        hidden[np.repeat(~whole, row_lengths)] = np.repeat(np.arange(len(runs)) % 2 == 1, runs)
+        read, read_lengths = self._side(drawn, ~hidden)
+        target, lengths = self._side(drawn, hidden)
+        return Batch(
+            torch.from_numpy(_with(target, lengths, self.begin, 1)),
+            rows_of(lengths + 1, longest),
+            targets={"words": torch.from_numpy(_with(target, lengths, self.end, 0))},
+            source=Ragged(torch.from_numpy(_with(read, read_lengths, self.end, 0)), rows_of(read_lengths + 1, longest)),
+        )
 
-    def _side(self, drawn: Drawn, kept: Mask) -> tuple[Places, Places]:
+    def _side(self, drawn: Drawn, kept: NDArray[np.bool_]) -> tuple[Places, Places]:
         """Each row with one sentinel for every run that is not kept, and the lengths of the rows."""
         begins = drawn.starts[:-1]
         turns = np.r_[True, kept[1:] != kept[:-1]]
@@ -248,17 +222,16 @@ def _with(tokens: Places, lengths: Places, token: int, before: int) -> Places:
     return longer
 
 
-def _rows(lengths: Places, longest: int | None) -> Rows:
+def rows_of(lengths: Places, longest: int | None) -> Rows:
+    """Rows of these lengths; `longest` where batches of any length share one graph."""
     starts = torch.zeros(len(lengths) + 1, dtype=torch.int32)
     starts[1:] = torch.from_numpy(lengths.cumsum())
     return Rows(starts, longest or int(lengths.max(initial=0)))
 
 
 def _cut(key: int, identity: NDArray[np.uint64], begins: Places, sizes: Places, parts: Places) -> Places:
-    """The lengths of the parts into which each row of items is cut, every way to cut it being as likely.
-
-    The first item begins a part; which of the others do is decided by the smallest of the numbers drawn for each.
-    """
+    """The lengths of the parts into which each row of items is cut, every way to cut it being as likely."""
+    # The first item begins a part; which of the others do is decided by the smallest of the numbers drawn for each.
     rows = np.repeat(np.arange(len(sizes)), sizes)
     inside = flat(np.zeros_like(sizes), sizes)
     chance = np.where(inside == 0, 0.0, uniform(key, identity[begins[rows] + inside]))

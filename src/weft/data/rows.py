@@ -1,28 +1,31 @@
 """Documents into rows: packed full (across document borders or not), one by one, in streams, or as pairs of texts.
 
-A source hands out examples by number; which numbers come when is the order's business (`batching.py`). All positions
-are arithmetic on where documents begin, so that nothing but the tokens is stored.
-
-N: tokens; B: rows or streams; D: documents.
+A source hands out examples by number, a `Feed` chooses them; nothing but the tokens is stored. N: tokens; B: rows
+or streams; D: documents.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import ClassVar
+from itertools import islice
+from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.data.chance import below, key_of, scrambled, uniform
+from weft.budget import by_budget
+from weft.data.chance import below, key_of, scrambled, shuffled, uniform
 from weft.data.shards import Corpus, Places
 from weft.errors import UserError
 from weft.nn.rows import Batch
 
 Ids = tuple[int, ...]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,9 @@ class Drawn:
 
     tokens: Places  # N
     starts: Places  # B+1
-    identity: NDArray[np.uint64]  # N: what chance is drawn from for a token: its epoch, example and place there
-    given: NDArray[np.bool_]  # N: put there by the frame, not by the text
+    # N: what chance is drawn from for a token: its epoch, example and place there; none where nothing is drawn
+    identity: NDArray[np.uint64] = field(default_factory=lambda: np.zeros(0, dtype=np.uint64))
+    given: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))  # N: by the frame, not the text
     segments: Places | None = None  # N
     follows: Places | None = None  # B: 0 where the second text of a pair follows the first, 1 where it does not
     places: Places | None = None  # the streams of rows that go on, or where the tokens stand in the text
@@ -123,30 +127,24 @@ class Framed:
         tokens[given] = around[offset[given]]
         return tokens, numbers, given
 
+    def draw(self, epochs: Places, numbers: Places, places: Places, lengths: Places) -> tuple[Drawn, Places]:
+        """Rows of these places and lengths, special tokens put around each; and the number of each place's document."""
+        tokens, documents, given = self.read(places)
+        if self.frame.row:
+            whole = lengths + self.frame.row
+            framed = np.ones(int(whole.sum()), dtype=bool)
+            framed[flat(whole.cumsum() - whole + len(self.frame.row_before), lengths)] = False
+            inside, tokens, given = (tokens, given), np.empty(len(framed), dtype=np.int64), framed.copy()
+            tokens[framed] = np.tile([*self.frame.row_before, *self.frame.row_after], len(lengths))
+            tokens[~framed], given[~framed] = inside
+            lengths = whole
+        return Drawn(tokens, np.r_[0, lengths.cumsum()], identity_of(epochs, numbers, lengths), given), documents
+
 
 def flat(begins: Places, lengths: Places) -> Places:
     """Runs of places, one after the other: begin, begin + 1 ... for each length."""
     ends: Places = lengths.cumsum()
     return np.repeat(begins - (ends - lengths), lengths) + np.arange(int(lengths.sum()), dtype=np.int64)
-
-
-def _around(
-    tokens: Places, given: NDArray[np.bool_], lengths: Places, frame: Frame
-) -> tuple[Places, NDArray[np.bool_]]:
-    """Rows with their special tokens put around each."""
-    if not frame.row:
-        return tokens, given
-    whole = lengths + frame.row
-    starts = whole.cumsum() - whole
-    inside = flat(starts + len(frame.row_before), lengths)
-    framed = np.empty(int(whole.sum()), dtype=np.int64)
-    marks = np.ones(len(framed), dtype=bool)
-    framed[inside], marks[inside] = tokens, given
-    for place, token in enumerate(frame.row_before):
-        framed[starts + place] = token
-    for place, token in enumerate(frame.row_after):
-        framed[starts + whole - len(frame.row_after) + place] = token
-    return framed, marks
 
 
 def example_of(epochs: Places, numbers: Places) -> NDArray[np.uint64]:
@@ -159,23 +157,18 @@ def identity_of(epochs: Places, numbers: Places, lengths: Places) -> NDArray[np.
     return np.repeat(example_of(epochs, numbers), lengths) + flat(np.zeros_like(lengths), lengths).astype(np.uint64)
 
 
-def starts_of(lengths: Places) -> Places:
-    return np.r_[0, lengths.cumsum()]
-
-
 @dataclass(frozen=True)
 class PackedRows(ExampleSource):
     """Full rows: the framed documents one after the other, cut into rows of equal length.
 
-    `apart` cuts a row further at each document border, so that attention never crosses one. In training the text is a
-    ring and each epoch begins to cut at another place, so that no token is always the last of its row; in evaluation
-    the cuts are fixed and the last row is the remainder.
+    In training the text is a ring and each epoch begins to cut at another place, so that no token is always the last of
+    its row; in evaluation the cuts are fixed and the last row is the remainder.
     """
 
     framed: Framed
     length: int  # tokens of a row, its own special tokens included
     extra: int  # 1 where the token after the last is read too, as the label of the last
-    apart: bool
+    apart: bool  # cut a row further at each document border, so that attention never crosses one
     seed: int | None  # None: for evaluation
 
     @cached_property
@@ -213,19 +206,13 @@ class PackedRows(ExampleSource):
         return flat(begins, lengths) % self.framed.size, lengths
 
     def draw(self, epochs: Places, numbers: Places) -> Drawn:
-        frame = self.framed.frame
         places, lengths = self.places(epochs, numbers)
-        tokens, documents, given = self.framed.read(places)
-        tokens, given = _around(tokens, given, lengths, frame)
-        lengths = lengths + frame.row
-        starts = starts_of(lengths)
-        identity = identity_of(epochs, numbers, lengths)
-        if self.apart:
-            assert not frame.row, "rows that are cut at documents have no frame of their own"
-            # Where the ring closes, the number of the document falls.
-            borders = np.flatnonzero(documents[1:] != documents[:-1]) + 1
-            starts = np.union1d(starts, borders)
-        return Drawn(tokens, starts, identity, given)
+        drawn, documents = self.framed.draw(epochs, numbers, places, lengths)
+        if not self.apart:
+            return drawn
+        assert not self.framed.frame.row, "rows that are cut at documents have no frame of their own"
+        borders = np.flatnonzero(documents[1:] != documents[:-1]) + 1  # where the ring closes, the number falls
+        return replace(drawn, starts=np.union1d(drawn.starts, borders))
 
 
 @dataclass(frozen=True)
@@ -267,10 +254,7 @@ class DocumentRows(ExampleSource):
 
     def draw(self, epochs: Places, numbers: Places) -> Drawn:
         begins, lengths = self._runs(numbers)
-        tokens, _, given = self.framed.read(flat(begins, lengths))
-        tokens, given = _around(tokens, given, lengths, self.framed.frame)
-        lengths = lengths + self.framed.frame.row
-        return Drawn(tokens, starts_of(lengths), identity_of(epochs, numbers, lengths), given)
+        return self.framed.draw(epochs, numbers, flat(begins, lengths), lengths)[0]
 
 
 ENOUGH = 4096  # tokens of a held-out stream, so that its first ones, read with no state, count for little
@@ -283,8 +267,7 @@ class Streams(ExampleSource):
     """The framed documents one after the other, read at `streams` places at once, `length` tokens at a time.
 
     Example t B + b is row t of stream b: it begins where row t - 1 of that stream has ended. In training the text is a
-    ring: each stream goes on for ever, after a B-th of an epoch over what another has read before it, so that no state
-    is thrown away and no token left out. In evaluation each stream reads its own share of the text once.
+    ring, on which each stream goes on for ever. In evaluation each stream reads its own share of the text once.
     """
 
     ordered = True
@@ -299,10 +282,6 @@ class Streams(ExampleSource):
         if self.framed.size < 2:
             raise UserError(f"the text has only {self.framed.size} tokens, special ones included: too few for a row")
         return min(self.row, self.framed.size - 1)
-
-    def of(self, streams: int) -> Streams:
-        """The same text in so many streams."""
-        return replace(self, streams=streams)
 
     def together(self, budget: int) -> int:
         """The rows of one moment; a row is never read together with its own next one."""
@@ -343,8 +322,8 @@ class Streams(ExampleSource):
     def draw(self, epochs: Places, numbers: Places) -> Drawn:
         streams, begins, lengths = self._runs(epochs, numbers)
         lengths = lengths + (lengths > 0)  # the token after the last is the label of the last
-        tokens, _, given = self.framed.read(flat(begins, lengths) % self.framed.size)
-        return Drawn(tokens, starts_of(lengths), identity_of(epochs, numbers, lengths), given, places=streams)
+        drawn, _ = self.framed.draw(epochs, numbers, flat(begins, lengths) % self.framed.size, lengths)
+        return replace(drawn, places=streams)
 
 
 def held_out(framed: Framed) -> Streams:
@@ -356,40 +335,28 @@ WINDOWS = 128  # of a run of documents that pairs are cut from
 
 
 @dataclass(frozen=True)
-class PairFrame:
-    """The special tokens around and between two texts."""
-
-    before: Ids
-    between: Ids
-    after: Ids
-
-    @property
-    def size(self) -> int:
-        return len(self.before) + len(self.between) + len(self.after)
-
-
-@dataclass(frozen=True)
 class SentencePairs(ExampleSource):
     """Two neighboring runs of sentences from one document, for objectives that ask whether the second follows.
 
     In half of the examples it does not: for next-sentence prediction (Devlin et al., 2019) it comes from another
     document, for sentence order (Lan et al., 2020) the two change places.
-
-    A window fills its row `across` document borders; its two texts then part inside a document where they can, so that
-    the second truly goes on from the first.
     """
 
     corpus: Corpus
-    frame: PairFrame
+    frame: tuple[Sequence[int], Sequence[int], Sequence[int]]  # the special tokens before, between and after two texts
     length: int
     kind: str  # "next" or "order"
     seed: int
-    across: bool = True
+    across: bool = True  # a window fills its row across documents; its two texts part inside one where they can
+
+    @property
+    def framing(self) -> int:
+        return sum(map(len, self.frame))
 
     @cached_property
     def _windows(self) -> tuple[Places, Places]:
         """Where each example's tokens begin and end: as many whole sentences as fit."""
-        room = self.length - self.frame.size
+        room = self.length - self.framing
         if room < 2:
             raise UserError(f"rows of {self.length} tokens have no room for a pair of texts")
         documents = np.asarray(self.corpus.documents)
@@ -423,11 +390,11 @@ class SentencePairs(ExampleSource):
     @property
     def mean(self) -> float:
         begins, ends = self._windows
-        return float((ends - begins).mean()) + self.frame.size
+        return float((ends - begins).mean()) + self.framing
 
     def lengths(self, numbers: Places) -> Places:
         begins, ends = self._windows
-        return ends[numbers] - begins[numbers] + self.frame.size
+        return ends[numbers] - begins[numbers] + self.framing
 
     def draw(self, epochs: Places, numbers: Places) -> Drawn:
         begins, ends = self._windows
@@ -435,8 +402,8 @@ class SentencePairs(ExampleSource):
         cuts = uniform(key_of(self.seed, "middle"), chance)
         others, elsewhere = (uniform(key_of(self.seed, word), chance) for word in ("other", "elsewhere"))
         follows = (chance & np.uint64(1)).astype(np.int64)
-        before, between, after = (np.array(ids, dtype=np.int64) for ids in vars(self.frame).values())
-        tokens, given, segments, sizes = [], [], [], []
+        before, between, after = (np.array(ids, dtype=np.int64) for ids in self.frame)
+        pieces = list[Places]()
         for place, number in enumerate(numbers):
             begin, end = int(begins[number]), int(ends[number])
             middle = self._middle(begin, end, float(cuts[place]))
@@ -445,27 +412,18 @@ class SentencePairs(ExampleSource):
                 first, second = second, first
             elif follows[place]:
                 other = self._other(float(others[place]), float(elsewhere[place]), begin, end, len(second))
-                if other is None:  # the only document: there is nothing else to take
-                    follows[place] = 0
-                else:
-                    second = other
+                follows[place] = other is not None  # the only document: there is nothing else to take
+                second = second if other is None else other
             taken = self.corpus.take(np.r_[first, second])
-            tokens += [before, taken[: len(first)], between, taken[len(first) :], after]
-            border = len(before) + len(first) + len(between)  # here the second segment begins
-            size = len(taken) + self.frame.size
-            marks = np.ones(size, dtype=bool)
-            marks[len(before) : len(before) + len(first)] = False
-            marks[border : border + len(second)] = False
-            given.append(marks)
-            segments.append((np.arange(size) >= border).astype(np.int64))
-            sizes.append(size)
-        lengths = np.array(sizes)
+            pieces += [before, taken[: len(first)], between, taken[len(first) :], after]
+        sizes = np.array([len(piece) for piece in pieces])
+        lengths = sizes.reshape(-1, 5).sum(1)
         return Drawn(
-            np.concatenate(tokens),
-            starts_of(lengths),
+            np.concatenate(pieces),
+            np.r_[0, lengths.cumsum()],
             identity_of(epochs, numbers, lengths),
-            np.concatenate(given),
-            np.concatenate(segments),
+            np.repeat(np.tile([True, False, True, False, True], len(numbers)), sizes),
+            np.repeat(np.tile([0, 0, 0, 1, 1], len(numbers)), sizes),
             follows,
         )
 
@@ -480,8 +438,7 @@ class SentencePairs(ExampleSource):
         return int(borders[int(chance * len(borders))]) if len(borders) else (begin + end) // 2
 
     def _other(self, which: float, where: float, begin: int, end: int, wanted: int) -> Places | None:
-        """As many tokens of another document, from a sentence border on, as a true second text begins: neither its
-        length nor its first words tell that it is another."""
+        """As many tokens of another document, from a sentence border on, so that its length tells nothing."""
         begins, ends = self._windows
         documents = self.corpus.documents
         # Where the documents begin and end that this example is of.
@@ -496,3 +453,96 @@ class SentencePairs(ExampleSource):
         end = int(documents[-1 if self.across else np.searchsorted(documents, start, "right")])
         end = min(end, int(mine[0])) if start < mine[0] else end
         return np.arange(start, min(end, start + wanted))
+
+
+# ----------------------- which examples make up a step: a pure function of seed and step, for any number of ranks
+
+
+@dataclass(frozen=True)
+class Feed:
+    """Batches by step. The seed fixes the examples of a step, not how they are split into passes."""
+
+    source: ExampleSource
+    prepare: Callable[[Drawn], Batch]  # masks or shifts
+    seed: int
+    rows: int  # examples in a step
+    first: Feed | None = None  # what the first steps read in its place
+    border: int = 0  # so many of them
+    epoch: int = 0  # the number of its first epoch
+
+    def at(self, step: int) -> tuple[Feed, int]:
+        """What feeds a step, and which of its own steps that is."""
+        if self.first is not None and step < self.border:
+            return self.first, step
+        return replace(self, first=None, border=0), step - self.border
+
+    def examples(self, step: int) -> tuple[Places, Places]:
+        """The epochs and numbers of a step's examples: epochs follow each other without a gap."""
+        feed, step = self.at(step)
+        count = feed.source.count
+        epochs, numbers = np.divmod(np.arange(step * feed.rows, (step + 1) * feed.rows), count)
+        epochs += feed.epoch
+        for epoch in () if feed.source.ordered else np.unique(epochs):
+            here = epochs == epoch
+            numbers[here] = shuffled(key_of(feed.seed, "order", int(epoch)), numbers[here], count)
+        return epochs, numbers
+
+    def passes(self, step: int, budget: int, rank: int = 0, ranks: int = 1) -> list[Batch]:
+        """The step's examples in batches of at most `budget` tokens (or one example), those that fall to this rank."""
+        source = self.at(step)[0].source
+        epochs, numbers = self.examples(step)
+        cuts = list(cut_to_budget(source, numbers, budget))[rank::ranks]
+        return [self.prepare(source.draw(epochs[cut], numbers[cut])) for cut in cuts]
+
+    def drawn(self, step: int) -> Drawn:
+        """The examples of a step, for a report on what went wrong."""
+        return self.at(step)[0].source.draw(*self.examples(step))
+
+
+def in_two_phases(feed: Feed, short: ExampleSource, border: int) -> Feed:
+    """Short rows in the steps before the border (Devlin et al., 2019), more of them for as many tokens."""
+    # The long rows begin with an epoch of their own, so that no number is drawn twice.
+    first = replace(feed, source=short, rows=max(1, round(feed.rows * feed.source.mean / short.mean)))
+    return replace(feed, first=first, border=border, epoch=-(-border * first.rows // short.count))
+
+
+def cut_to_budget(source: ExampleSource, numbers: Places, budget: int) -> Iterator[slice]:
+    """The numbers in order, as many together as have no more tokens than the budget; at least one."""
+    lengths = source.lengths(numbers).tolist()
+    if not source.even:
+        groups = by_budget(range(len(numbers)), lengths.__getitem__, budget)
+        yield from (slice(group[0], group[-1] + 1) for group in groups)
+        return
+    # Batches of one shape where that can be had, since each shape is compiled for itself.
+    most = max(1, min(len(numbers), budget // lengths[0]))
+    together = max(size for size in range(1, most + 1) if len(numbers) % size == 0)
+    together = together if 2 * together > most else most
+    yield from (slice(begin, begin + together) for begin in range(0, len(numbers), together))
+
+
+def every_example(source: ExampleSource, prepare: Callable[[Drawn], Batch], budget: int) -> Iterator[Batch]:
+    """All examples of a source once, in order, in batches that stay within the budget: an evaluation."""
+    together = source.together(budget)
+    for begin in range(0, source.count, together):
+        numbers = np.arange(begin, min(begin + together, source.count))
+        for cut in cut_to_budget(source, numbers, budget):
+            drawn = source.draw(np.zeros_like(numbers[cut]), numbers[cut])
+            if len(drawn.tokens):  # some streams may be at their end before others
+                yield prepare(drawn)
+
+
+class Ahead(Generic[T]):
+    """Makes the next few things in a thread of its own while the present one is used."""
+
+    def __init__(self, make: Callable[[int], T], first: int, end: int, depth: int = 3) -> None:
+        self._make, self._numbers, self._thread = make, iter(range(first, end)), ThreadPoolExecutor(1)
+        self._coming = deque(self._thread.submit(make, number) for number in islice(self._numbers, depth))
+
+    def __iter__(self) -> Iterator[T]:
+        while self._coming:
+            thing = self._coming.popleft().result()
+            self._coming.extend(self._thread.submit(self._make, number) for number in islice(self._numbers, 1))
+            yield thing
+
+    def close(self) -> None:
+        self._thread.shutdown(cancel_futures=True)

@@ -1,8 +1,7 @@
 """Text tokenized once into memory-mapped files of the cache, looked up by a hash of text and tokenizer.
 
-The cache under $WEFT_CACHE has folders named by a hash of what decides their contents, each entry whole or absent. An
-entry counts once its manifest, with the hashes of its files, is there; a damaged one is made again. A process that is
-stopped while it tokenizes leaves whole shards behind, and the next one continues from there.
+An entry of the cache under $WEFT_CACHE counts once its manifest, with the hashes of its files, is there; a damaged one
+is made again. A stopped process leaves whole shards behind, and the next one continues from there.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.budget import by_budget
-from weft.checksums import digests, is_sound, read_manifest, write_manifest
 from weft.config import build, values_of
 from weft.errors import UserError
-from weft.files import cache_folder, held, read_json, reason, sync_folder, unwritable, write_json
+from weft.files import (
+    cache_folder,
+    digests,
+    held,
+    is_sound,
+    read_json,
+    read_manifest,
+    reason,
+    sync_folder,
+    unwritable,
+    write_json,
+    write_manifest,
+)
 from weft.text.records import document_kinds, read_texts
 from weft.text.rows import PART, Skipped, parts_of
 from weft.text.sentences import sentences as cut_sentences
@@ -40,26 +51,17 @@ RECORD = "corpus.json"  # in each folder: what it was made from
 POLL = 0.2  # seconds between two looks at what another process is making
 
 
-def nothing() -> None:
-    """Do nothing: the default of a callback without arguments."""
-
-
 class CacheFolder:
-    """A folder of the cache, named by a hash of `key`; one process at a time writes into it.
+    """A folder of the cache, named by a hash of `key`; one process at a time writes into it."""
 
-    `waiting` is called once where another process is writing an entry.
-    """
-
-    def __init__(self, room: str, key: Sequence[Any], waiting: Callable[[], None] = nothing) -> None:
+    def __init__(self, room: str, key: Sequence[Any], waiting: Callable[[], None]) -> None:
+        """`waiting` is called once where another process is writing an entry."""
         self.name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
         self.path = cache_folder() / room / self.name
         self.waiting: Callable[[], None] | None = waiting
 
-    def make(self, manifest: Path, write: Callable[[], None], poll: Callable[[], None] = nothing) -> bool:
-        """Write an entry unless it is there and sound; whether this process wrote it.
-
-        `poll` is called again and again while another process writes, and may raise to stop waiting.
-        """
+    def make(self, manifest: Path, write: Callable[[], None], poll: Callable[[], None]) -> bool:
+        """Write an entry unless it is there and sound; whether this process did. `poll` may raise to stop waiting."""
         made = False
         while not is_sound(manifest):
             with held(self.path.with_suffix(".lock")) as ours:
@@ -91,23 +93,15 @@ def manifest_of(path: Path) -> Path:
     return path.with_suffix(".json")
 
 
-@dataclass(frozen=True, kw_only=True)
-class CacheRecord:
-    """The part of `corpus.json` that every folder of the cache has."""
-
-    files: tuple[str, ...]
-
-
 def cached() -> list[tuple[str, int, float, str]]:
     """Each folder of the cache: name, bytes, when it was last used, and which files it was made from."""
     rows = []
     for folder in _folders():
         path, sources = folder / RECORD, "(unfinished)"
         if path.exists():
-            try:
-                sources = ", ".join(build(CacheRecord, {"files": read_json(path).get("files")}, str(path)).files)
-            except UserError:
-                sources = "(damaged)"
+            sources = "(damaged)"
+            with suppress(UserError, TypeError):
+                sources = ", ".join(read_json(path).get("files", 0))
         rows.append((folder.name, _size(folder), folder.stat().st_mtime, sources))
     return rows
 
@@ -141,6 +135,7 @@ SHARD = 1 << 24  # tokens in a file; a document may lie across two
 TOGETHER = 1 << 20  # characters that are tokenized at a time
 
 Places = NDArray[np.int64]
+Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -156,8 +151,7 @@ class TextFiles:
 
     def paths(self) -> list[Path]:
         """The files, those that are not here looked for where $WEFT_DATA says that data lies."""
-        paths: list[Path] = []
-        elsewhere = os.environ.get("WEFT_DATA")
+        paths, elsewhere = list[Path](), os.environ.get("WEFT_DATA")
         for name in self.files:
             try:
                 paths += find_files(name)
@@ -175,27 +169,14 @@ class TextFiles:
         return list(dict.fromkeys(paths))
 
     def read(self, skipped: Skipped | None = None) -> Iterator[str]:
-        documents = read_texts(
-            self.paths(),
-            column=self.column,
-            delimiter=self.delimiter,
-            documents=self.documents,
-            on_bad_row=self.on_bad_row,
-            skipped=skipped,
-            encoding=self.encoding,
-        )
-        return (document.text for document in documents)
-
-    def resolved(self) -> TextFiles:
-        """The same with its kind of documents; still auto where files are of different kinds."""
-        if self.documents != "auto":
-            return self
-        kinds = document_kinds(self.paths()) or {"line"}
-        return replace(self, documents=kinds.pop()) if len(kinds) == 1 else self
+        how: dict[str, Any] = {name: value for name, value in vars(self).items() if name != "files"}
+        return (document.text for document in read_texts(self.paths(), skipped=skipped, **how))
 
     def hash(self) -> str:
         """What is in the files, and how they are read; not what they are called."""
-        how = [self.column, self.delimiter, self.resolved().documents, self.on_bad_row]
+        kinds = document_kinds(self.paths()) or {"line"} if self.documents == "auto" else {self.documents}
+        # Files of different kinds stay "auto".
+        how = [self.column, self.delimiter, kinds.pop() if len(kinds) == 1 else self.documents, self.on_bad_row]
         whole = hashlib.sha256(json.dumps(how if self.encoding is None else [*how, self.encoding]).encode())
         for path in self.paths():
             whole.update(json.dumps([list(path.suffixes), zip_and_member(path)[1]]).encode())
@@ -238,8 +219,7 @@ class Corpus:
         """The tokens at these places of the whole."""
         if len(self.shards) == 1:
             return self.shards[0][places].astype(np.int64)
-        tokens = np.empty(places.shape, dtype=np.int64)
-        numbers = places // SHARD
+        tokens, numbers = np.empty(places.shape, dtype=np.int64), places // SHARD
         for number in np.unique(numbers):
             here = numbers == number
             tokens[here] = self.shards[number][places[here] - number * SHARD]
@@ -268,17 +248,15 @@ def tokenized(
     text: TextFiles,
     tokenizer: Tokenizer,
     sentences: bool = False,
-    progress: Callable[[int], None] = lambda more: None,
+    progress: Progress = lambda more: None,
     waiting: Callable[[], None] = lambda: None,
     skipped: Skipped | None = None,
 ) -> Corpus:
     """The tokens of a text, from the cache or made now; `progress` gets numbers of characters and may raise to stop."""
     cache = CacheFolder(SHARDS, [FORMAT, SHARD, text.hash(), tokenizer.pipeline, sentences], waiting)
-    path = cache.path / RECORD
-    left_out = skipped or Skipped()
-    made = cache.make(
-        path, lambda: _build(cache.path, text, tokenizer, sentences, progress, left_out), lambda: progress(0)
-    )
+    path, left_out = cache.path / RECORD, skipped or Skipped()
+    build_it = partial(_build, cache.path, text, tokenizer, sentences, progress, left_out)
+    made = cache.make(path, build_it, lambda: progress(0))
     cache.touch()
     record = build(CorpusRecord, read_manifest(path)[0], str(path))
     if skipped is not None and not made:  # rows that were skipped when the cache was made are missing now too
@@ -294,12 +272,7 @@ def tokenized(
 
 
 def _build(
-    folder: Path,
-    text: TextFiles,
-    tokenizer: Tokenizer,
-    sentences: bool,
-    progress: Callable[[int], None],
-    skipped: Skipped,
+    folder: Path, text: TextFiles, tokenizer: Tokenizer, sentences: bool, progress: Progress, skipped: Skipped
 ) -> None:
     scratch = folder.with_suffix(".partial")
     try:
@@ -316,7 +289,7 @@ def _build(
             for pieces in _encode(some, tokenizer, sentences, progress):
                 writer.add(pieces, again)
                 again = False
-        writer.finish()
+        files = writer.finish()
         record = CorpusRecord(
             tokens=writer.total,
             shards=writer.shards,
@@ -326,7 +299,7 @@ def _build(
             skipped=skipped.count,
             skipped_first=tuple(skipped.first),
         )
-        write_manifest(scratch / RECORD, values_of(record), digests(scratch, writer.files()))
+        write_manifest(scratch / RECORD, values_of(record), digests(scratch, files))
         if folder.exists():  # what is left of one that was removed by halves
             shutil.rmtree(folder)
         os.replace(scratch, folder)
@@ -339,29 +312,23 @@ def _build(
 
 
 def _encode(
-    documents: list[str], tokenizer: Tokenizer, sentences: bool, progress: Callable[[int], None]
+    documents: list[str], tokenizer: Tokenizer, sentences: bool, progress: Progress
 ) -> Iterator[list[list[int]]]:
     """The ids of each document: sentence by sentence, or in one piece."""
     cuts = [cut_sentences(document) if sentences else [document] for document in documents]
     parts = [list(parts_of(piece, PART)) for cut in cuts for piece in cut]
-
-    def in_bounds() -> Iterator[list[int]]:
-        for some in by_budget((part for piece in parts for part in piece), len, TOGETHER):
-            ids = tokenizer.ids(some, specials=False)
-            progress(sum(map(len, some)))
-            yield from ids
-
-    all_ids = in_bounds()
-    pieces = ([token for _ in some for token in next(all_ids)] for some in parts)
+    ids = list[list[int]]()
+    for some in by_budget((part for piece in parts for part in piece), len, TOGETHER):
+        ids += tokenizer.ids(some, specials=False)
+        progress(sum(map(len, some)))
+    rest = iter(ids)
+    pieces = ([token for _ in some for token in next(rest)] for some in parts)
     for cut in cuts:
         yield [next(pieces) for _ in cut]
 
 
 class _Writer:
-    """Shards of a fixed number of tokens, each whole or absent, and the places where documents and sentences begin.
-
-    What is finished is on the disk, and only there.
-    """
+    """Shards of a fixed number of tokens, each whole or absent, and the places where documents and sentences begin."""
 
     def __init__(self, folder: Path, vocabulary: int, sentences: bool) -> None:
         self.folder = folder
@@ -375,14 +342,10 @@ class _Writer:
             self.shards += 1
         self.total = self.shards * SHARD
         self.with_sentences = sentences
-        self._begin()
+        self.tokens, self.documents, self.sentences = array(self.kind.char), array("q"), array("q")
 
     def _record(self, number: int) -> Path:
         return self.folder / f"shard-{number:05d}.json"
-
-    def _begin(self) -> None:
-        self.tokens = array(self.kind.char)
-        self.documents, self.sentences = array("q"), array("q")
 
     def add(self, pieces: list[list[int]], again: bool) -> None:
         """One more document; one that is read `again` has left its first tokens in an earlier shard."""
@@ -406,17 +369,13 @@ class _Writer:
 
     def _flush(self) -> None:
         # A shard counts as soon as its record is there.
-        arrays: dict[str, NDArray[np.integer]] = {
-            "documents": np.array(self.documents, dtype=np.int64),
-            "sentences": np.array(self.sentences, dtype=np.int64),
-            "tokens": np.array(self.tokens, dtype=self.kind),
-        }
+        arrays = {"documents": self.documents, "sentences": self.sentences, "tokens": self.tokens}
         files = {f"{name}-{self.shards:05d}.npy": values for name, values in arrays.items()}
         for file, values in files.items():
-            self._save(file, values)
+            self._save(file, np.array(values))
         write_manifest(self._record(self.shards), {"tokens": len(self.tokens)}, digests(self.folder, files))
         self.shards += 1
-        self._begin()
+        self.tokens, self.documents, self.sentences = array(self.kind.char), array("q"), array("q")
 
     def _save(self, name: str, values: NDArray[np.integer]) -> None:
         with open(self.folder / f".{name}", "wb") as file:
@@ -425,14 +384,12 @@ class _Writer:
             os.fsync(file.fileno())
         os.replace(self.folder / f".{name}", self.folder / name)
 
-    def files(self) -> list[str]:
-        """What the finished corpus consists of."""
-        places = ["documents.npy", *(["sentences.npy"] if self.with_sentences else [])]
-        return [*(f"tokens-{number:05d}.npy" for number in range(self.shards)), *places]
-
-    def finish(self) -> None:
+    def finish(self) -> list[str]:
+        """Write the rest; the names of the files that the corpus consists of."""
         if self.tokens or self.documents or not self.shards:
             self._flush()
-        for what in ("documents", "sentences") if self.with_sentences else ("documents",):
+        whole = ["documents", "sentences"] if self.with_sentences else ["documents"]
+        for what in whole:
             parts = [np.load(self.folder / f"{what}-{number:05d}.npy") for number in range(self.shards)]
             self._save(f"{what}.npy", np.concatenate([*parts, np.array([self.total])]))
+        return [*(f"tokens-{number:05d}.npy" for number in range(self.shards)), *(f"{what}.npy" for what in whole)]

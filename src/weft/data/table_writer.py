@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from weft.errors import UserError, listed
-from weft.files import no_link, reason, whole_file
-from weft.scratch import lock
+from weft.files import lock, no_link, reason, whole_file
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 FINISHED = "finished"  # the last line of a partial file whose table is being written
@@ -47,19 +46,22 @@ def check_table(out: Path, task: str | None, overwrite: bool) -> None:
     if out.is_dir():
         raise UserError(f"{out}: is a folder, not a file")
     if out.exists() and not overwrite:
-        _remove_finished(out.with_name(f"{out.name}.partial"))
+        path, end = out.with_name(f"{out.name}.partial"), _sealed(json.dumps(FINISHED))
+        # The partial file of a table that is there: its process was killed between the two.
+        with suppress(OSError), open(path, "r+b", opener=no_link) as file:
+            file.seek(-len(end), os.SEEK_END)
+            if file.read() == end and lock(file.fileno()):
+                path.unlink()
         raise UserError(f"{out}: already there; choose another name, remove it, or give --overwrite")
     if out.suffix == ".parquet":
         _pyarrow()
 
 
 class PartialTable:
-    """The rows predicted so far, in FILE.partial: a line that says what they are made from, then a line for each row.
-
-    `source` says what the rows depend on; a partial file of another source is refused, or with `overwrite` removed.
-    """
+    """The rows predicted so far, in FILE.partial: a line on what they are made from, then a line for each row."""
 
     def __init__(self, out: Path, source: Mapping[str, str], overwrite: bool = False) -> None:
+        """`source`: what the rows depend on; a file of another source is refused, or with `overwrite` removed."""
         self.out, self.path = out, out.with_name(f"{out.name}.partial")
         self.count = 0
         try:
@@ -70,33 +72,26 @@ class PartialTable:
         try:
             if not lock(self.file.fileno()):
                 raise UserError(f"{self.path}: another process is writing it")
-            self._begin(source, overwrite)
+            self.file.seek(0)
+            header = self.file.readline()
+            before, changed = _unsealed(header), ["program"]
+            if isinstance(before, dict):
+                changed = [name for name in source if before.get(name) != source[name]]
+            row = header.endswith(b"\n") and changed and self.file.readline()  # without one there is nothing to lose
+            if row and not overwrite:
+                what = f"is of another run ({listed(changed)} changed)"
+                raise UserError(f"{self.path}: {what}; remove it, or start over with --overwrite")
+            end = 0 if changed else self.file.tell()
+            for line in () if changed else self.file:  # a killed process may have left half a row
+                if _unsealed(line) in (None, FINISHED):
+                    break
+                self.count, end = self.count + 1, end + len(line)
+            self.file.truncate(end)
+            if changed:
+                self._append([json.dumps(source)])
         except BaseException:
             self.file.close()
             raise
-
-    def _begin(self, source: Mapping[str, str], overwrite: bool) -> None:
-        """Go to the end of the last whole row, or begin anew."""
-        self.file.seek(0)
-        header = self.file.readline()
-        if header and header.endswith(b"\n"):
-            before = _unsealed(header)
-            changed = ["program"]
-            if isinstance(before, dict):
-                changed = [name for name in source if before.get(name) != source[name]]
-            if changed and not overwrite and self.file.readline():  # without a row there is nothing to lose
-                what = f"{listed(changed)} changed"
-                raise UserError(f"{self.path}: is of another run ({what}); remove it, or start over with --overwrite")
-            if not changed:
-                end = self.file.tell()
-                for line in self.file:  # a killed process may have left half a row
-                    if _unsealed(line) in (None, FINISHED):
-                        break
-                    self.count, end = self.count + 1, end + len(line)
-                self.file.truncate(end)
-                return
-        self.file.truncate(0)
-        self._append([json.dumps(source)])
 
     def add(self, rows: Iterable[Row]) -> None:
         """Append some rows; those of an earlier call are not lost whatever happens here."""
@@ -108,9 +103,8 @@ class PartialTable:
         self.count += len(lines)
 
     def _append(self, lines: Sequence[str]) -> None:
-        data = b"".join(map(_sealed, lines))
         try:
-            self.file.write(data)
+            self.file.write(b"".join(map(_sealed, lines)))
             self.file.flush()
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written: {reason(error)}") from None
@@ -141,9 +135,7 @@ class PartialTable:
                 file.write(json.dumps(answers, ensure_ascii=False).encode() + b"\n")
         else:
             named, columns = _columns(self.rows())
-            merged = (
-                {**values, **{named[name]: value for name, value in added.items()}} for values, added in self.rows()
-            )
+            merged = (values | {named[name]: value for name, value in added.items()} for values, added in self.rows())
             with whole_file(self.out) as file:
                 _WRITERS[self.out.suffix](file, merged, columns)
         self.file.close()
@@ -155,15 +147,6 @@ class PartialTable:
         if not self.count and not self.file.closed:
             self.path.unlink(missing_ok=True)
         self.file.close()
-
-
-def _remove_finished(path: Path) -> None:
-    """Remove the partial file of a table that is there: its process was killed between the two."""
-    end = _sealed(json.dumps(FINISHED))
-    with suppress(OSError), open(path, "r+b", opener=no_link) as file:
-        file.seek(-len(end), os.SEEK_END)
-        if file.read() == end and lock(file.fileno()):
-            path.unlink()
 
 
 def _sealed(text: str) -> bytes:
@@ -211,9 +194,6 @@ def cell(value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or ""
     return json.dumps(value, ensure_ascii=False)
-
-
-# --------------------------------------------------------------------------------------------------------- formats
 
 
 def _write_csv(file: BinaryIO, rows: Rows, columns: Mapping[str, str], delimiter: str = ",") -> None:
@@ -269,22 +249,18 @@ def _kind(value: Any) -> str:
         return "bool"
     if isinstance(value, int):
         return "int" if -(1 << 63) <= value < 1 << 63 else "text"
+    if isinstance(value, list) and all(isinstance(item, int | float) and not isinstance(item, bool) for item in value):
+        return "numbers" if value else "list"
     if isinstance(value, list):
-        if not value:
-            return "list"
-        if all(isinstance(item, int | float) and not isinstance(item, bool) for item in value):
-            return "numbers"
         return "texts" if all(isinstance(item, str) for item in value) else "text"
     return "float" if isinstance(value, float) else "text"
 
 
 def _joined(first: str, second: str) -> str:
     """The type that holds the values of both; text holds everything, lists and objects as JSON."""
-    if first == second or not second:
-        return first
-    if not first:
-        return second
-    both = {first, second}
+    both = {first, second} - {""}
+    if len(both) < 2:
+        return "".join(both)
     if both == {"int", "float"}:
         return "float"
     if "list" in both and both & {"numbers", "texts"}:

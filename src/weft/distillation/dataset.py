@@ -21,9 +21,10 @@ from weft.checkpoint.folder import LoadedModel
 from weft.comparison.cost import evenly
 from weft.data.chance import key_of, scrambled, shuffled, uniform
 from weft.data.columns import file_of
+from weft.data.dataset import FEW, Dataset, read_table, split, split_whole
 from weft.data.masking import inside_words
 from weft.data.shards import TextFiles
-from weft.data.tables import FEW, Dataset, Table, read_table, split, split_whole
+from weft.data.tables import Table
 from weft.distillation.recipe import DistillDataSection
 from weft.errors import UserError, listed, refuse, shown
 from weft.nn.heads import in_full

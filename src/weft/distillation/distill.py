@@ -13,9 +13,8 @@ from typing import Any
 
 from weft.checkpoint.folder import open_folder, save_folder
 from weft.checkpoint.locate import find_folder
-from weft.checksums import Damaged, digests, read_checked, write_manifest
 from weft.config import changed, read_toml
-from weft.data.tables import Dataset, RunRows
+from weft.data.dataset import Dataset, RunRows
 from weft.distillation import report as reporting
 from weft.distillation.dataset import gather
 from weft.distillation.recipe import DistillDataSection, DistillRecipe, StudentSection, recipe_of
@@ -25,7 +24,7 @@ from weft.distillation.run import go as distill_run
 from weft.distillation.student import begun_student, find_student
 from weft.distillation.teacher_outputs import Distillation
 from weft.errors import UserError, listed
-from weft.files import write_text
+from weft.files import Damaged, digests, read_checked, write_manifest, write_text
 from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs import finetune, pretrain
 from weft.runs.dataset import absolute, absolute_tables, settings_of
@@ -202,7 +201,7 @@ def distill(
 
     `weft.distill("runs/reviews", text="unlabeled.txt", student="3x256")`; every section of the recipe may be given so:
     `distill={"temperature": 4}`, `data={"files": ["rows.csv"], "holdout": 0.1}`; what is given stands above `recipe`.
-    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.parts`).
+    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.tables`).
     """
     rows = RunRows()
     if not isinstance(recipe, DistillRecipe):

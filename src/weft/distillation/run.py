@@ -17,13 +17,12 @@ from weft.checkpoint.card import Card, Metric
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build, read_toml, values_of, write_toml
-from weft.data.batching import Feed
 from weft.data.chance import key_of
+from weft.data.dataset import Dataset
 from weft.data.examples import batch_of
 from weft.data.masking import shift
-from weft.data.rows import Framed, PackedRows
+from weft.data.rows import Feed, Framed, PackedRows
 from weft.data.shards import Corpus, TextFiles, tokenized
-from weft.data.tables import Dataset
 from weft.distillation import report as reporting
 from weft.distillation.dataset import LanguageTexts, augmented, gather, held_texts, language_texts, part_of
 from weft.distillation.recipe import DistillRecipe
@@ -330,7 +329,7 @@ def inner_run(folder: Path, recipe: Any, go_on: Callable[[Run, Any, Control], Mo
 
 def check_writes(family: Family) -> None:
     """Refuse a student that predicts no next tokens."""
-    if not family.speaks or family.reads:
+    if not family.generates or family.reads:
         raise UserError(f"{family.name} does not continue a text: a student such as gpt2:2x128 or lstm:1x256 does")
 
 
@@ -520,7 +519,7 @@ def pretrain_student(context: Distillation) -> Model:
     """Teach a student its teacher's language model, whose outputs differ in every epoch, with the masks."""
     run, recipe, settings, control = context.run, context.recipe, context.recipe.distill, context.control
     teacher, folder, data = context.teacher, context.teachers[0].folder, recipe.data
-    speaks, room = teacher.family.speaks, teacher.config.context
+    generates, room = teacher.family.generates, teacher.config.context
     if "words" not in teacher.heads or teacher.family.reads:
         raise UserError(
             f"{folder}: {teacher.family.name} with {', '.join(teacher.heads) or 'no heads'} predicts no words; "
@@ -530,12 +529,12 @@ def pretrain_student(context: Distillation) -> Model:
     column, reading = data.columns.get("text", "text"), {name: vars(data)[name] for name in names}
     shared = {name: vars(recipe)[name] for name in ("out", "seed", "device", "tensorboard", "training")}
     text = Recipe(text=TextSection(files=data.text, column=column, **reading), **shared)
-    wanted: Objective = NextToken() if speaks else MaskedWords()
+    wanted: Objective = NextToken() if generates else MaskedWords()
     student = begun_student(context, wanted.heads, "words", lambda: text_of(text).read(Skipped())).opened
-    if student.family.speaks != speaks:
-        does = "predicts the next word" if speaks else "fills gaps"
+    if student.family.generates != generates:
+        does = "predicts the next word" if generates else "fills gaps"
         raise UserError(f"the teacher {does}, and {student.family.name} does not: choose another student")
-    if not settings.match and not speaks:
+    if not settings.match and not generates:
         settings = replace(settings, match=("cosine",))  # the third of DistilBERT's losses
     soft = SoftTargets(settings.temperature, settings.hard)
     objective: Any = matched(wanted, teacher, student, settings, soft)
@@ -543,7 +542,7 @@ def pretrain_student(context: Distillation) -> Model:
     if length > room:
         raise UserError(f"rows of {length} tokens are longer than the teacher's context of {room}")
     # A state that goes from row to row is nothing that a teacher with rows of its own could follow.
-    aim = {"name": "next" if speaks else "mlm", "rows": "stream", "length": length, "mask": settings.mask}
+    aim = {"name": "next" if generates else "mlm", "rows": "stream", "length": length, "mask": settings.mask}
     own = Path(recipe.student.model)
     student.network.float()
     job = text_job(

@@ -271,7 +271,7 @@ def _tokens(
     teacher, size = context.teacher, context.recipe.student.vocabulary
     if own is not None:
         given = TokenizerSection(size=size) if own == "learned" else TokenizerSection(folder=own)
-        alone = lineage.family.speaks and not lineage.family.reads
+        alone = lineage.family.generates and not lineage.family.reads
         learned = vocabulary_for(context.run.folder, given, lineage.family, alone, texts(), context.control)
         return learned, None, None
     if size is None:

@@ -24,8 +24,7 @@ from weft.errors import UserError, shown
 from weft.files import unwritable
 from weft.models.encoders import Bert, DistilBert, Roberta
 from weft.models.gpt import Gpt
-from weft.models.t5 import T5
-from weft.models.transformer import Transformer, of_decoder
+from weft.models.transformer import T5, Transformer, of_decoder
 from weft.nn.layers import Layer
 from weft.nn.positions import WAVES, Positions
 from weft.text.sources import SUFFIXES, format_suffix
@@ -51,7 +50,7 @@ def write_ct2(inside: Path, opened: LoadedModel, task: str, precision: str = "fp
     try:
         (inside / ENGINE).mkdir()
         spec.save(str(inside / ENGINE))
-        if not opened.family.speaks:
+        if not opened.family.generates:
             state = opened.network.state_dict()
             kept = {
                 name: state[name].detach().cpu().contiguous()

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from weft.backends.ctranslate2 import PATIENCE
 from weft.checkpoint.card import record_hashes
-from weft.checkpoint.configs import is_published
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel, write_files
+from weft.checkpoint.formats import is_published
 from weft.comparison.compare import compare
 from weft.errors import UserError, listed, one_of, shown
 from weft.exporters.ct2_export import read_from, write_ct2
@@ -270,7 +270,7 @@ def check_same(ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: flo
         texts = [each if isinstance(each, str) else " ".join(map(str, each)) for each in inputs]
         if mine is not None and (other_one is None or mine.ids(texts) != other_one.ids(texts)):
             raise UserError("the folder, read back, tokenizes texts differently; nothing was written")
-    return 0.0 if one.family.speaks else check_agreement(ours, theirs, inputs, tolerance)
+    return 0.0 if one.family.generates else check_agreement(ours, theirs, inputs, tolerance)
 
 
 def _alike(one: Any, two: Any, name: str) -> bool:
@@ -329,7 +329,7 @@ def export(
         exported = load(inside)
         if to == "transformers":
             apart = check_same(model, exported, inputs, tolerance)
-        elif model.opened.family.speaks and to == "ctranslate2":
+        elif model.opened.family.generates and to == "ctranslate2":
             apart = check_generation(model, exported, inputs)
         else:
             apart = check_agreement(model, exported, inputs, tolerance)
@@ -364,7 +364,7 @@ def texts_of(model: Model, data: Any, **options: Unpack[RowOptions]) -> list[Any
     if data is None:
         return made_up_inputs(model)
     task = model.task_object
-    if task.writes or (model.opened.family.speaks and not task.supervised):
+    if task.writes or (model.opened.family.generates and not task.supervised):
         return read_from(data, options.get("columns") or {})
     table = table_of(data, options)
     rows = table_rows(model, table, Skipped())

@@ -19,7 +19,7 @@ from weft.checkpoint.folder import LoadedModel, write_files
 from weft.errors import UserError, shown
 from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Range
 from weft.files import write_bytes
-from weft.models.cnn import sight
+from weft.models.classifiers import sight
 from weft.nn.heads import DeepLabelHead, MaskedWordHead
 from weft.nn.positions import alibi_slopes
 from weft.nn.rows import Rows
@@ -35,7 +35,7 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[S
     network: Any = opened.network
     inputs: dict[str, list[Any]] = {name: ["batch", "length"] for name in ENTRANCE}
     x = graph.table("input_ids", network.tokens, network.tokens.weight)
-    causal = opened.family.speaks
+    causal = opened.family.generates
     if network.segments is not None:
         if opened.config.segments > 1:
             inputs["token_type_ids"] = ["batch", "length"]
@@ -316,7 +316,7 @@ def _head(opened: LoadedModel, name: str) -> str | None:
     """The head that a task reads; None: the hidden states themselves."""
     task = task_class(name)
     head = None if task.embeds else task.head
-    if task.writes or head not in HEADS or (head == "words" and opened.family.speaks):
+    if task.writes or head not in HEADS or (head == "words" and opened.family.generates):
         raise UserError(f"a model for {name} cannot be written as ONNX; ctranslate2 is for models that generate")
     if head is not None and head not in opened.heads:
         raise UserError(

@@ -30,15 +30,6 @@ class Score:
     high: float
 
 
-class Summary(NamedTuple):
-    """The scores of several seeds in four numbers."""
-
-    mean: float
-    deviation: float
-    low: float
-    high: float
-
-
 # Of each of the 65,536 numbers of 16 bits the Poisson(1) number that stands at that share of the distribution.
 _SHARES = np.cumsum([math.exp(-1) / math.factorial(k) for k in range(16)])
 POISSON: Floats = np.searchsorted(_SHARES, (np.arange(65536) + 0.5) / 65536).astype(np.float64)
@@ -48,9 +39,8 @@ Z = 1.96  # of the normal distribution, 95 % lie within so many deviations
 def drawn(seed: int, stream: int, size: int) -> Floats:
     """So many Poisson(1) numbers, a pure function of seed and stream; fewer of them are the first of more."""
     # The bits themselves: unlike numpy's distributions they are the same in every version, and 4 times as fast.
-    bits: NDArray[Any] = np.random.Philox(key=np.array([seed % 2**64, stream], dtype=np.uint64)).random_raw(
-        (size + 3) // 4
-    )
+    generator = np.random.Philox(key=np.array([seed % 2**64, stream], dtype=np.uint64))
+    bits: NDArray[Any] = generator.random_raw((size + 3) // 4)
     return np.take(POISSON, bits.view(np.uint16)[:size], mode="clip")  # of 65,536 entries: nothing to clip, but faster
 
 
@@ -70,9 +60,8 @@ def share(part: Floats, whole: Floats, empty: float = 0.0) -> Floats:
 
 @dataclass(frozen=True)
 class Replicates:
-    """A score on the data (column 0) and on each of their resamplings."""
+    """A score on the data (column 0) and on each of their resamplings, which are those of every model: for pairing."""
 
-    # The draws depend on the number of an example alone, so columns of two models can be compared: a paired bootstrap.
     values: Floats
     examples: int
     share: bool = False  # of things that are right or not, so that all right is known as well as their number lets
@@ -90,17 +79,14 @@ class Replicates:
 
     def minus(self, other: Replicates) -> Score:
         """By how much this score is above another on the same examples."""
-        return interval(self.scale * self.values - other.scale * other.values, self._beside(other))
+        assert self.examples == other.examples, "two scores that are not of the same examples"
+        return interval(self.scale * self.values - other.scale * other.values, self.examples)
 
     def over(self, other: Replicates) -> Score:
         """This score as a share of another on the same examples."""
-        with np.errstate(all="ignore"):
-            shares = self.scale * self.values / (other.scale * other.values)
-        return interval(shares, self._beside(other))
-
-    def _beside(self, other: Replicates) -> int:
         assert self.examples == other.examples, "two scores that are not of the same examples"
-        return self.examples
+        with np.errstate(all="ignore"):
+            return interval(self.scale * self.values / (other.scale * other.values), self.examples)
 
 
 class Metrics(ABC):
@@ -134,17 +120,12 @@ class Totals(NamedTuple):
         """A value per column; a resampling that drew nothing at all says nothing."""
         return Replicates(np.where(self.sizes > 0, values, np.nan), self.examples, True, scale)
 
-    def score(self, values: Floats) -> Score:
-        """A value per column as a score."""
-        return self.sampled(values).score()
-
 
 class Bootstrap:
-    """Sums by key over a stream of examples, for the data as they are and for 500 resamplings of them at once.
+    """Sums by key over a stream of examples, for the data as they are and for 500 resamplings of them at once."""
 
-    The Poisson bootstrap (Chamandy et al., 2012): in each resampling an example counts Poisson(1) times. These numbers
-    depend on the seed and the running number of the example alone, so no example is kept and batches do not matter.
-    """
+    # The Poisson bootstrap (Chamandy et al., 2012): in each resampling an example counts Poisson(1) times. They
+    # depend on the seed and the running number of the example alone, so no example is kept and batches do not matter.
 
     def __init__(self, keys: int, seed: int = 0) -> None:
         self.seed, self.examples, self.block = seed, 0, 0
@@ -159,9 +140,9 @@ class Bootstrap:
         self.examples += examples
         if self.examples < (self.block + 1) * BLOCK:
             return
-        numbers, places, values = self._waiting()
-        order = np.argsort(numbers // BLOCK, kind="stable")
-        numbers, places, values = numbers[order], places[order], values[order]
+        waiting = self._waiting()
+        order = np.argsort(waiting[0] // BLOCK, kind="stable")
+        numbers, places, values = (part[order] for part in waiting)
         first, full = 0, self.examples // BLOCK
         for block in range(self.block, full):
             last = int(np.searchsorted(numbers, (block + 1) * BLOCK))  # sorted by block, which is all this asks for
@@ -178,9 +159,8 @@ class Bootstrap:
         sums = self._settle(self.sums.copy(), sizes, self.block, size, *self._waiting())
         return Totals(sums, sizes, self.examples)
 
-    def _waiting(self) -> tuple[Integers, Integers, Floats]:
-        numbers, keys, amounts = (np.concatenate(part) for part in zip(*self.waiting, strict=True))
-        return numbers, keys, amounts
+    def _waiting(self) -> list[NDArray[Any]]:
+        return [np.concatenate(part) for part in zip(*self.waiting, strict=True)]
 
     def _settle(
         self, sums: Floats, sizes: Floats, block: int, size: int, numbers: Integers, keys: Integers, amounts: Floats
@@ -232,35 +212,26 @@ class MeanMetrics(SummedMetrics):
         return {name: share(sums, totals.sizes) for name, sums in zip(self.names, totals.sums, strict=True)}
 
 
-def _t_quantile(freedom: int) -> float:
-    """Between minus and plus this lies 95 % of Student's t with so many degrees of freedom."""
-
-    def inside(angle: float) -> float:
-        """The share between -t and t for t = sqrt(freedom) tan(angle), a finite sum (Abramowitz and Stegun 26.7.3)."""
-        odd, sine, cosine = freedom % 2, math.sin(angle), math.cos(angle)
-        term, total = (cosine if odd else 1.0), 0.0
-        for power in range(1 + odd, freedom, 2):
-            total += term
-            term *= cosine * cosine * power / (power + 1)
-        return 2 / math.pi * (angle + sine * total) if odd else sine * total
-
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if inside(middle) < 0.95 else (low, middle)
-    return math.sqrt(freedom) * math.tan(low)
-
-
-def summarized(values: Sequence[float]) -> Summary:
+def summarized(values: Sequence[float]) -> tuple[float, float, float, float]:
     """Mean, standard deviation and 95 % t interval of the mean over several seeds; one seed alone has no spread."""
     if not len(values):
-        raise UserError("nothing to sum up: there was no value")
+        raise UserError("nothing to summarize: there is no value")
     mean = float(np.mean(values))
     if len(values) == 1:
-        return Summary(mean, 0.0, mean, mean)
+        return mean, 0.0, mean, mean
+    freedom, low, high = len(values) - 1, 0.0, math.pi / 2
+    for _ in range(60):  # t = sqrt(freedom) tan(angle), between minus and plus which 95 % of Student's t lie
+        angle = (low + high) / 2
+        sine, cosine, odd = math.sin(angle), math.cos(angle), freedom % 2
+        term, total = (cosine if odd else 1.0), 0.0
+        for power in range(1 + odd, freedom, 2):  # a finite sum (Abramowitz and Stegun 26.7.3)
+            total += term
+            term *= cosine * cosine * power / (power + 1)
+        inside = 2 / math.pi * (angle + sine * total) if odd else sine * total
+        low, high = (angle, high) if inside < 0.95 else (low, angle)
     deviation = float(np.std(values, ddof=1))
-    reach = _t_quantile(len(values) - 1) * deviation / math.sqrt(len(values))
-    return Summary(mean, deviation, mean - reach, mean + reach)
+    reach = math.sqrt(freedom) * math.tan(low) * deviation / math.sqrt(len(values))
+    return mean, deviation, mean - reach, mean + reach
 
 
 def same_length(predicted: Sequence[Any] | NDArray[Any], gold: Sequence[Any] | NDArray[Any], what: str) -> None:
@@ -285,20 +256,18 @@ class Ratios(Metrics):
         """The ratio of each name that has a whole."""
         totals = self.sums.totals()
         sums = totals.sums.reshape(len(self.names), 2, -1)
-        return {
-            name: Replicates(share(part, whole, math.nan), totals.examples, self.shares)
-            for name, (part, whole) in zip(self.names, sums, strict=True)
-            if whole[0]
+        shares = {
+            name: share(both[0], both[1], math.nan) for name, both in zip(self.names, sums, strict=True) if both[1][0]
         }
+        return {name: Replicates(values, totals.examples, self.shares) for name, values in shares.items()}
 
 
 class WorstRows:
     """The rows on which a model did worst, as many as asked for and no more in memory."""
 
     def __init__(self, max_rows: int = 10) -> None:
-        self.max_rows = max_rows
+        self.max_rows, self.seen = max_rows, 0
         self.heap = list[tuple[float, int, dict[str, Any]]]()
-        self.seen = 0
 
     def add(self, badness: float, row: dict[str, Any]) -> None:
         """Offer a row; of equally bad ones the earlier stays."""

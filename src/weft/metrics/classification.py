@@ -24,12 +24,6 @@ class LabelRow(NamedTuple):
     support: int
 
 
-def label_rows(labels: Sequence[str], right: Floats, predicted: Floats, gold: Floats) -> list[LabelRow]:
-    """A line per label, from how often it was right, predicted and in the data."""
-    rates = zip(labels, share(right, predicted), share(right, gold), f1_of(right, predicted, gold), gold, strict=True)
-    return [LabelRow(label, float(p), float(r), float(f), round(float(n))) for label, p, r, f, n in rates]
-
-
 def f1_of(right: Floats, predicted: Floats, gold: Floats) -> Floats:
     """The harmonic mean of precision and recall; 0 where a label is neither predicted nor in the data."""
     return share(2 * right, predicted + gold)
@@ -41,13 +35,30 @@ def macro_f1(right: Floats, predicted: Floats, gold: Floats) -> Floats:
     return share((f1_of(right, predicted, gold) * occurs).sum(axis=0), occurs.sum(axis=0).astype(np.float64), np.nan)
 
 
-class ClassificationMetrics(SummedMetrics):
+class LabelMetrics(SummedMetrics):
+    """Metrics of how often each label was right, predicted and in the data."""
+
+    labels: Sequence[str] | dict[str, int]
+
+    def parts(self, totals: Totals) -> NDArray[np.float64]:
+        """right, predicted, gold (3 x labels x columns)."""
+        return totals.sums[: 3 * len(self.labels)].reshape(3, len(self.labels), -1)
+
+    def table(self) -> list[LabelRow]:
+        """Precision, recall, F1 and support of each label."""
+        right, predicted, gold = self.parts(self.sums.totals())[:, :, 0]
+        rates = share(right, predicted), share(right, gold), f1_of(right, predicted, gold), gold
+        rows = zip(self.labels, *rates, strict=True)
+        return [LabelRow(label, float(p), float(r), float(f), round(float(n))) for label, p, r, f, n in rows]
+
+
+class ClassificationMetrics(LabelMetrics):
     """One class of several per example; memory grows with the classes, not with the examples."""
 
     def __init__(self, labels: Sequence[str], seed: int = 0) -> None:
         super().__init__(3 * len(labels), seed)  # right, predicted, gold of each class
         self.labels = tuple(labels)
-        self.table_of_both = np.zeros((len(self.labels), len(self.labels)), dtype=np.int64)
+        self.counts = np.zeros((len(self.labels), len(self.labels)), dtype=np.int64)
 
     def add(self, predicted: Sequence[int] | NDArray[Any], gold: Sequence[int] | NDArray[Any]) -> None:
         """Take in the next examples, as places in the list of labels."""
@@ -59,11 +70,11 @@ class ClassificationMetrics(SummedMetrics):
         rows, right = np.arange(len(p)), np.flatnonzero(p == g)
         keys = np.concatenate([g[right], classes + p, 2 * classes + g])
         self.sums.add(len(p), np.concatenate([right, rows, rows]), keys)
-        np.add.at(self.table_of_both, (g, p), 1)
+        np.add.at(self.counts, (g, p), 1)
 
     def values(self, totals: Totals) -> dict[str, Floats]:
         """accuracy, macro_f1, mcc (Matthews' correlation) and, of two classes, the f1 of the second."""
-        right, predicted, gold = totals.sums.reshape(3, len(self.labels), -1)  # classes columns
+        right, predicted, gold = self.parts(totals)  # classes columns
         n, hits = totals.sizes, right.sum(axis=0)
         # Gorodkin's form for several classes; 0 where one of the two sides never varies.
         spread = np.sqrt((n * n - (predicted**2).sum(axis=0)) * (n * n - (gold**2).sum(axis=0)))
@@ -76,16 +87,11 @@ class ClassificationMetrics(SummedMetrics):
             values["f1"] = f1_of(right[1], predicted[1], gold[1])
         return values
 
-    def table(self) -> list[LabelRow]:
-        """Precision, recall, F1 and support of each class."""
-        both = self.table_of_both.astype(np.float64)
-        return label_rows(self.labels, both.diagonal(), both.sum(axis=0), both.sum(axis=1))
-
     def confusion(self) -> NDArray[np.int64]:
-        return self.table_of_both.copy()
+        return self.counts.copy()
 
 
-class MultiLabelMetrics(SummedMetrics):
+class MultiLabelMetrics(LabelMetrics):
     """Any number of labels per example."""
 
     def __init__(self, labels: Sequence[str], seed: int = 0) -> None:
@@ -98,28 +104,16 @@ class MultiLabelMetrics(SummedMetrics):
         same_length(p, g, "rows of labels")
         if not p.ndim == g.ndim == 2 or not p.shape[1] == g.shape[1] == width:
             raise UserError(f"labels of shape {p.shape} and {g.shape}: expected (examples, {width} labels)")
-        rows, keys = list[NDArray[Any]](), list[NDArray[Any]]()
-        for place, marks in enumerate((p & g, p, g)):
-            row, label = np.nonzero(marks)
-            rows.append(row)
-            keys.append(place * width + label)
-        whole = np.flatnonzero((p == g).all(axis=1))
-        keys.append(np.full(len(whole), 3 * width))
-        self.sums.add(len(p), np.concatenate([*rows, whole]), np.concatenate(keys))
+        self.sums.add(len(p), *np.nonzero(np.concatenate([p & g, p, g, (p == g).all(axis=1)[:, None]], axis=1)))
 
     def values(self, totals: Totals) -> dict[str, Floats]:
         """micro_f1, macro_f1 (over all labels, seen or not) and exact: the share with every label right."""
-        right, predicted, gold = totals.sums[:-1].reshape(3, len(self.labels), -1)  # labels columns
+        right, predicted, gold = self.parts(totals)  # labels columns
         return {
             "micro_f1": f1_of(right.sum(axis=0), predicted.sum(axis=0), gold.sum(axis=0)),
             "macro_f1": f1_of(right, predicted, gold).mean(axis=0),
             "exact": share(totals.sums[-1], totals.sizes),
         }
-
-    def table(self) -> list[LabelRow]:
-        """Precision, recall, F1 and support of each label."""
-        right, predicted, gold = self.sums.totals().sums[:-1, 0].reshape(3, len(self.labels))
-        return label_rows(self.labels, right, predicted, gold)
 
 
 FAR = 1e30  # stands for infinity: a threshold must fit into JSON
@@ -141,11 +135,10 @@ def best_thresholds(scores: ArrayLike, gold: ArrayLike) -> list[float]:
         f1[:-1][ordered[1:] == ordered[:-1]] = -1  # no threshold parts equal scores
         last = int(f1.argmax())
         lowest = float(ordered[last])
-        if last + 1 < len(ordered):
-            middle = lowest - (lowest - float(ordered[last + 1])) / 2
-            thresholds.append(middle if middle > ordered[last + 1] else lowest)
-        else:
-            thresholds.append(lowest / 2 if lowest > 0 else lowest)  # all are set, and those a little lower would be
+        # Halfway to the next score; where all are set, those a little lower would be, too.
+        below = float(ordered[last + 1]) if last + 1 < len(ordered) else min(lowest, 0.0)
+        middle = lowest - (lowest - below) / 2
+        thresholds.append(middle if middle > below else lowest)
     return thresholds
 
 
@@ -171,23 +164,20 @@ def best_no_answer(margin: Sequence[float], if_answered: Sequence[float], if_not
     return middle if middle < high else low
 
 
-Sentences = Sequence[Sequence[str]]
-
-
-class _SentenceMetrics(SummedMetrics):
+class _SentenceMetrics(LabelMetrics):
     """Counts over tagged sentences; a whole sentence is one example, since its words hang together."""
 
     first = 0  # keys before those of the labels
 
     def __init__(self, labels: Sequence[str] = (), seed: int = 0) -> None:
-        self.numbers = {label: number for number, label in enumerate(labels)}
-        super().__init__(self.first + 3 * len(self.numbers), seed)
+        self.labels: dict[str, int] = {label: number for number, label in enumerate(labels)}
+        super().__init__(self.first + 3 * len(self.labels), seed)
 
     def key(self, label: str, place: int) -> int:
         """Where right (0), predicted (1) and gold (2) of a label are counted; new labels are taken in."""
-        return self.first + 3 * self.numbers.setdefault(label, len(self.numbers)) + place
+        return self.first + 3 * self.labels.setdefault(label, len(self.labels)) + place
 
-    def add(self, predicted: Sentences, gold: Sentences) -> None:
+    def add(self, predicted: Sequence[Sequence[str]], gold: Sequence[Sequence[str]]) -> None:
         """Take in the next sentences: a tag per word each."""
         same_length(predicted, gold, "sentences")
         rows, keys = list[int](), list[int]()
@@ -202,17 +192,11 @@ class _SentenceMetrics(SummedMetrics):
     def events(self, predicted: Sequence[str], gold: Sequence[str]) -> list[int]:
         """A key for each thing to count in one sentence."""
 
-    def parts(self, totals: Totals) -> np.ndarray[tuple[int, int, int], np.dtype[np.float64]]:
-        """right, predicted, gold (3 x labels x columns)."""
+    def parts(self, totals: Totals) -> NDArray[np.float64]:
         counted = totals.sums[self.first :]
-        missing = 3 * len(self.numbers) - len(counted)  # keys of the last label that have not been met
+        missing = 3 * len(self.labels) - len(counted)  # keys of the last label that have not been met
         counted = np.concatenate([counted, np.zeros((missing, counted.shape[1]))])
-        return counted.reshape(len(self.numbers), 3, counted.shape[1]).transpose(1, 0, 2)
-
-    def table(self) -> list[LabelRow]:
-        """Precision, recall, F1 and support of each label."""
-        right, predicted, gold = self.parts(self.sums.totals())[:, :, 0]
-        return label_rows(list(self.numbers), right, predicted, gold)
+        return counted.reshape(len(self.labels), 3, counted.shape[1]).transpose(1, 0, 2)
 
 
 class EntityMetrics(_SentenceMetrics):
@@ -221,7 +205,6 @@ class EntityMetrics(_SentenceMetrics):
     first = 2  # words, words with the right tag
 
     def events(self, predicted: Sequence[str], gold: Sequence[str]) -> list[int]:
-        """Words, right words, and the spans predicted, given and both."""
         p, g = spans_of(predicted, "bio"), spans_of(gold, "bio")  # reads all schemes
         keys = [0] * len(gold) + [1 for a, b in zip(predicted, gold, strict=True) if a == b]
         keys += [self.key(span.label, 1) for span in p] + [self.key(span.label, 2) for span in g]
@@ -247,7 +230,6 @@ class TagMetrics(_SentenceMetrics):
     """A tag per word, such as parts of speech; a tag that is not among the labels is one more."""
 
     def events(self, predicted: Sequence[str], gold: Sequence[str]) -> list[int]:
-        """Each word's tag as predicted, as given, and as right."""
         keys = [self.key(tag, 1) for tag in predicted] + [self.key(tag, 2) for tag in gold]
         return keys + [self.key(b, 0) for a, b in zip(predicted, gold, strict=True) if a == b]
 

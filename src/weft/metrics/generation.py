@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -27,9 +27,6 @@ from weft.metrics.bootstrap import (
     same_length,
     share,
 )
-
-if TYPE_CHECKING:
-    from sacrebleu.metrics.bleu import BLEU
 
 TOKENIZE = ("13a", "intl", "char", "zh", "none")  # those of sacreBLEU that need no further package and no download
 ORDERS = 4  # of BLEU's n-grams of words
@@ -56,6 +53,13 @@ class LengthRow:
     scores: dict[str, Score]
 
 
+def references(gold: str | Sequence[str], name: str) -> list[str]:
+    """The right texts of one that was written."""
+    if not gold and not isinstance(gold, str):
+        raise UserError(f"{name} has no reference")
+    return [gold] if isinstance(gold, str) else list(gold)
+
+
 def letter_grams(text: str) -> list[Counter[str]]:
     """How often each run of 1 to 6 letters occurs, spaces left out."""
     letters = "".join(text.split())
@@ -75,9 +79,8 @@ def chrf_of(sums: Floats) -> Floats:
 class GenerationMetrics(Metrics):
     """Generated texts against one or several references each.
 
-    BLEU and chrF2 are in 0..100, as everybody writes them, and equal to sacreBLEU's of the whole corpus; `exact` (equal
-    but for space around it) is in 0..1; `length_ratio` is the words written for each of the reference. Where `add` gets
-    the lengths of the sources, `by_length` gives the scores of short and long ones apart; `edges` are the borders.
+    BLEU and chrF2 are in 0..100 and equal to sacreBLEU's of the whole corpus; `exact` (equal but for space around it)
+    is in 0..1; `length_ratio` is the words written for each of the reference; `by_length` has `edges` as borders.
     """
 
     def __init__(
@@ -87,8 +90,12 @@ class GenerationMetrics(Metrics):
         if any(a >= b for a, b in pairwise([0, *edges])):
             raise UserError(f"borders of lengths {list(edges)}: each must be above the one before, and above 0")
         self.lowercase, self.edges = lowercase, tuple(edges)
-        self.bleu = _bleu(tokenize, lowercase, effective_order=True)  # for one sentence; the corpus takes all orders
-        self.corpus = _bleu(tokenize, lowercase, effective_order=False)
+        try:
+            from sacrebleu.metrics.bleu import BLEU
+        except ImportError:
+            raise UserError("BLEU needs sacrebleu: pip install 'weft[evaluate]'") from None
+        self.bleu = BLEU(tokenize=tokenize, lowercase=lowercase, effective_order=True)  # of one sentence
+        self.corpus = BLEU(tokenize=tokenize, lowercase=lowercase)  # takes all orders
         self.references = set[int]()
         self.measured: bool | None = None  # whether lengths come with the texts
         self.sums = Bootstrap(KEYS * (1 + len(self.edges)), seed)
@@ -101,39 +108,28 @@ class GenerationMetrics(Metrics):
         if self.measured not in (None, lengths is not None) or (lengths is not None and len(lengths) != len(gold)):
             raise UserError("lengths of sources are given for all texts or for none")
         self.measured = lengths is not None
-        scores, rows, keys, amounts = list[SentenceScores](), list[int](), list[int](), list[float]()
+        scores, entries = list[SentenceScores](), list[tuple[int, int, float]]()
         for row, (text, right) in enumerate(zip(predicted, gold, strict=True)):
-            golds = [right] if isinstance(right, str) else list(right)
-            if not golds:
-                raise UserError(f"text {self.sums.examples + row + 1} has no reference")
+            golds = references(right, f"text {self.sums.examples + row + 1}")
             self.references.add(len(golds))
-            sentence, statistics = self._statistics(text, golds)
-            scores.append(sentence)
+            bleu = self.bleu.sentence_score(text, golds)
+            exact = float(text.strip() in [gold.strip() for gold in golds])
+            text, golds = (text.lower(), [gold.lower() for gold in golds]) if self.lowercase else (text, golds)
+            written, chrf, best = letter_grams(text), -1.0, list[float]()
+            for gold in golds:  # the right text that it is nearest to, as sacreBLEU has it
+                letters = list[float]()
+                for a, b in zip(written, letter_grams(gold), strict=True):
+                    both = sum(min(count, b[gram]) for gram, count in a.items() if gram in b)
+                    letters += [a.total() if b else 0, b.total(), both]
+                value = float(chrf_of(np.array(letters, dtype=np.float64))[0])
+                chrf, best = (value, letters) if value > chrf else (chrf, best)
+            scores.append(SentenceScores(min(bleu.score, 100.0), 100 * chrf, exact))
+            statistics = [bleu.sys_len, bleu.ref_len, *bleu.counts, *bleu.totals, *best, exact, 1.0]
             first = KEYS * (0 if lengths is None else bisect_right(self.edges, lengths[row]))
-            for place, amount in enumerate(statistics):
-                if amount:
-                    rows.append(row)
-                    keys.append(first + place)
-                    amounts.append(amount)
+            entries += [(row, first + place, amount) for place, amount in enumerate(statistics) if amount]
+        rows, keys, amounts = zip(*entries, strict=True) if entries else ((), (), ())
         self.sums.add(len(scores), rows, keys, amounts)
         return scores
-
-    def _statistics(self, text: str, golds: list[str]) -> tuple[SentenceScores, list[float]]:
-        """What one text adds to the sums, in their order."""
-        bleu = self.bleu.sentence_score(text, golds)
-        exact = float(text.strip() in [gold.strip() for gold in golds])
-        text, golds = (text.lower(), [gold.lower() for gold in golds]) if self.lowercase else (text, golds)
-        written, chrf, best = letter_grams(text), -1.0, list[float]()
-        for gold in golds:  # the right text that it is nearest to, as sacreBLEU has it
-            letters = list[float]()
-            for a, b in zip(written, letter_grams(gold), strict=True):
-                both = sum(min(count, b[gram]) for gram, count in a.items() if gram in b)
-                letters += [a.total() if b else 0, b.total(), both]
-            value = float(chrf_of(np.array(letters, dtype=np.float64))[0])
-            if value > chrf:
-                chrf, best = value, letters
-        statistics = [bleu.sys_len, bleu.ref_len, *bleu.counts, *bleu.totals, *best, exact, 1.0]
-        return SentenceScores(min(bleu.score, 100.0), 100 * chrf, exact), statistics
 
     def sampled(self) -> dict[str, Replicates]:
         """bleu and chrf in 0..100, exact in 0..1, and length_ratio."""
@@ -157,21 +153,15 @@ class GenerationMetrics(Metrics):
         sums = totals.sums
         written, right = sums[LENGTHS], sums[LENGTHS + 1]
         columns = np.rint(sums[:CHRF]).astype(np.int64).T.tolist()  # whole numbers all of them
-        bleu = np.array([self._corpus_bleu(column) for column in columns])
+        compute = self.corpus.compute_bleu  # sacreBLEU's own
+        bleu = [compute(c[MATCHES:GRAMS], c[GRAMS:CHRF], c[0], c[1], smooth_method="exp").score for c in columns]
         ratio = np.where(totals.sizes > 0, share(written, right, np.nan), np.nan)
         return {
-            "bleu": totals.sampled(bleu, 100),
+            "bleu": totals.sampled(np.minimum(np.array(bleu) / 100, 1.0), 100),  # a rounding may be above 1
             "chrf": totals.sampled(np.minimum(chrf_of(sums[CHRF:EXACT]), 1.0), 100),
             "exact": totals.sampled(share(sums[EXACT], totals.sizes)),
             "length_ratio": Replicates(ratio, totals.examples),
         }
-
-    def _corpus_bleu(self, sums: list[int]) -> float:
-        """sacreBLEU's own, in 0..1; a rounding above 1 of perfect texts is taken off."""
-        bleu = self.corpus.compute_bleu(
-            correct=sums[MATCHES:GRAMS], total=sums[GRAMS:CHRF], sys_len=sums[0], ref_len=sums[1], smooth_method="exp"
-        )
-        return min(bleu.score / 100, 1.0)
 
     @property
     def signature(self) -> str:
@@ -182,29 +172,12 @@ class GenerationMetrics(Metrics):
         return self.corpus.get_signature().format()
 
 
-def _bleu(tokenize: str, lowercase: bool, effective_order: bool) -> BLEU:
-    try:
-        from sacrebleu.metrics.bleu import BLEU
-    except ImportError:
-        raise UserError("BLEU needs sacrebleu: pip install 'weft[evaluate]'") from None
-    return BLEU(tokenize=tokenize, lowercase=lowercase, effective_order=effective_order)
-
-
-WORD = re.compile(r"[a-z0-9]+")  # ROUGE's own rule: other letters are spaces to it
-
-
-def words_of(text: str) -> list[str]:
-    """The words that ROUGE sees: lower case, plain letters and digits; without stemming."""
-    return WORD.findall(text.lower())
-
-
 def longest_common(a: Sequence[str], b: Sequence[str]) -> int:
     """How many words the longest sequence has that runs through both, with gaps (Hyyrö, 2004: a bit for each word)."""
     places: dict[str, int] = {}
     for number, word in enumerate(a):
         places[word] = places.get(word, 0) | 1 << number
-    every = (1 << len(a)) - 1
-    open_ = every  # a bit that is gone: the sequence became longer by this word
+    every = open_ = (1 << len(a)) - 1  # a bit that is gone: the sequence became longer by this word
     for word in b:
         met = open_ & places.get(word, 0)
         open_ = (open_ + met | open_ - met) & every
@@ -213,18 +186,11 @@ def longest_common(a: Sequence[str], b: Sequence[str]) -> int:
 
 def rouge_of(predicted: str, gold: str) -> tuple[float, float, float]:
     """The F1 of single words, of pairs of words and of the longest common sequence, in 0..1."""
-    p, g = words_of(predicted), words_of(gold)
+    p, g = (re.findall("[a-z0-9]+", text.lower()) for text in (predicted, gold))  # ROUGE's own rule, without stemming
     singles = sum((Counter(p) & Counter(g)).values())
     first, second = (Counter(zip(words, words[1:], strict=False)) for words in (p, g))
-    return (
-        _f1(singles, len(p), len(g)),
-        _f1(sum((first & second).values()), max(len(p) - 1, 0), max(len(g) - 1, 0)),
-        _f1(longest_common(p, g), len(p), len(g)),
-    )
-
-
-def _f1(both: int, predicted: int, gold: int) -> float:
-    return 2 * both / (predicted + gold) if both else 0.0
+    pairs, both, size = sum((first & second).values()), longest_common(p, g), max(1, len(p) + len(g))
+    return 2 * singles / size, 2 * pairs / max(1, size - 2), 2 * both / size
 
 
 class RougeMetrics(MeanMetrics):
@@ -238,9 +204,7 @@ class RougeMetrics(MeanMetrics):
         same_length(predicted, gold, "summaries")
         scores = list[tuple[float, float, float]]()
         for row, (text, right) in enumerate(zip(predicted, gold, strict=True)):
-            golds = [right] if isinstance(right, str) else list(right)
-            if not golds:
-                raise UserError(f"summary {self.sums.examples + row + 1} has no reference")
+            golds = references(right, f"summary {self.sums.examples + row + 1}")
             first, second, longest = zip(*(rouge_of(text, gold) for gold in golds), strict=True)
             scores.append((max(first), max(second), max(longest)))
         self.add_values(np.array(scores, dtype=np.float64).reshape(-1, 3).T)
@@ -248,21 +212,18 @@ class RougeMetrics(MeanMetrics):
 
 
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
-ARTICLE = re.compile(r"\b(?:a|an|the)\b")
 
 
 def normalized(answer: str) -> str:
     """What counts in an answer: lower case, no punctuation, no articles, single spaces (Rajpurkar et al., 2016)."""
-    return " ".join(ARTICLE.sub(" ", answer.lower().translate(NO_PUNCTUATION)).split())
+    return " ".join(re.sub(r"\b(?:a|an|the)\b", " ", answer.lower().translate(NO_PUNCTUATION)).split())
 
 
 def _overlap(predicted: str, gold: str) -> float:
     """F1 of two normalized answers as bags of words; an empty one is matched by an empty one alone."""
-    if predicted == gold:
-        return 1.0
     p, g = predicted.split(), gold.split()
     common = 0 if set(p).isdisjoint(g) else sum((Counter(p) & Counter(g)).values())
-    return 2 * common / (len(p) + len(g))
+    return 1.0 if predicted == gold else 2 * common / (len(p) + len(g))
 
 
 def answer_scores(predicted: str, golds: Sequence[str]) -> tuple[float, float]:

@@ -5,7 +5,7 @@ N: tokens; n: the places asked for; B: rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -13,7 +13,10 @@ from torch import Tensor, nn
 
 from weft.models.shared import check_sizes
 from weft.nn.heads import LabelHead, Mix, WordHead
-from weft.nn.rows import Ragged, Rows
+from weft.nn.rows import Rows
+
+States = list[Tensor] | None  # where given, gets the embeddings and the output of each layer
+Started = tuple[Tensor, Any]  # B vocabulary, float32: logits of each row's next word; and the state to go on from
 
 
 class ModelConfig:
@@ -33,6 +36,8 @@ class ModelConfig:
     inner: int | None = None
     decoder_inner: int | None = None
     inner_dropout: float = 0.0
+    attention: str = "none"  # of a recurrent decoder
+    feeding: bool = False
     positions: str | None = None
     buckets: int = 0  # of relative distances
     segments: int = 1
@@ -66,8 +71,7 @@ class ModelConfig:
 class Network(nn.Module):
     """A family's network: a subclass makes `tokens`, `heads` and its layers, and has `forward`.
 
-    `forward(tokens, rows, segments=None, states=None)` gives N width; `states`, where given, gets the embeddings and
-    the output of each layer. A network that generates has `start` and `step` too.
+    `forward(tokens, rows, segments=None, states=None)` gives N width. One that generates has `start` and `step` too.
     """
 
     HEADS: ClassVar[tuple[str, ...]] = ("words",)  # the heads that it can have
@@ -79,6 +83,19 @@ class Network(nn.Module):
     SCORES_TARGETS: ClassVar[bool] = False  # `target_logprobs`: one word's probability without those of all others
     SCORES_TEXTS: ClassVar[bool] = False  # `text_logprobs`: an engine that scores whole texts and has no states
     SEARCHES: ClassVar[bool] = False  # `search`: an engine that generates by itself
+    READS_OWN: ClassVar[bool] = False  # `forward(own=)`: the chance that a place reads the network's own best guess
+
+    # Read the prompts (and a source); `room`: how many tokens a row may grow to, the prompt included, before a cache is
+    # laid out anew; `attention`: whether the state keeps what was attended to in the source.
+    start: Callable[..., Started]
+    step: Callable[..., Tensor]  # (tokens B, state): reads one token per row; logits of the next one
+    beginning: Callable[[int], Any]  # the state of so many rows that have read nothing
+    # (tokens, rows, begin=None): hidden states by the equations, without dropout, and what each layer carried on.
+    unrolled: Callable[..., tuple[Tensor, list[list[Any]]]]
+    target_logprobs: Callable[[Tensor, Tensor], Tensor]  # n width, n words -> n
+    text_logprobs: Callable[..., list[list[float]]]  # (texts): of every token but the first, after those before it
+    search: Callable[..., Any]  # (request): generates for all prompts, as `generation.search`
+    operations: Callable[[Rows, Rows], float]  # products and sums of a forward pass over a source and a target
 
     tokens: Any  # the table of token vectors
     heads: Any
@@ -113,10 +130,6 @@ class Network(nn.Module):
         """Products that one token costs in a forward pass; None: to be counted from the layers and the attention."""
         return None
 
-    def operations(self, source: Rows, rows: Rows) -> float:
-        """Products and sums of a forward pass of an encoder-decoder over rows of these lengths."""
-        raise NotImplementedError
-
     def layer_names(self) -> list[tuple[str, ...]]:
         """The layers from the input to the output, each as the beginnings of the names of its weights."""
         return [(f"layers.{number}",) for number in range(len(self.layers))]
@@ -137,36 +150,6 @@ class Network(nn.Module):
             return self.heads[head](self.pooler(hidden[rows.firsts()]))
         return self.heads[head](hidden if head in self.BY_TOKEN else self.pooled(hidden, rows))
 
-    def start(
-        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, Any]:
-        """Read the prompts; logits of each row's next word (B vocabulary, float32), and the state to go on from.
-
-        `room`: how many tokens a row may grow to, the prompt included, before a cache is laid out anew; `attention`:
-        whether the state keeps what was attended to in the source.
-        """
-        raise NotImplementedError
-
-    def step(self, tokens: Tensor, state: Any) -> Tensor:
-        """Read one token per row (B); logits of the next one."""
-        raise NotImplementedError
-
-    def beginning(self, count: int) -> Any:
-        """The state of rows that have read nothing."""
-        raise NotImplementedError
-
-    def unrolled(self, tokens: Tensor, rows: Rows, begin: Any = None) -> tuple[Tensor, list[list[Any]]]:
-        """Hidden states by the equations, without dropout, and what each layer carried from place to place."""
-        raise NotImplementedError
-
-    def target_logprobs(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """The log-probability of one word at each place: n width, n -> n."""
-        raise NotImplementedError
-
-    def text_logprobs(self, texts: Sequence[Sequence[int]]) -> list[list[float]]:
-        """The log-probability of every token of each text but the first, after those before it."""
-        raise NotImplementedError
-
     def make_heads(self, heads: Mapping[str, int]) -> nn.ModuleDict:
         """The heads asked for, with how many outputs each has."""
         return nn.ModuleDict({name: self.make_head(name, outputs) for name, outputs in heads.items()})
@@ -176,10 +159,6 @@ class Network(nn.Module):
         if name == "words":
             return WordHead(self.features, outputs, self.config.tied not in (False, "none"), self.config.word_bias)
         return LabelHead(self.features, outputs, self.config.dropout)
-
-    def search(self, request: Any) -> Any:
-        """Generate for all prompts, as `generation.search` does."""
-        raise NotImplementedError
 
     def initialize(self) -> None:
         """Draw fresh weights: normal with `weight_scale`, biases 0, norms 1."""

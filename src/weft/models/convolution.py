@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.base import ModelConfig, Network
+from weft.models.base import ModelConfig, Network, Started
 from weft.models.encoder_decoder import EncoderDecoder, numbered, sides_of
 from weft.models.shared import matrices
 from weft.nn.heads import in_full
@@ -165,9 +165,7 @@ class ConvSeq2Seq(EncoderDecoder):
             x = (x + y) * HALF
         return self.dropout(self.decoder.leave(x))
 
-    def start(
-        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, ConvolutionState]:
+    def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False) -> Started:
         assert source is not None, "an encoder-decoder writes what it makes of a source"
         state = ConvolutionState(self.encode(source), prompt.rows, attention)
         hidden = self.decode(prompt.tokens, prompt.rows, state.memory, state)

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from weft.models.base import Network
+from weft.models.base import Network, Started, States
 from weft.models.shared import matrices
 from weft.nn.attention import Cache, Memory, Sources
 from weft.nn.heads import in_full
@@ -41,18 +41,10 @@ class EncoderDecoder(Network):
     decode: Callable[..., Tensor]  # N tokens, each read before the one that follows it -> N width
 
     def forward(
-        self,
-        tokens: Tensor,
-        rows: Rows,
-        segments: Tensor | None = None,
-        states: list[Tensor] | None = None,
-        *,
-        source: Ragged,
-        **options: Any,
+        self, tokens: Tensor, rows: Rows, segments: None = None, states: States = None, *, source: Ragged, **more: Any
     ) -> Tensor:
         """N tokens of the target -> N width; `states`, where given, gets their embeddings and the result."""
-        assert segments is None
-        hidden = self.decode(tokens, rows, self.encode(source), **options)
+        hidden = self.decode(tokens, rows, self.encode(source), **more)
         if states is not None:
             states += [self.tokens(tokens), hidden]
         return hidden
@@ -69,17 +61,9 @@ class TransformerSides(EncoderDecoder):
         return sides_of(numbered("encoder", len(self.encoder)), numbered("decoder", len(self.decoder)))
 
     def forward(
-        self,
-        tokens: Tensor,
-        rows: Rows,
-        segments: Tensor | None = None,
-        states: list[Tensor] | None = None,
-        *,
-        source: Ragged,
-        **options: Any,
+        self, tokens: Tensor, rows: Rows, segments: None = None, states: States = None, *, source: Ragged, **more: Any
     ) -> Tensor:
         """N tokens of the target -> N width; `states`, where given, gets their embeddings and each layer's output."""
-        assert segments is None
         return self.decode(tokens, rows, self.encode(source), states=states)
 
     def embedded(self, tokens: Tensor, rows: Rows, cache: Cache | None = None, read: bool = False) -> Embedded:
@@ -98,12 +82,7 @@ class TransformerSides(EncoderDecoder):
         return Sources(self.leave(self.encoder_norm(x)), source.rows)
 
     def decode(
-        self,
-        tokens: Tensor,
-        rows: Rows,
-        encoded: Sources | None,
-        cache: Cache | None = None,
-        states: list[Tensor] | None = None,
+        self, tokens: Tensor, rows: Rows, encoded: Sources | None, cache: Cache | None = None, states: States = None
     ) -> Tensor:
         """N tokens -> N width; with a cache, what is read is laid out in it."""
         x, bias, turns = self.embedded(tokens, rows, cache)
@@ -118,9 +97,7 @@ class TransformerSides(EncoderDecoder):
             states += [*seen[:-1], x]
         return x
 
-    def start(
-        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, Cache]:
+    def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False) -> Started:
         assert source is not None, "an encoder-decoder needs something to read"
         read = self.encode(source)
         memory = Memory(read.rows, read.hidden.shape[0], read.hidden.dtype, attention)
@@ -146,10 +123,7 @@ class TransformerSides(EncoderDecoder):
         cross = sum(p.numel() for name, p in self.decoder.named_parameters() if name.endswith("key_value.weight"))
         products = weights[0] * read.sum() + (weights[1] - cross) * written.sum() + cross * read.sum()
         products += c.vocabulary * c.width * written.sum()
-        for stack, scores in (
-            (self.encoder, read.square().sum()),
-            (self.decoder, written.square().sum() / 2 + (written * read).sum()),
-        ):
-            for layer in stack:  # scores, and the values that they mix
-                products += 2.0 * layer.attention.heads * layer.attention.head_width * scores
+        both = written.square().sum() / 2 + (written * read).sum()
+        for layer, scores in [*((x, read.square().sum()) for x in self.encoder), *((x, both) for x in self.decoder)]:
+            products += 2.0 * layer.attention.heads * layer.attention.head_width * scores  # and the values they mix
         return float(2.0 * products)

@@ -5,15 +5,15 @@ All are token, position and segment embeddings, then Transformer layers that loo
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import repeat
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.base import ModelConfig, Network
+from weft.models.base import ModelConfig, Network, States
 from weft.models.shared import final_norm_of, layers_of, positions_of, through_layers
 from weft.nn.heads import DeepLabelHead, LabelHead, MaskedWordHead, Mix, Pooler
 from weft.nn.layers import Activation, NormKind, NormPlace, norm
@@ -49,6 +49,8 @@ class Encoder(Network):
 
     HEADS: ClassVar[tuple[str, ...]] = ("words", "classify", "choose", "tag", "answer")
     STACK = True
+    make_label_head: Callable[[str, int], nn.Module]
+    WORDS: ClassVar[Mapping[str, Any]] = {}  # settings of the word head that are not the config's
 
     def __init__(self, config: EncoderConfig, heads: Mapping[str, int]) -> None:
         super().__init__(config)
@@ -71,13 +73,18 @@ class Encoder(Network):
     def make_layers(self) -> nn.ModuleList:
         return layers_of(self.config, causal=False)
 
+    def make_head(self, name: str, outputs: int) -> nn.Module:
+        c = self.config
+        if name != "words":
+            return self.make_label_head(name, outputs)
+        options = {"activation": c.activation.removeprefix("gated-"), "table_width": c.embedding_width, **self.WORDS}
+        return MaskedWordHead(c.width, outputs, epsilon=c.norm_epsilon, tied=c.tied, **options)
+
     def turns(self) -> Iterable[nn.Module]:
         """The layers in the order in which they are read."""
         return self.layers
 
-    def forward(
-        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: States = None) -> Tensor:
         """N tokens -> N width; `states`, where given, gets the embeddings and what each layer makes of them."""
         places = self.positions.places(rows, tokens.shape[0], None)
         x = self.tokens(tokens)
@@ -105,10 +112,8 @@ class Bert(Encoder):
     HEADS = ("words", "next", "classify", "choose", "tag", "answer")
     POOLED = ("next", "classify", "choose")
 
-    def make_head(self, name: str, outputs: int) -> nn.Module:
+    def make_label_head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
-        if name == "words":
-            return MaskedWordHead(c.width, outputs, c.activation.removeprefix("gated-"), c.norm_epsilon, c.tied)
         dropout = 0.0 if name in ("next", "answer") else c.dropout if c.head_dropout is None else c.head_dropout
         return LabelHead(c.width, outputs, dropout)
 
@@ -138,11 +143,10 @@ class Roberta(Encoder):
     """
 
     POOLED = ("choose",)
+    WORDS: ClassVar = {"activation": "gelu"}  # the exact one, whatever the layers have
 
-    def make_head(self, name: str, outputs: int) -> nn.Module:
+    def make_label_head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
-        if name == "words":  # bent by the exact GELU, whatever the layers are bent by
-            return MaskedWordHead(c.width, outputs, "gelu", c.norm_epsilon, c.tied)
         dropout = c.dropout if c.head_dropout is None or name == "choose" else c.head_dropout
         if name == "classify":
             return DeepLabelHead(c.width, outputs, "tanh", dropout, dropout_before=dropout)
@@ -177,12 +181,8 @@ class Albert(Encoder):
     def turns(self) -> Iterable[nn.Module]:
         return repeat(self.layers[0], self.config.layers)
 
-    def make_head(self, name: str, outputs: int) -> nn.Module:
-        c = self.config
-        if name == "words":
-            activation = c.activation.removeprefix("gated-")
-            return MaskedWordHead(c.width, outputs, activation, c.norm_epsilon, c.tied, table_width=c.embedding_width)
-        return LabelHead(c.width, outputs, 0.0 if name == "answer" else c.head_dropout)
+    def make_label_head(self, name: str, outputs: int) -> nn.Module:
+        return LabelHead(self.config.width, outputs, 0.0 if name == "answer" else self.config.head_dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,17 +198,16 @@ class DistilBertConfig(EncoderConfig):
 class DistilBert(Encoder):
     """DistilBERT (Sanh et al., 2019): BERT at half its layers, without segments and without a pooler."""
 
+    WORDS: ClassVar = {"second_bias": False}
+
     def make_layers(self) -> nn.ModuleList:
         layers = layers_of(self.config, causal=False)
         for layer in layers:  # the published code drops out nothing here
             layer.attention_drop = nn.Identity()
         return layers
 
-    def make_head(self, name: str, outputs: int) -> nn.Module:
+    def make_label_head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
-        if name == "words":
-            activation = c.activation.removeprefix("gated-")
-            return MaskedWordHead(c.width, outputs, activation, c.norm_epsilon, c.tied, second_bias=False)
         if name in ("classify", "choose"):
             return DeepLabelHead(c.width, outputs, "relu", c.head_dropout)
         return LabelHead(c.width, outputs, c.answer_dropout if name == "answer" else c.dropout)

@@ -1,9 +1,7 @@
 """GPT, GPT-2 and the GPT-3 sizes (Radford et al., 2018, 2019; Brown et al., 2020): Transformer layers that look back.
 
-GPT puts its norms after each part, GPT-2 before, with one more at the end. GPT-3's layers that look only at parts of
-the text (Sparse Transformer) are not here: every layer of these sizes looks at all of it.
-
-N: tokens; B: rows.
+GPT puts its norms after each part, GPT-2 before, with one more at the end. Every layer of GPT-3's sizes looks at all of
+the text; the sparse ones are not here. N: tokens; B: rows.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from weft.models.base import ModelConfig, Network
+from weft.models.base import ModelConfig, Network, Started, States
 from weft.models.shared import final_norm_of, layers_of, positions_of, through_layers
 from weft.nn.attention import Cache
 from weft.nn.heads import LabelHead, Mix, WordHead, in_full
@@ -79,13 +77,10 @@ class Gpt(Network):
         tokens: Tensor,
         rows: Rows,
         segments: Tensor | None = None,
-        states: list[Tensor] | None = None,
+        states: States = None,
         cache: Cache | None = None,
     ) -> Tensor:
-        """N tokens -> N width; with a cache that holds something, one new token per row.
-
-        `states`, where given, is filled with the embeddings and what each layer makes of them.
-        """
+        """N tokens -> N width; with a cache that holds something, one new token per row."""
         places = self.positions.places(rows, tokens.shape[0], cache)
         x = self.tokens(tokens)
         if segments is not None:  # GPT-2 reads a segment as one more token (Wolf et al., 2019)
@@ -97,10 +92,7 @@ class Gpt(Network):
         """B width: the last token of each row has read all of it."""
         return hidden[rows.lasts()]
 
-    def start(
-        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, Cache]:
-        assert source is None, "a decoder has no source"
+    def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False) -> Started:
         cache = Cache(self.config.layers, prompt.rows, room)
         hidden = self(prompt.tokens, prompt.rows, cache=cache)
         return in_full(self.words(hidden[prompt.rows.lasts()])), cache

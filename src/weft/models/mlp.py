@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from weft.models.base import ModelConfig, Network
+from weft.models.base import ModelConfig, Network, Started, States
 from weft.nn.heads import WordHead, in_full
 from weft.nn.layers import neighbors
 from weft.nn.rows import DecoderState, Ragged, Rows, check_context
@@ -83,9 +83,7 @@ class Mlp(Network):
     def layer_names(self) -> list[tuple[str, ...]]:
         return [("hidden",)]
 
-    def forward(
-        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: States = None) -> Tensor:
         """N tokens -> N features; segments mean nothing here, and `states`, where given, gets the vectors and these."""
         check_context(rows.longest, self.config.context)
         x = self.tokens(tokens)
@@ -101,10 +99,7 @@ class Mlp(Network):
             return torch.cat([hidden, seen], -1) if self.config.direct else hidden
         return self.project(hidden) if self.direct is None else self.project(hidden) + self.direct(seen)
 
-    def start(
-        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, WindowState]:
-        assert source is None, "a language model has no source"
+    def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False) -> Started:
         places = prompt.rows.lasts()[:, None] + torch.arange(1 - self.config.window, 1, device=prompt.tokens.device)
         before = places < prompt.rows.firsts()[:, None]
         state = WindowState(prompt.tokens[places.clamp(min=0)].masked_fill(before, NOTHING))  # B K

@@ -1,9 +1,6 @@
 """n-grams (Shannon, 1948; Kneser and Ney, 1995; Chen and Goodman, 1998): the chance of a word after the last few.
 
-There is nothing to learn by steps: tables of log chances are counted, and looked up by binary search. An n-gram is the
-place of its context among those of one order less, times the vocabulary, plus its last word: one number whatever the
-order.
-
+Nothing is learned by steps: tables of log probabilities are counted, and looked up by binary search (see weft.ngrams).
 N: tokens; B: rows; C: order - 1, the tokens of a context; V: vocabulary.
 """
 
@@ -17,20 +14,20 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from weft.errors import UserError
-from weft.models.base import ModelConfig, Network
+from weft.errors import UserError, refuse
+from weft.models.base import ModelConfig, Network, Started, States
 from weft.ngrams import FLOOR, find, put_listed, score_one, walk
-from weft.nn.rows import DecoderState, Ragged, Rows
+from weft.nn.rows import DecoderState, Ragged, Rows, check_context
 
 HIGHEST = 7
 FEW = 4  # words that are looked up one by one
 MOST = 1 << 36  # n-grams of one order
 Smoothing = Literal["kneser-ney", "witten-bell", "add-k", "maximum-likelihood", "back-off"]
-UNSEEN = "never occurs in the text, so maximum likelihood has no chances to give; a smoothing such as kneser-ney has"
+UNSEEN = "never occurs in the text, so maximum likelihood gives no probabilities; use a smoothing such as kneser-ney"
 
 
 class UnseenContext(UserError):
-    """Words after which the text never goes on; whoever knows the words says them."""
+    """A context that was never counted; a caller that knows the words names them."""
 
     def __init__(self, tokens: list[int]) -> None:
         super().__init__(f"a context ({' '.join(map(str, tokens))}) that {UNSEEN}")
@@ -53,22 +50,26 @@ class NgramConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.order <= HIGHEST:
-            raise UserError(f"order must be between 1 and {HIGHEST}, not {self.order}")
-        if not 0.0 < self.k <= 1e6:
-            raise UserError(f"k must be above 0 and at most 1000000, not {self.k}")
-        if self.prune and self.smoothing in ("maximum-likelihood", "add-k"):
-            raise UserError(f"prune fits smoothings that back off, not {self.smoothing}")
-        if len(self.prune) > self.order or any(a > b for a, b in zip(self.prune, self.prune[1:], strict=False)):
-            raise UserError("prune has a number for each order at most, and none is below the one before")
-        if self.prune and (self.prune[0] != 0 or self.prune[-1] > 1 << 40):
-            raise UserError("prune begins with 0: single words are never left out")
-        if self.entries and (len(self.entries) != self.order or self.entries[0] != self.vocabulary):
-            raise UserError("entries has a number for each order, the first that of the vocabulary")
-        if any(not 0 <= number <= MOST for number in self.entries):
-            raise UserError(f"entries must be between 0 and {MOST}")
-        if any(not 0 <= token < self.vocabulary for token in (*self.silent, self.end or 0)):
-            raise UserError("silent and end must be tokens of the vocabulary")
+        prune, entries, tokens = self.prune, self.entries, (*self.silent, self.end or 0)
+        decreasing = any(a > b for a, b in zip(prune, prune[1:], strict=False))
+        unpruned = bool(prune) and (prune[0] != 0 or prune[-1] > 1 << 40)
+        uneven = bool(entries) and (len(entries) != self.order or entries[0] != self.vocabulary)
+        refuse(
+            (not 1 <= self.order <= HIGHEST, f"order must be between 1 and {HIGHEST}, not {self.order}"),
+            (not 0.0 < self.k <= 1e6, f"k must be above 0 and at most 1000000, not {self.k}"),
+            (bool(prune) and self.direct, f"prune fits smoothings that back off, not {self.smoothing}"),
+            (
+                len(prune) > self.order or decreasing,
+                "prune has a number for each order at most, and none is below the one before",
+            ),
+            (unpruned, "prune begins with 0: single words are never left out"),
+            (uneven, "entries has a number for each order, the first that of the vocabulary"),
+            (any(not 0 <= number <= MOST for number in entries), f"entries must be between 0 and {MOST}"),
+            (
+                any(not 0 <= token < self.vocabulary for token in tokens),
+                "silent and end must be tokens of the vocabulary",
+            ),
+        )
 
     @property
     def reach(self) -> int:
@@ -115,14 +116,9 @@ class Ngram(Network):
             if order < config.order:
                 self.register_buffer(f"backs_{order}", torch.zeros(size, dtype=torch.float64))
 
-    def forward(
-        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: States = None) -> Tensor:
         """N tokens -> N C: what the next word follows on, -1 where the text has not begun yet."""
-        if rows.longest > self.config.context:
-            raise UserError(
-                f"a text of {rows.longest} tokens is longer than the model's context of {self.config.context}"
-            )
+        check_context(rows.longest, self.config.context)
         reach, places = self.config.reach, rows.places(tokens.shape[0])
         back = torch.arange(reach - 1, -1, -1, device=tokens.device)
         at = torch.arange(tokens.shape[0], device=tokens.device)[:, None] - back  # N C
@@ -207,10 +203,7 @@ class Ngram(Network):
 
     # ------------------------------------------------------------------------------------------ writing
 
-    def start(
-        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, NgramState]:
-        assert source is None, "an n-gram model has no source"
+    def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False) -> Started:
         context = self(prompt.tokens, prompt.rows)[prompt.rows.lasts()]
         return self.words(context), NgramState(context)
 

@@ -1,6 +1,4 @@
-"""Recurrent networks (Elman, 1990; Hochreiter and Schmidhuber, 1997; Cho et al., 2014): one state, carried on.
-
-They say the next word, or read a text, both ways if asked, and say something of it or of each of its tokens.
+"""Recurrent networks (Elman, 1990; Hochreiter and Schmidhuber, 1997; Cho et al., 2014): language models, or encoders.
 
 N: tokens; B: rows; W: width of one direction.
 """
@@ -9,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.base import ModelConfig, Network
-from weft.models.shared import matrices
+from weft.models.base import ModelConfig, Network, Started, States
+from weft.models.shared import matrices, mean_of
 from weft.nn.heads import LabelHead, WordHead, in_full
 from weft.nn.recurrent import Bend, Carried, Cell, Parts, Recurrent, State, locked_dropout, stacked
 from weft.nn.rows import Ragged, Rows, check_context, filled, spread
@@ -76,29 +74,20 @@ class RecurrentNetwork(Network):
             )
         size = c.embedding_width or c.width
         self.tokens = nn.Embedding(c.vocabulary, size)
-        wide = self.features
-        self.layers = nn.ModuleList(
-            Recurrent(
-                c.cell,
-                wide if number else size,
-                c.width,
-                reading="both" if c.bidirectional else "forwards",
-                activation=c.activation,
-                weight_drop=c.weight_dropout,
-            )
-            for number in range(c.layers)
-        )
+        options: dict[str, Any] = {"activation": c.activation, "weight_drop": c.weight_dropout}
+        options["reading"] = "both" if c.bidirectional else "forwards"
+        inputs = (size, *[self.features] * (c.layers - 1))
+        self.layers = nn.ModuleList(Recurrent(c.cell, wide, c.width, **options) for wide in inputs)
         self.dropout = nn.Dropout(c.dropout)
         # Words are asked for place by place, so what their head reads is dropped out before, where rows are known.
         self.above = "words" in heads
-        self.heads = nn.ModuleDict(
-            {
-                name: RecurrentWordHead(wide, count, size, c.tied)
-                if name == "words"
-                else LabelHead(wide, count, 0.0 if self.above else c.dropout)
-                for name, count in heads.items()
-            }
-        )
+        self.heads = self.make_heads(heads)
+
+    def make_head(self, name: str, outputs: int) -> nn.Module:
+        c = self.config
+        if name == "words":
+            return RecurrentWordHead(self.features, outputs, c.embedding_width or c.width, c.tied)
+        return LabelHead(self.features, outputs, 0.0 if self.above else c.dropout)
 
     @property
     def features(self) -> int:
@@ -111,23 +100,16 @@ class RecurrentNetwork(Network):
         return {"layers.": 0.25} if self.config.activation == "relu" else {}
 
     def forward(
-        self,
-        tokens: Tensor,
-        rows: Rows,
-        segments: Tensor | None = None,
-        states: list[Tensor] | None = None,
-        carried: Carried | None = None,
+        self, tokens: Tensor, rows: Rows, segments: None = None, states: States = None, carried: Carried | None = None
     ) -> Tensor:
-        """N tokens -> N width of all directions; segments mean nothing here.
-
-        `states`, where given, gets the embeddings and what each layer makes; `carried` what the rows begin with, and
-        then what they end with.
-        """
+        """N tokens -> N width of all directions; `carried`: what the rows begin with, and then what they end with."""
         check_context(rows.longest, self.config.context)
         x = self._dropped(self.tokens(tokens), rows)
         seen, after = [x], []
         before = None if carried is None else carried.state
-        if states is None and self._at_once(x, rows):
+        # One kernel does for all layers on a GPU, where that is quicker, and with no mask of our own.
+        even, masked = x.shape[0] == rows.longest * rows.count, self.config.bidirectional or self.config.variational
+        if states is None and x.is_cuda and even and not masked and len(self.layers) > 1:
             x, end = stacked(list(self.layers), x, rows, before, self.dropout.p)
             if carried is not None:
                 carried.state = end
@@ -143,12 +125,6 @@ class RecurrentNetwork(Network):
         if states is not None:
             states += seen
         return x
-
-    def _at_once(self, x: Tensor, rows: Rows) -> bool:
-        """Whether one kernel does for all layers: on a GPU, where that is quicker, and with no mask of our own."""
-        one_way = not self.config.bidirectional and not self.config.variational
-        even = x.shape[0] == rows.longest * rows.count
-        return x.is_cuda and one_way and even and len(self.layers) > 1
 
     def _dropped(self, x: Tensor, rows: Rows) -> Tensor:
         if self.config.variational:
@@ -172,14 +148,10 @@ class RecurrentNetwork(Network):
         """B width: a text as one vector; 0 for a text without tokens."""
         some = (rows.lengths() > 0)[:, None]
         if self.config.pooling == "mean":
-            full = in_full(hidden)
-            sums = full.new_zeros(rows.count, full.shape[1]).index_add(0, rows.numbers(full.shape[0]), full)
-            return (sums / rows.lengths().clamp(min=1)[:, None]).to(hidden.dtype)
+            return mean_of(hidden, rows)
         if self.config.pooling == "max":
             square = spread(hidden, rows).masked_fill(~filled(rows).t()[..., None], -torch.inf)  # T B W
-            square = F.pad(
-                square, (0, 0, 0, 0, 0, 1), value=-torch.inf
-            )  # so that there is a place where no row has any
+            square = F.pad(square, (0, 0, 0, 0, 0, 1), value=-torch.inf)  # a place, also where no row has any
             return torch.where(some, square.amax(0), 0.0)
         hidden = F.pad(hidden, (0, 0, 0, 1))  # so that there is a place to name where no row has any
         lasts, firsts = rows.lasts().clamp(min=0), rows.firsts()
@@ -187,10 +159,7 @@ class RecurrentNetwork(Network):
         last = torch.cat([hidden[lasts, :width], hidden[firsts, width:]], -1)  # each direction ends at another end
         return torch.where(some, last, 0.0)
 
-    def start(
-        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, Carried]:
-        assert source is None, "a language model has no source"
+    def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False) -> Started:
         carried = Carried()
         hidden = self(prompt.tokens, prompt.rows, carried=carried)
         return in_full(self.words(hidden[prompt.rows.lasts()])), carried

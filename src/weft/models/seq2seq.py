@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.base import ModelConfig, Network
+from weft.models.base import ModelConfig, Network, Started
 from weft.models.encoder_decoder import EncoderDecoder, numbered, sides_of
 from weft.models.shared import matrices
 from weft.nn.heads import in_full
@@ -52,48 +52,14 @@ class Seq2SeqConfig(ModelConfig):
             raise UserError("an encoder that reads both ways cannot read in reverse; try bidirectional=false")
 
 
-class Seq2Seq(EncoderDecoder):
-    """The encoder, the decoder and the word head."""
+class RecurrentDecoder(EncoderDecoder):
+    """A recurrent decoder, with or without attention to what was read."""
 
-    TOP = (*Network.TOP, "combine", "narrow")
-
-    def __init__(self, config: Seq2SeqConfig, heads: Mapping[str, int]) -> None:
-        super().__init__(config)
-        c = config
-        size = c.embedding_width or c.width
-        self.tokens = nn.Embedding(c.vocabulary, size)
-        self.source_tokens = None if c.tied == "all" else nn.Embedding(c.source_vocabulary or c.vocabulary, size)
-        reverse = c.attention == "none" if c.reverse is None else c.reverse
-        reading: Literal["forwards", "backwards", "both"] = "backwards" if reverse else "forwards"
-        self.encoder = Recurrent(c.cell, size, c.width, c.layers, "both" if c.bidirectional else reading, c.dropout)
-        self.bridge = Bridge(c.width, c.layers, 2 if c.cell == "lstm" else 1) if c.bidirectional else None
-        seen = c.width if c.attention == "dot" else self.encoder.outputs  # M
-        self.looking = None if c.attention == "none" else Looking(c.attention, c.width, seen)
-        self.fed = seen if c.attention == "additive" else c.width if c.feeding else 0
-        self.decoder = Recurrent(c.cell, size + self.fed, c.width, c.layers, dropout=c.dropout)
-        combined = c.width + seen + (size if c.attention == "additive" else 0)
-        self.combine = None if c.attention == "none" else nn.Linear(combined, c.width)
-        self.narrow = nn.Linear(c.width, size, bias=False) if c.tied != "none" and size != c.width else None
-        self.dropout = nn.Dropout(c.dropout)
-        self.heads = self.make_heads(heads)
-
-    def layer_names(self) -> list[tuple[str, ...]]:
-        layers, directions = self.config.layers, len(self.encoder.directions)
-        return sides_of(numbered("encoder.layers", layers, directions), numbered("decoder.layers", layers))
-
-    def encode(self, source: Ragged) -> SourceMemory:
-        """Read the sources."""
-        check_context(source.rows.longest, self.config.context)
-        table = self.tokens if self.source_tokens is None else self.source_tokens
-        read, state = self.encoder(self.dropout(table(source.tokens)), source.rows)
-        state = state if self.bridge is None else self.bridge(state)
-        may = filled(source.rows)
-        if self.looking is None:
-            return SourceMemory(state, may, None, None)
-        if self.config.attention == "dot" and self.config.bidirectional:  # states of one width can be compared
-            read = read[:, : self.config.width] + read[:, self.config.width :]
-        values = spread(read, source.rows).transpose(0, 1)  # B S M
-        return SourceMemory(state, may, values, self.looking.keys(values))
+    READS_OWN = True
+    dropout: nn.Module
+    looking: Looking | None
+    combine: nn.Module | None
+    fed = 0  # width of what is fed into a place beside its word
 
     def decode(self, tokens: Tensor, rows: Rows, memory: SourceMemory, own: Tensor | None = None) -> Tensor:
         """N tokens, each read before the word that follows it -> N width.
@@ -154,9 +120,7 @@ class Seq2Seq(EncoderDecoder):
         seen = [top, mixed, x] if self.config.attention == "additive" and x is not None else [top, mixed]
         return self.dropout(self.combine(torch.cat(seen, -1)).tanh())
 
-    def start(
-        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, RecurrentDecoderState]:
+    def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False) -> Started:
         assert source is not None, "an encoder-decoder writes what it makes of a source"
         memory = self.encode(source)
         words, lengths = spread(prompt.tokens, prompt.rows), prompt.rows.lengths()
@@ -171,6 +135,50 @@ class Seq2Seq(EncoderDecoder):
         steps, x = self.decoder.steps(self.fed), self.tokens(tokens)
         state.place = self._place(steps, x, steps.given(x), state.place, state.memory)
         return in_full(self.words(state.place.output))
+
+
+class Seq2Seq(RecurrentDecoder):
+    """The encoder, the decoder and the word head."""
+
+    TOP = (*Network.TOP, "combine", "narrow")
+
+    def __init__(self, config: Seq2SeqConfig, heads: Mapping[str, int]) -> None:
+        super().__init__(config)
+        c = config
+        size = c.embedding_width or c.width
+        self.tokens = nn.Embedding(c.vocabulary, size)
+        self.source_tokens = None if c.tied == "all" else nn.Embedding(c.source_vocabulary or c.vocabulary, size)
+        reverse = c.attention == "none" if c.reverse is None else c.reverse
+        reading: Literal["forwards", "backwards", "both"] = "backwards" if reverse else "forwards"
+        self.encoder = Recurrent(c.cell, size, c.width, c.layers, "both" if c.bidirectional else reading, c.dropout)
+        self.bridge = Bridge(c.width, c.layers, 2 if c.cell == "lstm" else 1) if c.bidirectional else None
+        seen = c.width if c.attention == "dot" else self.encoder.outputs  # M
+        self.looking = None if c.attention == "none" else Looking(c.attention, c.width, seen)
+        self.fed = seen if c.attention == "additive" else c.width if c.feeding else 0
+        self.decoder = Recurrent(c.cell, size + self.fed, c.width, c.layers, dropout=c.dropout)
+        combined = c.width + seen + (size if c.attention == "additive" else 0)
+        self.combine = None if c.attention == "none" else nn.Linear(combined, c.width)
+        self.narrow = nn.Linear(c.width, size, bias=False) if c.tied != "none" and size != c.width else None
+        self.dropout = nn.Dropout(c.dropout)
+        self.heads = self.make_heads(heads)
+
+    def layer_names(self) -> list[tuple[str, ...]]:
+        layers, directions = self.config.layers, len(self.encoder.directions)
+        return sides_of(numbered("encoder.layers", layers, directions), numbered("decoder.layers", layers))
+
+    def encode(self, source: Ragged) -> SourceMemory:
+        """Read the sources."""
+        check_context(source.rows.longest, self.config.context)
+        table = self.tokens if self.source_tokens is None else self.source_tokens
+        read, state = self.encoder(self.dropout(table(source.tokens)), source.rows)
+        state = state if self.bridge is None else self.bridge(state)
+        may = filled(source.rows)
+        if self.looking is None:
+            return SourceMemory(state, may, None, None)
+        if self.config.attention == "dot" and self.config.bidirectional:  # states of one width can be compared
+            read = read[:, : self.config.width] + read[:, self.config.width :]
+        values = spread(read, source.rows).transpose(0, 1)  # B S M
+        return SourceMemory(state, may, values, self.looking.keys(values))
 
     def operations(self, source: Rows, rows: Rows) -> float:
         read, written = int(source.starts[-1]), int(rows.starts[-1])

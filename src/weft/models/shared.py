@@ -10,8 +10,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from weft.errors import UserError
+from weft.errors import UserError, refuse
 from weft.nn.attention import Cache
+from weft.nn.heads import in_full
 from weft.nn.layers import Layer, norm
 from weft.nn.positions import Positions
 from weft.nn.rows import Rows
@@ -51,54 +52,40 @@ def check_limits(config: Any) -> None:
 def check_sizes(config: Any) -> None:
     """Refuse sizes that no model can have: of its attention, and of its decoder, where it has them."""
     check_limits(config)
-    if config.heads:
-        _check_attention(config)
-    if config.begin is None:
-        return
-    if not 0 <= config.begin < config.vocabulary:
-        raise UserError(f"begin must be a token of the vocabulary of {config.vocabulary}, not {config.begin}")
-    if config.tied == "all" and config.source_vocabulary not in (None, config.vocabulary):
-        raise UserError("tied=all needs one vocabulary for what is read and written; try tied=decoder")
-
-
-def _check_attention(config: Any) -> None:
-    if config.head_width is None and config.width % config.heads:
-        raise UserError(
-            f"width {config.width} cannot be cut into {config.heads} equal heads; "
-            f"try heads={nearest_divisor(config.width, config.heads)}"
+    c = config
+    if c.heads:
+        width, counts = c.head_width or c.width // c.heads, c.layer_heads or ()
+        if c.head_width is None and c.width % c.heads:
+            divisors = (n for n in range(1, c.width + 1) if c.width % n == 0)
+            near = min(divisors, key=lambda n: abs(n - c.heads))
+            raise UserError(f"width {c.width} cannot be cut into {c.heads} equal heads; try heads={near}")
+        some = c.layer_heads is None or (len(counts) == c.layers and all(1 <= heads <= c.heads for heads in counts))
+        turned = "rotary positions turn pairs of numbers, so the width of a head must be even"
+        refuse(
+            (c.positions == "rotary" and width % 2 == 1, f"{turned}, not {width}"),
+            (not some, f"layer_heads must be {c.layers} numbers between 1 and {c.heads}, not {list(counts)[:20]}"),
+            (
+                c.layer_heads is not None and c.positions == "alibi",
+                "with alibi positions every layer has as many heads: leave out layer_heads",
+            ),
+            (not 0.0 < c.norm_epsilon <= 1.0, f"norm_epsilon must be above 0 and at most 1, not {c.norm_epsilon}"),
         )
-    if config.positions == "rotary" and (config.head_width or config.width // config.heads) % 2:
-        raise UserError(
-            f"rotary positions turn pairs of numbers, so the width of a head must be even, "
-            f"not {config.head_width or config.width // config.heads}"
+    if c.begin is not None:
+        one = c.tied != "all" or c.source_vocabulary in (None, c.vocabulary)
+        refuse(
+            (
+                not 0 <= c.begin < c.vocabulary,
+                f"begin must be a token of the vocabulary of {c.vocabulary}, not {c.begin}",
+            ),
+            (not one, "tied=all needs one vocabulary for what is read and written; try tied=decoder"),
         )
-    if config.layer_heads is not None:
-        counts = config.layer_heads
-        if len(counts) != config.layers or not all(1 <= heads <= config.heads for heads in counts):
-            raise UserError(
-                f"layer_heads must be {config.layers} numbers between 1 and {config.heads}, not {list(counts)[:20]}"
-            )
-        if config.positions == "alibi":
-            raise UserError("with alibi positions every layer has as many heads: leave out layer_heads")
-    if not 0.0 < config.norm_epsilon <= 1.0:
-        raise UserError(f"norm_epsilon must be above 0 and at most 1, not {config.norm_epsilon}")
-
-
-def nearest_divisor(number: int, wish: int) -> int:
-    """The divisor of a number that is nearest to what was wished for."""
-    return min((n for n in range(1, number + 1) if number % n == 0), key=lambda n: abs(n - wish))
 
 
 def positions_of(config: Any, width: int | None = None, unused: int = 0) -> Positions:
     """The positions that a config asks for; `width` where embeddings are narrower than layers."""
-    return Positions(
-        config.positions,
-        context=config.context,
-        width=width or config.width,
-        heads=config.heads,
-        head_width=config.head_width or config.width // config.heads,
-        unused=unused,
-    )
+    c = config
+    sizes = {"width": width or c.width, "heads": c.heads, "head_width": c.head_width or c.width // c.heads}
+    return Positions(c.positions, context=c.context, unused=unused, **sizes)
 
 
 def layers_of(
@@ -108,21 +95,13 @@ def layers_of(
 
     `settings` are those of a layer that the config of most families does not have.
     """
-    sizes: dict[str, Any] = {
-        "width": config.width,
-        "head_width": config.head_width or config.width // config.heads,
-        "inner": config.inner or 4 * config.width,
-        "activation": config.activation,
-        "norm_kind": config.norm,
-        "norm_place": config.norm_place,
-        "norm_epsilon": config.norm_epsilon,
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "inner_dropout": config.inner_dropout,
-        **settings,
-    }
-    counts = config.layer_heads or [config.heads] * (layers or config.layers)
-    return nn.ModuleList(Layer(causal=causal, reads=reads, heads=heads, **sizes) for heads in counts)
+    c = config
+    sizes = {"width": c.width, "head_width": c.head_width or c.width // c.heads, "inner": c.inner or 4 * c.width}
+    norms = {"norm_kind": c.norm, "norm_place": c.norm_place, "norm_epsilon": c.norm_epsilon}
+    dropouts = {"attention_dropout": c.attention_dropout, "inner_dropout": c.inner_dropout, "dropout": c.dropout}
+    options = {**sizes, **norms, **dropouts, "activation": c.activation, **settings}
+    counts = c.layer_heads or [c.heads] * (layers or c.layers)
+    return nn.ModuleList(Layer(causal=causal, reads=reads, heads=heads, **options) for heads in counts)
 
 
 def through_layers(
@@ -152,6 +131,13 @@ def final_norm_of(config: Any) -> nn.Module:
     if config.norm_place == "after":
         return nn.Identity()
     return norm(config.norm, config.width, config.norm_epsilon)
+
+
+def mean_of(hidden: Tensor, rows: Rows) -> Tensor:
+    """B width: the mean of each row, added up in float32 at least; 0 for a row of no words."""
+    full = in_full(hidden)
+    sums = full.new_zeros(rows.count, full.shape[1]).index_add(0, rows.numbers(full.shape[0]), full)
+    return (sums / rows.lengths().clamp(min=1)[:, None]).to(hidden.dtype)
 
 
 def matrices(*modules: nn.Module | None) -> float:

@@ -1,8 +1,7 @@
-"""The Transformer (Vaswani et al., 2017): an encoder that reads one text, and a decoder that writes another from it.
+"""The Transformer (Vaswani et al., 2017), Marian's models, and T5 (Raffel et al., 2020): an encoder and a decoder.
 
-Marian's models are the same network with two settings of their own: sinusoids in two halves, and a bias on words.
-
-N: tokens written; M: tokens read; B: rows.
+Marian's have sinusoids in two halves, and a bias on words. T5 has relative positions, RMS norms before, and no biases;
+version 1.1 is gated and has a table of words of its own. N: tokens written; M: tokens read; B: rows.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from weft.models.encoder_decoder import Embedded, TransformerSides
 from weft.models.shared import final_norm_of, layers_of, positions_of
 from weft.nn.attention import Cache
 from weft.nn.layers import Activation, NormKind, NormPlace
-from weft.nn.positions import Kind
+from weft.nn.positions import Buckets, Kind
 from weft.nn.rows import Rows
 
 
@@ -107,3 +106,95 @@ class Transformer(TransformerSides):
                         # Three maps in one matrix are drawn as three.
                         for map in parameter.chunk(3 if "qkv" in name else 2 if "key_value" in name else 1):
                             nn.init.xavier_uniform_(map)
+
+
+@dataclass(frozen=True, kw_only=True)
+class T5Config(ModelConfig):
+    """Sizes of a T5; the defaults are t5-small."""
+
+    vocabulary: int = 32128
+    context: int = 512  # tokens read, or written, at most; relative positions know no bound of their own
+    width: int = 512
+    layers: int = 6  # of the encoder
+    decoder_layers: int | None = None  # as the encoder's
+    heads: int = 8
+    head_width: int = 64  # whatever the width
+    inner: int = 2048
+    activation: Activation = "relu"
+    buckets: int = 32  # of distances
+    farthest: int = 128  # distances from here on share the last bucket
+    norm: NormKind = "rms-t5"
+    norm_place: NormPlace = "before"
+    norm_epsilon: float = 1e-6
+    dropout: float = 0.1
+    attention_dropout: float | None = None  # as all others
+    tied: bool = True  # one table for what is read, written and scored
+    scaled: bool = True  # what is scored is multiplied by width ** -0.5 first
+    begin: int = 0  # the token that writing begins from: the padding
+    weight_scale: float = 1.0  # a factor of each matrix's own scale
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.buckets < 4 or self.buckets % 2:
+            raise UserError(f"buckets must be even and at least 4, not {self.buckets}")
+        if self.farthest <= self.buckets // 2:
+            raise UserError(f"farthest must be above half the buckets, {self.buckets // 2}, not {self.farthest}")
+
+
+class T5(TransformerSides):
+    """The encoder, the decoder, and its word head."""
+
+    def __init__(self, config: T5Config, heads: Mapping[str, int]) -> None:
+        super().__init__(config)
+        c = config
+        self.tokens = nn.Embedding(c.vocabulary, c.width)
+        self.dropout = nn.Dropout(c.dropout)
+        among = c.dropout if c.attention_dropout is None else c.attention_dropout
+        # A score is not divided by the root of the head's width: the first weights make up for it.
+        usual: dict[str, Any] = {"attention_dropout": among, "inner_dropout": c.dropout, "biases": False, "scale": 1.0}
+        self.encoder_positions = Buckets(c.buckets, c.farthest, c.heads, c.context, both_ways=True)
+        self.encoder = layers_of(c, causal=False, **usual)
+        self.encoder_norm = final_norm_of(c)
+        self.decoder_positions = Buckets(c.buckets, c.farthest, c.heads, c.context, both_ways=False)
+        self.decoder = layers_of(c, causal=True, layers=c.decoder_layers, reads=True, **usual)
+        self.decoder_norm = final_norm_of(c)
+        self.heads = self.make_heads(heads)
+
+    def embedded(self, tokens: Tensor, rows: Rows, cache: Cache | None = None, read: bool = False) -> Embedded:
+        positions = self.encoder_positions if read else self.decoder_positions
+        return self.dropout(self.tokens(tokens)), positions.bias(rows, cache), None
+
+    def leave(self, x: Tensor) -> Tensor:
+        return self.dropout(x)
+
+    def words(self, hidden: Tensor) -> Tensor:
+        return super().words(hidden * self.config.width**-0.5 if self.config.scaled else hidden)
+
+    @property
+    def rate_factors(self) -> Mapping[str, float]:
+        """Tables begin larger than matrices by the root of the width, so they take steps as much larger.
+
+        T5's own optimizer (Adafactor; Shazeer and Stern, 2018) scales each step by the weights that it changes; in
+        AdamW's equal steps the tables would hardly move, or the matrices would not settle.
+        """
+        return {"tokens.": self.config.width**0.5}
+
+    @torch.no_grad()
+    def initialize(self) -> None:
+        """Fresh weights as published: each matrix by what it reads, and queries by a head's width too."""
+        c = self.config
+        heads = c.heads * c.head_width
+        self.tokens.weight.normal_(0.0, c.weight_scale)
+        for name, parameter in self.named_parameters():
+            if "norm" in name:
+                parameter.fill_(c.weight_scale)
+            elif name.endswith("qkv.weight"):
+                for part, scale in zip(
+                    parameter.chunk(3), ((c.width * c.head_width) ** -0.5, *[c.width**-0.5] * 2), strict=True
+                ):
+                    part.normal_(0.0, c.weight_scale * scale)
+            elif name != "tokens.weight":
+                reads = {"query": c.width * c.head_width, "output": heads, "down": c.inner}.get(name.split(".")[-2])
+                # A table of words that is not scaled begins so that scores are near 1, as a scaled one's are.
+                scaled = name.startswith("heads.") and c.scaled
+                parameter.normal_(0.0, c.weight_scale * (1.0 if scaled else (reads or c.width) ** -0.5))

@@ -16,11 +16,11 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network
-from weft.models.encoder_decoder import EncoderDecoder, numbered
+from weft.models.encoder_decoder import numbered
+from weft.models.seq2seq import RecurrentDecoder
 from weft.models.shared import matrices
-from weft.nn.heads import in_full
-from weft.nn.recurrent import PARTS, Cell, DecoderPlace, Recurrent, RecurrentDecoderState, SourceMemory, State
-from weft.nn.rows import Ragged, Rows, check_context, gathered, spread
+from weft.nn.recurrent import PARTS, Cell, Recurrent, SourceMemory
+from weft.nn.rows import Ragged, Rows, spread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +41,7 @@ class Vec2SeqConfig(ModelConfig):
     weight_scale: float = 0.08
 
 
-class Vec2Seq(EncoderDecoder):
+class Vec2Seq(RecurrentDecoder):
     """The way in, the decoder and the word head; vectors are taken by their distance from those of training."""
 
     TOP = (*Network.TOP, "narrow")
@@ -58,7 +58,7 @@ class Vec2Seq(EncoderDecoder):
         self.decoder = Recurrent(c.cell, size, c.width, c.layers, dropout=c.dropout)
         self.entrance = nn.Linear(c.features, size if c.entrance == "input" else c.layers * PARTS[c.cell] * c.width)
         self.narrow = nn.Linear(c.width, size, bias=False) if c.tied and size != c.width else None
-        self.dropout = nn.Dropout(c.dropout)
+        self.dropout, self.looking, self.combine = nn.Dropout(c.dropout), None, None
         self.heads = self.make_heads(heads)
 
     def layer_names(self) -> list[tuple[str, ...]]:
@@ -93,48 +93,16 @@ class Vec2Seq(EncoderDecoder):
         first = tuple((next(parts).tanh(), *(next(parts) for _ in range(PARTS[c.cell] - 1))) for _ in range(c.layers))
         return SourceMemory(first, may, None, None)
 
-    def decode(self, tokens: Tensor, rows: Rows, memory: SourceMemory, own: Tensor | None = None) -> Tensor:
-        """N tokens, each read before the word that follows it -> N width.
-
-        `own`: the chance that a place reads the model's own best guess in place of its token (Bengio et al., 2015).
-        """
-        check_context(rows.longest, self.config.context)
-        if own is not None:
-            return gathered(self._one_by_one(spread(tokens, rows), memory.state, own), rows, len(tokens))
-        x, _ = self.decoder(self.dropout(self.tokens(tokens)), rows, memory.state, last=False)
-        return self.dropout(x)
-
-    def _one_by_one(self, words: Tensor, state: State, own: Tensor) -> Tensor:
-        """Words T B -> T B W, place by place."""
-        steps, outputs = self.decoder.steps(), list[Tensor]()
-        for word in words:
-            if outputs:
+    def _one_by_one(self, tokens: Tensor, rows: Rows, memory: SourceMemory, own: Tensor | None) -> Tensor:
+        """T B W, place by place."""
+        steps, outputs, state = self.decoder.steps(), list[Tensor](), memory.state
+        for word in spread(tokens, rows):
+            if outputs and own is not None:
                 guess = self.words(outputs[-1].detach()).argmax(-1)
                 word = torch.where(torch.rand(guess.shape, device=guess.device) < own, guess, word)
             top, state = steps.step(steps.given(self.dropout(self.tokens(word))), state)
             outputs.append(self.dropout(top))
         return torch.stack(outputs)
-
-    def start(
-        self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False
-    ) -> tuple[Tensor, RecurrentDecoderState]:
-        assert source is not None, "a text is written from a vector"
-        memory, lengths = self.encode(source), prompt.rows.lengths()
-        first = DecoderPlace(memory.state, torch.zeros_like(memory.state[0][0]))
-        state = RecurrentDecoderState(memory, first, attention)
-        for number, words in enumerate(spread(prompt.tokens, prompt.rows)):
-            state.place = self._place(words, state.place.state).where(number < lengths, state.place)
-        return in_full(self.words(state.place.output)), state
-
-    def step(self, tokens: Tensor, state: RecurrentDecoderState) -> Tensor:
-        state.place = self._place(tokens, state.place.state)
-        return in_full(self.words(state.place.output))
-
-    def _place(self, words: Tensor, state: State) -> DecoderPlace:
-        """One place of all rows: B -> what it leaves to the next."""
-        steps = self.decoder.steps()
-        top, after = steps.step(steps.given(self.tokens(words)), state)
-        return DecoderPlace(after, self.dropout(top))
 
     def operations(self, source: Rows, rows: Rows) -> float:
         c, written = self.config, int(rows.starts[-1])

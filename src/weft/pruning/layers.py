@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from weft.budget import BUDGET
 from weft.checkpoint.families import outline
 from weft.checkpoint.folder import LoadedModel, fill
-from weft.data.batching import every_example
 from weft.data.examples import Examples, batch_of
+from weft.data.rows import every_example
 from weft.errors import UserError
 from weft.nn.attention import Attention
 from weft.nn.rows import Rows
@@ -114,7 +114,7 @@ def rebuilt(opened: LoadedModel, config: Any, tensors: Mapping[str, Tensor], **c
     unfit = [name for name, tensor in expected.items() if name not in tensors or tensors[name].shape != tensor.shape]
     if unfit or len(expected) != len(tensors):
         raise UserError(f"the parts that would stay of {opened.family.name} do not fit together ({sorted(unfit)[:1]})")
-    fill(network, {name: tensors[name].detach().clone() for name in expected}, (), 0.0, 0)
+    fill(network, {name: tensors[name].detach() for name in expected})
     network.to(opened.device)
     return replace(opened, config=config, network=network.eval(), **changes)
 

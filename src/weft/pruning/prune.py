@@ -18,13 +18,12 @@ from weft.comparison.cost import evenly as some_of
 from weft.comparison.cost import parameters_of
 from weft.data.shards import TextFiles
 from weft.errors import UserError
-from weft.files import check_new_folder
+from weft.files import check_new_folder, temporary_folder
 from weft.progress import Log, Progress, ProgressChoice, progress_of, to_logger
 from weft.pruning.layers import attentions_of, evenly, importance, layers_in, least, with_heads, with_layers
 from weft.pruning.options import check_pruning
 from weft.pruning.vocabulary import VocabularyCoverage, chosen_for, coverage, with_vocabulary
 from weft.runs.finetune import MOST_WINDOWS
-from weft.scratch import temporary_folder
 from weft.tasks.base import Example
 from weft.tasks.evaluate import Paths, RowOptions, evaluate_examples, named
 from weft.tasks.forward import framing_for

@@ -23,18 +23,17 @@ from weft.checkpoint.folder import write_files
 from weft.comparison.compare import compare
 from weft.comparison.comparison import Comparison, Standing, lost, megabytes, plain
 from weft.comparison.cost import SECONDS, TEXTS
-from weft.data.parts import is_names, rows_in_memory
+from weft.data.tables import is_names, rows_in_memory
 from weft.errors import UserError, listed, one_of
 from weft.exporters.ct2_export import write_ct2
 from weft.exporters.export import check_agreement, check_batch_single, logits_of, refuse_exported, texts_of
 from weft.exporters.onnx_builder import Precision
 from weft.exporters.onnx_export import ranges_of, write_onnx
-from weft.files import whole_folder, write_json, write_text
+from weft.files import temporary_folder, whole_folder, write_json, write_text
 from weft.metrics.bootstrap import Score
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice
-from weft.scratch import temporary_folder
 from weft.tasks.evaluate import RowOptions
 from weft.tasks.model import Model, load
 

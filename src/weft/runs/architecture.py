@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import torch
 from torch import nn
 
+from weft.checkpoint.external import open_vectors
 from weft.checkpoint.families import FAMILIES, Family, check_config, family_named, find_size
 from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.checkpoint.locate import find_folder
-from weft.checkpoint.vectors import is_vectors, open_vectors
 from weft.config import changed
 from weft.data.masking import sentinel
 from weft.errors import UserError, listed, refuse, shown
@@ -27,6 +27,7 @@ from weft.tasks.registry import SUPERVISED, task_class
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import MAX_VOCABULARY, learn, learn_like
+from weft.text.vector_files import is_file_of_vectors
 from weft.training.run import Run
 from weft.training.signals import Control
 
@@ -50,7 +51,8 @@ def chosen_family(model: Mapping[str, Any], tokenizer: TokenizerSection) -> Fami
             (tokenizer != TokenizerSection(), "--base brings its own tokenizer: none can be chosen with it"),
         )
         if Path(base).is_file():
-            refuse((not is_vectors(Path(base)), f"{base}: is neither a model folder nor a text file of word vectors"))
+            vectors = is_file_of_vectors(Path(base))
+            refuse((not vectors, f"{base}: is neither a model folder nor a text file of word vectors"))
             return FAMILIES["vectors"]
         path = find_folder(base) / "config.json"
         refuse((not path.is_file(), f"{base!r} is not a model folder: it has no config.json"))
@@ -121,7 +123,7 @@ def vocabulary_for(
     folder: Path,
     given: TokenizerSection,
     family: Family,
-    speaks: bool,
+    generates: bool,
     texts: Iterable[str],
     control: Control,
     like: Tokenizer | None = None,
@@ -140,16 +142,16 @@ def vocabulary_for(
         every = family.counts and given.size is None and kind in ("word", "whitespace", "character")
         usual = family.vocabulary if kind == family.tokenizer and like is None else {}
         size = given.size or (MAX_VOCABULARY if every else usual.get("size", USUAL))
-        least = 1 if every else usual.get("minimum_count")
-        least = least if given.minimum_count is None else given.minimum_count
+        least = 1 if every else usual.get("min_count")
+        least = least if given.min_count is None else given.min_count
         message = "stopped while learning the vocabulary"
         with control.count(f"learning a {kind} vocabulary", "documents", message) as step:
             if like is not None:
                 tokenizer = learn_like(counted(texts, step), like, size, least)
             else:
-                options: dict[str, Any] = {} if speaks else {"specials": family.specials, "around": family.around}
+                options: dict[str, Any] = {} if generates else {"specials": family.specials, "around": family.around}
                 lowercase = usual.get("lowercase") if given.lowercase is None else given.lowercase
-                options |= {"lowercase": lowercase, "minimum_count": least}
+                options |= {"lowercase": lowercase, "min_count": least}
                 extra = [sentinel(number) for number in reversed(range(family.sentinels))]
                 tokenizer = learn(counted(texts, step), kind, size, extra=extra, **options)
         fewer = f" (of {size} requested; the text has no more)" if given.size and tokenizer.vocabulary < size else ""
@@ -168,7 +170,7 @@ def fits_vectors(family: Family) -> bool:
 def find_vectors(name: str) -> Path:
     """A folder or a file of word vectors, as its first lines or its config tell."""
     path = Path(name).expanduser()
-    if not path.is_dir() and not is_vectors(path):
+    if not path.is_dir() and not is_file_of_vectors(path):
         what = "is not a file of word vectors" if path.exists() else "there is no such folder or file of word vectors"
         raise UserError(f"{path}: {what}")
     return path

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from weft.checkpoint.card import Card, Metric, TextLayout
+from weft.checkpoint.external import from_tables
 from weft.checkpoint.families import Family, find_size, measure, usual_heads
 from weft.checkpoint.folder import LoadedModel
-from weft.checkpoint.ngram import from_tables
 from weft.config import changed
 from weft.data.counts import count, tables
 from weft.data.rows import Frame, Framed

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from weft.data import rows as sources
+from weft.data.dataset import Dataset, RunRows, check_rows, examples_of, is_section, split, split_whole
 from weft.data.masking import Masking, SpanCorruption, shift
 from weft.data.shards import Corpus, TextFiles, tokenized
-from weft.data.tables import Dataset, RunRows, Table, check_rows, examples_of, is_section, split, split_whole
+from weft.data.tables import Table
 from weft.errors import UserError, listed
 from weft.nn.rows import Batch
 from weft.progress import Log, log_notes
@@ -62,7 +63,8 @@ def absolute_tables(data: Any, keys: tuple[str, ...], rows: RunRows, out: str, l
     for key in (*keys, "dev", *SIDES):
         if (names := vars(data)[key]) and key not in rows.tables:
             table = Table(names, format=data.format if key in ("files", "dev") else "txt")
-            values[key] = table.absolute(lambda text: log(f"weft: note: {text}"))
+            paths = table.paths(lambda text: log(f"weft: note: {text}"))
+            values[key] = [str(path.absolute()) for path in paths]  # a folder of classes stays one name
     train, dev = ({name for key in values if (key in DEV) is held for name in values[key]} for held in (False, True))
     if both := train & dev:
         raise UserError(f"{min(both)}: is both training and held-out data")
@@ -326,9 +328,7 @@ def _rows(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, length: int, see
         if around is None:
             raise UserError("the tokenizer has no separator token for pairs of texts; learn one of kind wordpiece")
         kind = "next" if name == "mlm+nsp" else "order"
-        return sources.SentencePairs(
-            corpus, sources.PairFrame(*map(tuple, around)), length, kind, recipe.seed, rows != "documents"
-        )
+        return sources.SentencePairs(corpus, around, length, kind, recipe.seed, rows != "documents")
     extra = 1 if name == "next" else 0
     framed = sources.Framed(corpus, frame)
     if rows == "carried":

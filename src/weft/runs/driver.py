@@ -18,13 +18,11 @@ import torch
 
 from weft.checkpoint.card import Card, Made, Metric
 from weft.checkpoint.folder import LoadedModel
-from weft.checksums import Damaged, digest
 from weft.config import read_toml, values_of, write_toml
 from weft.errors import UserError
-from weft.files import read_text, write_json
+from weft.files import Damaged, digest, read_text, temporary_folder, write_json
 from weft.progress import Log, ProgressChoice, lines_of_a_run, progress_of, to_logger
 from weft.runs.pages import write_curves
-from weft.scratch import temporary_folder
 from weft.tasks.model import Model, device_of
 from weft.training.log import RunLog, Watch, draw_gradients
 from weft.training.loop import Exploded, Trainer, quick_arithmetic

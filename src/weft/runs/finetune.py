@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import math
 import os
@@ -19,16 +18,16 @@ import torch
 from torch import Tensor
 
 from weft.checkpoint.card import Card, Metric
+from weft.checkpoint.external import open_vectors
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import TARGET, LoadedModel
 from weft.checkpoint.locate import find_folder
-from weft.checkpoint.vectors import open_vectors
 from weft.config import changed, read_toml, values_of
-from weft.data.batching import Feed
+from weft.data.dataset import Dataset, RunRows, long_note
 from weft.data.examples import Examples, Sequences, VectorSide, batch_of
-from weft.data.tables import Dataset, RunRows, long_note
+from weft.data.rows import Feed
 from weft.errors import UserError, listed, one_of, refuse
-from weft.files import read_json, write_json
+from weft.files import read_json, sweep, write_json
 from weft.metrics.bootstrap import Score, summarized
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
 from weft.runs import architecture
@@ -37,7 +36,6 @@ from weft.runs.baseline import BASELINES, FEW_JUDGES, Baseline, compare_baseline
 from weft.runs.dataset import absolute_paths, absolute_tables, gather, settings_of
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, resume, scratch_folder, settled
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe
-from weft.scratch import sweep
 from weft.tasks.base import Example, Task
 from weft.tasks.classify import TextTask
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples
@@ -77,7 +75,7 @@ def finetune(
 
     `weft.finetune("reviews.csv", task="classify", base="MODEL", training={"epochs": 2})`; every section of a recipe may
     be given so, `task={"name": "tag", "length": 256}` and `data={"files": ["a.csv"], "holdout": 0.2}` too.
-    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.parts`), whose
+    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.tables`), whose
     columns may be named: `columns={"text": "summary", "label": "team"}`. A base that is a model in memory is kept in
     the run folder, so that the run can be resumed.
     """
@@ -127,7 +125,7 @@ def _check(recipe: TaskRecipe) -> None:
     sides = not task.parallel and bool(files or separate)
     refuse(
         (separate and one, f"{family.name} has one vocabulary for source and target"),
-        (bool(work.words) and not family.speaks, f"--words needs a decoder such as gpt2, not {family.name}"),
+        (bool(work.words) and not family.generates, f"--words needs a decoder such as gpt2, not {family.name}"),
         (not (data.files or files), f"no data: give --data FILE{two}; in Python, a file or rows as the first argument"),
         (sides, f"{work.name} does not generate a text from another: it has no source and target"),
     )
@@ -264,7 +262,7 @@ def _begun(run: Run, recipe: TaskRecipe, task: Task, dataset: Rows, control: Con
 
     def vocabularies(like: Tokenizer | None) -> tuple[Tokenizer, ...]:
         """One for all texts, or one for the sources and another for the targets."""
-        alone = family.speaks and not family.reads
+        alone = family.generates and not family.reads
         read = ((work.prefix or "") + text for row in dataset.train for text in row.texts)
         written = (row.target for row in dataset.train) if family.reads else ()
         texts: dict[str, Iterable[str]] = {"": chain(read, written)}
@@ -295,7 +293,7 @@ def _sampled(share: float, opened: LoadedModel, steps: int) -> Callable[[int], d
     """Scheduled sampling: the share of its own tokens that a decoder reads in each step (Bengio et al., 2015)."""
     if not share:
         return None
-    if "own" not in inspect.signature(opened.network.forward).parameters:
+    if not opened.network.READS_OWN:
         raise UserError(f"task.scheduled_sampling needs a recurrent encoder-decoder, not {opened.family.name}")
     return lambda step: {"own": torch.tensor(share * step / steps)}
 

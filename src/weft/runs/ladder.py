@@ -21,12 +21,22 @@ import numpy as np
 import torch
 
 from weft.checkpoint.folder import LoadedModel
-from weft.checksums import Damaged, digests, is_sound, read_checked, read_manifest, write_manifest
 from weft.child import COMMAND_LINE, start_child
 from weft.config import build, merged, read_record, read_toml, values_of, write_toml
 from weft.data.shards import TextFiles
 from weft.errors import UserError, listed, shown
-from weft.files import held, read_text, write_json, write_text
+from weft.files import (
+    Damaged,
+    digests,
+    held,
+    is_sound,
+    read_checked,
+    read_manifest,
+    read_text,
+    write_json,
+    write_manifest,
+    write_text,
+)
 from weft.progress import Log, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import device_for, resume
 from weft.runs.pages import ladder_page, value_of

@@ -15,8 +15,7 @@ from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
-from weft.data.batching import Feed, in_two_phases
-from weft.data.rows import Streams
+from weft.data.rows import Feed, Streams, in_two_phases
 from weft.errors import UserError, listed, refuse
 from weft.objectives.base import Objective
 from weft.objectives.language import CarriedToken, MaskedWords, NextToken, StreamStates, Writing
@@ -166,7 +165,7 @@ def text_job(
     dataset = gather_text(recipe, tokenizer_of(model), control, model.config.begin, filled)
     plan = _resolved(recipe, dataset, model, device, share)
     if isinstance(dataset.source, Streams):
-        dataset = replace(dataset, source=dataset.source.of(plan.batch or 1))
+        dataset = replace(dataset, source=replace(dataset.source, streams=plan.batch or 1))
         objective = CarriedToken(StreamStates(plan.batch or 1))
     feed = Feed(dataset.source, dataset.prepare, recipe.seed, plan.batch or 1)
     if dataset.short is not None:

@@ -83,7 +83,7 @@ class TokenizerSection:
         False, "--separate-vocabularies/--joint-vocabulary", help="For source and target. Default: joint."
     )
     lowercase: bool | None = None
-    minimum_count: int | None = None
+    min_count: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,7 +167,7 @@ FROM_SCRATCH = {
     **dict.fromkeys(("translate", "summarize", "rewrite"), "transformer"),
     "describe": "vec2seq",
 }
-FROM_VECTORS = {"size": 30_000, "minimum_count": 1}  # a word that occurs once has a vector all the same
+FROM_VECTORS = {"size": 30_000, "min_count": 1}  # a word that occurs once has a vector all the same
 # How an encoder-decoder is trained from scratch by default: as Vaswani et al. did, on less data.
 FROM_NOTHING = {"schedule": "cosine", "warmup": 0.1, "beta2": 0.98, "epsilon": 1e-9, "ema": 0.999, "explode": 10.0}
 

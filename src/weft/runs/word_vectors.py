@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.checkpoint.card import Card, Metric
-from weft.checkpoint.vectors import opened_table
+from weft.checkpoint.external import opened_table
 from weft.config import changed
-from weft.data.batching import Ahead
+from weft.data.rows import Ahead
 from weft.data.shards import Corpus
 from weft.errors import UserError, listed
-from weft.models.vectors import VectorsConfig
+from weft.models.classifiers import VectorsConfig
 from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs.dataset import counted, named_files, text_of, tokens_of
 from weft.runs.driver import begin, begun, card_of, device_for, new_run, record, recording
@@ -91,7 +91,7 @@ def go(run: Run, recipe: VectorsRecipe, control: Control) -> Model:
     control.log(
         f"{run.folder}: {plan.way}, {len(counts) - 1:,} words x {plan.width}, on {device.type}\n"
         f"text: {corpus.size:,} words in {len(corpus.documents) - 1:,} documents, {known / corpus.size:.1%} of them in "
-        f"the vocabulary (minimum count {plan.minimum_count})"
+        f"the vocabulary (minimum count {plan.min_count})"
     )
     if start.state.finished:
         control.log(f"{run.folder}: this run has finished already")
@@ -103,7 +103,8 @@ def go(run: Run, recipe: VectorsRecipe, control: Control) -> Model:
         else:
             learner, step, steps = _glove(recipe, corpus, counts, control)
         if start.stored is not None:
-            learner.load(start.stored["vectors"])
+            for name, tensor in learner.tensors().items():
+                tensor.copy_(start.stored["vectors"][name])
         run_log = stack.enter_context(recording(run, start.state, False, control))
         epochs = plan.epochs or 1
         loop = VectorsLoop(epochs, learner, step, steps, math.ceil(corpus.size / (steps // epochs)), start, run_log)
@@ -130,7 +131,7 @@ def _vocabulary(run: Run, recipe: VectorsRecipe, control: Control) -> Tokenizer:
     plan, message = recipe.vectors, "stopped while counting words"
     with control.count("counting words", "documents", message) as step, named_files(recipe.text.files):
         tokenizer = learned_words(
-            lambda: counted(text_of(recipe).read(Skipped()), step), plan.minimum_count, plan.vocabulary, plan.lowercase
+            lambda: counted(text_of(recipe).read(Skipped()), step), plan.min_count, plan.vocabulary, plan.lowercase
         )
     tokenizer.save(run.folder)
     return tokenizer

@@ -76,7 +76,7 @@ class AnswerTask(Task):
 
     @classmethod
     def fits(cls, family: Family) -> bool:
-        return super().fits(family) and not family.speaks
+        return super().fits(family) and not family.generates
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> AnswerTask:

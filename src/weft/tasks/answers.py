@@ -33,6 +33,10 @@ class Answer:
         """What it adds to a row of a table, as plain values."""
         return {"prediction": self.decision}
 
+    def line(self, text: str) -> str:
+        """One line for people: the prediction, and the (shortened) text that it is for, unless a text is predicted."""
+        return " ".join(str(self.decision).split())
+
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
@@ -113,6 +117,9 @@ class Label(Answer):
     def columns(self) -> dict[str, Any]:
         return {"prediction": self.label, "probability": round(self.score, 6)}
 
+    def line(self, text: str) -> str:
+        return f"{self.label}  {self.score:.4f}  {text}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Labels(Answer):
@@ -125,6 +132,9 @@ class Labels(Answer):
 
     def columns(self) -> dict[str, Any]:
         return {"prediction": list(self.labels), "probabilities": {n: round(p, 6) for n, p in self.scores.items()}}
+
+    def line(self, text: str) -> str:
+        return f"{', '.join(f'{label} {self.scores[label]:.4f}' for label in self.labels) or '(none)'}  {text}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,6 +149,9 @@ class Value(Answer):
 
     def columns(self) -> dict[str, Any]:
         return {"prediction": float(f"{self.value:.7g}")}  # all that single precision holds
+
+    def line(self, text: str) -> str:
+        return f"{self.value:.4f}  {text}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,6 +186,13 @@ class Spans(Answer):
         cells = [{name: vars(s)[name] for name in names} | {"probability": round(s.score, 6)} for s in self.tagged]
         return {"prediction": cells}
 
+    def line(self, text: str) -> str:
+        """Words with their tags, or the text and a line for each entity."""
+        if self.tagged is self.words:
+            return " ".join(f"{word.text}/{word.label}" for word in self.words)
+        lines = [f"  {s.label}  {s.score:.4f}  {s.start}-{s.end}  {s.text}" for s in self.tagged]
+        return "\n".join([text, *(lines or ["  (none)"])])
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
@@ -199,6 +219,9 @@ class Reply(Choice, Answer):
         start, end = (self.start, self.end) if self.text else (None, None)
         return {"prediction": self.text, "probability": round(self.score, 6), "start": start, "end": end}
 
+    def line(self, text: str) -> str:
+        return f"{' '.join(self.text.split()) or '(no answer)'}  {self.score:.4f}  {text}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Vector(Answer):
@@ -208,6 +231,9 @@ class Vector(Answer):
 
     def columns(self) -> dict[str, Any]:
         return {"vector": [float(f"{value:.9g}") for value in self.values]}
+
+    def line(self, text: str) -> str:
+        return f"{[round(value, 4) for value in self.values]}  {text}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
-from weft.data.columns import find_columns, loose_text, text_in
+from weft.data.columns import find_columns, text_in
 from weft.errors import UserError, listed, shown
 from weft.metrics.bootstrap import Ratios
 from weft.objectives.base import SoftTargets
@@ -245,7 +245,7 @@ class Task(ABC):
 
     def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
         """What a call is given for a row; an empty cell is an empty text."""
-        texts = tuple(loose_text(record, column) for column in columns.values())
+        texts = tuple(text_in(record, column, empty=True) for column in columns.values())
         return texts if self.pair else texts[0]
 
     def texts_of(self, value: Any) -> tuple[str, ...]:

@@ -222,7 +222,7 @@ def evaluate_choices(
         for question, answer in zip(some, answers, strict=True):
             on_answer(question, answer)
     totals = sums.totals()
-    return totals.score(share(totals.sums[0], totals.sizes))
+    return totals.sampled(share(totals.sums[0], totals.sizes)).score()
 
 
 class ChooseTask(UnsupervisedTask):
@@ -287,7 +287,7 @@ def suggest(
     kept, closed = prompt[-room:], bool(plain) and plain != text
     read: Any = {"n_tokens": len(prompt), "truncated": len(prompt) > room}
     longest = min(LONGEST, context - len(kept))
-    with evaluating(opened.network), unseen_in_words(opened):
+    with evaluating(opened.network), unseen_in_words(opened, [text]):
         logits, state = opened.network.start(Ragged.of([kept], opened.device), room=len(kept) + longest)
         first = _probabilities(check_finite(opened, logits, infinite=True))
         if not tokens:

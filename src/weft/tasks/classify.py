@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of, is_one, number_in, word_in, words_in_list
+from weft.data.dataset import FEW
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
-from weft.data.tables import FEW
 from weft.errors import UserError, listed, one_of, shown
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
-from weft.metrics.regression import RegressionMetrics
+from weft.metrics.numeric import RegressionMetrics
 from weft.objectives.base import SoftTargets
 from weft.objectives.tasks import LOGITS, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value

@@ -391,7 +391,7 @@ def complete(
 ) -> list[Text]:
     """Continue each prompt; an encoder-decoder writes its output for it. `options` are those of `GenerationOptions`."""
     generator = generator_of(opened)
-    with unseen_in_words(opened):
+    with unseen_in_words(opened, prompts):
         return generator.write(prompts_of(opened, prompts), options_for(opened, options), on_progress)
 
 
@@ -403,7 +403,7 @@ def stream(opened: LoadedModel, prompt: Any, **options: Any) -> Stream:
         raise UserError("only one text can be streamed, and a beam knows its text at the end alone")
 
     def pieces() -> Generator[str, None, Text]:
-        with evaluating(opened.network), unseen_in_words(opened):
+        with evaluating(opened.network), unseen_in_words(opened, [prompt]):
             return (yield from generator.pieces(asked, chosen))
 
     return Stream(pieces())

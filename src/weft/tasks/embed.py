@@ -19,7 +19,7 @@ from weft.checkpoint.card import POOLINGS, Card, Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, did_you_mean, one_of, refuse, shown
-from weft.metrics.vectors import SimilarityMetrics, VectorAgreement, cosine
+from weft.metrics.numeric import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.rows import Ragged, Rows
 from weft.objectives.tasks import TextVectors
 from weft.tasks.answers import Central, Hit, Ranked, Sentence, Value, Vector
@@ -109,7 +109,7 @@ class Embedder:
         if family.reads:
             raise UserError(f"{family.name} reads one text to write another, and makes no vectors of texts")
         self.pooling = one_of(pooling or card.pooling or "mean", POOLINGS, "pooling")
-        if self.pooling == "first" and family.speaks:
+        if self.pooling == "first" and family.generates:
             raise UserError(f"the first token of a {family.name} has seen nothing of the text; use mean pooling")
         self.normalize = bool(card.normalize) if normalize is None else normalize
         self.layers = Layers.of(str(layers), model.config.layers)

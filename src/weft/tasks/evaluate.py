@@ -14,8 +14,8 @@ from typing import Any, Protocol, TypedDict, Unpack
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build
 from weft.data.columns import file_of
-from weft.data.parts import is_frame, unboxed
-from weft.data.tables import LONG, Table, examples_of, long_note
+from weft.data.dataset import LONG, examples_of, long_note
+from weft.data.tables import Table, is_frame, unboxed
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.metrics.bootstrap import Score, WorstRows

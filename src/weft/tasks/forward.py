@@ -39,14 +39,22 @@ def naming(folder: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def unseen_in_words(model: LoadedModel) -> Iterator[None]:
-    """An error about tokens becomes one about words."""
+def unseen_in_words(model: LoadedModel, prompts: Sequence[str] = ()) -> Iterator[None]:
+    """An error about tokens becomes one about words: those of the prompt, also where the vocabulary lacks them."""
     try:
         yield
     except UnseenContext as error:
         tokenizer = model.tokenizer
-        words = None if tokenizer is None else " ".join(tokenizer.token(token) or "?" for token in error.tokens)
-        raise UserError(str(error) if words is None else f"the context {shown(words, 200)!r} {UNSEEN}") from None
+        if tokenizer is None:
+            raise
+        words = " ".join(tokenizer.token(token) or "?" for token in error.tokens)
+        for prompt in prompts:
+            encoded = tokenizer.encode(prompt)
+            tokens = zip(encoded.ids, encoded.offsets, encoded.sequences, strict=True)
+            own = [(token, start) for token, (start, _), side in tokens if side is not None][-len(error.tokens) :]
+            if own and [token for token, _ in own] == error.tokens[-len(own) :]:
+                words = prompt[own[0][1] :]
+        raise UserError(f"the context {shown(words, 200)!r} {UNSEEN}") from None
 
 
 T = TypeVar("T")
@@ -92,8 +100,8 @@ def framing_for(model: LoadedModel, window: Window | None = None) -> Framing:
     """How this model reads texts; its card says in which windows."""
     window = window or model.card.window or window_for(model, None, None, "windows", 0.25)
     length = min(window.length, model.config.context)
-    speaks = model.family.speaks
-    return framing_of(tokenizer_of(model), speaks, length, window.stride, not speaks, window.long == "truncate")
+    generates = model.family.generates
+    return framing_of(tokenizer_of(model), generates, length, window.stride, not generates, window.long == "truncate")
 
 
 def pieces_in(

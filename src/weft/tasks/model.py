@@ -220,7 +220,7 @@ class Model:
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a model folder, which transformers opens too; the folder must be new or empty."""
         if self.opened.exported:
-            raise UserError(f"a model for {self.card.backend} has no weights of our own to save: copy its folder")
+            raise UserError(f"a model for {self.card.backend} has no PyTorch weights to save: copy its folder")
         save_folder(Path(folder), replace(self.opened, card=replace(self.card, weft=VERSION)))
 
     def to(self, device: str | torch.device) -> Model:
@@ -266,7 +266,7 @@ def load(
     folder = find_folder(os.fspath(name), online)
     engine = backend_of(folder)
     if backend is not None and one_of(backend, ("torch", *ENGINES), "backend") != (engine or "torch"):
-        has = "no weights of our own" if backend == "torch" else f"nothing for {backend}"
+        has = "no PyTorch weights" if backend == "torch" else f"nothing for {backend}"
         raise UserError(f"{folder}: has {has}: it is a model for {engine or 'torch'} (see weft export)")
     opened = open_folder(folder, trust=trust) if engine is None else open_exported(folder, trust)
     opened = replace(opened, folder=folder)

@@ -18,9 +18,8 @@ from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
-from weft.data.batching import every_example
 from weft.data.masking import shift
-from weft.data.rows import Frame, Framed, held_out
+from weft.data.rows import Frame, Framed, every_example, held_out
 from weft.data.shards import Corpus, Places
 from weft.errors import UserError, one_of, refuse
 from weft.metrics.bootstrap import Bootstrap, Floats, Ratios, Score, interval
@@ -65,7 +64,7 @@ def tokenizer_of(opened: LoadedModel) -> Tokenizer:
 
 def writing_tokenizer(opened: LoadedModel) -> Tokenizer:
     """The tokenizer of a model that generates text."""
-    if not opened.family.speaks or "words" not in opened.heads:
+    if not opened.family.generates or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not generate text: it has no language model head")
     if opened.tokenizer is None:
         raise UserError("this model folder has no tokenizer, so it reads and writes no text")

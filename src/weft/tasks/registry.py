@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from weft.errors import one_of
-from weft.plugins import TASKS, broken, load_plugin, plugin_names
+from weft.plugins import TASKS, broken, load_plugin, sources
 
 if TYPE_CHECKING:
     from weft.checkpoint.folder import LoadedModel
@@ -37,12 +37,12 @@ SUPERVISED = ("classify", "multilabel", "regress", "pair", "tag", "answer", *WRI
 
 def task_names() -> tuple[str, ...]:
     """All tasks, those of plug-ins last."""
-    return (*CLASSES, *(name for name in plugin_names(TASKS) if name not in CLASSES))
+    return (*CLASSES, *(name for name in sources(TASKS) if name not in CLASSES))
 
 
 def supervised_names(name: str) -> tuple[str, ...]:
     """The tasks that are learned from rows; those of plug-ins only where `name` is none of the built-in ones."""
-    return SUPERVISED if name in SUPERVISED else (*SUPERVISED, *(n for n in plugin_names(TASKS) if n not in CLASSES))
+    return SUPERVISED if name in SUPERVISED else (*SUPERVISED, *(n for n in sources(TASKS) if n not in CLASSES))
 
 
 def task_class(name: str, what: str = "task") -> type[Task]:

@@ -79,14 +79,14 @@ class Framing:
 
 
 def framing_of(
-    tokenizer: Tokenizer, speaks: bool, length: int, stride: int, segments: bool, cutting: bool = False
+    tokenizer: Tokenizer, generates: bool, length: int, stride: int, segments: bool, cutting: bool = False
 ) -> Framing:
     """How this tokenizer frames texts; a decoder reads a token between the texts of a pair."""
     before, after = frame(tokenizer)
     two, end = pair_frame(tokenizer), tokenizer.id_of("end")
     if two is None and end is not None and not before and not after:
         two = [], [end], []  # a vocabulary of words puts nothing around a text, but may know where one ends
-    if speaks:
+    if generates:
         # GPT's vocabulary has no such token; its paper puts a $ between two texts.
         close = [end] if end is not None else tokenizer.ids(["$"], specials=False)[0]
         two = two or ((before, close, after) if close else None)

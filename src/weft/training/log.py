@@ -22,7 +22,7 @@ from weft.files import no_link, peak_memory, read_text, reason, write_text
 from weft.nn.rows import Batch, Rows
 from weft.objectives.language import cross_entropy
 from weft.picture import ChartLine, line_chart, page, table
-from weft.terminal import unescaped
+from weft.progress import unescaped
 
 # Dense bf16 products per second as the makers state them.
 PEAKS = {"H200": 989e12, "H100": 989e12, "A100": 312e12, "L40S": 362e12, "L4": 121e12, "A10G": 70e12, "T4": 65e12}

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from weft.data.batching import Ahead, every_example
+from weft.data.rows import Ahead, every_example
 from weft.errors import UserError, shown
 from weft.nn.attention import Attention, slots_of
 from weft.nn.rows import Batch

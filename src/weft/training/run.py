@@ -24,11 +24,26 @@ from torch import Tensor
 from weft.checkpoint.card import Card, Metric
 from weft.checkpoint.folder import TARGET, LoadedModel, write_files
 from weft.checkpoint.tensors import save_tensors
-from weft.checksums import CHANGED, Damaged, digest, digests, read_checked, read_manifest, write_manifest
 from weft.config import build, read_record, values_of
 from weft.errors import UserError
-from weft.files import MEGABYTE, check_new_run, held, read_text, reason, sync_folder, whole_folder, write_json
-from weft.scratch import sweep
+from weft.files import (
+    CHANGED,
+    MEGABYTE,
+    Damaged,
+    check_new_run,
+    digest,
+    digests,
+    held,
+    read_checked,
+    read_manifest,
+    read_text,
+    reason,
+    sweep,
+    sync_folder,
+    whole_folder,
+    write_json,
+    write_manifest,
+)
 from weft.training.log import read_metrics, writing
 from weft.version import VERSION, system_name
 

@@ -12,9 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from weft.data.batching import Feed
 from weft.data.chance import key_of
-from weft.data.rows import ExampleSource
+from weft.data.rows import ExampleSource, Feed
 from weft.data.shards import COMPILED
 from weft.errors import UserError, refuse
 from weft.files import cache_folder

@@ -1,7 +1,6 @@
 """GloVe (Pennington et al., 2014): vectors whose products are the logarithms of how often words stand together.
 
-Counts lie in sorted arrays, and the squares are made small part by part: a part is a sparse matrix, its scores one
-sampled product, its gradients two sparse products. The table of counts is symmetric, and so is each part.
+A part of the counts is a symmetric sparse matrix, its scores one sampled product, its gradients two sparse products.
 
 v: words; m: counts of a part; d: width. A row of a table is a vector, a bias and a place for the other table's bias.
 """
@@ -9,7 +8,7 @@ v: words; m: counts of a part; d: width. A row of a table is a vector, a bias an
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +24,6 @@ from weft.vectors.plan import Learning
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 NEAR = 128  # distances have room in the lowest bits of a key
-MERGE = 1 << 24  # keys that wait before they are added up
 
 
 @dataclass(frozen=True)
@@ -52,33 +50,25 @@ def count_together(blocks: Iterable[tuple[Integers, Integers]], words: int, wind
         pairs = np.concatenate(keys)
         pairs.sort()  # numbers alone are sorted many times as fast as numbers with something beside them
         waiting.append(_summed(pairs // NEAR, shares[pairs % NEAR]))
-        if len(waiting) > 1 and len(waiting[-1].keys) * 2 > len(waiting[-2].keys):
-            waiting = _merged(waiting)
+        while len(waiting) > 1 and len(waiting[-1].keys) * 2 > len(waiting[-2].keys):
+            waiting[-2:] = [_merged(*waiting[-2:])]
         if sum(len(some.keys) for some in waiting) * 64 > memory_here():
             raise UserError("the counts do not fit into the memory; a smaller vocabulary or window has fewer")
     while len(waiting) > 1:
-        waiting = _merged(waiting)
+        waiting[-2:] = [_merged(*waiting[-2:])]
     return waiting[0] if waiting else CooccurrenceCounts(np.zeros(0, np.int64), np.zeros(0))
 
 
 def _summed(keys: Integers, values: Floats) -> CooccurrenceCounts:
     """Keys in order, each once, with the sum of their values."""
-    if not len(keys):
-        return CooccurrenceCounts(keys, values)
-    first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
-    return CooccurrenceCounts(keys[first], np.add.reduceat(values, first))
+    first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]][: len(keys)])
+    return CooccurrenceCounts(keys[first], np.add.reduceat(values, first) if len(keys) else values)
 
 
-def _merged(waiting: list[CooccurrenceCounts]) -> list[CooccurrenceCounts]:
-    """The last two made one, and so on for as long as the one before is not much larger."""
-    *waiting, left, right = waiting
+def _merged(left: CooccurrenceCounts, right: CooccurrenceCounts) -> CooccurrenceCounts:
     keys, values = np.concatenate([left.keys, right.keys]), np.concatenate([left.values, right.values])
     order = np.argsort(keys, kind="stable")  # two runs in order: a merge, not a sort
-    both = _summed(keys[order], values[order])
-    waiting.append(both)
-    if len(waiting) > 1 and len(both.keys) * 2 > len(waiting[-2].keys):
-        return _merged(waiting)
-    return waiting
+    return _summed(keys[order], values[order])
 
 
 @dataclass(frozen=True)
@@ -102,8 +92,7 @@ def parts_of(
     counts: CooccurrenceCounts, words: int, plan: Learning, seed: int, device: torch.device
 ) -> list[CooccurrencePart]:
     """The counts in parts of about `plan.batch`, which pair lies in which drawn by the seed."""
-    total = 2 * len(counts.keys)
-    number = max(1, round(total / (plan.batch or 1 << 20)))
+    number = max(1, round(2 * len(counts.keys) / (plan.batch or 1 << 20)))
     lots = (scrambled(key_of(seed, "parts"), counts.keys) % np.uint64(number)).astype(np.int64)
     order = np.argsort(lots, kind="stable")
     borders = np.searchsorted(lots[order], np.arange(number + 1))
@@ -121,10 +110,8 @@ def parts_of(
         other = np.searchsorted(keys, columns * words + rows)
         starts = np.searchsorted(rows, np.arange(words + 1))
         weights = np.minimum(1, (values / (plan.ceiling or 100.0)) ** plan.power)
-        whole = [torch.from_numpy(array).to(device) for array in (starts, columns, other)]
-        parts.append(
-            CooccurrencePart(*whole, *(torch.from_numpy(x).float().to(device) for x in (np.log(values), weights)))
-        )
+        arrays = (starts, columns, other, np.log(values).astype(np.float32), weights.astype(np.float32))
+        parts.append(CooccurrencePart(*(torch.from_numpy(array).to(device) for array in arrays)))
     return parts
 
 
@@ -158,12 +145,7 @@ class Glove:
         self.inner_squares, self.outer_squares = torch.ones_like(tables, device=device).unbind(0)
 
     def tensors(self) -> dict[str, Tensor]:
-        squares = {"inner_squares": self.inner_squares, "outer_squares": self.outer_squares}
-        return {"inner": self.inner, "outer": self.outer, **squares}
-
-    def load(self, stored: Mapping[str, Tensor]) -> None:
-        for name, tensor in self.tensors().items():
-            tensor.copy_(stored[name])
+        return {name: vars(self)[name] for name in ("inner", "outer", "inner_squares", "outer_squares")}
 
     def matrix(self) -> Tensor:
         """v d: the sum of both tables, as the paper has it."""

@@ -16,6 +16,10 @@ RATES = {"skip-gram": 0.1, "cbow": 0.1, "glove": 0.05}
 # and of 14 million words scored more on WordSim-353 and MEN with 3 than with 10 after the same epochs (15 and 5).
 CEILINGS = ((10**8, 100.0), (5 * 10**7, 10.0), (0, 3.0))
 STEPS = 500  # in an epoch of word2vec, at least
+LIMITS: dict[str, tuple[float, float]] = {"width": (1, 1 << 16), "window": (1, 100), "negatives": (1, 1000)}
+LIMITS |= {"sample": (0, 1), "min_count": (1, 1 << 40), "vocabulary": (1, 1 << 26), "epochs": (1, 10_000)}
+LIMITS |= {"learning_rate": (1e-9, 100), "ceiling": (1e-9, 1e12), "power": (0, 10), "threads": (1, 1024)}
+LIMITS |= dict.fromkeys(("batch", "block"), (1, 1 << 26))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,14 +37,14 @@ class Learning:
     sample: float = option(
         1e-3, "--sample", help="Subsample words above this share of the text. 0: keep all.", metavar="SHARE"
     )
-    minimum_count: int = option(5, "--minimum-count", help="Words below this count become the unknown word.")
+    min_count: int = option(5, "--min-count", help="Words below this count become the unknown word.")
     vocabulary: int | None = option(None, "--vocabulary", help="Keep only the N most frequent words.")
     lowercase: bool = option(True, "--lowercase/--no-lowercase", help="Lowercase the text first. Default: yes.")
     epochs: int | None = option(
         None, "--epochs", help="Passes over the text or the counts. Default: 5 (word2vec), 25 (glove)."
     )
     learning_rate: float | None = option(
-        None, "--learning-rate", "--lr", help="Initial learning rate. Default: 0.1, of glove 0.05.", metavar="RATE"
+        None, "--learning-rate", "--lr", help="Initial learning rate. Default: 0.1 (glove: 0.05).", metavar="RATE"
     )
     ceiling: float | None = None  # of GloVe: counts from here on weigh alike; by the size of the text
     power: float = 0.75  # of GloVe: how the weight of a count grows up to there
@@ -49,22 +53,8 @@ class Learning:
     threads: int | None = None  # of the CPU
 
     def __post_init__(self) -> None:
-        bounds: tuple[tuple[str, float | None, float, float], ...] = (
-            ("width", self.width, 1, 1 << 16),
-            ("window", self.window, 1, 100),
-            ("negatives", self.negatives, 1, 1000),
-            ("sample", self.sample, 0, 1),
-            ("minimum_count", self.minimum_count, 1, 1 << 40),
-            ("vocabulary", self.vocabulary, 1, 1 << 26),
-            ("epochs", self.epochs, 1, 10_000),
-            ("learning_rate", self.learning_rate, 1e-9, 100),
-            ("ceiling", self.ceiling, 1e-9, 1e12),
-            ("power", self.power, 0, 10),
-            ("batch", self.batch, 1, 1 << 26),
-            ("block", self.block, 1, 1 << 26),
-            ("threads", self.threads, 1, 1024),
-        )
-        for name, value, low, high in bounds:
+        for name, (low, high) in LIMITS.items():
+            value = vars(self)[name]
             if value is not None and not low <= value <= high:
                 raise UserError(f"{name} must be between {low:g} and {high:g}, not {shown(str(value))}")
         if self.kind == "glove" and self.mode is not None:

@@ -1,5 +1,4 @@
-"""Words and their vectors, ready to be asked, judged and mapped: which words are near, what is to this as that is to
-those, which is odd; what people say of pairs and analogies; and the way from one language's vectors into another's.
+"""Words and their vectors: near words, analogies and odd ones out; evaluation; a map between two languages.
 
 n: words; d: width; q: questions.
 """
@@ -11,6 +10,7 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,13 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.data.chance import key_of, uniform
-from weft.errors import UserError, listed, one_of, shown
+from weft.errors import UserError, listed, one_of, refuse, shown
 from weft.metrics.bootstrap import Score, Z
-from weft.metrics.regression import RegressionMetrics
+from weft.metrics.numeric import RegressionMetrics
 from weft.text.sources import open_sources, read_lines
 from weft.text.tokenizers.training import UNKNOWN
 
 Floats = NDArray[np.float32]
+Pairs = Sequence[tuple[str, str]]
 TINY = 1e-12
 TOGETHER = 256  # questions whose scores with all words are held at once
 SPELLINGS = 50_000  # words among which near spellings are looked for; the frequent ones come first
@@ -37,14 +38,7 @@ class Near(NamedTuple):
     score: float
 
 
-@dataclass(frozen=True)
-class Analogy:
-    """`first` is to `second` as `third` is to `right`."""
-
-    first: str
-    second: str
-    third: str
-    right: str
+Analogy = tuple[str, str, str, str]  # the first is to the second as the third is to the last
 
 
 def unit(matrix: Floats) -> Floats:
@@ -63,14 +57,11 @@ class WordSpace:
         self.words = [words[place] for place in keep]
         self.matrix = matrix if len(keep) == len(words) else matrix[keep]  # n d
         self.places = {word: place for place, word in enumerate(self.words)}
-        self._unit: Floats | None = None
 
-    @property
+    @cached_property
     def unit(self) -> Floats:
         """n d: each vector made 1 long."""
-        if self._unit is None:
-            self._unit = unit(self.matrix)
-        return self._unit
+        return unit(self.matrix)
 
     def __len__(self) -> int:
         return len(self.words)
@@ -88,13 +79,10 @@ class WordSpace:
         place = self.find(word)
         if place is not None:
             return place
-        spellings = self.spelled_like(word)
+        some = [other for other in self.words[:SPELLINGS] if abs(len(other) - len(word)) <= 2]
+        spellings = difflib.get_close_matches(word.lower()[:100], some, n=3, cutoff=0.7)
         like = f"; spelled like it: {listed(spellings)}" if spellings else ""
         raise UserError(f"{shown(word)!r} is not among the {len(self):,} words of {self.name}{like}")
-
-    def spelled_like(self, word: str, top: int = 3) -> list[str]:
-        some = [other for other in self.words[:SPELLINGS] if abs(len(other) - len(word)) <= 2]
-        return difflib.get_close_matches(word.lower()[:100], some, n=top, cutoff=0.7)
 
     def vector(self, word: str) -> Floats:
         return self.matrix[self.place(word)]
@@ -107,12 +95,7 @@ class WordSpace:
     def near(self, word: str, top: int = 10) -> list[Near]:
         """The words nearest to one, itself left out."""
         place = self.place(word)
-        return self.near_vector(self.matrix[place], top, (place,))
-
-    def near_vector(self, vector: Floats, top: int = 10, without: Iterable[int] = ()) -> list[Near]:
-        """The words nearest to a vector by the cosine."""
-        scores = self.unit @ unit(vector)
-        return self._best(scores, top, without)
+        return self._best(self.unit @ unit(self.matrix[place]), top, (place,))
 
     def _best(self, scores: Floats, top: int, without: Iterable[int]) -> list[Near]:
         if top < 1:
@@ -124,13 +107,12 @@ class WordSpace:
     def analogy(self, first: str, second: str, third: str, top: int = 10, multiply: bool = False) -> list[Near]:
         """first - second + third, the three themselves left out; multiply: 3CosMul (Levy and Goldberg, 2014)."""
         a, b, c = (self.place(word) for word in (first, second, third))
-        scores = next(self._analogies([(b, a, c)], multiply))[0]
-        return self._best(scores, top, (a, b, c))
+        return self._best(next(self.analogies(np.array([(b, a, c)]), multiply))[0], top, (a, b, c))
 
-    def _analogies(self, questions: Sequence[tuple[int, int, int]], multiply: bool) -> Iterator[Floats]:
+    def analogies(self, questions: NDArray[np.int64], multiply: bool) -> Iterator[Floats]:
         """Scores of all words (q n) as what is to the third word as the second is to the first, some at a time."""
         for begin in range(0, len(questions), TOGETHER):
-            a, b, c = np.array(questions[begin : begin + TOGETHER]).T
+            a, b, c = questions[begin : begin + TOGETHER].T
             if multiply:
                 # Cosines moved to 0 .. 1, so that products keep their order.
                 like = [(self.unit[places] @ self.unit.T + 1) / 2 for places in (a, b, c)]
@@ -139,32 +121,17 @@ class WordSpace:
                 wanted = self.unit[b] - self.unit[a] + self.unit[c]
                 yield unit(wanted) @ self.unit.T
 
-    def solve(self, questions: Sequence[Analogy], multiply: bool = False) -> Iterator[bool]:
-        """Whether each analogy comes out right, the words of the question left out; all its words must be there."""
-        places = [tuple(self.place(word) for word in (q.first, q.second, q.third)) for q in questions]
-        rights = [self.place(q.right) for q in questions]
-        done = 0
-        for scores in self._analogies(places, multiply):  # type: ignore[arg-type]
-            rows = np.arange(len(scores))
-            for column in zip(*places[done : done + len(scores)], strict=True):
-                scores[rows, list(column)] = -np.inf
-            yield from (bool(x) for x in scores.argmax(1) == rights[done : done + len(scores)])
-            done += len(scores)
-
     def odd(self, words: Sequence[str]) -> list[Near]:
         """The words with how near each is to the mean of the others, the odd one first."""
         if len(words) < 3:
             raise UserError(f"the odd word out needs at least three words, not {len(words)}")
         rows = self.unit[[self.place(word) for word in words]].astype(np.float64)
         rest = unit(((rows.sum(0) - rows) / (len(rows) - 1)).astype(np.float32))
-        scores = (rest * rows).sum(1)
-        return sorted(
-            (Near(word, float(score)) for word, score in zip(words, scores, strict=True)), key=lambda near: near.score
-        )
+        scores = zip(words, (rest * rows).sum(1).tolist(), strict=True)
+        return sorted((Near(*pair) for pair in scores), key=lambda near: near.score)
 
 
-# ---------------------------------------------------------------------------------------------------------- judging
-# By what people say of pairs (WordSim-353, SimLex-999, MEN) and by analogies (Google's).
+# ------------------------------ evaluation by human scores of pairs (WordSim-353, SimLex-999, MEN) and by analogies
 
 
 @dataclass(frozen=True)
@@ -183,11 +150,9 @@ class Judged:
         """What was left out, in one line; empty where nothing was."""
         if self.used == self.asked:
             return ""
-        one = len(self.missing) == 1
-        return (
-            f"{self.name}: {self.asked - self.used:,} of {self.asked:,} left out, since {len(self.missing):,} "
-            f"word{' is' if one else 's are'} missing: {listed([shown(word, 30) for word in self.missing])}"
-        )
+        missing = f"{len(self.missing):,} word{' is' if len(self.missing) == 1 else 's are'} missing"
+        words = listed([shown(word, 30) for word in self.missing])
+        return f"{self.name}: {self.asked - self.used:,} of {self.asked:,} left out, since {missing}: {words}"
 
 
 @dataclass(frozen=True)
@@ -219,17 +184,17 @@ def read_questions(path: Path) -> Questions:
                 continue
             fields = [field.strip() for field in re.split(r"[\t,;]" if re.search(r"[\t,;]", text) else r"\s+", text)]
             if len(fields) == 4 and _number(fields[2]) is None:
-                sections.setdefault(section, []).append(Analogy(*fields))
+                sections.setdefault(section, []).append((fields[0], fields[1], fields[2], fields[3]))
             elif len(fields) >= 3 and _number(fields[2]) is not None:
                 pairs.append((fields[0], fields[1], float(fields[2])))
             elif number > 1:  # the first line may name the columns
                 raise UserError(
                     f"{source.name} line {number}: neither two words and a score nor four words: {shown(text, 40)!r}"
                 )
-    if pairs and sections:
-        raise UserError(f"{path}: holds both pairs with scores and analogies")
-    if not pairs and not sections:
-        raise UserError(f"{path}: holds neither pairs of words with scores nor analogies")
+    refuse(
+        (bool(pairs and sections), f"{path}: holds both pairs with scores and analogies"),
+        (not pairs and not sections, f"{path}: holds neither pairs of words with scores nor analogies"),
+    )
     return Questions(name, pairs, sections)
 
 
@@ -243,40 +208,38 @@ def _number(field: str) -> float | None:
 
 def judge(space: WordSpace, questions: Questions, multiply: bool = False) -> list[Judged]:
     """Spearman's correlation of cosines with human scores, or the accuracy of each section and of all."""
-    if questions.pairs:
-        return [_pairs(space, questions)]
-    sections = [_section(space, name, some, multiply) for name, some in questions.sections.items()]
-    parts = [part for part, _ in sections]
-    used, asked = sum(part.used for part in parts), sum(part.asked for part in parts)
-    missing = tuple(dict.fromkeys(word for part in parts for word in part.missing))
-    score = wilson(sum(right for _, right in sections), used)
-    whole = Judged(questions.name, "accuracy", score, used, asked, missing)
-    return [*(replace(part, part=True) for part in parts), whole] if len(parts) > 1 else parts
 
+    def missing(words: Iterable[str]) -> tuple[str, ...]:
+        return tuple(word for word in dict.fromkeys(words) if word not in space)
 
-def _pairs(space: WordSpace, questions: Questions) -> Judged:
-    missing = _missing(space, [word for first, second, _ in questions.pairs for word in (first, second)])
-    there = [pair for pair in questions.pairs if pair[0] in space and pair[1] in space]
-    if len(there) < 2:
-        raise UserError(f"{questions.name}: only {len(there)} of {len(questions.pairs)} pairs are among the words")
-    numbers = RegressionMetrics()
-    numbers.add([space.cosine(first, second) for first, second, _ in there], [score for _, _, score in there])
-    score = numbers.result()["spearman"]
-    return Judged(questions.name, "spearman", score, len(there), len(questions.pairs), missing)
-
-
-def _section(space: WordSpace, name: str, some: Sequence[Analogy], multiply: bool) -> tuple[Judged, int]:
-    def words(one: Analogy) -> tuple[str, str, str, str]:
-        return one.first, one.second, one.third, one.right
-
-    missing = _missing(space, [word for one in some for word in words(one)])
-    there = [one for one in some if all(word in space for word in words(one))]
-    right = sum(space.solve(there, multiply))
-    return Judged(name, "accuracy", wilson(right, len(there)), len(there), len(some), missing), right
-
-
-def _missing(space: WordSpace, words: Sequence[str]) -> tuple[str, ...]:
-    return tuple(word for word in dict.fromkeys(words) if word not in space)
+    name, pairs = questions.name, questions.pairs
+    if pairs:
+        there = [pair for pair in pairs if pair[0] in space and pair[1] in space]
+        if len(there) < 2:
+            raise UserError(f"{name}: only {len(there)} of {len(pairs)} pairs are among the words")
+        numbers = RegressionMetrics()
+        numbers.add([space.cosine(first, second) for first, second, _ in there], [score for _, _, score in there])
+        lost = missing(word for first, second, _ in pairs for word in (first, second))
+        return [Judged(name, "spearman", numbers.result()["spearman"], len(there), len(pairs), lost)]
+    parts, right = list[Judged](), 0
+    for section, asked in questions.sections.items():
+        known = [analogy for analogy in asked if all(word in space for word in analogy)]
+        places = np.array([[space.place(word) for word in analogy] for analogy in known]).reshape(-1, 4)
+        done = count = 0
+        for scores in space.analogies(places[:, :3], multiply):
+            *given, answers = places[done : done + len(scores)].T
+            for column in given:  # the words of the question are no answer to it
+                scores[np.arange(len(scores)), column] = -np.inf
+            count += int((scores.argmax(1) == answers).sum())
+            done += len(scores)
+        lost = missing(word for analogy in asked for word in analogy)
+        parts.append(Judged(section, "accuracy", wilson(count, len(known)), len(known), len(asked), lost, True))
+        right += count
+    if len(parts) == 1:
+        return [replace(parts[0], part=False)]
+    used, total = sum(part.used for part in parts), sum(part.asked for part in parts)
+    lost = tuple(dict.fromkeys(word for part in parts for word in part.missing))
+    return [*parts, Judged(name, "accuracy", wilson(right, used), used, total, lost)]
 
 
 def wilson(right: int, asked: int) -> Score:
@@ -289,11 +252,10 @@ def wilson(right: int, asked: int) -> Score:
     return Score(share, max(0.0, middle - reach), min(1.0, middle + reach))
 
 
-# ---------------------------------------------------------------------------------------------------------- mapping
-# From one language's vectors into another's: the rotation that brings known pairs together (orthogonal Procrustes).
+# -------------- from one language's vectors into another's: the rotation that brings known pairs together (Procrustes)
 # s, t: numbers of a source and of a target vector; p: pairs; q: words asked for; n: words of the target.
 
-NEIGHBOURS = 10  # whose nearness CSLS takes off
+NEIGHBORS = 10  # whose nearness CSLS takes off
 HUBS = 20_000  # words on either side among which they are looked for; the frequent ones come first
 RETRIEVALS = ("csls", "cosine")
 HELD = 1024  # words whose scores with all others are held at once
@@ -327,8 +289,8 @@ def procrustes(source: NDArray[Any], target: NDArray[Any]) -> NDArray[np.float64
 class Mapped:
     """Precision of held-out words: whether one of the right translations is among the first."""
 
-    at_1: Any  # Score
-    at_5: Any
+    at_1: Score
+    at_5: Score
     asked: int
 
 
@@ -340,17 +302,9 @@ class Map:
     ) -> None:
         self.source, self.target, self.matrix = source, target, matrix
         self.before, self.after = before, after
-        self._rows: Floats | None = None
-        self._hubs: Floats | None = None
 
     @staticmethod
-    def learn(
-        source: WordSpace,
-        target: WordSpace,
-        pairs: Sequence[tuple[str, str]],
-        normalize: bool = True,
-        center: bool = True,
-    ) -> Map:
+    def learn(source: WordSpace, target: WordSpace, pairs: Pairs, normalize: bool = True, center: bool = True) -> Map:
         """From pairs of words that mean the same; those that are not there are for the caller to leave out."""
         if len(pairs) < 2:
             raise UserError(f"{len(pairs)} pairs of words are too few to learn a map from")
@@ -363,20 +317,15 @@ class Map:
         """q t: where source vectors come to lie, each 1 long."""
         return unit(self.before(vectors) @ self.matrix)
 
-    @property
+    @cached_property
     def rows(self) -> Floats:
         """n t: the target's words, ready to be compared."""
-        if self._rows is None:
-            self._rows = unit(self.after(self.target.matrix))
-        return self._rows
+        return unit(self.after(self.target.matrix))
 
-    @property
+    @cached_property
     def hubs(self) -> Floats:
         """n: how near each target word is to its nearest images; what is near to everything is a poor answer."""
-        if self._hubs is None:
-            images = self.images(self.source.matrix[:HUBS])
-            self._hubs = _nearness(self.rows, images)
-        return self._hubs
+        return _nearness(self.rows, self.images(self.source.matrix[:HUBS]))
 
     def scores(self, vectors: Floats, retrieval: str) -> Floats:
         """q n: how well each word of the target fits; CSLS as Conneau et al. (2018) have it."""
@@ -385,15 +334,13 @@ class Map:
         cosines = images @ self.rows.T
         if retrieval == "cosine":
             return cosines
-        own = _nearness(images, self.rows[:HUBS])
-        return 2 * cosines - own[:, None] - self.hubs[None]
+        return 2 * cosines - _nearness(images, self.rows[:HUBS])[:, None] - self.hubs[None]
 
     def near(self, word: str, top: int = 10, retrieval: str = "csls") -> list[Near]:
         """The target's words for a word of the source, by score."""
-        scores = self.scores(self.source.vector(word)[None], retrieval)[0]
-        return self.target._best(scores, top, ())
+        return self.target._best(self.scores(self.source.vector(word)[None], retrieval)[0], top, ())
 
-    def judge(self, pairs: Sequence[tuple[str, str]], retrieval: str = "csls") -> Mapped:
+    def judge(self, pairs: Pairs, retrieval: str = "csls") -> Mapped:
         """Precision at 1 and at 5; a word with several translations is asked once, and any of them is right."""
         rights: dict[int, set[int]] = {}
         for word, translation in pairs:
@@ -403,23 +350,20 @@ class Map:
         for begin in range(0, len(asked), HELD):
             some = asked[begin : begin + HELD]
             scores = self.scores(self.source.matrix[some], retrieval)
-            best = np.argsort(-scores, axis=1, kind="stable")[:, :5]
-            first += sum(int(row[0]) in rights[word] for word, row in zip(some, best, strict=True))
-            within += sum(bool(set(row.tolist()) & rights[word]) for word, row in zip(some, best, strict=True))
+            for place, row in zip(some, np.argsort(-scores, axis=1, kind="stable")[:, :5].tolist(), strict=True):
+                first += row[0] in rights[place]
+                within += not rights[place].isdisjoint(row)
         return Mapped(wilson(first, len(asked)), wilson(within, len(asked)), len(asked))
 
 
 def _nearness(rows: Floats, others: Floats) -> Floats:
     """The mean cosine of each row with the nearest of some others."""
-    count = min(NEIGHBOURS, len(others))
-    means = [
-        np.partition(rows[begin : begin + HELD] @ others.T, -count, axis=1)[:, -count:].mean(1)
-        for begin in range(0, len(rows), HELD)
-    ]
-    return np.concatenate(means)
+    count = min(NEIGHBORS, len(others))
+    cosines = (rows[begin : begin + HELD] @ others.T for begin in range(0, len(rows), HELD))
+    return np.concatenate([np.partition(some, -count, axis=1)[:, -count:].mean(1) for some in cosines])
 
 
-def split(pairs: Sequence[tuple[str, str]], share: float, seed: int) -> tuple[list[Any], list[Any]]:
+def split(pairs: Pairs, share: float, seed: int) -> tuple[list[Any], list[Any]]:
     """Pairs to learn from and pairs held out; all translations of a word are on one side."""
     words = list(dict.fromkeys(word for word, _ in pairs))
     drawn = uniform(key_of(seed, "held-out pairs"), np.arange(len(words)))

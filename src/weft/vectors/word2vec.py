@@ -1,8 +1,6 @@
-"""word2vec (Mikolov et al., 2013): what its two ways share, skip-gram as dense products over runs of text, and CBOW.
+"""word2vec (Mikolov et al., 2013): skip-gram as dense products over chunks of text, and CBOW; gradients written out.
 
-A chunk of consecutive words and what stands around it are two small tables of vectors: one product gives the scores of
-every center with every place, and a band of ones says which of them are neighbors. The words of noise are drawn for a
-whole chunk and weighed, so that each neighbor has as many as it would have alone. Gradients are written out.
+Noise is drawn for a whole chunk and weighed, so that each neighbor has as much as it would have alone.
 
 n: chunks; c: centers of a chunk; j: places of a chunk and around it; k: words of noise; d: width; v: words.
 """
@@ -10,9 +8,8 @@ n: chunks; c: centers of a chunk; j: places of a chunk and around it; k: words o
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -31,30 +28,20 @@ LIMIT = 2.5  # how many times the mean of its pushes a row moves at most in one 
 
 
 class Push(NamedTuple):
-    """Where some rows of a table are pushed: by how much the chance of the text would rise, and by how many pairs."""
+    """Where some rows of a table are pushed: by how much the text becomes likelier, and by how many pairs."""
 
     rows: Tensor  # .. d
     pairs: Tensor  # ..: neighbors and words of noise that push, each weighed as it counts
 
 
-class Pushes(NamedTuple):
-    """Gradients for all that a score was made of."""
-
-    centers: Push
-    places: Push
-    noise: Push
-
-
-def skip_gram(centers: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Pushes:
-    """Gradients of the log chance that each center has these neighbors and not the noise.
-
-    centers: n c d; places: n j d; noise: n k d; near: n c j of 0 and 1; negatives: words of noise for each neighbor.
-    """
+def skip_gram(centers: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> tuple[Push, ...]:
+    """Gradients of the log probability that each center has these neighbors and not the noise, for all three."""
+    # centers: n c d; places: n j d; noise: n k d; near: n c j of 0 and 1; negatives: words of noise for each neighbor
     count = near.sum(2, keepdim=True)  # n c 1
     share = negatives / noise.shape[1]
     pull = against(centers, places.mT).sigmoid_().mul_(near)  # n c j
     push = torch.bmm(centers, noise.mT).sigmoid_().mul_(count * share)  # n c k
-    return Pushes(
+    return (
         Push(torch.bmm(pull, places).baddbmm_(push, noise, alpha=-1), count[..., 0] * (1 + negatives)),
         Push(torch.bmm(pull.mT, centers), near.sum(1)),
         Push(against(push.mT, centers), (count.sum(1) * share).expand(noise.shape[:2])),
@@ -66,20 +53,19 @@ def against(left: Tensor, right: Tensor) -> Tensor:
     return torch.baddbmm(left.new_empty(()), left, right, beta=0, alpha=-1)
 
 
-def loss_of(centers: Tensor, places: Tensor, noise: Tensor, near: Tensor, negatives: float) -> Tensor:
-    """What the gradients are of: the log chance, negative, summed; slow, and so asked for now and then."""
+def loss_of(hidden: Tensor, scores: Tensor, noise: Tensor, right: Tensor, negatives: float) -> Tensor:
+    """What the gradients are of: the log probability, negative, summed; `scores` and those that are `right`: n c j."""
     log = torch.nn.functional.logsigmoid
-    right = (log(centers @ places.mT) * near).sum()
-    wrong = (log(-(centers @ noise.mT)) * near.sum(2, keepdim=True)).sum()
-    return -(right + wrong * (negatives / noise.shape[1]))
+    wrong = (log(-(hidden @ noise.mT)) * right.sum(2, keepdim=True)).sum()
+    return -((log(scores) * right).sum() + wrong * (negatives / noise.shape[1]))
 
 
-def kept_chances(counts: NDArray[np.int64], sample: float) -> NDArray[np.float64]:
+def kept_shares(counts: NDArray[np.int64], sample: float) -> NDArray[np.float64]:
     """How often each word stays when frequent ones are thinned out, as word2vec's program does it."""
     shares = counts / max(1, counts.sum())
     with np.errstate(divide="ignore"):
-        chance = np.sqrt(sample / shares) + sample / shares if sample else np.ones(len(counts))
-    return np.where(counts > 0, np.minimum(chance, 1), 0)  # what is never counted, the unknown word, never stays
+        kept = np.sqrt(sample / shares) + sample / shares if sample else np.ones(len(counts))
+    return np.where(counts > 0, np.minimum(kept, 1), 0)  # what is never counted, the unknown word, never stays
 
 
 Moved = tuple[Tensor, Push]  # numbers of words, and where they are pushed
@@ -96,16 +82,14 @@ class Word2Vec(ABC, Generic[Batch]):
         first = torch.Generator().manual_seed(key_of(seed, "word vectors") >> 1)
         self.inner = ((torch.rand(words, width, generator=first) - 0.5) / width).to(device)
         self.outer = torch.zeros(words, width, device=device)
-        self.stays = torch.from_numpy(kept_chances(counts, plan.sample)).to(device)
+        self.stays = torch.from_numpy(kept_shares(counts, plan.sample)).to(device)
         shares = counts.astype(np.float64) ** NOISE_POWER * (counts > 0)
         self.noise = torch.from_numpy(np.cumsum(shares) / shares.sum()).to(device)
         # Torch's own threads wait for each other after every small product; two that take half of a batch each do not.
         self.threads = 1 if device.type != "cpu" else plan.threads or 1
-        self.pool = (
-            ThreadPoolExecutor(self.threads - 1, initializer=torch.set_num_threads, initargs=(1,))
-            if self.threads > 1
-            else None
-        )
+        self.pool: ThreadPoolExecutor | None = None
+        if self.threads > 1:
+            self.pool = ThreadPoolExecutor(self.threads - 1, initializer=torch.set_num_threads, initargs=(1,))
 
     def close(self) -> None:
         if self.pool is not None:
@@ -114,20 +98,16 @@ class Word2Vec(ABC, Generic[Batch]):
     def tensors(self) -> dict[str, Tensor]:
         return {"inner": self.inner, "outer": self.outer}
 
-    def load(self, stored: Mapping[str, Tensor]) -> None:
-        for name, tensor in self.tensors().items():
-            tensor.copy_(stored[name])
-
     def matrix(self) -> Tensor:
         """v d: the vectors that are kept."""
         return self.inner
 
     def prepare(self, words: Tensor, documents: Tensor, number: int) -> list[Batch]:
-        """The block of this number, thinned out and shuffled; all chance is here, and nothing of the tables."""
-        chance = torch.Generator(self.device).manual_seed(key_of(self.seed, "block", number) >> 1)
-        thrown = torch.rand(len(words), generator=chance, dtype=torch.float64, device=self.device)
+        """The block of this number, thinned out and shuffled; all random numbers are drawn here."""
+        generator = torch.Generator(self.device).manual_seed(key_of(self.seed, "block", number) >> 1)
+        thrown = torch.rand(len(words), generator=generator, dtype=torch.float64, device=self.device)
         stays = thrown < self.stays[words]
-        return self._batches(words[stays], documents[stays], chance)
+        return self._batches(words[stays], documents[stays], generator)
 
     def learn(self, batches: list[Batch], rates: tuple[float, float]) -> float:
         """Go through a block; the rate falls from the first to the second. The loss per pair of some of it."""
@@ -138,7 +118,7 @@ class Word2Vec(ABC, Generic[Batch]):
         return self._loss(batches[0])
 
     @abstractmethod
-    def _batches(self, words: Tensor, documents: Tensor, chance: torch.Generator) -> list[Batch]: ...
+    def _batches(self, words: Tensor, documents: Tensor, generator: torch.Generator) -> list[Batch]: ...
 
     @abstractmethod
     def _step(self, batch: Batch, learning_rate: float) -> None:
@@ -147,9 +127,9 @@ class Word2Vec(ABC, Generic[Batch]):
     @abstractmethod
     def _loss(self, batch: Batch) -> float: ...
 
-    def _drawn(self, *size: int, chance: torch.Generator) -> Tensor:
+    def _drawn(self, *size: int, generator: torch.Generator) -> Tensor:
         """Words of noise."""
-        drawn = torch.rand(*size, dtype=torch.float64, generator=chance, device=self.device)
+        drawn = torch.rand(*size, dtype=torch.float64, generator=generator, device=self.device)
         return torch.searchsorted(self.noise, drawn).clamp_(max=len(self.noise) - 1)
 
     def _each(self, work: Any, parts: Sequence[Any]) -> list[Any]:
@@ -178,14 +158,14 @@ class SkipGram(Word2Vec[Some]):
         self.distance = (places - torch.arange(CHUNK, device=device)[:, None]).abs().int()  # c j
         self.distance[self.distance == 0] = 1 << 20  # no word is its own neighbor
 
-    def _batches(self, words: Tensor, documents: Tensor, chance: torch.Generator) -> list[Some]:
+    def _batches(self, words: Tensor, documents: Tensor, generator: torch.Generator) -> list[Some]:
         window = self.plan.window or 1
         chunks = Chunks.of(words, documents.int(), CHUNK, window)
         count = len(chunks.words)
-        order = torch.randperm(count, generator=chance, device=self.device)
+        order = torch.randperm(count, generator=generator, device=self.device)
         size = (count, CHUNK, 1)
-        reach = torch.randint(1, window + 1, size, dtype=torch.int32, generator=chance, device=self.device)
-        noise = self._drawn(count, DRAWN, chance=chance)
+        reach = torch.randint(1, window + 1, size, dtype=torch.int32, generator=generator, device=self.device)
+        noise = self._drawn(count, DRAWN, generator=generator)
         parts = torch.split(order, max(1, (self.plan.batch or 1) // CHUNK)) if count else ()
         return [Some(chunks, part, reach, noise) for part in parts]
 
@@ -198,7 +178,8 @@ class SkipGram(Word2Vec[Some]):
 
     def _loss(self, batch: Some) -> float:
         centers, places, noise, near, _ = self._gathered(batch._replace(part=batch.part[: 2048 // CHUNK]))
-        return float(loss_of(centers, places, noise, near, self.plan.negatives) / near.sum().clamp(min=1))
+        loss = loss_of(centers, centers @ places.mT, noise, near, self.plan.negatives)
+        return float(loss / near.sum().clamp(min=1))
 
     def _gathered(self, some: Some) -> tuple[Tensor, Tensor, Tensor, Tensor, tuple[Tensor, Tensor, Tensor]]:
         """The vectors of some chunks, which of them are neighbors, and the numbers of their words."""
@@ -208,11 +189,8 @@ class SkipGram(Word2Vec[Some]):
         drawn = noise.index_select(0, part)  # n k
         middle = slice(window, window + CHUNK)
         center, own = words[:, middle], documents[:, middle, None]
-        near = (
-            (self.distance <= reach.index_select(0, part))
-            .logical_and_(documents[:, None, :] == own)
-            .logical_and_(own >= 0)
-        )
+        near = (self.distance <= reach.index_select(0, part)).logical_and_(documents[:, None, :] == own)
+        near.logical_and_(own >= 0)
         centers, places, wrong = rows_of(self.inner, center), rows_of(self.outer, words), rows_of(self.outer, drawn)
         return centers, places, wrong, near.to(centers.dtype), (center, words, drawn)
 
@@ -220,11 +198,10 @@ class SkipGram(Word2Vec[Some]):
         """What moves in the inner table, what in the outer, and the noise there."""
         centers, places, wrong, near, (center, words, drawn) = self._gathered(some)
         pushes = skip_gram(centers, places, wrong, near, self.plan.negatives)
-        return (center, pushes.centers), (words, pushes.places), (drawn, pushes.noise)
+        return (center, pushes[0]), (words, pushes[1]), (drawn, pushes[2])
 
 
-@dataclass(frozen=True)
-class Chunks:
+class Chunks(NamedTuple):
     """A run of words cut into chunks with what stands around each; where nothing stands, document -1."""
 
     words: Tensor  # n j
@@ -246,11 +223,8 @@ def rows_of(table: Tensor, numbers: Tensor) -> Tensor:
 
 
 def move(table: Tensor, moved: list[Moved], learning_rate: float) -> None:
-    """One step uphill: each row by the rate times the sum of its pushes, but by no more than LIMIT times their mean.
-
-    A batch holds a frequent word hundreds of times. One after the other its pushes would grow weaker as it moves; all
-    at once they would throw it far beyond the goal.
-    """
+    """One step uphill: each row by the rate times the sum of its pushes, but by no more than LIMIT times their mean."""
+    # A batch holds a frequent word hundreds of times: all its pushes at once would throw it far beyond the goal.
     pairs = table.new_zeros(len(table))
     for numbers, push in moved:
         pairs.index_add_(0, numbers.reshape(-1), push.pairs.reshape(-1))
@@ -295,49 +269,31 @@ class CbowBatch(NamedTuple):
     pushed: Bags  # u bags of centers
 
 
-class CbowGradients(NamedTuple):
-    """Gradients; `hidden` for each neighbor of a center, which gets all of it, as in word2vec's own program."""
-
-    centers: Push
-    hidden: Tensor  # n c d
-    noise: Push
-
-
-def cbow(hidden: Tensor, centers: Tensor, noise: Tensor, there: Tensor, negatives: float) -> CbowGradients:
-    """Gradients of the log chance that each mean has its center and not the noise.
-
-    hidden: n c d; centers: n c d; noise: n k d; there: n c of 0 and 1: has neighbors, without them it says nothing.
-    """
+def cbow(hidden: Tensor, centers: Tensor, noise: Tensor, there: Tensor, negatives: float) -> tuple[Tensor, Push, Push]:
+    """Gradients of the log probability that each mean has its center and not the noise, for all three."""
+    # hidden: n c d; centers: n c d; noise: n k d; there: n c of 0 and 1: has neighbors, without them it says nothing
     share = negatives / noise.shape[1]
     there = there[..., None]
     pull = (hidden * centers).sum(2, keepdim=True).neg_().sigmoid_().mul_(there)  # n c 1
     push = torch.bmm(hidden, noise.mT).sigmoid_().mul_(there * share)  # n c k
-    return CbowGradients(
+    return (
+        (pull * centers).baddbmm_(push, noise, alpha=-1),  # each neighbor gets all of it, as in word2vec's own program
         Push(pull * hidden, there[..., 0]),
-        (pull * centers).baddbmm_(push, noise, alpha=-1),
         Push(against(push.mT, hidden), (there.sum(1) * share).expand(noise.shape[:2])),
     )
-
-
-def cbow_loss(hidden: Tensor, centers: Tensor, noise: Tensor, there: Tensor, negatives: float) -> Tensor:
-    """What the gradients are of: the log chance, negative, summed."""
-    log = torch.nn.functional.logsigmoid
-    right = (log((hidden * centers).sum(2)) * there).sum()
-    wrong = (log(-(hidden @ noise.mT)) * there[..., None]).sum()
-    return -(right + wrong * (negatives / noise.shape[1]))
 
 
 class Cbow(Word2Vec[CbowBatch]):
     """The mean of its neighbors foretells each word."""
 
-    def _batches(self, words: Tensor, documents: Tensor, chance: torch.Generator) -> list[CbowBatch]:
+    def _batches(self, words: Tensor, documents: Tensor, generator: torch.Generator) -> list[CbowBatch]:
         total, window, vocabulary = len(words), self.plan.window or 1, len(self.inner)
         if not total:
             return []
         pad, device = torch.nn.functional.pad, self.device
-        order = torch.randperm(total, generator=chance, device=device)
-        reach = torch.randint(1, window + 1, (total,), generator=chance, device=device)
-        noise = self._drawn(-(-total // GROUP), GROUP_NOISE, chance=chance)
+        order = torch.randperm(total, generator=generator, device=device)
+        reach = torch.randint(1, window + 1, (total,), generator=generator, device=device)
+        noise = self._drawn(-(-total // GROUP), GROUP_NOISE, generator=generator)
         # A center sees a run of places, itself left out; documents lie one after the other.
         _, document, lengths = torch.unique_consecutive(documents, return_inverse=True, return_counts=True)
         ends, document = lengths.cumsum(0), document[order]
@@ -385,17 +341,13 @@ class Cbow(Word2Vec[CbowBatch]):
         moved = self._each(lambda some: self._pushes(batch, int(some[0]), int(some[-1]) + 1), groups)
         hidden = torch.cat([one[0] for one in moved]).flatten(0, 1)
         centers, noises = [one[1] for one in moved], [one[2] for one in moved]
-        work = (
-            lambda: self._move_inner(batch, hidden, learning_rate),
-            lambda: move(self.outer, [*centers, *noises], learning_rate),
-        )
-        self._each(lambda one: one(), work)
 
-    def _move_inner(self, batch: CbowBatch, hidden: Tensor, learning_rate: float) -> None:
-        """As `move` would, where each word is there once."""
-        pairs = batch.pushed.starts.diff() * float(1 + self.plan.negatives)
-        rows = batch.pushed.sums(hidden).mul_((LIMIT / pairs.clamp_(min=LIMIT / learning_rate))[:, None])
-        self.inner.index_add_(0, batch.words, rows)
+        def move_inner() -> None:  # as `move` would, where each word is there once
+            pairs = batch.pushed.starts.diff() * float(1 + self.plan.negatives)
+            rows = batch.pushed.sums(hidden).mul_((LIMIT / pairs.clamp_(min=LIMIT / learning_rate))[:, None])
+            self.inner.index_add_(0, batch.words, rows)
+
+        self._each(lambda one: one(), (move_inner, lambda: move(self.outer, [*centers, *noises], learning_rate)))
 
     def _gathered(self, batch: CbowBatch, begin: int, end: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The means, the centers, the noise and who has neighbors, of the groups from one to another."""
@@ -406,9 +358,10 @@ class Cbow(Word2Vec[CbowBatch]):
         return hidden, centers, noise, (counts > 0).to(hidden.dtype)
 
     def _pushes(self, batch: CbowBatch, begin: int, end: int) -> tuple[Tensor, Moved, Moved]:
-        pushes = cbow(*self._gathered(batch, begin, end), self.plan.negatives)
-        return pushes.hidden, (batch.centers[begin:end], pushes.centers), (batch.noise[begin:end], pushes.noise)
+        hidden, centers, noise = cbow(*self._gathered(batch, begin, end), self.plan.negatives)
+        return hidden, (batch.centers[begin:end], centers), (batch.noise[begin:end], noise)
 
     def _loss(self, batch: CbowBatch) -> float:
-        some = self._gathered(batch, 0, min(len(batch.centers), 2048 // GROUP))
-        return float(cbow_loss(*some, self.plan.negatives) / some[-1].sum().clamp(min=1))
+        hidden, centers, noise, there = self._gathered(batch, 0, min(len(batch.centers), 2048 // GROUP))
+        scores = (hidden * centers).sum(2, keepdim=True)
+        return float(loss_of(hidden, scores, noise, there[..., None], self.plan.negatives) / there.sum().clamp(min=1))

@@ -14,7 +14,7 @@ from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_bytes, read_json, read_text
 from weft.text.tokenizers import sentencepiece, tokenizer
 from weft.text.tokenizers.schema import MAX_ADDED_TOKENS, MAX_MERGES, MAX_TOKENS, check_pipeline, check_tokens
-from weft.text.tokenizers.sentencepiece import SOURCE, TARGET, ModelPiece, is_marian, linear_spaces, read_sides
+from weft.text.tokenizers.sentencepiece import SOURCE, TARGET, VocabularyPiece, is_marian, linear_spaces, read_sides
 from weft.text.tokenizers.tokenizer import AROUND, Roles, Tokenizer
 
 # Families whose files have these names but another way to cut words or to number pieces: refused, not read wrongly.
@@ -103,9 +103,9 @@ def read_pieces(file: Path, settings: dict[str, Any], family: str) -> Library:
     model = sentencepiece.parse(read_bytes(file, sentencepiece.MAX_FILE_BYTES), str(file))
     before: list[normalizers.Normalizer] = []
     if family == "xlmroberta":  # fairseq's order of the special tokens, and one more at the end
-        first = [ModelPiece(name, sentencepiece.CONTROL) for name in ("<s>", "<pad>", "</s>")]
-        first.append(ModelPiece("<unk>", sentencepiece.UNKNOWN))
-        model = replace(model, pieces=[*first, *model.pieces[3:], ModelPiece("<mask>", sentencepiece.CONTROL)])
+        first = [VocabularyPiece(name, sentencepiece.CONTROL) for name in ("<s>", "<pad>", "</s>")]
+        first.append(VocabularyPiece("<unk>", sentencepiece.UNKNOWN))
+        model = replace(model, pieces=[*first, *model.pieces[3:], VocabularyPiece("<mask>", sentencepiece.CONTROL)])
     elif family in ("albert", "xlnet"):
         before = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
         if not _flag(settings, "keep_accents", False, file):

@@ -41,7 +41,7 @@ MAX_MERGE_WORK = 1_000_000_000  # the sum of the squares of the lengths of piece
 T = TypeVar("T", int, bytes)
 
 
-class ModelPiece(NamedTuple):
+class VocabularyPiece(NamedTuple):
     """One token of a SentencePiece model."""
 
     name: str
@@ -53,7 +53,7 @@ class ModelPiece(NamedTuple):
 class SentencePieceModel:
     """What a SentencePiece model file says."""
 
-    pieces: list[ModelPiece]
+    pieces: list[VocabularyPiece]
     model: int = UNIGRAM
     charsmap: bytes = b""
     dummy_prefix: bool = True
@@ -70,7 +70,7 @@ class SentencePieceModel:
 
 def parse(data: bytes, where: str) -> SentencePieceModel:
     """The model in the bytes of a SentencePiece file; `where` names it in errors."""
-    pieces: list[ModelPiece] = []
+    pieces: list[VocabularyPiece] = []
     trainer: dict[int, int | bytes] = {}
     normalizer: dict[int, int | bytes] = {}
     for number, value in _fields(data, where, MAX_PIECES):
@@ -107,7 +107,7 @@ def parse(data: bytes, where: str) -> SentencePieceModel:
     )
 
 
-def _piece(value: int | bytes, where: str) -> ModelPiece:
+def _piece(value: int | bytes, where: str) -> VocabularyPiece:
     piece = dict(_fields(_typed(value, bytes, where), where))
     score = _typed(piece.get(2, b"\0\0\0\0"), bytes, where)
     if len(score) != 4:
@@ -116,7 +116,7 @@ def _piece(value: int | bytes, where: str) -> ModelPiece:
         name = _typed(piece.get(1, b""), bytes, where).decode("utf-8")
     except UnicodeDecodeError:
         raise _damaged(where, "a piece that is not UTF-8") from None
-    return ModelPiece(name, _typed(piece.get(3, NORMAL), int, where), float(struct.unpack("<f", score)[0]))
+    return VocabularyPiece(name, _typed(piece.get(3, NORMAL), int, where), float(struct.unpack("<f", score)[0]))
 
 
 def without(data: bytes, names: Collection[str], where: str) -> bytes:
@@ -199,7 +199,7 @@ def linear_spaces(steps: list[Any]) -> list[Any]:
     return steps
 
 
-def _unigram_scores(pieces: list[ModelPiece]) -> list[float]:
+def _unigram_scores(pieces: list[VocabularyPiece]) -> list[float]:
     """The scores with which the library's search finds what sentencepiece's would."""
     normal = [piece.score for piece in pieces if piece.kind == NORMAL]
     best, worst = max(normal, default=0.0), min(normal, default=0.0)
@@ -214,7 +214,7 @@ def _unigram_scores(pieces: list[ModelPiece]) -> list[float]:
     return scores
 
 
-def _merges(pieces: list[ModelPiece], where: str) -> list[tuple[str, str]]:
+def _merges(pieces: list[VocabularyPiece], where: str) -> list[tuple[str, str]]:
     """Every way to put a piece together from two, best score first: sentencepiece merges whatever gives a piece."""
     usable = {name: (score, number) for number, (name, kind, score) in enumerate(pieces) if kind == NORMAL}
     work = sum(len(name) ** 2 for name in usable)

@@ -62,7 +62,7 @@ class _Request:
 
     def __post_init__(self) -> None:
         if not 1 <= self.minimum <= MAX_COUNT:
-            raise UserError(f"minimum_count must be between 1 and {MAX_COUNT}, not {shown(str(self.minimum))}")
+            raise UserError(f"min_count must be between 1 and {MAX_COUNT}, not {shown(str(self.minimum))}")
 
     @property
     def unknown(self) -> str:
@@ -84,7 +84,7 @@ def learn(
     size: int,
     *,
     lowercase: bool | None = None,
-    minimum_count: int | None = None,
+    min_count: int | None = None,
     specials: Roles | Mapping[str, str] | None = None,
     around: str | None = None,
     extra: Sequence[str] = (),
@@ -92,7 +92,7 @@ def learn(
 ) -> Tokenizer:
     """A tokenizer with `size` tokens learned from the texts, or fewer where the text has no more to give.
 
-    minimum_count: how often a merge, a word or a character must be seen, 2 by default and 1 for characters; not for
+    min_count: how often a merge, a word or a character must be seen, 2 by default and 1 for characters; not for
     unigram. specials: by role, the first ids, a mapping in its order; extra: the last ids. around: a family of AROUND.
     """
     one_of(kind, KINDS, "vocabulary kind")
@@ -108,7 +108,7 @@ def learn(
         raise UserError("the special tokens must differ from each other, and none may be empty")
     lowercase = kind == "wordpiece" if lowercase is None else lowercase
     usual = 1 if kind == "character" else 2
-    request = _Request(size - len(extra), lowercase, usual if minimum_count is None else minimum_count, roles, names)
+    request = _Request(size - len(extra), lowercase, usual if min_count is None else min_count, roles, names)
     counted = _counted(texts, progress)
     if kind == "whitespace":  # special tokens in the text, such as <unk>, would be taken for words
         counted = (" ".join(word for word in text.split() if word not in names) for text in counted)
@@ -123,12 +123,12 @@ def learn(
     return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
 
 
-def learn_like(texts: Iterable[str], like: Tokenizer, size: int, minimum_count: int | None = None) -> Tokenizer:
+def learn_like(texts: Iterable[str], like: Tokenizer, size: int, min_count: int | None = None) -> Tokenizer:
     """The words of the texts, most frequent first, cut as another tokenizer of words cuts them."""
     roles = SPECIALS["word"]
     names = [name for name in vars(roles).values() if name is not None]
     assert like.kind in ("word", "whitespace")
-    request = _Request(size, False, 1 if minimum_count is None else minimum_count, roles, names)
+    request = _Request(size, False, 1 if min_count is None else min_count, roles, names)
     model = like.library
     library = _words(_counted(texts, None), request, model.normalizer, model.pre_tokenizer, model.decoder)
     return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
@@ -291,19 +291,19 @@ def word_tokenizer(words: Sequence[str], lowercase: bool | None = None) -> Token
 
 
 def learned_words(
-    texts: Callable[[], Iterable[str]], minimum_count: int, max_words: int | None = None, lowercase: bool = True
+    texts: Callable[[], Iterable[str]], min_count: int, max_words: int | None = None, lowercase: bool = True
 ) -> Tokenizer:
     """A tokenizer for the words of some texts, the most frequent first and `<unk>` last."""
     rules = _rules({"don't": 0}, lowercase)  # where the words show others (n't alone: cut before), once more by those
     for _ in range(2):
         library = _cutter(*rules, {UNKNOWN: 0})
-        limits = {"vocab_size": max_words or MAX_VOCABULARY, "min_frequency": minimum_count}
+        limits = {"vocab_size": max_words or MAX_VOCABULARY, "min_frequency": min_count}
         trainer = trainers.WordLevelTrainer(**limits, special_tokens=[], show_progress=False)
         library.train_from_iterator(texts(), trainer)
         numbers = library.get_vocab()
         words = [word for word in sorted(numbers, key=lambda word: numbers[word]) if word != UNKNOWN]
         if not words:
-            raise UserError(f"there is no text to learn from: no word is there {minimum_count} times")
+            raise UserError(f"there is no text to learn from: no word is there {min_count} times")
         before, rules = rules, _rules(dict.fromkeys(words, 0), lowercase)
         if rules == before:
             break

@@ -1,8 +1,6 @@
-"""Convolutional network for sentences (Kim, 2014): feature maps of several widths, of each its largest value in a text.
+"""Networks that read a text without its order, or nearly: averaged word vectors, and convolutions (Kim, 2014).
 
-Every place of a text is looked at with its neighbors, zeros beyond the ends of the text: a text may so be shorter than
-the widest kernel, whatever else is in the batch. Kim's upper bound of 3 on the length of the output weights is left out
-(Zhang and Wallace, 2015, found next to no effect); AdamW's decay does its work here. N: tokens; B: rows; W: width.
+N: tokens; B: rows; W: width.
 """
 
 from __future__ import annotations
@@ -15,10 +13,58 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.base import ModelConfig, Network
-from weft.models.shared import LIMITS
+from weft.models.base import ModelConfig, Network, States
+from weft.models.shared import LIMITS, mean_of
+from weft.nn.heads import DeepLabelHead, LabelHead
 from weft.nn.layers import neighbors
 from weft.nn.rows import Rows, check_context
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorsConfig(ModelConfig):
+    """Sizes of averaged word vectors; the defaults are those of glove.6B.300d and one word for all unknown ones."""
+
+    vocabulary: int = 400_001
+    context: int = 1 << 24  # there is no position, so texts may be as long as anything that is read
+    width: int = 300
+    inner: int | None = None  # width of one hidden layer in the head; None: a plain linear map
+    dropout: float = 0.0  # of the numbers that the head reads
+    word_dropout: float = 0.0  # of whole words; 0.3 in the paper
+    weight_scale: float = 0.02
+
+
+class Vectors(Network):
+    """The table of words, and a head that reads the mean of a text (Iyyer et al., 2015, if it has a hidden layer)."""
+
+    HEADS = ("classify",)
+
+    def __init__(self, config: VectorsConfig, heads: Mapping[str, int]) -> None:
+        super().__init__(config)
+        c = config
+        self.tokens = nn.Embedding(c.vocabulary, c.width)
+        self.heads = self.make_heads(heads)
+
+    def make_head(self, name: str, outputs: int) -> nn.Module:
+        c = self.config
+        if c.inner is None:
+            return LabelHead(c.width, outputs, c.dropout)
+        return DeepLabelHead(c.width, outputs, "relu", c.dropout, dropout_before=c.dropout, inner=c.inner)
+
+    def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: States = None) -> Tensor:
+        """N tokens -> N width; segments mean nothing here, and `states`, where given, gets the vectors."""
+        check_context(rows.longest, self.config.context)
+        x = self.tokens(tokens)
+        if self.training:
+            # The paper takes the mean of the words that stay. Here they are scaled up instead, which is the same on
+            # average, and a short text that loses all its words has a mean of 0 rather than none.
+            x = x * F.dropout(x.new_ones(x.shape[0], 1), self.config.word_dropout)
+        if states is not None:
+            states.append(x)
+        return x
+
+    def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
+        """B width: the mean of each row, added up in float32 at least; 0 for a row of no words."""
+        return mean_of(hidden, rows)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +100,11 @@ def sight(kernel: int) -> tuple[int, int]:
 
 
 class Cnn(Network):
-    """The table of tokens, the convolutions, and a head that reads the largest value of each feature map."""
+    """The table of tokens, the convolutions, and a head that reads the largest value of each feature map.
+
+    Every place is looked at with its neighbors, zeros beyond the ends of the text: a text may be shorter than a kernel.
+    Kim's bound on the length of the output weights is left out (Zhang and Wallace, 2015): AdamW's decay does its work.
+    """
 
     HEADS = ("classify",)
     fixed: Tensor  # the table that stays as it begins, where there are two
@@ -77,9 +127,7 @@ class Cnn(Network):
     def layer_names(self) -> list[tuple[str, ...]]:
         return [("convolutions",)]
 
-    def forward(
-        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: States = None) -> Tensor:
         """N tokens -> N features, none below 0; segments mean nothing here, `states` gets the vectors and these."""
         check_context(rows.longest, self.config.context)
         x = self.tokens(tokens)

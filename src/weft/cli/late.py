@@ -1,0 +1,46 @@
+"""Modules that a verb imports when it first uses them: `late.records.read_texts(...)`. Most of them import torch."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from weft import picture
+    from weft.checkpoint import card, external, families, folder, locate
+    from weft.data import dataset, shards, table_writer, tables
+    from weft.distillation import recipe, report
+    from weft.pruning import options
+    from weft.quantization import quantize
+    from weft.runs import architecture, finetune, ladder, pages, recipes
+    from weft.tasks import base, choose, complete, embed, evaluate, model, perplexity, word_vectors
+    from weft.text import records, rows, sources
+    from weft.text.tokenizers import training
+    from weft.training import signals
+
+__all__ = [
+    "architecture", "base", "card", "choose", "complete", "dataset", "embed", "evaluate", "external", "families",
+    "finetune", "folder", "ladder", "locate", "model", "options", "pages", "perplexity", "picture", "quantize",
+    "recipe", "recipes", "records", "report", "rows", "shards", "signals", "sources", "table_writer", "tables",
+    "training", "word_vectors",
+]  # fmt: skip
+ROOMS = {
+    "weft": "picture",
+    "weft.checkpoint": "card external families folder locate",
+    "weft.data": "dataset shards table_writer tables",
+    "weft.distillation": "recipe report",
+    "weft.pruning": "options",
+    "weft.quantization": "quantize",
+    "weft.runs": "architecture finetune ladder pages recipes",
+    "weft.tasks": "base choose complete embed evaluate model perplexity word_vectors",
+    "weft.text": "records rows sources",
+    "weft.text.tokenizers": "training",
+    "weft.training": "signals",
+}
+
+
+def __getattr__(name: str) -> Any:
+    for room, modules in ROOMS.items():
+        if name in modules.split():
+            return import_module(f"{room}.{name}")
+    raise AttributeError(name)
