@@ -28,8 +28,7 @@ import torch
 from common import RESULTS, machine, minilm, parse, write
 
 import weft
-from weft.exporters.ct2_export import write_ct2
-from weft.exporters.export import BOUNDS
+from weft.exporters.export import BOUNDS, write_ct2
 from weft.quantization.quantize import KINDS, Source
 
 REVIEWS = 128  # of the texts; the others are single sentences

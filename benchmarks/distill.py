@@ -108,7 +108,7 @@ def reviews_teacher(place: Place, out: str) -> dict[str, Any]:
 
 def reviews_vocabulary(place: Place, out: str) -> dict[str, Any]:
     """The teacher's tokens that reviews use most; every student reads by them, so that only the learning differs."""
-    from weft.pruning.vocabulary import chosen, counted
+    from weft.pruning.prune import chosen, counted
     from weft.text.records import read_texts
     from weft.text.tokenizers.pruning import pruned_tokenizer
 
@@ -438,7 +438,7 @@ def here(teacher: Path, student: Path, place: Place, rows: int) -> dict[str, Any
 def without_texts(values: Any) -> Any:
     """The figures alone: what people wrote stays where it is."""
     if isinstance(values, dict):
-        return {name: without_texts(value) for name, value in values.items() if name != "apart"}
+        return {name: without_texts(value) for name, value in values.items() if name != "disagreements"}
     return [without_texts(value) for value in values] if isinstance(values, list) else values
 
 
@@ -455,7 +455,7 @@ def half_the_layers(teacher: Path, place: Place, test: str, scratch: Path, **bri
         model.opened = replace(model.opened, card=replace(model.card, task="classify"))
         model.save(folder)
     models = [weft.load(folder) for folder in folders]
-    six, three = measure(models, texts, [str(folder) for folder in folders], memory=False, **brief).costs
+    six, three = measure(models, texts, folders, memory=False, **brief).costs
     return {"one text": six.p50 / three.p50, "many": three.per_second / six.per_second}
 
 

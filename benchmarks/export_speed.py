@@ -18,13 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import machine, medians, parse, peer, write
+from common import machine, medians, parse, write
 
 import weft
-from weft.backends import runtime
+from weft.backends.ctranslate2 import library
+from weft.backends.onnx import runtime
 from weft.backends.opening import opened as open_exported
 from weft.checkpoint.folder import LoadedModel
-from weft.exporters.ct2_export import write_ct2
+from weft.exporters.export import write_ct2
 from weft.exporters.onnx_export import write_onnx
 from weft.generation.search import Beam, generate
 from weft.nn.rows import Ragged
@@ -46,9 +47,12 @@ def engines(opened: LoadedModel, task: str, names: tuple[str, ...]) -> dict[str,
     """Our own network, and the same weights in each engine that is installed, in fp32 and int8."""
     networks = {"torch": opened.network}
     for name in names:
-        if runtime.installed() if name == "onnx" else peer(name) is not None:
-            write = {"onnx": write_onnx, "ctranslate2": write_ct2}[name]
-            networks |= {f"{name}-{kind}": carried(write, opened, task, kind) for kind in ("fp32", "int8")}
+        package, write = {"onnx": (runtime, write_onnx), "ctranslate2": (library, write_ct2)}[name]
+        try:
+            package()
+        except weft.UserError:  # not installed
+            continue
+        networks |= {f"{name}-{kind}": carried(write, opened, task, kind) for kind in ("fp32", "int8")}
     return networks
 
 

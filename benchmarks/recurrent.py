@@ -35,7 +35,7 @@ from weft.checkpoint.families import FAMILIES
 from weft.data.masking import shift
 from weft.data.rows import Ahead, Feed, Frame, Framed, Streams
 from weft.data.shards import Corpus
-from weft.objectives.language import CarriedToken, StreamStates
+from weft.objectives.losses import CarriedToken, StreamStates
 from weft.training.loop import quick_arithmetic
 from weft.training.plan import Training
 from weft.training.step import Group, Setup, Stepper, autocast, group_of

@@ -29,7 +29,7 @@ from weft.checkpoint.families import FAMILIES
 from weft.data.masking import Masking, shift
 from weft.data.rows import DocumentRows, Feed, Frame, Framed, PackedRows
 from weft.data.shards import Corpus
-from weft.objectives.language import MaskedWords, NextToken
+from weft.objectives.losses import MaskedWords, NextToken
 from weft.training.plan import Training
 from weft.training.step import Setup, Stepper, group_of
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from weft.backends import runtime
+from weft.backends.onnx import runtime
+from weft.errors import UserError
 
 
 def need_engine(name: str) -> None:
     """Skip the test, or the whole file, without the package of an engine."""
-    if name == "onnx" and not runtime.installed():
-        pytest.skip("onnxruntime is not installed", allow_module_level=True)
     if name != "onnx":
         pytest.importorskip(name)
+        return
+    try:
+        runtime()
+    except UserError:
+        pytest.skip("onnxruntime is not installed", allow_module_level=True)

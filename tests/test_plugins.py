@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 import weft
 from weft.checkpoint.families import FAMILIES, family_named, find_size
 from weft.checkpoint.locate import check_name
+from weft.cli.main import run
 from weft.errors import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -139,3 +141,15 @@ def test_the_page_shows_the_package() -> None:
     for path in (EXAMPLE / "pyproject.toml", *sorted((EXAMPLE / "weft_example").glob("*.py"))):
         text = path.read_text()
         assert text in page and len(text.splitlines()) < 80, path
+
+
+def test_plugins_are_listed_without_being_imported(fake: Fake, capsys: pytest.CaptureFixture[str]) -> None:
+    fake("listed", "my-family = listed_module:FAMILY", "raise RuntimeError('imported')")
+    assert run(["models"]) == 0
+    assert "my-family: plug-in of listed (listed_module:FAMILY)" in capsys.readouterr().out
+    assert run(["models", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[-1] == {
+        "family": "my-family",
+        "plug_in": "listed (listed_module:FAMILY)",
+    }
+    assert "listed_module" not in sys.modules

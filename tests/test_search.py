@@ -282,7 +282,7 @@ def test_places_of_the_right_texts(bert: Any) -> None:
     assert any(place.embedding != place.pair for place in found)
     assert all(place.embedding == place.pair for place in places(index, pairs))
     index.vectors[:] = index.vectors[0]  # nothing is told apart: the earlier comes first
-    scores = next(index.scored(QUERIES[:1])).scores
+    _, scores, _, _ = next(index.scored(QUERIES[:1]))
     assert len(scores.unique()) == 1
     assert [place.embedding for place in places(index, [(QUERIES[0], 4), (QUERIES[0], 0)])] == [5, 1]
 

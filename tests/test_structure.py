@@ -109,14 +109,14 @@ def test_no_pickle_and_no_peer_in_the_source() -> None:
 
 
 def test_one_module_imports_onnx_runtime() -> None:
-    """Its telemetry starts with the import: only `weft.backends.runtime` knows how to keep it off."""
+    """Its telemetry starts with the import: only `weft.backends.onnx` knows how to keep it off."""
     for path in [*SOURCE.rglob("*.py"), *(path for name in OTHERS for path in (ROOT / name).rglob("*.py"))]:
         loads = {name.split(".")[0] for name in imports_of(path)}
         for node in nodes_of(path):
             if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in LOADERS:
                 names = [part.value for part in ast.walk(node) if isinstance(part, ast.Constant)]
                 loads |= {name.split(".")[0] for name in names if isinstance(name, str)}
-        assert "onnxruntime" not in loads or path == SOURCE / "backends" / "runtime.py", path
+        assert "onnxruntime" not in loads or path == SOURCE / "backends" / "onnx.py", path
 
 
 def test_what_windows_lacks_is_guarded() -> None:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-FLOOR = -99.0 * math.log(10.0)  # a log chance as good as never; the least that an ARPA file says
+FLOOR = -99.0 * math.log(10.0)  # a log-probability as good as never; the lowest of an ARPA file
 
 
 def find(keys: Tensor, wanted: Tensor) -> Tensor:
@@ -27,32 +27,32 @@ def find(keys: Tensor, wanted: Tensor) -> Tensor:
 
 def unsound(tables: Mapping[str, Tensor], vocabulary: int) -> list[str]:
     """The tables of keys that no counting makes: not in order, or with contexts that are not there."""
-    found = []
+    names = []
     for name, keys in tables.items():
         kind, _, order = name.partition("_")
         if kind == "keys":
             most = len(tables[f"chances_{int(order) - 1}"]) * vocabulary
             inside = not len(keys) or 0 <= int(keys[0]) <= int(keys[-1]) < most
             if not inside or not bool((keys.diff() > 0).all()):
-                found.append(name)
-    return found
+                names.append(name)
+    return names
 
 
 def walk(tables: Sequence[Tensor], vocabulary: int, tokens: Tensor) -> Tensor:
     """n L -> n: the place of each row among the n-grams of order L, -1 where it is none; tables from order 2."""
-    found = torch.full_like(tokens[:, 0], -1)
+    ends = torch.full_like(tokens[:, 0], -1)
     rows = (tokens[:, 0] >= 0).nonzero()[:, 0]
     places = tokens[rows, 0]
     for column in range(1, tokens.shape[1]):
         places = find(tables[column - 1], places * vocabulary + tokens[rows, column])
         left = places >= 0  # most long contexts were never seen: they need not be looked for any further
         rows, places = rows[left], places[left]
-    found[rows] = places
-    return found
+    ends[rows] = places
+    return ends
 
 
 def put_listed(scores: Tensor, keys: Tensor, chances: Tensor, vocabulary: int, contexts: Tensor) -> None:
-    """The chances that are listed after each context, in place of what stands in the scores (n V)."""
+    """Put the log-probabilities that are listed after each context into the scores (n V)."""
     asked = (contexts >= 0).nonzero()[:, 0]
     first = torch.searchsorted(keys, contexts[asked] * vocabulary)
     counts = torch.searchsorted(keys, (contexts[asked] + 1) * vocabulary) - first
@@ -69,7 +69,7 @@ def score_one(
     unseen: float | None,
     silent: Sequence[int],
 ) -> float:
-    """The log chance of one word after one context, without the overhead of many.
+    """The log-probability of one word after one context, without the overhead of many.
 
     `unseen`: of a word after a context that was never seen, where no shorter one is asked.
     """

@@ -11,7 +11,7 @@ import torch
 
 import weft
 from weft.checkpoint.families import FAMILIES
-from weft.exporters.ct2_export import write_ct2
+from weft.exporters.export import write_ct2
 from weft.tasks.model import Model
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn

@@ -20,8 +20,7 @@ from tests.backends.engines import carried, drawn, texts
 from tests.engines import need_engine
 from tests.tasks.small import kinds, model_for, vocabulary, write_rows
 from weft.backends import engine as groups
-from weft.backends.onnx import OnnxNetwork
-from weft.backends.runtime import runtime
+from weft.backends.onnx import OnnxNetwork, runtime
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.exporters import export as checks
@@ -33,7 +32,7 @@ from weft.exporters.export import (
     made_up_inputs,
     mixed,
 )
-from weft.exporters.onnx_builder import RUNTIME, Graph
+from weft.exporters.onnx_builder import RUNTIME, Graph, eight_bits
 from weft.nn.rows import Rows
 from weft.quantization.quantize import KINDS, Refused, Source
 from weft.tasks.complete import complete
@@ -126,15 +125,18 @@ def test_what_is_written_greedily_is_the_same(family: str, engine: str, tmp_path
 # ------------------------------------------------------------------------------------------------ ranges of a batch
 
 
-def dynamic(self: Graph, x: str, key: Any, names: Any, bias: Any) -> str:
+def dynamic(self: Graph, x: str, source: Any, key: Any, weight: Any, bias: Any) -> str:
     """The operator that took its range over the whole batch."""
+    whole, scales = eight_bits(weight.detach().numpy())
+    names = [self._stored(key, "integers", np.ascontiguousarray(whole.T)), self._stored(key, "scales", scales)]
+    names.append(self.constant(np.zeros(len(scales)), np.int8))
     added = "" if bias is None else self.weight(key, "bias", bias)
     return self.op("DynamicQuantizeMatMul", x, *names, added, domain=RUNTIME)
 
 
 @pytest.mark.parametrize("task", ["classify", "tag", "fill"])
 def test_an_old_graph_answers_one_text_at_a_time(task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Graph, "_by_rows", dynamic)
+    monkeypatch.setattr(Graph, "_eight_bits", dynamic)
     model = written(model_of(task), "onnx-int8", tmp_path / "model")
     network: Any = model.network
     assert network.one_by_one
@@ -176,8 +178,8 @@ def test_no_padding_goes_through_ctranslate2(tmp_path: Path) -> None:
 def test_rows_of_one_length_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "TOKENS", 12)
     lengths = [3, 0, 5, 3, 3, 5, 3, 3, 20]
-    assert groups.equal_lengths(lengths) == [[0, 3, 4, 6], [7], [2, 5], [8]]
-    assert groups.equal_lengths([]) == []
+    assert groups.grouped(lengths, padding=False) == [[0, 3, 4, 6], [7], [2, 5], [8]]
+    assert groups.grouped([], padding=False) == []
 
 
 # ---------------------------------------------------------------------------------------------------------- the gate
@@ -188,7 +190,7 @@ def test_the_gate_refuses_what_depends_on_its_batch(
 ) -> None:
     model_of("classify").save(tmp_path / "model")
     rows = write_rows(tmp_path / "rows.jsonl", kinds(20))
-    monkeypatch.setattr(Graph, "_by_rows", dynamic)
+    monkeypatch.setattr(Graph, "_eight_bits", dynamic)
     monkeypatch.setattr(OnnxNetwork, "one_by_one", property(lambda _: False, lambda _, value: None), raising=False)
     command = ["quantize", str(tmp_path / "model"), "--data", str(rows), "--out", str(tmp_path / "out")]
     assert run([*command, "--kinds", "onnx-int8"]) == 2

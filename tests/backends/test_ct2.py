@@ -18,8 +18,7 @@ from tests.backends.engines import carried, drawn, texts
 from weft.generation.sampling import Rules, Sampling
 from weft.generation.search import Beam, generate
 from weft.nn.rows import Ragged
-from weft.tasks.complete import complete, prompts_of
-from weft.tasks.seq2seq import translate
+from weft.tasks.complete import complete, prompts_of, translate
 
 pytest.importorskip("ctranslate2")
 TEXTS = [[5, 9, 2, 31, 7], [8], [3, 3, 4, 12, 30, 11, 6, 9, 10], [6, 2]]
@@ -97,7 +96,7 @@ def test_what_an_encoder_cannot(tmp_path: Path) -> None:
     batch = Ragged.of([[5] * 49])
     with pytest.raises(weft.UserError, match="longer than the model's context of 48"):
         model.network(batch.tokens, batch.rows)
-    with pytest.raises(weft.UserError, match="cannot hand out any layer but the last"):
+    with pytest.raises(weft.UserError, match="cannot return any layer but the last"):
         model.network(batch.tokens, batch.rows, None, [])
     with pytest.raises(weft.UserError, match="runs on the cpu"):
         model.to("cuda")
@@ -243,12 +242,12 @@ def test_chance_has_a_seed_and_no_neighbors(tmp_path: Path) -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"choices": ["cat"]}, "closed list"),
+    ({"choices": ["cat"]}, "list of choices"),
     ({"force": "the"}, "force the first tokens"),
     ({"logprobs": 2}, "alternatives"),
     ({"slide": True}, "slide"),
-    ({"no_repeat": 2}, "repetitions"),
-    ({"repetition_penalty": 1.2}, "repetitions"),
+    ({"no_repeat": 2}, "no_repeat"),
+    ({"repetition_penalty": 1.2}, "repetition_penalty"),
     ({"beam_size": 3, "min_tokens": 3}, "in a beam"),
     ({"beam_size": 3, "stop": ["a"]}, "stop at a string"),
     ({"beam_size": 4, "groups": 2, "diversity": 0.5}, "groups"),
@@ -294,8 +293,8 @@ def test_hostile_folders_are_refused_in_one_line(tmp_path: Path) -> None:
         (lambda f: (f / "ctranslate2" / "vocabulary.json").write_text('["a"]'), "1 tokens where"),
         (lambda f: (f / "heads.safetensors").unlink(), "missing: heads.classify.output"),
         (lambda f: (f / "heads.safetensors").write_bytes(b"x" * 40), "not a sound safetensors"),
-        (lambda f: cut(f / "ctranslate2" / "model.bin"), "not a sound model of CTranslate2"),
-        (lambda f: (f / "ctranslate2" / "model.bin").write_bytes(b""), "not a sound model"),
+        (lambda f: cut(f / "ctranslate2" / "model.bin"), "not a valid CTranslate2 model"),
+        (lambda f: (f / "ctranslate2" / "model.bin").write_bytes(b""), "not a valid CTranslate2 model"),
         (
             lambda f: rewritten(f / "config.json", lambda c: c.update(hidden_size=128)),
             "not what a model of this config",

@@ -15,7 +15,7 @@ from tests.backends.ct2_binary import Binary
 from tests.backends.engines import carried, drawn
 from tests.engines import need_engine
 from weft.backends import ctranslate2
-from weft.backends.ct2_files import EngineFiles, Stored, Variable, check_files, check_variables, expected_of
+from weft.backends.ct2_files import EngineFiles, Variable, check_files, check_variables, expected_of
 
 need_engine("ctranslate2")
 # Every family, block and precision that the engine's files differ by.
@@ -51,10 +51,10 @@ def exported(family: str, precision: str, blocks: dict[str, Any], folder: Path, 
     return seen[0]
 
 
-def stored(binary: Binary) -> dict[str, Stored]:
+def stored(binary: Binary) -> dict[str, Variable]:
     """The variables as the loader sees them."""
     return {
-        name: Stored(Variable(array.shape, array.dtype.name, None if array.ndim else float(array)), 0)
+        name: Variable(array.shape, array.dtype.name, None if array.ndim else float(array))
         for name, array in binary.variables.items()
     }
 
@@ -171,7 +171,7 @@ def test_a_changed_folder_does_not_load(family: str, tmp_path: Path) -> None:
     whole.write(path)
     settings = json.loads((path.parent / "config.json").read_text())
     (path.parent / "config.json").write_text(json.dumps({**settings, "layer_norm_epsilon": 0.01}))
-    with pytest.raises(weft.UserError, match="layer_norm_epsilon is 0.01, and of this model it must be 1e-"):
+    with pytest.raises(weft.UserError, match="layer_norm_epsilon is 0.01; this model needs 1e-"):
         weft.load(tmp_path / "x")
 
 
@@ -181,7 +181,7 @@ def test_a_scale_of_its_own_beside_a_shared_matrix_is_refused(tmp_path: Path, mo
     binary = Binary.read(path)
     binary.variables["decoder/projection/weight_scale"] = binary.variables["decoder/embeddings/weight_scale"] * 2
     binary.write(path)
-    with pytest.raises(weft.UserError, match="stored, and yet those of another: decoder/projection/weight_scale"):
+    with pytest.raises(weft.UserError, match="stored, and also aliases of others: decoder/projection/weight_scale"):
         check_files(path.parent, files)
 
 

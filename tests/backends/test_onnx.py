@@ -84,7 +84,7 @@ def test_rows_are_put_together_by_length(model: Model, folder: Path, monkeypatch
     network = weft.load(folder).network
     monkeypatch.setattr(grouping, "TOKENS", 64)
     lengths = [1, 40, 2, 40, 3, 40, 0, 39]
-    groups = grouping.similar_lengths(lengths)
+    groups = grouping.grouped(lengths, padding=True)
     assert sorted(number for group in groups for number in group) == list(range(8))
     assert max(len(group) * max(lengths[n] for n in group) for group in groups) <= 64
     assert sum(len(group) * max(lengths[n] for n in group) for group in groups) < sum(lengths) + 16

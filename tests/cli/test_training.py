@@ -154,7 +154,7 @@ def test_a_glob_that_the_shell_has_spelled_out(here: Path, capsys: pytest.Captur
 def test_a_vocabulary_larger_than_the_text_allows(capsys: pytest.CaptureFixture[str]) -> None:
     assert run([*GPT, "--vocabulary", "50000", "--text", "corpus.txt", "--out", "r"]) == 0
     assert re.search(
-        r"vocabulary: bpe, [\d,]+ tokens \(50000 were asked for; the text has no more\)", capsys.readouterr().err
+        r"vocabulary: bpe, [\d,]+ tokens \(of 50000 requested; the text has no more\)", capsys.readouterr().err
     )
 
 

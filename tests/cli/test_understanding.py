@@ -121,7 +121,7 @@ MISTAKES = {
     "weights of nothing": ("finetune --task tag --model bert --class-weights balanced --data good.csv --out r",
                            "class_weights = balanced does not apply to tag"),
     "labels of numbers": ("finetune --task regress --model bert --labels a,b --data good.csv --out r",
-                          "regress has no labels"),
+                          "labels does not apply to regress"),
     "no model": ("finetune --task pair --data good.csv --out r", "give --base FOLDER .*or --model FAMILY"),
     "rows for a recipe": ("finetune good.csv --task classify --model bert --out r", "rows are named by --data"),
 }  # fmt: skip

@@ -95,7 +95,7 @@ def test_questions_in_files(place: Path, capsys: pytest.CaptureFixture[str]) -> 
     "arguments, fault",
     [
         ("perplexity gpt2 --text nowhere.txt", "nowhere.txt: no such file"),
-        ("perplexity gpt2 --text empty.txt", "no token to foresee: the text is empty"),
+        ("perplexity gpt2 --text empty.txt", "no token to predict: the text is empty"),
         (
             "perplexity gpt2 --text a.txt --length 8 --stride 9",
             "a stride of 9 tokens: it must be between 1 and 8, the window",

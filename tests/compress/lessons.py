@@ -16,7 +16,7 @@ from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, batch_of
 from weft.nn.rows import Batch
-from weft.objectives.base import Objective
+from weft.objectives.losses import Objective
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 

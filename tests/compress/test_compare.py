@@ -77,14 +77,14 @@ def test_known_answers_give_known_figures_and_a_paired_interval(anyone: Model) -
     one, two = found.models
     assert one.scores["accuracy"].value == pytest.approx(a.mean())
     assert two.difference["accuracy"].value == pytest.approx(b.mean() - a.mean())
-    assert two.kept.value == pytest.approx(b.mean() / a.mean())
+    assert two.retained.value == pytest.approx(b.mean() / a.mean())
     assert two.agreement["same"].value == pytest.approx(np.mean(np.array(first) == np.array(second)))
     assert two.costs is None and found.examples == found.labeled == 600 and not found.refused
 
     # The plain way: draw rows with replacement, for both models the same ones.
     rows = chance.integers(0, 600, (4000, 600))
     shifts, shares = b[rows].mean(1) - a[rows].mean(1), b[rows].mean(1) / a[rows].mean(1)
-    for score, drawn_ones in ((two.difference["accuracy"], shifts), (two.kept, shares)):
+    for score, drawn_ones in ((two.difference["accuracy"], shifts), (two.retained, shares)):
         low, high = np.percentile(drawn_ones, [2.5, 97.5])
         assert abs(score.low - low) < 0.2 * (high - low) and abs(score.high - high) < 0.2 * (high - low)
     apart = b[rows].mean(1) - a[chance.permuted(rows)].mean(1)  # each model on rows of its own: far less sure
@@ -98,8 +98,14 @@ def test_where_they_disagree_most_comes_first_and_each_text_once(anyone: Model) 
     wrong = list(gold)
     wrong[4], wrong[7] = "no", "yes"
     found = scripted(anyone, gold, gold, wrong).models[1]
-    assert [row["text"] for row in found.apart] == ["4", "7"]
-    assert found.apart[0] == {"target": "yes", "m0": "yes 0.881", "m1": "no 0.881", "where": "row 4", "text": "4"}
+    assert [row["text"] for row in found.disagreements] == ["4", "7"]
+    assert found.disagreements[0] == {
+        "target": "yes",
+        "m0": "yes 0.881",
+        "m1": "no 0.881",
+        "where": "row 4",
+        "text": "4",
+    }
 
 
 def test_a_drop_beyond_what_is_allowed_is_refused(anyone: Model) -> None:
@@ -133,25 +139,28 @@ def test_every_task_agrees_with_itself_and_not_with_others(
     data = written(case, tmp_path)
     found = compare([one, one, two], data, **QUICK)
     itself, other = found.models[1:]
-    assert found.agreed is not None and itself.agreement[found.agreed].value == pytest.approx(
-        100 if found.agreed == "bleu" else 1
+    assert found.agreement_metric is not None and itself.agreement[found.agreement_metric].value == pytest.approx(
+        100 if found.agreement_metric == "bleu" else 1
     )
-    assert other.agreement[found.agreed].value < itself.agreement[found.agreed].value and not itself.apart
-    assert other.apart and set(other.apart[0]) >= {"model 1", "model 3", "where", "text"}
+    assert (
+        other.agreement[found.agreement_metric].value < itself.agreement[found.agreement_metric].value
+        and not itself.disagreements
+    )
+    assert other.disagreements and set(other.disagreements[0]) >= {"model 1", "model 3", "where", "text"}
     if case.right or case.head == "words":
-        assert found.chosen in itself.scores and itself.difference[found.chosen].value == 0 == (
-            itself.difference[found.chosen].high
+        assert found.metric in itself.scores and itself.difference[found.metric].value == 0 == (
+            itself.difference[found.metric].high
         )
-        nothing = found.models[0].scores[found.chosen].value == 0  # of which no share can be kept
-        assert itself.kept is not None and (nothing or itself.kept.value == itself.kept.low == 1)
+        nothing = found.models[0].scores[found.metric].value == 0  # of which no share can be kept
+        assert itself.retained is not None and (nothing or itself.retained.value == itself.retained.low == 1)
         evaluated = one.evaluate(data).scores if case.right else {}
         assert {name: found.models[0].scores[name] for name in evaluated} == evaluated
     else:
-        assert found.chosen is None and not found.labeled
+        assert found.metric is None and not found.labeled
     assert json.loads(json.dumps(found.values()))["models"][2]["name"] == "model 3"
     if case.right:
         blind = compare([one, two], written(case, tmp_path, labeled=False), **QUICK)
-        assert blind.chosen is None and not blind.models[1].scores
+        assert blind.metric is None and not blind.models[1].scores
         assert blind.models[1].agreement == other.agreement
 
 
@@ -168,7 +177,7 @@ def test_each_model_answers_by_its_own_thresholds(
     )
     found = compare([every, none, every], written(BY_TASK[task], tmp_path), **QUICK)
     assert [each.agreement["same"].value for each in found.models[1:]] == [0, 1]
-    row = found.models[1].apart[0]
+    row = found.models[1].disagreements[0]
     assert row["model 2"].startswith(("none", "(no answer)")) and not row["model 1"].startswith(("none", "(no answer)"))
 
 
@@ -262,7 +271,7 @@ def test_a_shuffled_head_and_one_answer_for_all_are_damage(
     assert said.err == "weft compare: shuffled is damaged: its mcc of -0.500 is no better than chance, 0.000\n"
     assert "accuracy" in said.out and "Where shuffled and good disagree most" in said.out
     told = json.loads((tmp_path / "found.json").read_text())
-    assert told["models"][1]["damaged"] and told["models"][1]["kept"]["value"] == 0
+    assert told["models"][1]["damaged"] and told["models"][1]["retained"]["value"] == 0
     assert run(["compare", "--json", str(good), str(good), "--data", str(data), "--no-costs"]) == 0  # a flag
     assert not json.loads(capsys.readouterr().out)["models"][1]["damaged"]
     assert run(["compare", str(good), str(tmp_path / "constant"), *rest]) == 2
@@ -351,9 +360,9 @@ def test_language_models_of_other_vocabularies_are_compared_by_bytes(
     one, other = drawn(case, words["gpt2"], 1), drawn(case, vocabulary("character"), 1)
     data = written(case, tmp_path)
     found = compare([one, other], data, **QUICK)
-    assert not found.models[1].agreement and found.models[1].kept is not None
+    assert not found.models[1].agreement and found.models[1].retained is not None
     bits = [each.scores["bits_per_byte"].value for each in found.models]
-    assert found.models[1].kept.value == pytest.approx(bits[0] / bits[1])
+    assert found.models[1].retained.value == pytest.approx(bits[0] / bits[1])
     from weft.tasks.perplexity import perplexity
 
     texts = [json.loads(line)["text"] for line in data.read_text().splitlines()]

@@ -24,8 +24,8 @@ from weft.distillation.run import student_task
 from weft.distillation.student import begun_student
 from weft.distillation.teacher_outputs import Distillation, Teacher
 from weft.nn.rows import Rows
-from weft.objectives.base import SoftTargets
-from weft.pruning.layers import with_heads
+from weft.objectives.losses import SoftTargets
+from weft.pruning.prune import with_heads
 from weft.tasks.base import Example
 from weft.tasks.classify import MultilabelTask, TextTask, ValueTask, rescale
 from weft.tasks.forward import framing_for

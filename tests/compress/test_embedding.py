@@ -16,7 +16,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.metrics.numeric import SimilarityMetrics, _correlations
 from weft.nn.rows import Ragged
-from weft.objectives.tasks import TextVectors, pooled
+from weft.objectives.losses import TextVectors, pooled
 from weft.tasks.base import Example
 from weft.tasks.embed import Directions, Embedder, EmbedTask, embed, own_tokens
 from weft.tasks.evaluate import evaluate_examples

@@ -19,7 +19,7 @@ from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.pruning.layers import attentions_of, gated, importance, least, with_heads, with_layers
+from weft.pruning.prune import attentions_of, gated, importance, least, with_heads, with_layers
 from weft.tasks.base import Example
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model

@@ -27,10 +27,8 @@ from weft.errors import UserError
 from weft.nn.attention import Sighting
 from weft.nn.rows import Batch, Rows
 from weft.objectives import hidden_states
-from weft.objectives.base import SoftTargets
 from weft.objectives.hidden_states import MatchedStates
-from weft.objectives.language import MaskedWords, NextToken
-from weft.objectives.tasks import Texts
+from weft.objectives.losses import MaskedWords, NextToken, SoftTargets, Texts
 from weft.runs.recipes import FinetuneTraining
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn

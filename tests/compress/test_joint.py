@@ -17,10 +17,10 @@ from weft.distillation.report import StudentReport, report_of
 from weft.distillation.teacher_outputs import Teacher
 from weft.tasks.answer import AnswerTask, Candidates
 from weft.tasks.base import Example, Prediction
+from weft.tasks.complete import translate
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
 from weft.tasks.registry import task_for
-from weft.tasks.seq2seq import translate
 
 
 def three(case: Case) -> list[Model]:
@@ -59,8 +59,8 @@ def test_labels_by_the_mean_of_the_chances(tmp_path: Path, monkeypatch: pytest.M
     gold = [example.target for example in examples]
     share = np.mean(np.array(mean) == gold)
     assert found.comparison.models[0].scores["accuracy"].value == pytest.approx(share)
-    assert found.comparison.models[-1].kept is not None
-    assert found.comparison.models[-1].kept.value == pytest.approx(np.mean(np.array(ours) == gold) / share)
+    assert found.comparison.models[-1].retained is not None
+    assert found.comparison.models[-1].retained.value == pytest.approx(np.mean(np.array(ours) == gold) / share)
     alone = [each.label for each in models[0](texts)]
     assert mean != alone  # else the first of them alone would have passed
     assert found.comparison.models[-1].agreement["same"].value == pytest.approx(np.mean(np.array(ours) == mean))
@@ -97,9 +97,9 @@ def test_tags_vectors_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     examples = rows_of(case, models[0], tmp_path)[:4]
     found = told(models, examples, monkeypatch)
     sources = [example.texts[0] for example in examples]
-    both = translate(models[0].opened, sources, others=[models[1].opened], watch=False)
+    both = translate(models[0].opened, sources, others=[models[1].opened])
     said = [each.text.strip() for each in both]
-    assert said != [each.text.strip() for each in translate(models[0].opened, sources, watch=False)]
+    assert said != [each.text.strip() for each in translate(models[0].opened, sources)]
     copied = told([models[0], models[1], models[0]], examples, monkeypatch)
     wanted = [each.text.strip() == one for each, one in zip(models[0](sources), said, strict=True)]
     assert copied.comparison.models[-1].agreement["same"].value == pytest.approx(np.mean(wanted))
@@ -128,7 +128,7 @@ def test_a_broken_teacher_breaks_the_joint_voice(tmp_path: Path, monkeypatch: py
     next(models[1].network.parameters()).data.fill_(float("nan"))
     found = told(models, rows_of(case, models[0], tmp_path), monkeypatch)
     assert [each.damaged for each in found.comparison.models[:3]] == [NOT_FINITE, None, NOT_FINITE]
-    assert found.comparison.models[-1].kept is None and "keeps" not in found.summary()
+    assert found.comparison.models[-1].retained is None and "keeps" not in found.summary()
 
 
 def test_language_models_are_held_to_the_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,8 +29,7 @@ from weft.distillation.teacher_outputs import (
     token_outputs,
 )
 from weft.nn.rows import Ragged
-from weft.objectives.base import LOGPROBS, REST, TOKENS, SoftTargets, kept_divergence
-from weft.objectives.language import NextToken
+from weft.objectives.losses import LOGPROBS, REST, TOKENS, NextToken, SoftTargets, kept_divergence
 from weft.runs.dataset import next_frame
 from weft.runs.driver import resume
 from weft.tasks.model import Model

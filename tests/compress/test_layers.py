@@ -17,7 +17,7 @@ from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.pruning.layers import can_take, evenly, with_layers
+from weft.pruning.prune import can_take, evenly, with_layers
 
 STACKED = [name for name in PLAIN if CASES[name].config().layers]
 

@@ -16,8 +16,7 @@ import weft
 from tests.engines import need_engine
 from tests.tasks.small import kinds, model_for, vocabulary, write_rows
 from weft.cli.main import run
-from weft.comparison.compare import compare
-from weft.comparison.comparison import Comparison
+from weft.comparison.compare import Comparison, compare
 from weft.errors import UserError
 from weft.exporters.export import logits_of
 from weft.metrics.bootstrap import Score
@@ -168,7 +167,7 @@ def test_what_is_lost_is_counted_in_points(place: Path) -> None:
     assert "not faster" in str(candidate(0.0, first.costs).refused)
     # Where no row says what is right, agreement decides.
     alike = replace(second, costs=fast, agreement={"same": Score(0.99, 0.985, 0.992)})
-    unsure = replace(found, chosen=None, agreed="same", models=[first, alike])
+    unsure = replace(found, metric=None, agreement_metric="same", models=[first, alike])
     assert judged(unsure, 0.5)[0].refused == (
         "loses 1.00 points of agreement (same) (95 % 0.80 to 1.50), and 0.5 are allowed"
     )

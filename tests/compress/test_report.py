@@ -200,7 +200,7 @@ def test_a_student_of_words_is_held_beside_its_teacher_on_held_out_text(rows: Pa
     student = {"model": "1x64", "start": "scratch"}
     weft.distill(tmp_path / "big", text=rows / "texts.txt", student=student, out=tmp_path / "s", log=quiet, **more)
     found = told(tmp_path / "s")["comparison"]
-    assert (found["task"], found["chosen"], found["agreed"]) == ("fill", "filled", "same")
+    assert (found["task"], found["metric"], found["agreement_metric"]) == ("fill", "filled", "same")
     assert found["models"][1]["name"] == "s (student)" and found["models"][1]["costs"]["p50"] > 0
     texts = (rows / "texts.txt").read_text().splitlines()
     held = [each.texts[0] for each in held_texts(DistillDataSection(text=(str(rows / "texts.txt"),), holdout=0.1))]

@@ -15,8 +15,7 @@ from tests.tasks.small import questions
 from weft.data.examples import Examples
 from weft.data.masking import NOTHING
 from weft.errors import UserError
-from weft.objectives.base import SoftTargets
-from weft.objectives.tasks import Ends
+from weft.objectives.losses import Ends, SoftTargets
 from weft.tasks.answer import (
     AnswerTask,
     by_character,

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 import weft
@@ -23,11 +24,13 @@ from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.cli.main import run
 from weft.distillation import report as reporting
 from weft.distillation import teacher_outputs as teaching
-from weft.distillation.teacher_outputs import Teacher, TeacherReads, teacher_outputs
+from weft.distillation.recipe import DistillRecipe
+from weft.distillation.teacher_outputs import Distillation, Teacher, TeacherReads, teacher_outputs
 from weft.progress import silent
 from weft.tasks.base import Example, TeacherArrays
 from weft.tasks.classify import TextTask
 from weft.training.log import RunLog
+from weft.training.run import Run
 from weft.training.signals import Control, Interrupted, Stop
 
 KILLED = Path(__file__).parent / "killed.py"
@@ -69,7 +72,8 @@ def examples_of(texts: Sequence[str]) -> list[Example]:
 def asked(listened: Teacher, texts: Sequence[str], parts: Sequence[int] | None = None, stop: Stop | None = None) -> Any:
     lesson = Echo("classify", "label", labels=("a", "b", "c"))
     control = Control(quiet, silent, Stop() if stop is None else stop)
-    return teacher_outputs(lesson, [listened], examples_of(texts), parts or [len(texts)], control)
+    context = Distillation(Run(Path("run")), DistillRecipe(), [listened], torch.device("cpu"), control)
+    return teacher_outputs(context, lesson, examples_of(texts), parts or [len(texts)])
 
 
 def test_all_comes_back_as_it_was_said(listened: Teacher) -> None:

@@ -21,7 +21,7 @@ from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import open_folder, read_tokenizers, save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.pruning.vocabulary import best_of, chosen, counted, coverage, with_vocabulary
+from weft.pruning.prune import best_of, chosen, counted, coverage, with_vocabulary
 from weft.text.tokenizers.pruning import anatomy_of, pruned_tokenizer
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -95,7 +95,7 @@ def test_what_is_gone_is_spelled_with_smaller_pieces(kind: str, vocabularies: di
     before = vocabularies[kind]
     keep = {number for ids in before.ids(EVERYDAY, specials=False) for number in ids}
     after, kept = pruned_tokenizer(before, keep)
-    found = coverage(before, after, kept, OTHERS)
+    found = coverage(before, after, kept, counted(before, OTHERS), counted(after, OTHERS))
     assert found.dropped > 0 and found.after > found.tokens and found.unknown == 0
     assert "none became unknown" in str(found)
     for text in OTHERS:
@@ -107,7 +107,7 @@ def test_what_is_gone_of_words_is_unknown_and_counted(kind: str, vocabularies: d
     before = vocabularies[kind]
     keep = {number for ids in before.ids(EVERYDAY, specials=False) for number in ids}
     after, kept = pruned_tokenizer(before, keep)
-    found = coverage(before, after, kept, OTHERS)
+    found = coverage(before, after, kept, counted(before, OTHERS), counted(after, OTHERS))
     assert found.unknown == found.dropped > 0 and found.after == found.tokens
     assert f"{found.unknown:,} became unknown" in str(found)
 
@@ -150,7 +150,9 @@ def test_characters_that_no_text_uses_may_go(data: Path) -> None:
     texts = [*EVERYDAY, "weißt"]
     keep = chosen([before], counted(before, texts), 600, characters=False)
     after, kept = pruned_tokenizer(before, keep, characters=False)
-    assert len(kept) == 600 and coverage(before, after, kept, texts).dropped == 0
+    assert (
+        len(kept) == 600 and coverage(before, after, kept, counted(before, texts), counted(after, texts)).dropped == 0
+    )
     assert after.decode(after.ids(["Zyx qüß~"])[0]) == "zyx quß ~"  # what English and the texts are spelled with
     assert after.id("中") is None and before.id("中") is not None
 
@@ -162,7 +164,10 @@ def test_published_vocabularies(data: Path) -> None:
         before = load_tokenizer(data / "vocabularies" / name)
         keep = chosen([before], counted(before, EVERYDAY), 6000)
         after, kept = pruned_tokenizer(before, keep)
-        assert len(kept) == 6000 and coverage(before, after, kept, EVERYDAY).dropped == 0
+        assert (
+            len(kept) == 6000
+            and coverage(before, after, kept, counted(before, EVERYDAY), counted(after, EVERYDAY)).dropped == 0
+        )
         assert not any("[unused" in name for name in after.tokens)
         text = "Quaestiones ℵ disputatae of Władysław, 中文 and 😀!"
         assert after.decode(after.ids([text])[0]) == before.decode(before.ids([text])[0])

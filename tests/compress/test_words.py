@@ -11,8 +11,7 @@ import torch
 from tests.compress.lessons import ODD, Saying, learned, loss, model, whole
 from tests.tasks.small import sentences
 from weft.data.masking import NOTHING
-from weft.objectives.base import SoftTargets
-from weft.objectives.tasks import LOGITS, TAUGHT, Tags
+from weft.objectives.losses import LOGITS, TAUGHT, SoftTargets, Tags
 from weft.tasks.base import Example
 from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.tag import TagTask, first_tokens, joined, raw

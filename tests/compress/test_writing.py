@@ -21,11 +21,12 @@ from weft.data.examples import Sequences, TargetSampler, TextSide, batch_of
 from weft.data.rows import Feed
 from weft.distillation.recipe import DistillSection
 from weft.errors import UserError
-from weft.objectives.language import Writing
+from weft.objectives.losses import Writing
 from weft.tasks.base import Example
+from weft.tasks.complete import translate
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model
-from weft.tasks.seq2seq import SequenceTask, TeacherTexts, chrf_near, pack_texts, translate, unpack_texts
+from weft.tasks.seq2seq import SequenceTask, TeacherTexts, chrf_near, pack_texts, unpack_texts
 from weft.text.tokenizers.training import learn
 from weft.text.windows import Framing
 
@@ -249,7 +250,7 @@ def test_a_student_of_another_family_and_vocabulary(teacher: Path, capsys: pytes
     student = ("--student", "seq2seq:1x64", "--tokenizer", "learned", "--n", "2", "--text", sources)
     assert distilled(teacher, "one", *student) == 0
     said = capsys.readouterr().err
-    assert "20 read anew" in said and "by the teacher's answers" in said and "kept by agreement" in said
+    assert "20 read anew" in said and "by the teacher's answers" in said and "best model by agreement" in said
     found = weft.load("one")
     assert found.task == "translate" and found.opened.family.name == "seq2seq" and found.card.teacher == "run"
     assert [metric.name for metric in found.card.metrics] == ["agreement"]
@@ -266,7 +267,7 @@ def test_right_texts_beside_the_teacher(teacher: Path, capsys: pytest.CaptureFix
     judges = ("--dev-source", "dev.en", "--dev-target", "dev.de")
     assert distilled(teacher, "out", "--data", "rows.tsv", "--student", "1x64", "--closest", *judges) == 0
     said = capsys.readouterr().err
-    assert "20 texts to learn from, 10 of them labeled" in said and "kept by bleu" in said
+    assert "20 texts to learn from, 10 of them labeled" in said and "best model by bleu" in said
     card = weft.load("out").card
     assert [metric.name for metric in card.metrics] == ["bleu", "chrf", "exact", "length_ratio"]
     assert card.window is not None and card.window.length == 7  # no more than it has ever read

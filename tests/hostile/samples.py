@@ -25,7 +25,7 @@ from tests.text.samples import folder_of, lines
 from weft.checkpoint.card import record_hashes
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
-from weft.exporters.ct2_export import write_ct2
+from weft.exporters.export import write_ct2
 from weft.quantization.quantize import KINDS, Source
 from weft.tasks.model import Model
 from weft.text.tokenizers.published import load_tokenizer

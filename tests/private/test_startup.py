@@ -37,7 +37,7 @@ def test_the_switches_are_set_by_import_weft_whatever_they_were(tmp_path: Path) 
     "code",
     [
         "import weft, onnxruntime",
-        "import os, weft; del os.environ['ORT_DISABLE_TELEMETRY']\nimport weft.backends.runtime as r; r.runtime()",
+        "import os, weft; del os.environ['ORT_DISABLE_TELEMETRY']\nimport weft.backends.onnx as r; r.runtime()",
     ],
 )
 def test_onnx_runtime_leaves_nothing_behind(code: str, tmp_path: Path) -> None:
@@ -47,7 +47,7 @@ def test_onnx_runtime_leaves_nothing_behind(code: str, tmp_path: Path) -> None:
 
 def test_a_program_that_imports_it_first_is_told(tmp_path: Path) -> None:
     need_engine("onnx")
-    code = "import onnxruntime; from weft.backends.runtime import runtime; runtime()"
+    code = "import onnxruntime; from weft.backends.onnx import runtime; runtime()"
     _, notes = left_in_home(code, tmp_path / "off", ORT_DISABLE_TELEMETRY="1")
     assert not notes
     _, notes = left_in_home(code, tmp_path / "on")

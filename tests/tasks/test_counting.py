@@ -17,7 +17,7 @@ from weft.checkpoint.folder import open_folder
 from weft.cli.main import run as cli
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.runs import counts as counting
+from weft.runs import pretrain as counting
 from weft.tasks.perplexity import perplexity
 
 TEXT = [

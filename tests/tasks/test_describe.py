@@ -16,10 +16,10 @@ import weft
 from tests.tasks.small import quiet, write_rows
 from tests.tasks.written import PLAN, learned
 from tests.training.test_resume import contents, same
+from weft.data.columns import numbers_of
 from weft.data.examples import Sequences, TextSide, VectorSide, batch_of
 from weft.errors import UserError
-from weft.tasks.complete import numbers_of
-from weft.tasks.describe import describe
+from weft.tasks.complete import describe
 from weft.training.step import Stepper
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"

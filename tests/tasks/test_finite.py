@@ -142,7 +142,7 @@ def test_what_is_ruled_out_is_no_fault(choice: Any) -> None:
 @pytest.mark.parametrize("family", ["bert", "gpt2", "transformer"])
 def test_ctranslate2(family: str, tmp_path: Path) -> None:
     need_engine("ctranslate2")
-    from weft.exporters.ct2_export import write_ct2
+    from weft.exporters.export import write_ct2
 
     model = model_for("classify", 2, vocabulary(), ("a", "b")) if family == "bert" else drawn(family)
     (tmp_path / "x").mkdir()

@@ -14,7 +14,7 @@ from tests.training.small import stories
 from weft.data.masking import SpanCorruption
 from weft.data.rows import Drawn
 from weft.errors import UserError
-from weft.objectives.language import Writing
+from weft.objectives.losses import Writing
 from weft.text.tokenizers.training import learn
 
 SIZES = {"dropout": 0.0, "context": 48, "heads": 4, "head_width": 16}

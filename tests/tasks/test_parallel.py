@@ -18,7 +18,7 @@ from weft.data.examples import Sequences, TextSide, batch_of, few
 from weft.data.masking import NOTHING
 from weft.data.tables import Table
 from weft.errors import UserError
-from weft.objectives.language import Writing
+from weft.objectives.losses import Writing
 from weft.tasks.base import Example
 from weft.tasks.seq2seq import SequenceTask, profile_of, swapped
 from weft.text.rows import Skipped

@@ -21,7 +21,8 @@ from weft.errors import UserError
 from weft.runs import finetune
 from weft.runs.finetune import with_seeds
 from weft.runs.recipes import TaskRecipe, read_recipe
-from weft.tasks.seq2seq import SequenceTask, parts_of, translate
+from weft.tasks.complete import parts_of, translate
+from weft.tasks.seq2seq import SequenceTask
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.step import Stepper
 
@@ -386,7 +387,7 @@ def test_a_folder_that_does_not_write(here: Path, wordpiece: Tokenizer, bpe: Tok
     weft.new("gpt2", bpe, size="1x64", settings={"context": 16}).save(here / "gpt")
     with pytest.raises(UserError, match="translate needs a model that reads one text and writes another, not gpt2"):
         weft.load(here / "gpt", task="translate")
-    with pytest.raises(UserError, match="a model for classify does not write: it has no source and target"):
+    with pytest.raises(UserError, match="a model for classify generates no text"):
         model_for("classify", 2, wordpiece, ("a", "b")).evaluate(source="a", target="b")
 
 

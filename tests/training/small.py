@@ -13,8 +13,7 @@ from weft.checkpoint.families import FAMILIES
 from weft.data.masking import Masking, SpanCorruption, shift
 from weft.data.rows import Drawn
 from weft.nn.rows import Batch
-from weft.objectives.base import Objective
-from weft.objectives.language import MaskedWords, NextToken, Writing
+from weft.objectives.losses import MaskedWords, NextToken, Objective, Writing
 
 GRAMMAR = Path(__file__).parents[2] / "examples" / "grammar.py"
 OBJECTIVES: dict[str, Objective] = {"next": NextToken(), "mlm": MaskedWords(), "mlm+nsp": MaskedWords(pairs=True)}

@@ -22,7 +22,7 @@ from weft.data.masking import shift
 from weft.data.rows import Feed, Frame, Framed, Streams
 from weft.data.shards import Corpus
 from weft.errors import UserError
-from weft.objectives.language import CarriedToken, NextToken, StreamStates
+from weft.objectives.losses import CarriedToken, NextToken, StreamStates
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
 from weft.training.log import Watch, read_metrics, through_time

@@ -15,7 +15,7 @@ from tests.training.small import stories
 from tests.training.test_carried import framed, network_of
 from weft.data.masking import shift
 from weft.data.rows import Feed, Streams
-from weft.objectives.language import CarriedToken, StreamStates
+from weft.objectives.losses import CarriedToken, StreamStates
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
 from weft.training.log import read_metrics, through_time

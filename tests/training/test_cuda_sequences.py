@@ -21,7 +21,7 @@ from weft.data.rows import Feed
 from weft.generation.sampling import Sampling
 from weft.generation.search import Beam, generate
 from weft.nn.rows import Batch
-from weft.objectives.language import Writing
+from weft.objectives.losses import Writing
 from weft.runs.finetune import finetune
 from weft.training.log import read_metrics
 from weft.training.plan import Training

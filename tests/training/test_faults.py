@@ -19,7 +19,7 @@ from tests.children import ForkedChild
 from tests.training.small import stories
 from tests.training.test_resume import contents, same
 from weft.errors import UserError
-from weft.objectives.language import NextToken
+from weft.objectives.losses import NextToken
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
 from weft.training.log import read_metrics

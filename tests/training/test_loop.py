@@ -20,7 +20,7 @@ from tests.training.small import OBJECTIVES, batch_of, network_for, stories
 from weft.data.rows import Ahead
 from weft.errors import UserError
 from weft.nn.rows import Batch
-from weft.objectives.language import NextToken
+from weft.objectives.losses import NextToken
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
 from weft.training.log import read_metrics

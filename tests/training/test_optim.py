@@ -81,7 +81,7 @@ def test_the_mean() -> None:
         decay = min(0.8, (1 + step) / (10 + step))
         expected = decay * expected + (1 - decay) * network.weight.detach()
         mean.update(step)
-    assert torch.allclose(mean.tensors()["weight"], expected, atol=1e-5)
+    assert torch.allclose(mean.tensors["weight"], expected, atol=1e-5)
     weights = network.weight.detach().clone()
     mean.swap()
     assert torch.allclose(network.weight, expected, atol=1e-5)

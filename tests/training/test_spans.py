@@ -137,7 +137,7 @@ def test_fewer_sentinels_than_gaps_are_said(here: Path) -> None:
     learn(text, "unigram", 250, extra=extra).save(here / "two")
     said: list[str] = []
     go("r", said.append, tokenizer={"folder": "two"}, objective={"length": 128}, training={"steps": 1})
-    assert "rows of 128 tokens would have 7 gaps; the vocabulary has 2 sentinels" in "\n".join(said)
+    assert "rows of 128 tokens would have 7 spans; the vocabulary has 2 sentinels" in "\n".join(said)
 
 
 def test_both_sides_of_a_batch_are_counted() -> None:

@@ -1,1 +1,1 @@
-"""Exported models behind the same contract as our own networks: what runs them, and nothing above."""
+"""Engines that run exported models in place of a torch network."""

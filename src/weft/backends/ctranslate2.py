@@ -1,7 +1,7 @@
-"""Models that CTranslate2 runs: what stands where a network would, for those that read and for those that write.
+"""Models that CTranslate2 runs, in place of a network.
 
-An encoder's last layer comes from the engine, and our own heads read it. A model that writes is searched by the engine
-itself: `search` takes the place of our own search, and says in one line what the engine cannot do.
+The engine computes an encoder's last layer, and the heads of its family read it. For a decoder the engine generates:
+`search` takes the place of `generation.search`, and refuses in one line what the engine cannot do.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.backends.ct2_files import ENGINE, EngineFiles, check_files, named_tokens
-from weft.backends.engine import Engine, equal_lengths
+from weft.backends.engine import Engine, grouped
 from weft.checkpoint.families import outline
 from weft.checkpoint.folder import LoadedModel, fill
 from weft.checkpoint.tensors import read_file
@@ -31,15 +31,15 @@ from weft.models.base import Network
 from weft.nn.rows import Rows, check_context
 
 HEADS = "heads.safetensors"  # what the engine has no words for
-# A search ends with so many times its width of finished answers, where ours goes on until no better one can come: on
-# translations three times finds the same as ours in 59 of 60 texts, and once in 47.
+# A search ends with so many times its width of finished answers; `generation.search` goes on until no better one can
+# come. On translations three times gives the same answer in 59 of 60 texts, once in 47.
 PATIENCE = 3.0
 
 
-def library() -> Any:
-    """The package, where it is installed."""
+def library(module: str = "") -> Any:
+    """The package, or a module of it, where it is installed."""
     try:
-        return import_module("ctranslate2")
+        return import_module(f"ctranslate2.{module}".rstrip("."))
     except ImportError:
         raise UserError("a model for CTranslate2 needs the package ctranslate2: pip install 'weft[fast-cpu]'") from None
 
@@ -63,7 +63,7 @@ def engine_errors(folder: Path, what: str = "failed") -> Iterator[None]:
 
 
 def cannot(what: str) -> UserError:
-    return UserError(f"CTranslate2 cannot {what}; load the folder that this one was exported from")
+    return UserError(f"CTranslate2 cannot {what}; use the model that this one was exported from")
 
 
 def network_of(folder: Path, model: LoadedModel) -> Network:
@@ -87,7 +87,7 @@ def network_of(folder: Path, model: LoadedModel) -> Network:
 
 
 def kept_names(names: Sequence[str], config: Any, heads: Mapping[str, int]) -> list[str]:
-    """The tensors that stay ours: of the heads, the pooler, and the table of tokens where words are scored by it."""
+    """The tensors that torch keeps: of the heads, the pooler, and the table of tokens where words are scored by it."""
     table = "words" in heads and config.tied
     return [name for name in names if name.startswith(("heads.", "pooler.")) or (table and name == "tokens.weight")]
 
@@ -113,11 +113,8 @@ def heads_of(folder: Path, model: LoadedModel) -> Network:
     return network
 
 
-# ------------------------------------------------------------------------------------------------- those that read
-
-
 class CT2Encoder(Engine):
-    """An encoder: its last layer from the engine, its heads our own."""
+    """An encoder: its last layer from the engine, its heads in torch."""
 
     def __init__(self, folder: Path, model: LoadedModel, body: Any) -> None:
         super().__init__(model.config)
@@ -134,25 +131,21 @@ class CT2Encoder(Engine):
     ) -> Tensor:
         """N tokens -> N width"""
         if states is not None:
-            raise cannot("hand out any layer but the last")
+            raise cannot("return any layer but the last")
         check_context(rows.longest, self.config.context)
         sizes = rows.lengths().tolist()
-        texts = _parted(tokens, sizes)
-        marks = None
-        if self.marked:
-            alone = segments is None or self.config.segments == 1
-            marks = _parted(torch.zeros_like(tokens) if segments is None or alone else segments, sizes)
+        marks = torch.zeros_like(tokens) if segments is None or self.config.segments == 1 else segments
+        texts, kinds = ([part.tolist() for part in torch.split(flat, sizes)] for flat in (tokens, marks))
         hidden = torch.empty(len(tokens), self.config.width)
         parts = torch.split(hidden, sizes)
-        for group in equal_lengths(sizes):
-            fed = None if marks is None else [marks[row] for row in group]
+        for group in grouped(sizes, padding=False):
+            fed = [kinds[row] for row in group] if self.marked else None
             with engine_errors(self.folder):
                 output = self.engine.forward_batch([texts[row] for row in group], token_type_ids=fed)
                 square = torch.from_numpy(np.asarray(output.last_hidden_state, dtype=np.float32))  # b t width
             if square.shape != (len(group), sizes[group[0]], self.config.width):
-                raise UserError(
-                    f"{self.folder}: CTranslate2 gave states of shape {tuple(square.shape)} for {len(group)} rows"
-                )
+                shape = tuple(square.shape)
+                raise UserError(f"{self.folder}: CTranslate2 gave states of shape {shape} for {len(group)} rows")
             for row, vectors in zip(group, square, strict=True):
                 parts[row].copy_(vectors)
         return hidden
@@ -165,17 +158,6 @@ class CT2Encoder(Engine):
 
     def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
         return self.body.pooled(hidden, rows)
-
-
-def _parted(flat: Tensor, sizes: list[int]) -> list[list[int]]:
-    every, parts, begin = flat.tolist(), [], 0
-    for size in sizes:
-        parts.append(every[begin : begin + size])
-        begin += size
-    return parts
-
-
-# ------------------------------------------------------------------------------------------------ those that write
 
 
 class CT2Decoder(Engine):
@@ -193,85 +175,80 @@ class CT2Decoder(Engine):
         self.numbers = {word: number for number, word in enumerate(self.target_words)}
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        raise cannot("hand out what it makes of a text: it only writes")
+        raise cannot("return the hidden states of a decoder")
 
     def start(self, *inputs: Any, **named: Any) -> Any:
-        raise cannot("write step by step, as an ensemble or a ranking of words needs it")
+        raise cannot("decode step by step, which ensembles and rankings of words need")
 
     def search(self, request: Request) -> SearchSteps:
         """The answers to each prompt, as `generation.search` gives them; token by token where somebody listens."""
-        options = {**_searching(request.choice, self.patience), **self._ruled(request)}
+        options = self._options(request)
         if request.live and options["beam_size"] == options["num_hypotheses"] == len(request.prompts) == 1:
             return (yield from self._one(request, options))
-        by_row: list[list[Completion]] = [[] for _ in request.prompts]
-        for some, limit in self._together(request):
-            for row, completions in zip(some, self._batch(request, some, limit, options), strict=True):
-                by_row[row] = completions
-            yield [(row, None) for row in some for _ in by_row[row][0].tokens]
-        late = [row for row, completions in enumerate(by_row) if self._beyond(request, row, completions)]
-        for row in late:  # its neighbors had more room: it is asked again, alone
-            by_row[row] = self._batch(request, [row], request.limits[row], options)[0]
-            yield [(row, None) for _ in by_row[row][0].tokens]
-        return by_row
-
-    def _together(self, request: Request) -> list[tuple[list[int], int]]:
-        """Rows that go through the engine at once, and the most tokens that they may say.
-
-        Of a decoder those with equally long prompts: among others the engine would not let a short one end early. What
-        is drawn by chance goes row by row, each with a seed of its own.
-        """
+        # Rows that go through the engine at once: of a decoder those with equally long prompts, since among others the
+        # engine would not let a short one end early. What is sampled goes row by row, each with a seed of its own.
         groups: dict[Any, list[int]] = {}
         for row, prompt in enumerate(request.prompts):
-            drawn = isinstance(request.choice, Sampling) and not request.choice.greedy
-            key: Any = row if drawn else None if self.reads else (len(prompt), request.limits[row])
+            sampled = isinstance(request.choice, Sampling) and not request.choice.greedy
+            key: Any = row if sampled else None if self.reads else (len(prompt), request.limits[row])
             groups.setdefault(key, []).append(row)
-        return [(some, max(request.limits[row] for row in some)) for some in groups.values()]
+        by_row: list[list[Completion]] = [[] for _ in request.prompts]
+        longest = max(request.limits, default=0)
+        for some in groups.values():
+            results = self._batch(request, some, options)
+            for row, completions in zip(some, results, strict=True):
+                by_row[row] = completions
+            yield [(row, None) for row in some for _ in by_row[row][0].tokens]
+        for row, completions in enumerate(by_row):
+            limit = request.limits[row]
+            if self.reads and limit < longest and any(len(each.tokens) >= limit for each in completions):
+                # Its neighbors had more room, so it may have been cut elsewhere: it is asked again, alone.
+                by_row[row] = self._batch(request, [row], options)[0]
+                yield [(row, None) for _ in by_row[row][0].tokens]
+        return by_row
 
-    def _beyond(self, request: Request, row: int, completions: list[Completion]) -> bool:
-        """Whether an answer may have been cut elsewhere than its own limit would cut it."""
-        most, limit = max(request.limits), request.limits[row]
-        return limit < most and self.reads and any(len(each.tokens) >= limit for each in completions)
-
-    def _batch(self, request: Request, some: list[int], limit: int, options: dict[str, Any]) -> list[list[Completion]]:
+    def _batch(self, request: Request, some: list[int], options: dict[str, Any]) -> list[list[Completion]]:
+        """The answers of some rows, which may all have as many tokens as the one with the most room."""
         engine, generated = self._seeded(request, some[0]), [list[int]() for _ in some]
 
         def on_progress(step: Any) -> bool:
             generated[step.batch_id].append(step.token_id)
             return request.stopped is not None and request.stopped(some[step.batch_id], generated[step.batch_id])
 
-        more = {**options, "return_scores": True, "return_end_token": True}
+        limit, penalty = max(request.limits[row] for row in some), options["length_penalty"]
+        more = {**options, "return_scores": True, "return_end_token": True, **self._lengths(request, limit)}
         if request.stopped is not None:
             more["callback"] = on_progress
-        results = self._call(engine, request, some, limit, more)
-        penalty = options["length_penalty"]
-        completions = []
+        prompts = [self._prompt(request, row) for row in some]
+        with engine_errors(self.folder):
+            if self.reads:
+                results = engine.translate_batch(prompts, max_input_length=0, **more)
+            else:
+                results = engine.generate_batch(prompts, include_prompt_in_result=False, **more)
+        answers = []
         for row, result in zip(some, results, strict=True):
             if not all(score < math.inf for score in result.scores):  # also where one is no number
                 raise NotFinite(self.folder)
-            pairs = zip(self._tokens(result), result.scores, strict=True)
-            every = [(tokens, score * max(len(tokens), 1) ** penalty) for tokens, score in pairs]
-            completions.append([self._completion(request, row, tokens, logprob, options) for tokens, logprob in every])
-        return completions
-
-    def _call(self, engine: Any, request: Request, some: list[int], limit: int, options: dict[str, Any]) -> Any:
-        options = {**options, **self._lengths(request, limit)}
-        with engine_errors(self.folder):
             if self.reads:
-                assert request.sources is not None
-                sources = [[self.source_words[int(token)] for token in request.sources[row]] for row in some]  # type: ignore[arg-type]
-                return engine.translate_batch(sources, max_input_length=0, **options)
-            prompts = [[self.target_words[token] for token in request.prompts[row]] for row in some]
-            return engine.generate_batch(prompts, include_prompt_in_result=False, **options)
+                tokens = [[self.numbers[word] for word in words] for words in result.hypotheses]
+            else:
+                tokens = [list(numbers) for numbers in result.sequences_ids]
+            logprobs = [score * max(len(own), 1) ** penalty for own, score in zip(tokens, result.scores, strict=True)]
+            pairs = zip(tokens, logprobs, strict=True)
+            answers.append([self._completion(request, row, own, logprob, options) for own, logprob in pairs])
+        return answers
+
+    def _prompt(self, request: Request, row: int) -> list[str]:
+        """What the engine reads of a row: the source, or the prompt of a decoder."""
+        if not self.reads:
+            return [self.target_words[token] for token in request.prompts[row]]
+        assert request.sources is not None
+        return [self.source_words[int(token)] for token in request.sources[row]]  # type: ignore[arg-type]
 
     def _lengths(self, request: Request, limit: int) -> dict[str, int]:
         """How much may be generated; no more is asked for than there is room, which the engine would refuse."""
         name = "decoding_length" if self.reads else "length"
         return {f"min_{name}": min(request.rules.min_tokens, limit), f"max_{name}": limit}
-
-    def _tokens(self, result: Any) -> list[list[int]]:
-        if not self.reads:
-            return [list(tokens) for tokens in result.sequences_ids]
-        return [[self.numbers[word] for word in words] for words in result.hypotheses]
 
     def _completion(
         self, request: Request, row: int, tokens: list[int], logprob: float, options: dict[str, Any]
@@ -317,17 +294,12 @@ class CT2Decoder(Engine):
         engine = self._seeded(request, 0)
         named = {"beam_size", "num_hypotheses", "patience", "length_penalty"}
         more = {name: value for name, value in options.items() if name not in named}
-        if self.reads:
-            assert request.sources is not None
-            begun = [self.source_words[int(token)] for token in request.sources[0]]  # type: ignore[arg-type]
-            more["max_input_length"] = 0
-        else:
-            begun = [self.target_words[token] for token in request.prompts[0]]
+        more |= {"max_input_length": 0} if self.reads else {}
         more |= self._lengths(request, request.limits[0])
         generated: list[int] = []
         logprob = 0.0
         with engine_errors(self.folder):
-            steps = engine.generate_tokens(begun, return_log_prob=True, **more)
+            steps = engine.generate_tokens(self._prompt(request, 0), return_log_prob=True, **more)
         while True:
             with engine_errors(self.folder):
                 step = next(steps, None)
@@ -349,57 +321,41 @@ class CT2Decoder(Engine):
         library().set_random_seed(request.seeds[row] % (1 << 32))
         return engine_of("Translator" if self.reads else "Generator", self.folder, self.precision)
 
-    def _ruled(self, request: Request) -> dict[str, Any]:
-        """The rules of an answer in the engine's words; those that it has none for, or means otherwise, are refused."""
+    def _options(self, request: Request) -> dict[str, Any]:
+        """A search and its rules in the engine's words; those that it has none for, or means otherwise, are refused."""
         choice, rules, usual = request.choice, request.rules, Rules()
-        wide = isinstance(choice, Beam) and choice.width > 1
+        beam, sampling = (choice, None) if isinstance(choice, Beam) else (None, choice)
+        wide = beam is not None and beam.width > 1
         own = [banned for banned in rules.banned if len(banned) > 1 or banned[0] not in self.never]
         refused = {
-            "keep to a closed list of answers or words": rules.choices or rules.allowed,
+            "restrict answers to a list of choices or words": rules.choices or rules.allowed,
             "force the first tokens of an answer": rules.forced,
-            "let a window slide": request.slide,
-            "hand out alternatives to each token": request.alternatives is not None,
-            "hand out alignments": request.attention,
-            "stop at a string while it follows several answers": request.stopped is not None and (wide or choice.n > 1),
-            # It means something else by these: the prompt counts for nothing, and chances are taken after the rules.
-            "avoid repetitions (repetition_penalty, no_repeat) by the same rule": rules.no_repeat
+            "slide the context window": request.slide,
+            "return alternatives to each token": request.alternatives is not None,
+            "return alignments": request.attention,
+            "stop at a string with beams or several answers": request.stopped is not None and (wide or choice.n > 1),
+            # It means something else by these: the prompt does not count, and probabilities are taken after the rules.
+            "apply repetition_penalty or no_repeat as weft does": rules.no_repeat
             or rules.repetition_penalty != usual.repetition_penalty,
-            "ban words, or give a minimum length, in a beam": wide and (own or rules.min_tokens),
+            "ban words or set a minimum length in a beam search": wide and (own or rules.min_tokens),
             "ban a word of several tokens": not self.reads and any(len(banned) > 1 for banned in rules.banned),
+            "search in groups or by coverage": beam and (beam.coverage or beam.groups > 1),
+            "sample by min_p or typical": sampling and (sampling.min_p is not None or sampling.typical is not None),
         }
-        asked = [what for what, given in refused.items() if given]
-        if asked:
+        if asked := [what for what, given in refused.items() if given]:
             raise cannot(listed(asked))
-        options: dict[str, Any] = {
-            # A number that no token has: without it the engine would end at one that is no end here.
-            "end_token": sorted(request.ends) or [len(self.target_words)],
-        }
+        options: dict[str, Any] = {"beam_size": 1, "num_hypotheses": choice.n, "patience": 1.0, "length_penalty": 1.0}
+        # A number that no token has: without it the engine would end at one that is no end here.
+        options["end_token"] = sorted(request.ends) or [len(self.target_words)]
         if rules.banned:
             options["suppress_sequences"] = [[self.target_words[token] for token in each] for each in rules.banned]
+        if beam is not None:
+            options |= {"beam_size": beam.width, "length_penalty": beam.length_penalty}
+            # Without a length to weigh, what ends first is best, and the engine knows it.
+            if wide and (beam.length_penalty != 0.0 or beam.n > 1):
+                options["patience"] = self.patience
+        elif sampling is not None and not sampling.greedy:
+            options |= {"sampling_topk": sampling.top_k or 0}
+            options |= {} if sampling.top_p is None else {"sampling_topp": sampling.top_p}
+            options |= {} if sampling.temperature is None else {"sampling_temperature": sampling.temperature}
         return options
-
-
-def _searching(choice: Sampling | Beam, patience: float) -> dict[str, Any]:
-    """The search in the engine's words."""
-    if isinstance(choice, Beam):
-        if choice.coverage or choice.groups > 1:
-            raise cannot("search in groups, or by coverage")
-        # Without a length to weigh, what ends first is best, and the engine knows it.
-        exact = choice.width == 1 or (choice.length_penalty == 0.0 and choice.n == 1)
-        return {
-            "beam_size": choice.width,
-            "num_hypotheses": choice.n,
-            "patience": 1.0 if exact else patience,
-            "length_penalty": choice.length_penalty,
-        }
-    if choice.min_p is not None or choice.typical is not None:
-        raise cannot("draw by min_p or typical")
-    search: dict[str, Any] = {"beam_size": 1, "num_hypotheses": choice.n, "patience": 1.0, "length_penalty": 1.0}
-    if choice.greedy:
-        return search
-    drawn = {
-        "sampling_topk": choice.top_k or 0,
-        "sampling_topp": choice.top_p,
-        "sampling_temperature": choice.temperature,
-    }
-    return {**search, **{name: value for name, value in drawn.items() if value is not None}}

@@ -1,4 +1,4 @@
-"""What all engines share: the face of a network, rows that go through together, and a check of stored weights."""
+"""What all engines share: the interface of a network, groups of rows, and a check of stored weights."""
 
 from __future__ import annotations
 
@@ -26,36 +26,24 @@ class Engine(Network):
         self.register_buffer("place", torch.empty(0), persistent=False)  # whoever asks where a network is finds it
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        """Moves nothing: the engine runs on the CPU in the precision that it was written in."""
-        return self
+        return self  # nothing moves: the engine runs on the CPU in the precision that it was written in
 
 
-def similar_lengths(lengths: Sequence[int]) -> list[list[int]]:
-    """Rows of similar length together, as many as make a rectangle of bounded size with little padding."""
+def grouped(lengths: Sequence[int], padding: bool) -> list[list[int]]:
+    """Rows that go through together: of similar length with little padding, or of one length and without empty rows."""
+    # Beside padding the sums of an engine may take another order; in int8 a rounding can turn an integer.
     groups: list[list[int]] = []
     held = 0  # tokens of the last group
-    for number in sorted(range(len(lengths)), key=lambda number: lengths[number]):
-        size = max(1, lengths[number])
+    for row in sorted(range(len(lengths)), key=lambda row: lengths[row]):
+        if not lengths[row] and not padding:
+            continue
+        size = max(1, lengths[row])
         places = (len(groups[-1]) + 1) * size if groups else 0
-        if not groups or places > TOKENS or places - held - size > WASTE + held // 16:
+        if not groups or places > TOKENS or places - held - size > (WASTE + held // 16 if padding else 0):
             groups.append([])
             held = 0
-        groups[-1].append(number)
-        held += size
-    return groups
-
-
-def equal_lengths(lengths: Sequence[int]) -> list[list[int]]:
-    """Rows of one length together, for an engine whose sums take another order beside padding; empty rows in none.
-
-    In fp32 another order is rounding. In int8 a rounding can turn an integer, and those of all later layers.
-    """
-    groups: list[list[int]] = []
-    for row in sorted((row for row, length in enumerate(lengths) if length), key=lambda row: lengths[row]):
-        last = groups[-1] if groups else None
-        if last is None or lengths[last[0]] != lengths[row] or (len(last) + 1) * lengths[row] > TOKENS:
-            groups.append([])
         groups[-1].append(row)
+        held += size
     return groups
 
 
@@ -63,14 +51,14 @@ def all_finite(array: NDArray[Any]) -> bool:
     """Whether an array has no NaN and no infinity; whole numbers never have."""
     if array.dtype.kind != "f":
         return True
+
+    def finite(part: NDArray[Any]) -> bool:
+        if part.dtype == np.float32:  # 0 times anything is 0, unless it is not finite; no way is quicker
+            with np.errstate(invalid="ignore"):
+                return bool(np.dot(part, ZEROS[: part.size]) == 0)
+        if part.dtype == np.float16:  # by its bits: NumPy would convert each half to ask it
+            return not bool(((part.view(np.uint16) & np.uint16(HALF)) == HALF).any())
+        return bool(np.isfinite(part).all())
+
     flat = array.reshape(-1)
-    return all(_finite(flat[first : first + PART]) for first in range(0, flat.size, PART))
-
-
-def _finite(part: NDArray[Any]) -> bool:
-    if part.dtype == np.float32:  # 0 times anything is 0, unless it is not finite; no way is quicker
-        with np.errstate(invalid="ignore"):
-            return bool(np.dot(part, ZEROS[: part.size]) == 0)
-    if part.dtype == np.float16:  # by its bits: NumPy would convert each half to ask it
-        return not bool(((part.view(np.uint16) & np.uint16(HALF)) == HALF).any())
-    return bool(np.isfinite(part).all())
+    return all(finite(flat[first : first + PART]) for first in range(0, flat.size, PART))

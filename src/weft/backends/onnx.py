@@ -1,11 +1,18 @@
-"""ONNX Runtime behind the face of a network: ragged rows go in, scores or states come out.
+"""ONNX Runtime in place of a network, and what an exported graph may hold; anything else is not opened.
 
-N: tokens of all rows together; B: rows; b, t: rows and places of one rectangle.
+The only module that imports ONNX Runtime: its telemetry starts with the import and must be off before it. A graph is a
+program: it may ask for more memory than there is, or for files elsewhere. The exporter writes few operators, which are
+listed here for it and for the loader. N: tokens of all rows; B: rows; b, t: rows and places of one rectangle.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+import os
+import warnings
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +21,362 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.backends.engine import Engine, equal_lengths, similar_lengths
-from weft.backends.onnx_graph import WRITTEN, check_graph
-from weft.backends.runtime import runtime
+from weft.backends.engine import Engine, all_finite, grouped
 from weft.checkpoint.families import outline
 from weft.checkpoint.folder import LoadedModel
-from weft.errors import UserError, listed, shown
-from weft.files import read_bytes
+from weft.errors import UserError, listed, refuse, shown
+from weft.files import MEGABYTE, read_bytes
 from weft.nn.rows import Rows, check_context
+from weft.startup import SWITCHES, TOO_LATE
+
+OPSET, FORMAT = 20, 9  # of the standard: the first with GELU; and of the file
+RUNTIME = "com.microsoft"  # the runtime's own operators, for integers
+MAX_NODES = 100_000  # operators of one graph: 24 layers have some 700
+CAST_TO = (1, 6)  # to which types numbers are turned: FLOAT, INT32
+TRACED_CAST_TO = (*CAST_TO, 7, 9)  # and INT64, BOOL
+BY_BATCH = "DynamicQuantizeMatMul"  # measures a whole batch at once; int8 exports of earlier versions have it
+
+# Every operator that the exporter writes, and the settings that it gives it.
+OPERATORS: dict[str, dict[str, tuple[str, ...]]] = {
+    "": {
+        **dict.fromkeys(("Abs", "Add", "Clip", "CumSum", "Div", "Identity", "MatMul", "Max", "Mul"), ()),
+        **dict.fromkeys(("Range", "Relu", "Reshape", "Sigmoid", "Slice", "Sqrt", "Squeeze"), ()),
+        **dict.fromkeys(("Sub", "Sum", "Tanh", "Unsqueeze"), ()),
+        **dict.fromkeys(("ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"), ("keepdims",)),
+        **dict.fromkeys(("Concat", "Gather", "QuantizeLinear", "Softmax"), ("axis",)),
+        "Cast": ("to",),
+        "Conv": ("kernel_shape", "pads"),
+        "GRU": ("direction", "hidden_size", "linear_before_reset"),
+        "GatherND": ("batch_dims",),
+        "Gelu": ("approximate",),
+        "LSTM": ("direction", "hidden_size"),
+        "LayerNormalization": ("axis", "epsilon"),
+        "RNN": ("activations", "direction", "hidden_size"),
+        "Shape": ("end", "start"),
+        "Split": ("axis", "num_outputs"),
+        "Transpose": ("perm",),
+    },
+    RUNTIME: {
+        BY_BATCH: (),
+        "MatMulIntegerToFloat": (),
+        "MatMulNBits": ("K", "N", "accuracy_level", "bits", "block_size"),
+    },
+}
+# What torch's exporter writes besides, for a family that brings no graph: none makes more of what it is given but those
+# in `GROWING`, whose sizes are checked.
+TRACED: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys(("And", "Cos", "Equal", "Erf", "Exp", "Expand", "Floor", "Greater", "GreaterOrEqual", "Less"), ()),
+    **dict.fromkeys(("LessOrEqual", "Log", "Min", "Neg", "Not", "Or", "Pow", "Reciprocal", "Sin", "Softplus"), ()),
+    **dict.fromkeys(("Where", "Xor"), ()),
+    **dict.fromkeys(("Elu", "LeakyRelu"), ("alpha",)),
+    **dict.fromkeys(("Flatten", "GatherElements", "LogSoftmax"), ("axis",)),
+    "Gemm": ("alpha", "beta", "transA", "transB"),
+    "Mod": ("fmod",),
+    "Pad": ("mode",),
+    "ScatterElements": ("axis", "reduction"),
+    "ScatterND": ("reduction",),
+    "Trilu": ("upper",),
+}
+# Families whose graphs the exporter writes itself; those of all others come from torch's exporter.
+WRITTEN = (
+    *("bert", "roberta", "xlm-roberta", "albert", "distilbert", "gpt2", "openai-gpt"),
+    *("lstm", "gru", "rnn", "vectors", "cnn"),
+)
+# Types of stored tensors, by their numbers in the standard.
+TENSORS = {1: np.float32, 2: np.uint8, 3: np.int8, 7: np.int64, 10: np.float16}
+SETTINGS = (1, 2, 3, 7, 8)  # FLOAT, INT, STRING and lists of the last two: no graph, and no tensor that lies elsewhere
+
+
+def library() -> Any:
+    """The package that reads and writes ONNX files, where it is installed."""
+    try:
+        import onnx
+    except ImportError:
+        raise UserError("an ONNX model needs the package onnx: pip install 'weft[fast-cpu]'") from None
+    return onnx
+
+
+def check_graph(data: bytes, path: Path, config: Any, traced: bool = False) -> bool:
+    """Refuse a file that holds what no exported model does; whether it takes ranges of integers over a whole batch."""
+    onnx = library()
+    try:
+        model = onnx.load_model_from_string(data)
+    except Exception:  # protobuf's own kinds of fault differ by its version
+        raise UserError(f"{path}: not a sound ONNX file: it is cut off or damaged") from None
+    graph = model.graph
+    names = chain(
+        (opset.domain for opset in model.opset_import),
+        (each.name for each in chain(graph.initializer, graph.input, graph.output, graph.value_info)),
+        (name for node in graph.node for name in (node.op_type, node.domain, *node.input, *node.output)),
+        (name for node in graph.node for each in node.attribute for name in (each.name, each.ref_attr_name)),
+    )
+    if not all(isinstance(name, str) for name in names):  # bytes stand for what is not UTF-8
+        raise UserError(f"{path}: not a sound ONNX file: a name in it is not UTF-8 text")
+    if model.functions or model.training_info or graph.sparse_initializer or graph.quantization_annotation:
+        raise UserError(f"{path}: holds functions, training or sparse tensors of its own, which no exported model has")
+    versions = {opset.domain: opset.version for opset in model.opset_import}
+    if versions != {"": OPSET, RUNTIME: 1} or model.ir_version != FORMAT:
+        opsets = ", ".join(f"{shown(name) or 'ONNX'} {version}" for name, version in versions.items())
+        raise UserError(f"{path}: written for {opsets} (format {model.ir_version}), where ONNX {OPSET} is expected")
+    if len(graph.node) > MAX_NODES:
+        raise UserError(f"{path}: has {len(graph.node):,} operators, more than {MAX_NODES:,}")
+    _check_tensors(graph, path)
+    _check_operators(graph, path, traced)
+    check_memory(model, path, config)
+    return any(node.op_type == BY_BATCH for node in graph.node)
+
+
+def _check_tensors(graph: Any, path: Path) -> None:
+    """Refuse tensors of other types or in other files, of another size than they say, and numbers that are none."""
+    names = [tensor.name for tensor in graph.initializer]
+    if len({*names, *(each.name for each in graph.input)}) < len(names) + len(graph.input):
+        raise UserError(f"{path}: two tensors of one name")
+    broken = []
+    for tensor in graph.initializer:
+        if tensor.data_location or tensor.external_data:
+            raise UserError(f"{path}: tensor {shown(tensor.name)} lies in another file, which is never opened")
+        if tensor.data_type not in TENSORS:
+            raise UserError(f"{path}: tensor {shown(tensor.name)} is of a type that no exported model has")
+        size = np.dtype(TENSORS[tensor.data_type]).itemsize * math.prod(tensor.dims)
+        data = tensor.raw_data  # a copy each time
+        if size != len(data) or any(length < 0 for length in tensor.dims) or tensor.HasField("segment"):
+            raise UserError(f"{path}: tensor {shown(tensor.name)} has not as many bytes as its shape says")
+        if not all_finite(np.frombuffer(data, TENSORS[tensor.data_type])):
+            broken.append(shown(tensor.name))
+    if broken:
+        raise UserError(f"{path}: weights that are not numbers (NaN or infinite): {listed(broken)}")
+
+
+def _check_operators(graph: Any, path: Path, traced: bool) -> None:
+    """Refuse operators and settings that the exporter does not write, and what would grow before it is asked."""
+    stored = {tensor.name: tensor for tensor in graph.initializer}
+    inputs = {each.name for each in graph.input}
+    made: dict[str, Any] = {}
+    operators = {**OPERATORS, "": {**OPERATORS[""], **(TRACED if traced else {})}}
+
+    def fault(node: Any, settings: Mapping[str, Any]) -> str | None:
+        given = [name for name in node.input if name]
+        types = TRACED_CAST_TO if traced and not set(given) <= set(stored) else CAST_TO
+        if node.op_type == "Cast" and ("to" not in settings or settings["to"].i not in types):
+            return "turns numbers into another type"
+        # The runtime works out what is constant when it opens a graph, before anyone has asked for anything.
+        if node.op_type != "Cast" and all(name in stored for name in given):
+            return "has nothing to work on but constants"
+        if node.op_type == "Conv":
+            kernel = max(settings["kernel_shape"].ints, default=0) if "kernel_shape" in settings else 0
+            if "pads" in settings and any(abs(pad) > kernel for pad in settings["pads"].ints):
+                return "puts more around a text than it looks at"
+        if traced:  # how far it counts, and of what it asks the size, is seen where the memory is checked
+            return None
+        if node.op_type == "Shape" and given[0] not in inputs:
+            return "asks for the size of something else than an input"
+        if node.op_type == "Range":
+            length = made.get(given[1])
+            source = made.get(length.input[0]) if length is not None and length.op_type == "Squeeze" else None
+            if source is None or source.op_type != "Shape" or not {given[0], given[2]} <= set(stored):
+                return "counts to something else than the length of a text"
+            ends = [np.frombuffer(stored[given[place]].raw_data, np.int64).tolist() for place in (0, 2)]
+            if ends != [[0], [1]]:
+                return "counts otherwise than one by one"
+        return None
+
+    for node in graph.node:
+        name = shown(node.op_type)
+        if node.op_type not in operators.get(node.domain, {}):
+            of = f" of {shown(node.domain)}" if node.domain else ""
+            raise UserError(f"{path}: operator {name}{of} is none that an exported model has")
+        known = operators[node.domain][node.op_type]
+        settings = {each.name: each for each in node.attribute}
+        odd = [
+            shown(each.name) for each in node.attribute
+            if each.name not in known or each.type not in SETTINGS or each.ref_attr_name
+        ]  # fmt: skip
+        if odd or len(settings) < len(node.attribute):
+            raise UserError(f"{path}: operator {name} has settings that no exported model has: {listed(odd or known)}")
+        if (why := fault(node, settings)) is not None:
+            raise UserError(f"{path}: operator {name} {why}, which no exported model does")
+        made |= dict.fromkeys(node.output, node)
+
+
+# ------------------------------------------------------------------------------------------------------- its memory
+# Every operator of a graph may make more of what it is given: a few that join a tensor with itself fill any memory.
+
+BASE = 1024 * MEGABYTE  # bytes that any graph may hold at once beside its weights; 24 layers of 512 tokens hold 70 MB
+FOR_TOKENS = 64  # vectors of the model's width that it may hold for each token besides ...
+FOR_PAIRS = 16  # ... and numbers for each head and each two tokens ...
+FOR_WORDS = 4  # ... and, where words are scored, for each token and word
+SMALL = 64  # numbers of a stored tensor that may say a shape
+LENGTH = 1 << 16  # tokens of a row that is read at once, at most
+TOKENS = 1024  # of several rows together
+MAX_SIZE = 1 << 31  # of which others are worked out
+GROWING = {"Expand": (1,), "Pad": (1,), "Range": (0, 1, 2)}  # operators with inputs that decide the size of the output
+
+
+def _slice(size: NDArray[Any], first: NDArray[Any], last: NDArray[Any], *rest: NDArray[Any]) -> NDArray[Any]:
+    """A part of a size; refused with an axis or a step of its own."""
+    if [value.item() for value in rest] not in ([], [0], [0, 1]):
+        raise ValueError("not a plain part")
+    return size[first.item() : last.item()]
+
+
+# By what sizes are worked out from those of the inputs. None falls where its inputs grow, so the checked sizes are the
+# largest that there are.
+SIZES: dict[str, Callable[..., NDArray[Any]]] = {
+    "Add": np.add,
+    "Mul": np.multiply,
+    "Max": np.maximum,
+    "Concat": lambda *parts: np.concatenate(parts),
+    "Identity": lambda size: size,
+    "Cast": lambda size: size,
+    "Squeeze": lambda size, *axes: size.reshape(()) if size.size == 1 else size,
+    "Unsqueeze": lambda size, *axes: size.reshape(-1),
+    "Slice": _slice,
+    "Reshape": lambda size, shape: size.reshape(-1) if shape.size == 1 else size.reshape(()),
+}
+
+
+def check_memory(model: Any, path: Path, config: Any) -> None:
+    """Refuse a graph that would hold far more at once than a model of this config does."""
+    longest = min(config.context, LENGTH)
+    words = any(each.name == "hidden_states" for each in model.graph.input)  # a word head scores all of them
+    wide = FOR_TOKENS * config.width + (FOR_WORDS * config.vocabulary if words else 0)
+    for rows, length in ((1, longest), (TOKENS, 1), (32, 32)):
+        most = BASE + 4 * rows * length * (wide + FOR_PAIRS * config.heads * length)
+        held = peak(model, path, rows, length)
+        if held > most:
+            size = f"{rows:,} rows of {length:,} tokens"
+            raise UserError(f"{path}: would hold {held / 1e9:,.1f} GB for {size}, more than {most / 1e9:,.1f} GB")
+
+
+def peak(model: Any, path: Path, rows: int, length: int) -> int:
+    """Bytes of all results that are held at once, at most, beside the stored tensors."""
+    onnx, nodes = library(), model.graph.node
+    lengths = _known_sizes(model, onnx, path, rows, length)
+    try:
+        outline = _outline(model, onnx, rows, length, lengths)
+        inferred = onnx.shape_inference.infer_shapes(outline, data_prop=True).graph
+    except Exception as error:  # of its own kinds
+        raise UserError(f"{path}: not a sound ONNX graph: {shown(str(error), 160)}") from None
+    shapes = {each.name: each.type.tensor_type for each in (*inferred.value_info, *inferred.output)}
+    stored = {tensor.name for tensor in model.graph.initializer}
+    known = {tensor.name for tensor in outline.graph.initializer}  # with the length of a text
+    sizes = {}  # 0 of stored tensors in another type, which are as many as they are in the file
+    for node in nodes:
+        constant = all(name in stored for name in node.input if name)
+        for name in filter(None, node.output):
+            sizes[name] = 0 if constant or name in known else _bytes(shapes.get(name), onnx)
+            if sizes[name] < 0:
+                raise UserError(f"{path}: how large {shown(name)} is does not follow from the graph")
+    last = {name: place for place, node in enumerate(nodes) for name in node.input}
+    held = most = 0
+    for place, node in enumerate(nodes):
+        held += sum(sizes[name] for name in node.output if name)
+        most = max(most, held)
+        done = {name for name in (*node.input, *node.output) if name in sizes and last.get(name, place) <= place}
+        held -= sum(sizes[name] for name in done)
+    return most
+
+
+def _bytes(kind: Any, onnx: Any) -> int:
+    """Of a tensor of this type; -1 where its shape is not known."""
+    if kind is None or not kind.HasField("shape"):
+        return -1
+    size = int(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)).itemsize) if kind.elem_type else 8
+    for dimension in kind.shape.dim:
+        if not dimension.HasField("dim_value"):
+            return -1
+        size *= max(0, dimension.dim_value)
+    return size
+
+
+def _known_sizes(model: Any, onnx: Any, path: Path, rows: int, length: int) -> dict[str, NDArray[Any]]:
+    """What asks for the size of an input, and what follows from it, as numbers; refused where something else grows."""
+    inputs = {each.name for each in model.graph.input}
+    stored = {
+        tensor.name: onnx.numpy_helper.to_array(tensor)
+        for tensor in model.graph.initializer
+        if tensor.data_type == onnx.TensorProto.INT64 and math.prod(tensor.dims) <= SMALL
+    }
+    lengths: dict[str, NDArray[Any]] = {}
+    for node in model.graph.node:
+        values = [lengths.get(name, stored.get(name)) for name in node.input if name]
+        if node.op_type == "Shape" and node.input[0] in inputs:
+            ends = {each.name: each.i for each in node.attribute}
+            lengths[node.output[0]] = np.array([rows, length], np.int64)[ends.get("start", 0) : ends.get("end", 2)]
+        elif node.op_type in SIZES and any(name in lengths for name in node.input):
+            joins = node.op_type in ("Add", "Mul", "Max", "Concat")
+            if not joins and any(name in lengths for name in node.input[1:]):  # a size must not say which part it takes
+                continue
+            known = [value for value in values if value is not None]
+            sound = all(((value >= 0) & (value <= MAX_SIZE)).all() for value in known)  # of which none can overflow
+            sound = sound or not joins or node.op_type == "Concat"
+            if len(known) == len(values) and sound and sum(value.size for value in known) <= SMALL:
+                with suppress(ValueError, TypeError, IndexError):  # sizes that do not fit together
+                    lengths[node.output[0]] = np.asarray(SIZES[node.op_type](*known))
+        for place in GROWING.get(node.op_type, ()):
+            size = values[place] if place < len(values) else None
+            if size is None or (size < 0).any():
+                raise UserError(f"{path}: operator {node.op_type} grows by something else than the size of a text")
+    return lengths
+
+
+def _outline(model: Any, onnx: Any, rows: int, length: int, lengths: Mapping[str, NDArray[Any]]) -> Any:
+    """The graph with sizes for its inputs, and without the numbers of its weights."""
+    helper, kinds, graph = onnx.helper, onnx.TensorProto, model.graph
+    inputs = []
+    for each in graph.input:
+        kind = each.type.tensor_type
+        dimensions = [dimension.dim_value for dimension in kind.shape.dim]
+        shape = [rows * length, *dimensions[1:]] if kind.elem_type == kinds.FLOAT else [rows, length]
+        inputs.append(helper.make_tensor_value_info(each.name, kind.elem_type, shape))
+    small, shapes = [], {}
+    for tensor in graph.initializer:
+        shapes[tensor.name] = list(tensor.dims)
+        if math.prod(tensor.dims) <= SMALL:
+            small.append(tensor)
+        else:
+            inputs.append(helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims)))
+    nodes: list[Any] = []
+    for number, node in enumerate(graph.node):
+        if node.output[0] in lengths:
+            continue
+        if not node.domain:
+            nodes.append(node)
+            continue
+        # The runtime's own operators in the standard's words: all of them multiply by a stored matrix.
+        sizes, given = {each.name: each.i for each in node.attribute}, [name for name in node.input if name]
+        shape = list(shapes.get(given[1], ())) if len(given) > 1 else []
+        shape = [sizes["K"], sizes["N"]] if {"K", "N"} <= set(sizes) else shape
+        matrix, wide = f"matrix {number}", f"wide {number}"
+        inputs.append(helper.make_tensor_value_info(matrix, kinds.FLOAT, shape))
+        nodes.append(helper.make_node("Cast", given[:1], [wide], to=kinds.FLOAT))
+        nodes.append(helper.make_node("MatMul", [wide, matrix], list(node.output)))
+    small += [onnx.numpy_helper.from_array(value, name) for name, value in lengths.items()]
+    outputs = [helper.make_empty_tensor_value_info(each.name) for each in graph.output]
+    light = helper.make_graph(nodes, graph.name, inputs, outputs, small)
+    return helper.make_model(light, opset_imports=model.opset_import[:1], ir_version=model.ir_version)
+
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
+
+
+def runtime() -> Any:
+    """The package that runs ONNX graphs, with its telemetry off."""
+    os.environ.update(SWITCHES)  # again: a program may have changed its environment since `import weft`
+    try:
+        import onnxruntime
+    except ImportError:
+        raise UserError("an ONNX model needs the package onnxruntime: pip install 'weft[fast-cpu]'") from None
+    onnxruntime.disable_telemetry_events()
+    onnxruntime.set_default_logger_severity(4)  # fatal: what it raises it would also print, in color
+    if TOO_LATE:
+        warnings.warn(
+            "onnxruntime was imported before weft and may send telemetry; "
+            "import weft first or set ORT_DISABLE_TELEMETRY=1",
+            stacklevel=2,
+        )
+    return onnxruntime
 
 
 class OnnxNetwork(Engine):
@@ -43,89 +395,72 @@ class OnnxNetwork(Engine):
         self.outputs = [each.name for each in self.graph.get_outputs()]
         self.by_token = self.outputs != ["logits"] or "tag" in self.heads
         self.word_graph = started(folder / WORDS, model.config, traced)[0] if "words" in self.heads else None
-        self._check(folder)
+        self._check(folder / GRAPH)
 
     @property
     def features(self) -> int:
         """Width of the states that a graph without a head gives."""
         return self.wide
 
-    def _check(self, folder: Path) -> None:
+    def _check(self, path: Path) -> None:
         """Refuse a graph that is not what the folder says."""
         two = self.config.segments > 1
         wanted = ["input_ids", *(["attention_mask"] if self.masked else []), *(["token_type_ids"] if two else [])]
-        if sorted(self.inputs) != sorted(wanted) or any(len(each.shape) != 2 for each in self.graph.get_inputs()):
-            raise UserError(f"{folder / GRAPH}: reads {shown(listed(self.inputs))} where {listed(wanted)} are expected")
         head = next((name for name in ("classify", "tag", "answer") if name in self.heads), None)
         expected = ["start_logits", "end_logits"] if head == "answer" else ["logits" if head else "last_hidden_state"]
-        if self.outputs != expected:
-            raise UserError(
-                f"{folder / GRAPH}: gives {shown(listed(self.outputs))} where {listed(expected)} is expected"
-            )
-        named = next((self.heads[name] for name in ("classify", "tag") if name in self.heads), None)
-        self.widths: tuple[int, ...] = () if head == "answer" else (named or self.wide,)
+        labels = self.heads[head] if head in ("classify", "tag") else None
+        self.widths: tuple[int, ...] = () if head == "answer" else (labels or self.wide,)
         ranks = {len(each.shape) for each in self.graph.get_outputs()}
-        if ranks != {1 + self.by_token + len(self.widths)}:
-            raise UserError(f"{folder / GRAPH}: gives outputs of {shown(str(ranks))} dimensions")
-        wide = self.graph.get_outputs()[0].shape[-1]
-        if named is not None and wide != named:
-            raise UserError(f"{folder / GRAPH}: gives {shown(str(wide))} scores for a head of {named} outputs")
-        if self.word_graph is not None:
-            ends = [*self.word_graph.get_inputs(), *self.word_graph.get_outputs()]
-            names = [each.name for each in ends]
-            if names != ["hidden_states", "logits"]:
-                raise UserError(
-                    f"{folder / WORDS}: has {shown(listed(names))} where hidden_states, logits are expected"
-                )
+        wide = next((each.shape[-1] for each in self.graph.get_outputs() if each.shape), None)
+        inputs = sorted(self.inputs) == sorted(wanted) and all(len(each.shape) == 2 for each in self.graph.get_inputs())
+        ends = [] if self.word_graph is None else [*self.word_graph.get_inputs(), *self.word_graph.get_outputs()]
+        names = [each.name for each in ends]
+        words = f"{path.parent / WORDS}: has {shown(listed(names))} where hidden_states, logits are expected"
+        gives = f"{path}: gives {shown(listed(self.outputs))} where {listed(expected)} is expected"
+        refuse(
+            (not inputs, f"{path}: reads {shown(listed(self.inputs))} where {listed(wanted)} are expected"),
+            (self.outputs != expected, gives),
+            (
+                ranks != {1 + self.by_token + len(self.widths)},
+                f"{path}: gives outputs of {shown(str(ranks))} dimensions",
+            ),
+            (labels not in (None, wide), f"{path}: gives {shown(str(wide))} scores for a head of {labels} outputs"),
+            (self.word_graph is not None and names != ["hidden_states", "logits"], words),
+        )
 
     def forward(
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
     ) -> Tensor:
         """What the graph gives: states of each token, or the scores of its head, of each token or each row."""
         if states is not None:
-            raise UserError("an exported model gives its last layer only; take layers=last, or the model it came from")
+            raise UserError("an exported model has its last layer only: use layers=last, or the original model")
         check_context(rows.longest, self.config.context)
-        starts = rows.starts.tolist()
-        lengths = [end - start for start, end in zip(starts, starts[1:], strict=False)]
-        flat = tokens.numpy()
-        marks = None if segments is None else segments.numpy()
+        starts, lengths = rows.starts.tolist(), rows.lengths().tolist()
+        one_by_one = [[row] for row in range(len(lengths))]
         output: NDArray[Any] | None = None
-        grouped = similar_lengths if self.masked else equal_lengths
-        groups = [[row] for row in range(len(lengths))] if self.one_by_one else grouped(lengths)
-        for group in groups:
-            part = self._run_group(flat, marks, starts, lengths, group)
+        for group in one_by_one if self.one_by_one else grouped(lengths, padding=self.masked):
+            longest = max(1, *(lengths[row] for row in group))  # rows are filled up to one length
+            fed = {name: np.zeros((len(group), longest), dtype=np.int64) for name in self.inputs}
+            for place, row in enumerate(group):
+                own = slice(starts[row], starts[row + 1])
+                fed["input_ids"][place, : lengths[row]] = tokens[own].numpy()
+                if self.masked:
+                    fed["attention_mask"][place, : lengths[row]] = 1
+                if segments is not None and "token_type_ids" in fed:
+                    fed["token_type_ids"][place, : lengths[row]] = segments[own].numpy()
+            shape = (len(group), longest, *self.widths) if self.by_token else (len(group), *self.widths)
+            outputs = run(self.graph, fed, self.folder / GRAPH, shape)
+            part = outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)  # b t ..., or b ...
             if output is None:
                 count = tokens.shape[0] if self.by_token else rows.count
                 output = np.zeros((count, *part.shape[1 + self.by_token :]), dtype=part.dtype)
             if not self.by_token:
                 output[group] = part
                 continue
-            for place, number in enumerate(group):
-                output[starts[number] : starts[number + 1]] = part[place, : lengths[number]]
+            for place, row in enumerate(group):
+                output[starts[row] : starts[row + 1]] = part[place, : lengths[row]]
         assert output is not None, "there are no rows"
         return torch.from_numpy(output)
-
-    def _run_group(
-        self,
-        tokens: NDArray[Any],
-        segments: NDArray[Any] | None,
-        starts: Sequence[int],
-        lengths: Sequence[int],
-        group: Sequence[int],
-    ) -> NDArray[Any]:
-        """What the graph says of some rows, filled up to one length: b t ..., or b ..."""
-        longest = max(1, *(lengths[number] for number in group))
-        fed = {name: np.zeros((len(group), longest), dtype=np.int64) for name in self.inputs}
-        for place, number in enumerate(group):
-            own = slice(starts[number], starts[number + 1])
-            fed["input_ids"][place, : lengths[number]] = tokens[own]
-            if self.masked:
-                fed["attention_mask"][place, : lengths[number]] = 1
-            if segments is not None and "token_type_ids" in fed:
-                fed["token_type_ids"][place, : lengths[number]] = segments[own]
-        shape = (len(group), longest, *self.widths) if self.by_token else (len(group), *self.widths)
-        outputs = run(self.graph, fed, self.folder / GRAPH, shape)
-        return outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)
 
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all words at the places asked for: n width -> n vocabulary"""
@@ -144,7 +479,7 @@ class OnnxNetwork(Engine):
 
 
 def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> list[NDArray[Any]]:
-    """What a graph makes of its inputs: arrays of this shape, or it is none of ours."""
+    """What a graph makes of its inputs: arrays of this shape, else it is refused."""
     try:
         outputs = graph.run(None, fed)
     except Exception as error:  # the runtime has an exception of its own for each kind of fault

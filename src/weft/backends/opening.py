@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from weft.backends import ctranslate2
 from weft.backends.onnx import OnnxNetwork
 from weft.checkpoint.card import check_hashes, labels_of, read_card
-from weft.checkpoint.families import Family, check_heads
+from weft.checkpoint.families import check_heads
 from weft.checkpoint.folder import (
     LoadedModel,
     card_of,
@@ -33,7 +32,7 @@ ONE = {"answer": 2, "next": 2, "choose": 1}  # outputs of the heads that always 
 
 
 def backend_of(folder: Path) -> str | None:
-    """The engine that a folder is for; None: torch, as of every folder that holds our own weights."""
+    """The engine that a folder is for; None: torch."""
     card = read_card(folder) if folder.is_dir() else None
     return None if card is None or card.backend == "torch" else card.backend
 
@@ -54,25 +53,19 @@ def described(folder: Path) -> LoadedModel:
     family, own = family_of(published, where)
     if own:
         config, heads = own_config(family, published, where)
-    else:
+    else:  # the heads of its architecture: there are no tensors to ask
         config = read_config(family.table, family.config, family.standard, published, where)
-        heads = _heads(family, published, config, where)
-    labels = labels_of(published, where) if {"classify", "tag"} & set(heads) else None
-    card = card_of(folder, labels, heads)
+        named = published.get("architectures")
+        if not isinstance(named, list) or len(named) != 1 or named[0] not in list(family.architectures):  # of any type
+            raise UserError(f"{where}: architectures must name one of {', '.join(family.architectures)}")
+        names = family.architectures[named[0]]
+        check_heads(family, dict.fromkeys(names, 1))
+        labels = labels_of(published, where)
+        count = len(labels) if labels is not None else published.get("num_labels", 2)
+        if type(count) is not int or not 1 <= count <= 1 << 20:
+            raise UserError(f"{where}: num_labels must be a number from 1 on, not {shown(str(count))}")
+        heads = {head: config.vocabulary if head == "words" else ONE.get(head, count) for head in names}
+    card = card_of(folder, labels_of(published, where) if {"classify", "tag"} & set(heads) else None, heads)
     tokenizer, target = read_tokenizers(folder, config)
     carried = {} if own else carried_keys(folder, family, published)
     return LoadedModel(family, config, Network(config), heads, tokenizer, card, carried, target)
-
-
-def _heads(family: Family, published: dict[str, Any], config: Any, where: str) -> dict[str, int]:
-    """The heads that a published architecture has, and how many outputs each has; there are no tensors to ask."""
-    named = published.get("architectures")
-    if not isinstance(named, list) or len(named) != 1 or named[0] not in list(family.architectures):  # any type at all
-        raise UserError(f"{where}: architectures must name one of {', '.join(family.architectures)}")
-    names = family.architectures[named[0]]
-    check_heads(family, dict.fromkeys(names, 1))
-    labels = labels_of(published, where)
-    count = len(labels) if labels is not None else published.get("num_labels", 2)
-    if type(count) is not int or not 1 <= count <= 1 << 20:
-        raise UserError(f"{where}: num_labels must be a number from 1 on, not {shown(str(count))}")
-    return {head: config.vocabulary if head == "words" else ONE.get(head, count) for head in names}

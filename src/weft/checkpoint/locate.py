@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from weft import plugins
 from weft.errors import UserError, hint, shown
 from weft.files import reason
+from weft.plugins import FAMILIES, sources
 
 # Families and their published sizes, as `families.FAMILIES` has them.
 SIZE_NAMES: dict[str, tuple[str, ...]] = {
@@ -43,15 +43,13 @@ SIZE_NAMES: dict[str, tuple[str, ...]] = {
 def check_name(name: str, size: str | None = None) -> None:
     """Refuse what is neither a family nor a published size; a size has no size of its own."""
     family = next((family for family, sizes in SIZE_NAMES.items() if name in sizes), None)
-    if name in SIZE_NAMES or (family is not None and size is None):
-        return
-    if family is None and name in plugins.sources(plugins.FAMILIES):
+    if name in SIZE_NAMES or (name in sources(FAMILIES) if family is None else size is None):
         return
     if family is not None:
         raise UserError(f"{name} is a size already; ask for its family, {family}, to choose another")
     known = [
         *SIZE_NAMES,
-        *plugins.sources(plugins.FAMILIES),
+        *sources(FAMILIES),
         *(size for sizes in SIZE_NAMES.values() for size in sizes),
     ]
     raise UserError(f"no model is called {name!r}{hint(name, known)} (see: weft models)")
@@ -65,7 +63,7 @@ def find_folder(name: str, online: bool = False) -> Path:
             return path
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"{shown(name)!r} is not a model folder: {reason(error)}") from None
-    if name in SIZE_NAMES or name in plugins.sources(plugins.FAMILIES):
+    if name in SIZE_NAMES or name in sources(FAMILIES):
         raise UserError(f"{name!r} is a family, not a model folder; its sizes are listed by: weft models")
     if not re.fullmatch(r"[\w][\w.-]*(/[\w][\w.-]*)?", name):
         raise UserError(f"{name!r} is not a model folder: there is no such folder")

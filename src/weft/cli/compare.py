@@ -28,7 +28,6 @@ from weft.cli.options import (
 )
 from weft.config import comma_list
 from weft.errors import UserError, escaped
-from weft.files import write_json
 from weft.progress import live as progress
 from weft.progress import to_stderr
 
@@ -108,9 +107,7 @@ def compare(
         folders, task=task, max_drop=max_drop, costs=costs, memory=memory, texts=texts, seconds=seconds,
         **rows, **{"device": inputs.best_device(), **runtime}, progress=progress,
     )  # fmt: skip
-    if out is not None and out.suffix == ".json":
-        write_json(out, report.values())
-    elif out is not None:
+    if out is not None:
         report.write(out)
     unlabeled = [] if report.labeled else ["The data has no labels: models are only compared with the first."]
     _print_report(report, as_json, escaped(f"{report.data}: {report.reading}"), *unlabeled, measured=report.measured)
@@ -200,19 +197,8 @@ def prune(
     folder: Folder,
     rows: LabeledRows,
     runtime: Runtime,
-    layers: Annotated[int | None, flag("Layers to keep.")] = None,
-    by: Annotated[
-        str, flag("Keep evenly spaced layers, or the most important on --data.", "[even|importance]")
-    ] = "even",
-    heads: Annotated[float | None, flag("Share of all heads to remove, least important first: 0.3.", "SHARE")] = None,
-    heads_each: Annotated[int | None, flag("Heads to remove from each layer.")] = None,
-    vocabulary: Annotated[int | None, flag("Tokens to keep: those that the texts use most.")] = None,
-    characters: Annotated[bool, flag("Keep every character, or only those of the texts and of English.")] = True,
-    text: Annotated[list[str] | None, flag("Texts in which tokens are counted. Default: --data.", "FILE")] = None,
-    max_drop: Annotated[float | None, flag("Write nothing when the score drops by more than this.", "POINTS")] = None,
+    options: Annotated[Given, Flags("weft.pruning.options:PruneOptions")],
     out: Annotated[Path | None, flag("Model folder to write, new or empty.", "FOLDER")] = None,
-    costs: Annotated[bool, flag("Also measure size and speed.")] = True,
-    seconds: Seconds = 5.0,
     as_json: Json = False,
 ) -> None:
     """Remove layers, heads or tokens from a model, and measure the loss.
@@ -223,17 +209,11 @@ def prune(
     Example: weft prune runs/reviews --layers 6 --heads 0.3 --data dev.csv --max-drop 1 --out runs/reviews-pruned
     Example: weft prune runs/reviews --vocabulary 8000 --text unlabeled.txt --out runs/reviews-8k
     """
-    wanted: dict[str, Any] = {
-        "layers": layers, "by": by, "heads": heads, "heads_each": heads_each, "vocabulary": vocabulary,
-        "max_drop": max_drop,
-    }  # fmt: skip
-    late.options.check_pruning(**wanted, rows=bool({"files", "source", "target"} & set(rows)), text=bool(text))
+    late.options.PruneOptions(**options).check(rows=bool({"files", "source", "target"} & set(rows)))
     inputs.check_written(folder, out, runtime)
-    rows = _rows(rows, text)
-    report = weft.prune(
-        folder, out=out, **wanted, characters=characters, text=text or (), costs=costs, seconds=seconds,
-        **rows, **{"device": inputs.best_device(), **runtime}, progress=progress,
-    )  # fmt: skip
+    rows = _rows(rows, options.get("text"))
+    device = {"device": inputs.best_device(), **runtime}
+    report = weft.prune(folder, out=out, **options, **rows, **device, progress=progress)
     _print_report(report, as_json, *report.lines())
 
 
@@ -300,5 +280,5 @@ def export(
     report = weft.export(folder, to, out=out, task=task, **rows, **runtime)
     print(
         f"{report.folder}: {report.bytes / 1e6:.1f} MB for {report.to}; {report.texts:,} texts: the same answers, "
-        f"scores at most {report.apart:.1e} of the largest apart"
+        f"largest difference {report.max_difference:.1e} of the largest score"
     )

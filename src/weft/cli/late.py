@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from weft import picture
     from weft.checkpoint import card, external, families, folder, locate
-    from weft.data import dataset, shards, table_writer, tables
+    from weft.data import columns, dataset, shards, table_writer, tables
     from weft.distillation import recipe, report
     from weft.pruning import options
     from weft.quantization import quantize
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
     from weft.training import signals
 
 __all__ = [
-    "architecture", "base", "card", "choose", "complete", "dataset", "embed", "evaluate", "external", "families",
-    "finetune", "folder", "ladder", "locate", "model", "options", "pages", "perplexity", "picture", "quantize",
-    "recipe", "recipes", "records", "report", "rows", "shards", "signals", "sources", "table_writer", "tables",
-    "training", "word_vectors",
+    "architecture", "base", "card", "choose", "columns", "complete", "dataset", "embed", "evaluate", "external",
+    "families", "finetune", "folder", "ladder", "locate", "model", "options", "pages", "perplexity", "picture",
+    "quantize", "recipe", "recipes", "records", "report", "rows", "shards", "signals", "sources", "table_writer",
+    "tables", "training", "word_vectors",
 ]  # fmt: skip
 ROOMS = {
     "weft": "picture",
     "weft.checkpoint": "card external families folder locate",
-    "weft.data": "dataset shards table_writer tables",
+    "weft.data": "columns dataset shards table_writer tables",
     "weft.distillation": "recipe report",
     "weft.pruning": "options",
     "weft.quantization": "quantize",

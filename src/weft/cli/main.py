@@ -12,7 +12,6 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from copy import copy
 from pathlib import Path
 from types import TracebackType
 from typing import Annotated, Any
@@ -21,7 +20,7 @@ import typer
 from typer import Option
 
 from weft.cli import compare, models, predict, training, words
-from weft.cli.options import GroupHelp, Verb, VerbHelp, verb_name
+from weft.cli.options import GroupHelp, Verb, VerbHelp
 from weft.errors import UserError, hint, shown
 from weft.files import reason
 from weft.progress import escaped_streams, on_terminal, open_streams, to_stderr
@@ -89,7 +88,7 @@ def write_report(error: BaseException, arguments: Sequence[str]) -> str | None:
 # typer carries its own copy of click, or uses the installed one, by version: this finds either.
 ClickError: Any = typer.BadParameter.__mro__[2]
 
-# The verbs by panel, in the order of `weft --help`.
+# The verbs by panel or group, in the order of `weft --help`.
 VERBS: dict[str, tuple[Any, ...]] = {
     "Train": (training.pretrain, training.finetune, training.ladder, training.resume, models.new, models.recipes),
     "Use": (
@@ -99,33 +98,56 @@ VERBS: dict[str, tuple[Any, ...]] = {
     ),
     "Shrink": (training.distill, compare.quantize, compare.prune, compare.export),
     "Look": (compare.evaluate, compare.compare, compare.perplexity, models.curves, models.models, models.info),
+    "tokenizer": (models.learn_tokenizer, models.show_tokens),
+    "vectors": (
+        *(models.learn_vectors, models.near, models.analogy, models.odd, models.cosine),
+        *(models.evaluate, models.convert, models.map_vectors),
+    ),
+    "arpa": (models.write, models.read),
+    "cache": (models.list_cache, models.clear_cache),
 }
-GROUPS = {"tokenizer": models.tokenizer, "vectors": models.vectors, "arpa": models.arpa, "cache": models.cache}
-
-app = typer.Typer(
-    cls=GroupHelp,
-    name="weft",
-    help="Turn your own text into small, fast, private language models, and look inside them.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-for panel, verbs in VERBS.items():
-    for verb in verbs:
-        context = {"ignore_unknown_options": verb is predict.describe}  # "-0.5 1.2 3" is a vector
-        app.command(verb_name(verb), cls=VerbHelp, rich_help_panel=panel, context_settings=context)(Verb(verb))
-for name, part in GROUPS.items():
-    app.add_typer(part, name=name, rich_help_panel="Data")
+GROUPS = {
+    "tokenizer": "Learn a vocabulary from text, and show what it does to a text.",
+    "vectors": "Learn word vectors, query and evaluate them, and map one language to another.",
+    "arpa": "Write and read n-gram models as ARPA files, as KenLM and SRILM do.",
+    "cache": "List or clear cached tokenized texts and teacher outputs.",
+}
 
 
-@app.callback(invoke_without_command=True)
-def weft(
+def show_version(
     version: Annotated[bool, Option("--version", help="Print the version and exit.", is_eager=True)] = False,
 ) -> None:
     if version:
         print(f"weft {VERSION}")
         raise typer.Exit
+
+
+def build(asked: Sequence[str] | None = None) -> typer.Typer:
+    """The command line; where `asked` names a verb, only that one has its options: those of all take a while."""
+    options: dict[str, Any] = {"cls": GroupHelp, "no_args_is_help": True, "rich_markup_mode": None}
+    about = "Turn your own text into small, fast, private language models, and look inside them."
+    app = typer.Typer(name="weft", help=about, add_completion=False, pretty_exceptions_enable=False, **options)
+    app.callback(invoke_without_command=True)(show_version)
+    for name, verbs in VERBS.items():
+        if name not in GROUPS:
+            add_verbs(app, verbs, asked, name)
+            continue
+        group = typer.Typer(help=GROUPS[name], **options)
+        add_verbs(group, verbs, asked if asked is None else asked[1:] if name in asked[:1] else ())
+        app.add_typer(group, name=name, rich_help_panel="Data")
+    return app
+
+
+def add_verbs(group: typer.Typer, verbs: Sequence[Any], asked: Sequence[str] | None, panel: str | None = None) -> None:
+    for verb in verbs:
+        name = verb.__name__.partition("_")[0]  # list_cache and next_ are the verbs list and next
+        context = {"ignore_unknown_options": name == "describe"}  # "-0.5 1.2 3" is a vector
+        function = Verb(verb) if asked is None or name in asked[:1] else lambda: None
+        options: Any = {"cls": VerbHelp, "rich_help_panel": panel, "context_settings": context}
+        group.command(name, help=verb.__doc__, **options)(function)
+
+
+app = build()
 
 
 @escaped_streams()
@@ -134,7 +156,7 @@ def run(arguments: Sequence[str]) -> int:
     """One call of the command line; exit status: 0 done, 1 our bug, 2 a mistake of the user, 128 + N signal N."""
     warnings.showwarning = _note  # type: ignore[assignment]
     try:
-        status = _asked(app, _verbs(arguments))(args=list(arguments), prog_name="weft", standalone_mode=False)
+        status = build(_verbs(arguments))(args=list(arguments), prog_name="weft", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
         status = status if isinstance(status, int) else 0
@@ -178,26 +200,6 @@ def _fault(arguments: Sequence[str], error: BaseException) -> int:
 
 def _verbs(arguments: Sequence[str]) -> list[str]:
     return [argument for argument in arguments if not argument.startswith("-")]
-
-
-def _asked(group: typer.Typer, verbs: Sequence[str]) -> typer.Typer:
-    """The same verbs, but only the one that is asked for with its options: those of all take a third of the time."""
-    light = copy(group)
-    light.registered_commands = [copy(command) for command in group.registered_commands]
-    for command in light.registered_commands:
-        assert command.callback is not None
-        command.name = command.name or command.callback.__name__
-        if command.name not in verbs[:1]:
-            command.help, command.callback = command.help or command.callback.__doc__, _nothing
-    light.registered_groups = [copy(part) for part in group.registered_groups]
-    for part in light.registered_groups:
-        if part.typer_instance is not None:
-            part.typer_instance = _asked(part.typer_instance, verbs[1:] if part.name in verbs[:1] else ())
-    return light
-
-
-def _nothing() -> None:
-    """What a verb does that is only listed."""
 
 
 def _refuse(arguments: Sequence[str], message: str, status: int = 2) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import weft
 from weft.cli import inputs, late
 from weft.cli.inputs import amount, table
-from weft.cli.options import Flags, Given, Json, Jsonl, MoreFiles, Opening, OutFolder, argument, flag, group
+from weft.cli.options import Flags, Given, Json, Jsonl, MoreFiles, Opening, OutFolder, argument, flag
 from weft.config import settings_of, values_of
 from weft.errors import UserError, did_you_mean, escaped, listed, shown
 from weft.files import cache_folder, check_new_folder, whole_folder
@@ -22,7 +22,6 @@ from weft.progress import log_notes, to_stderr
 if TYPE_CHECKING:
     from weft.vectors.space import Near, WordSpace
 
-VERBS = {"complete": "generate"}  # the verb of a task, where it has another name
 KINDS = ("fp32", "bf16", "int8")
 
 
@@ -40,7 +39,7 @@ def models(as_json: Json = False) -> None:
     for family in late.families.FAMILIES.values():
         written = ("describe" if family.numbers else "translate", "generate") if family.reads else ("embed",)
         about = {
-            "can": list(dict.fromkeys([VERBS.get(family.task, family.task), *written])),
+            "can": list(dict.fromkeys(["generate" if family.task == "complete" else family.task, *written])),
             "finetune": list(late.architecture.tasks_for(family)),
             "heads_published": list(family.names.heads),
             "paper": family.paper,
@@ -261,9 +260,6 @@ def clear_cache() -> None:
     print(f"freed {amount(late.shards.clear_cache(), 'B')}")
 
 
-cache = group("List or clear cached tokenized texts and teacher outputs.", list_cache, clear_cache)
-
-
 def learn_tokenizer(
     out: OutFolder,
     source: Annotated[Given, Flags("weft.runs.recipes:TextSection", without=("dev",))],
@@ -334,7 +330,6 @@ def show_tokens(
     print(f"{len(rows)} tokens, {missed} unknown, of {tokenizer.vocabulary} ({tokenizer.kind}); back: {back!r}")
 
 
-tokenizer = group("Learn a vocabulary from text, and show what it does to a text.", learn_tokenizer, show_tokens)
 Vectors = Annotated[str, argument("VECTORS", "A folder of word vectors, or a file of them.")]
 Top = Annotated[int, flag("Words to show.")]
 
@@ -394,9 +389,7 @@ def near(
     Example: weft vectors near runs/english king --through runs/map
     """
     space = _opened(vectors)
-    mapped: Any = None
-    if through is not None:
-        mapped = late.word_vectors.open_map(through, space)
+    mapped = None if through is None else late.word_vectors.open_map(through, space)
     for number, word in enumerate(words):
         nearest = space.near(word, top) if mapped is None else mapped.near(word, top, retrieval)
         if len(words) > 1 and not jsonl:
@@ -456,17 +449,16 @@ def evaluate(
     """
     space = _opened(vectors)
     scores = late.word_vectors.evaluate_words(space, [*data, *(more or [])], multiply)
-    rows = []
-    for one in scores:
-        about = {"name": one.name, one.measure: one.score.value, "low": one.score.low, "high": one.score.high}
-        rows.append({**about, "used": one.used, "asked": one.asked, "missing": list(one.missing)})
-    if jsonl:
-        inputs.print_rows(rows, jsonl)
-        return
     cells = []
     for one in scores:
-        numbers = [f"{value:.4f}" for value in (one.score.value, one.score.low, one.score.high)]
+        values = {"value": one.score.value, "low": one.score.low, "high": one.score.high}
+        numbers = [f"{value:.4f}" for value in values.values()]
         cells.append([one.name, one.measure, *numbers, f"{one.used:,}", f"{one.asked:,}"])
+        if jsonl:
+            about = {"name": one.name, one.measure: values.pop("value"), **values}
+            inputs.print_json({**about, "used": one.used, "asked": one.asked, "missing": list(one.missing)})
+    if jsonl:
+        return
     print(table(["data", "score", "value", "low", "high", "used", "of"], cells))
     for one in scores:
         if one.words() and not one.part:  # of analogies the whole says it for all sections
@@ -515,12 +507,6 @@ def map_vectors(
     inputs.print_rows(rows, jsonl)
 
 
-vectors = group(
-    "Learn word vectors, query and evaluate them, and map one language to another.",
-    *(learn_vectors, near, analogy, odd, cosine, evaluate, convert, map_vectors),
-)
-
-
 def write(
     model: Annotated[str, argument("MODEL", "The folder of an n-gram model.")],
     out: Annotated[Path, argument("FILE", "File to write; compressed if its name ends in .gz.")],
@@ -547,6 +533,3 @@ def read(file: Annotated[Path, argument("FILE", "An ARPA file, plain or compress
     late.folder.save_folder(out, model)
     entries = ", ".join(f"{count:,} of order {order}" for order, count in enumerate(model.config.entries, 1))
     print(f"{out}: ngram, {entries}")
-
-
-arpa = group("Write and read n-gram models as ARPA files, as KenLM and SRILM do.", write, read)

@@ -257,19 +257,6 @@ class Verb:
         return self.function(**values, **bundles)
 
 
-def group(help: str, *functions: Callable[..., Any]) -> typer.Typer:
-    """A group of verbs under one name."""
-    app = typer.Typer(cls=GroupHelp, help=help, no_args_is_help=True)
-    for function in functions:
-        app.command(verb_name(function), cls=VerbHelp)(Verb(function))
-    return app
-
-
-def verb_name(function: Callable[..., Any]) -> str:
-    """list_cache and next_ are the verbs list and next."""
-    return function.__name__.partition("_")[0]
-
-
 def _with_metavar(hint: Any) -> Any:
     """The annotation of a parameter with a name for its value that people know."""
     if get_origin(hint) is not Annotated:

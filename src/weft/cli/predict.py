@@ -418,7 +418,7 @@ def _given_vectors(model: Any, given: list[str]) -> Iterator[list[float]]:
     """Vectors from the command line or from standard input."""
     for number, text in enumerate(inputs.from_input(given), 1):
         where = f"vector {number}" if inputs.are_given(given) else f"standard input line {number}"
-        yield late.complete.numbers_of(text, where, model.config.features)
+        yield late.columns.numbers_of(text, where, model.config.features)
 
 
 def _table_vectors(model: Any, data: list[str], table: Given) -> Iterator[list[float]]:

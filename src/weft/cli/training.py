@@ -191,7 +191,7 @@ def _climb(recipe: str | None, settings: Given) -> None:
 def _only(folder: Path, name: str) -> None:
     """One rung, in the process that `weft ladder` has started for it."""
     place, parent = late.ladder.LadderFolder(folder), os.getppid()
-    lock = place.run.inside / "lock"
+    lock = place.inside / "lock"
     if not lock.is_file() or lock.read_text(encoding="ascii", errors="replace").strip() != str(parent):
         raise typer.Exit(2)  # the ladder was killed meanwhile, and another may have begun this rung
 

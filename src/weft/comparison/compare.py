@@ -6,22 +6,231 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
-from weft.comparison.comparison import LESS, Comparison, Standing, lost
-from weft.comparison.cost import SECONDS, TEXTS, Costs, Measured, measure, total_costs
+from weft.checkpoint.card import Metric
+from weft.comparison.cost import TEXTS, Costs, Measured, Measuring, measure, total_costs
 from weft.data.dataset import read_table
-from weft.errors import NotFinite, UserError, listed, shown
+from weft.errors import NotFinite, UserError, listed, refuse, shown
+from weft.files import write_json, write_text
 from weft.metrics.bootstrap import Replicates, Score, WorstRows
+from weft.picture import Bar, ChartLine, bar_chart, heading, line_chart, page, paragraph
+from weft.picture import table as table_of
 from weft.progress import ProgressChoice, log_notes, progress_of, to_logger
 from weft.tasks.base import Example, Normalization, Prediction, Task
-from weft.tasks.evaluate import Paths, ReadCounts, Reader, RowOptions, table_for
+from weft.tasks.evaluate import Paths, ReadCounts, Reader, RowOptions, mistake, table_for
 from weft.tasks.forward import chunked, evaluating, framing_for
 from weft.tasks.model import Model, load
 from weft.text.records import Record
 from weft.text.rows import Skipped
+
+MAX_SHOWN = 10  # texts that are shown where two models disagree most
+LETTERS = 140  # of a text in a table
+LESS = ("bits_per_byte", "bits_per_gap")  # metrics of which less is better
+TENTH = 0.1  # of the first model's metric: a model that generates and retains less is damaged
+MIN_ROWS = 20  # answers, of which not all should be the same
+ROUNDING = 1e-6  # a smaller difference is none
+NOT_FINITE = "its outputs are not numbers (NaN or infinite)"
+AGREEMENT_METRICS = ("correlation", "bleu", "same", "cosine", "similarities")  # the most telling first
+AGREEMENT_NAMES = {"pearson": "correlation", "exact": "same"}  # of the metrics that agreement borrows
+Table = tuple[str, list[str], list[list[str]]]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """One model beside the first."""
+
+    name: str
+    folder: str | None
+    scores: dict[str, Score] = field(default_factory=dict)
+    difference: dict[str, Score] = field(default_factory=dict)  # of each score to the first model's, paired
+    retained: Score | None = None  # share of the first model's metric, paired
+    agreement: dict[str, Score] = field(default_factory=dict)  # with the first model's predictions
+    disagreements: list[dict[str, str]] = field(default_factory=list)  # the rows with the largest
+    costs: Costs | None = None
+    damaged: str | None = None  # why it cannot be used
+    dropped: str | None = None  # by how much it is worse than is allowed
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Several models on the same data."""
+
+    task: str
+    data: str
+    hash: str
+    examples: int
+    labeled: int  # examples with a target
+    metric: str | None  # that models are compared by
+    agreement_metric: str | None  # the measure of agreement that comes first
+    models: list[Standing]
+    measured: Measured | None = None
+    reading: str = ""
+    max_drop: float | None = None
+
+    @property
+    def refused(self) -> list[str]:
+        """A line for each model that is damaged, or worse than is allowed."""
+        return [
+            f"{each.name} is {'damaged' if each.damaged else 'refused'}: {each.damaged or each.dropped}"
+            for each in self.models
+            if each.damaged or each.dropped
+        ]
+
+    def card_metrics(self, number: int) -> tuple[Metric, ...]:
+        """The metrics of a model, for its card."""
+        return tuple(
+            Metric(data=self.hash, name=name, value=score.value, low=score.low, high=score.high)
+            for name, score in self.models[number].scores.items()
+            if all(map(math.isfinite, (score.value, score.low, score.high)))
+        )
+
+    def values(self) -> dict[str, Any]:
+        """As JSON has it: what is not finite, or not known, is null."""
+        values = asdict(self)
+        if self.measured is not None:
+            del values["measured"]["costs"]  # those of each model are in `models`
+        return plain(values)
+
+    def write(self, out: str | os.PathLike[str]) -> None:
+        """One self-contained HTML page; a file that ends in .json gets the values."""
+        path = Path(out)
+        if path.suffix == ".json":
+            write_json(path, self.values())
+        else:
+            write_text(path, page(f"{len(self.models)} models for {self.task} on {self.data}", self.parts()))
+
+    def tables(self) -> list[Table]:
+        """Title, header and rows of every table."""
+        tables = self._tables()
+        for title, rows in self._disagreements():
+            header = list(rows[0])
+            cells = [[shown(" ".join(row[name].split()), LETTERS) for name in header] for row in rows]
+            tables.append((title, header, cells))
+        return tables
+
+    def parts(self) -> list[str]:
+        """What a page shows."""
+        parts = [paragraph(f"{self.data}: {self.reading}")]
+        if not self.labeled:
+            parts.append(paragraph("The data has no labels: models are only compared with the first."))
+        for title, header, rows in self._tables():
+            parts.append(heading(title) + table_of(header, rows))
+            if title.startswith("Costs"):
+                parts += [paragraph(str(self.measured)), *self._charts()]
+        return parts + [heading(title) + "".join(map(mistake, rows)) for title, rows in self._disagreements()]
+
+    def _disagreements(self) -> list[tuple[str, list[dict[str, str]]]]:
+        first, *others = self.models
+        title = "Where {} and {} disagree most"
+        return [(title.format(each.name, first.name), each.disagreements) for each in others if each.disagreements]
+
+    def _tables(self) -> list[Table]:
+        """All tables but those of disagreements: a row for each model first, then metrics, agreement, faults, costs."""
+        first, *others = self.models
+        costs = [_cost_cells(each.costs, first.costs) for each in self.models]
+        columns = {"model": [each.name for each in self.models]}
+        if self.metric is not None:
+            columns[self.metric] = [spread(each.scores.get(self.metric)) for each in self.models]
+            columns["retained %"] = ["100", *(spread(each.retained, 100, 1) for each in others)]
+        if (name := self.agreement_metric) is not None:
+            columns[f"agreement ({name})"] = ["-", *(spread(each.agreement.get(name), places=3) for each in others)]
+        if self.measured is not None:
+            columns |= {name: [cells[name] for cells in costs] for name in ("size", "p50", "texts/s")}
+        if self.refused:
+            columns[""] = ["damaged" if each.damaged else "refused" if each.dropped else "" for each in self.models]
+        tables: list[Table] = [("Models", list(columns), list(map(list, zip(*columns.values(), strict=True))))]
+        if self.labeled:
+            header = ["model", "metric", "value", "95 % from", "to", "difference", "from", "to"]
+            rows = []
+            for each in self.models:
+                for name, score in each.scores.items():
+                    retained = three(each.retained if name == self.metric else None, 100, 2)
+                    difference = three(each.difference.get(name), signed=True)
+                    rows.append([each.name, name, *three(score), *difference, *retained])
+                rows += [] if each.scores else [[each.name, *["-"] * 10]]
+            tables.append(("Scores", [*header, "retained %", "from", "to"], rows))
+        if rows := [[each.name, name, *three(score)] for each in others for name, score in each.agreement.items()]:
+            header = ["model", "agreement", "value", "95 % from", "to"]
+            tables.append((f"Agreement with {first.name}", header, rows))
+        if rows := [[each.name, why] for each in self.models if (why := each.damaged or each.dropped)]:
+            tables.append(("Refused", ["model", "why"], rows))
+        if self.measured is not None:
+            rows = [[each.name, *cells.values()] for each, cells in zip(self.models, costs, strict=True)]
+            tables.append(("Costs on this machine", ["model", *costs[0]], rows))
+        return tables
+
+    def _charts(self) -> list[str]:
+        """Bars of speed and size, and what each model reaches by what an answer takes."""
+        known = [(each, each.costs) for each in self.models if each.costs is not None]
+        bars = {
+            ("One text, median", "milliseconds, less is better"): [Bar(each.name, cost.p50) for each, cost in known],
+            ("Texts in bulk", "texts a second"): [Bar(each.name, cost.per_second) for each, cost in known],
+            ("Size on disk", "megabytes, less is better"): [
+                Bar(each.name, cost.bytes / 1e6) for each, cost in known if cost.bytes
+            ],
+        }
+        charts = [bar_chart(title, some, unit) for (title, unit), some in bars.items() if some]
+        points = [
+            ChartLine(each.name, [(cost.p50, each.scores[self.metric].value)])
+            for each, cost in known
+            if self.metric in each.scores
+        ]
+        if self.metric is not None and len(points) > 1:
+            name = self.metric.replace("_", " ")
+            charts.append(line_chart("Quality by latency", points, "milliseconds of one text", name))
+        return charts
+
+
+def _cost_cells(costs: Costs | None, first: Costs | None) -> dict[str, str]:
+    if costs is None:
+        return dict.fromkeys(("size", "parameters", "p50", "p95", "faster", "texts/s", "more", "memory"), "-")
+    return {
+        "size": megabytes(costs.bytes),
+        "parameters": "-" if costs.parameters is None else f"{costs.parameters:,}",
+        "p50": f"{costs.p50:.2f} ms",
+        "p95": f"{costs.p95:.2f} ms",
+        "faster": "-" if first is None else f"{first.p50 / costs.p50:.2f} x",
+        "texts/s": f"{costs.per_second:,.1f}",
+        "more": "-" if first is None else f"{costs.per_second / first.per_second:.2f} x",
+        "memory": megabytes(costs.memory),
+    }
+
+
+def three(score: Score | None, scale: float = 1.0, places: int = 4, signed: bool = False) -> list[str]:
+    """A score and the ends of its interval as cells."""
+    if score is None:
+        return ["-", "-", "-"]
+    numbers = (score.value, score.low, score.high)
+    return [f"{scale * each:{'+' * signed}.{places}f}" if math.isfinite(each) else "-" for each in numbers]
+
+
+def spread(score: Score | None, scale: float = 1.0, places: int = 4) -> str:
+    """A score with its interval in one cell."""
+    value, low, high = three(score, scale, places)
+    return value if low == high else f"{value} ({low} to {high})"
+
+
+def megabytes(size: int | None) -> str:
+    return "-" if size is None else f"{size / 1e6:.2f} MB"
+
+
+def plain(value: Any) -> Any:
+    """What JSON can hold: numbers that are not finite are null."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def lost(difference: Score, name: str) -> float:
+    """How many points a model is worse: hundredths of what lies between 0 and 1, as BLEU and chrF are written."""
+    value = difference.value if name in LESS else -difference.value
+    return value if name in ("bleu", "chrf") else 100 * value
 
 
 @dataclass(frozen=True)
@@ -44,9 +253,8 @@ def rows_of(
 
     def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
         reader = Reader.of(task, record, files.columns, skipped.note)
-        lost = [name for name in given if name not in {*reader.inputs, *reader.columns}]
-        if lost:
-            raise UserError(f"{files.name}: no column {shown(given[lost[0]])!r}, which --column says is {lost[0]}")
+        if absent := [name for name in given if name not in {*reader.inputs, *reader.columns}]:
+            raise UserError(f"{files.name}: no column {shown(given[absent[0]])!r}, which --column says is {absent[0]}")
 
         def checked(record: Record) -> Example:
             example = reader.read(record)
@@ -61,13 +269,6 @@ def rows_of(
         log_notes(replace(skipped, count=0).lines(), to_logger)
 
     return ComparedRows(examples(), files.name, files.hash(), skipped, normalization)
-
-
-MAX_SHOWN = 10  # texts that are shown where two models disagree most
-TENTH = 0.1  # of the first model's metric: a model that generates and keeps less is damaged
-MIN_ROWS = 20  # answers, of which not all should be the same
-ROUNDING = 1e-6  # a smaller difference is none
-NOT_FINITE = "its outputs are not numbers (NaN or infinite)"
 
 
 @dataclass
@@ -93,38 +294,26 @@ class Participant:
     def __post_init__(self) -> None:
         self.agreement = self.task.agreement()
 
-    @property
-    def averages(self) -> bool:
-        """Whether its predictions are the mean of those of its members."""
-        return bool(self.members) and self.task.averages
-
-    def break_off(self) -> None:
-        """Its outputs are not numbers: nothing more is asked of it."""
-        self.damaged, self.metrics, self.agreement = NOT_FINITE, None, None
-
-    def predict(self, examples: Sequence[Example]) -> list[Prediction] | None:
-        """A prediction for each example; None of a model whose outputs are not numbers."""
+    def predict(
+        self, examples: Sequence[Example], others: Mapping[str, list[Prediction] | None]
+    ) -> list[Prediction] | None:
+        """A prediction for each example, of an ensemble the mean of its members'; None: its outputs are no numbers."""
         if self.damaged == NOT_FINITE:
             return None
-        opened, inputs = self.model.opened, [self.own.inputs(each) for each in examples]
-        try:
-            with evaluating(opened.network):
+        predictions: list[Prediction] | None = None
+        if self.members and self.task.averages:
+            known = [each for member in self.members if (each := others[member.name]) is not None]
+            if len(known) == len(self.members):
+                tasks = [member.task for member in self.members]
+                return [self.task.mean_prediction(each, tasks) for each in zip(*known, strict=True)]
+        else:
+            opened, inputs = self.model.opened, [self.own.inputs(each) for each in examples]
+            with suppress(NotFinite), evaluating(opened.network):
                 predictions = self.own.predict(opened, framing_for(opened), inputs)
-        except NotFinite:
-            predictions = None
         if predictions is None or not all(map(self.own.is_finite, predictions)):
-            self.break_off()
+            self.damaged, self.metrics, self.agreement = NOT_FINITE, None, None  # nothing more is asked of it
             return None
         return [self.task.reorder(each, self.own.labels) for each in predictions]
-
-    def average(self, predictions: Sequence[list[Prediction] | None]) -> list[Prediction] | None:
-        """The mean of what its members predict."""
-        known = [each for each in predictions if each is not None]
-        if len(known) < len(predictions):
-            self.break_off()
-            return None
-        tasks = [member.task for member in self.members]
-        return [self.task.mean_prediction(each, tasks) for each in zip(*known, strict=True)]
 
     def evaluate(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         """Add predictions of examples with targets to the metrics."""
@@ -133,18 +322,12 @@ class Participant:
         self.metrics = self.metrics or self.task.metrics()
         self.task.add(self.metrics, predictions, examples)
 
-    def compare(
-        self,
-        first: Participant,
-        predictions: Sequence[Prediction],
-        references: Sequence[Prediction],
-        examples: Sequence[Example],
-    ) -> None:
+    def compare(self, first: Participant, rows: Iterable[tuple[Prediction, Prediction, Example]]) -> None:
         """Count where it agrees with the first model, and keep where it does so least."""
         task = self.task
-        for prediction, reference, example in zip(predictions, references, examples, strict=True):
-            task.agree(self.agreement, prediction, reference, example, first.task)
-            distance = task.distance(prediction, reference, example, first.task)
+        for prediction, reference, example in rows:
+            counted, distance = task.compare(prediction, reference, example, first.task)
+            self.agreement.add(*counted)
             if not distance > ROUNDING:
                 continue
             row = {
@@ -156,118 +339,62 @@ class Participant:
             }
             self.worst.add(distance, row)
 
-    def disagreements(self) -> list[dict[str, str]]:
-        """The rows where it agrees least, each text once; a column that is empty is left out."""
-        rows = list({row["text"]: row for row in reversed(self.worst.rows())}.values())[::-1][:MAX_SHOWN]
-        return [{name: cell for name, cell in row.items() if any(each[name] for each in rows)} for row in rows]
-
-
-def fault(model: Participant, first: Participant, varied: bool, rows: int) -> str | None:
-    """Why a model cannot be used, as far as these rows show it; `varied`: their targets differ."""
-    other = model is not first and len(first.keys) > 1
-    if rows >= MIN_ROWS and len(model.keys) == 1 and (varied or other):
-        return f"it gives all {rows:,} texts the same answer"
-    if not model.sampled or not first.sampled:
+    def fault(self, first: Participant, varied: bool, rows: int, hash: str) -> str | None:
+        """Why it cannot be used, as far as these rows show it; `varied`: their targets differ."""
+        if rows >= MIN_ROWS and len(self.keys) == 1 and (varied or (self is not first and len(first.keys) > 1)):
+            return f"it gives all {rows:,} texts the same answer"
+        if self.sampled and first.sampled and (why := self._below_chance(first, rows)):
+            return why
+        name = self.task.default_metric
+        if hash and name in self.sampled and name not in LESS and not self.task.writes:  # writers: of a sample
+            value = self.sampled[name].score().value
+            for each in self.model.card.metrics:
+                if each.data == hash and each.name == name and each.low is not None and value < each.low:
+                    return f"its {name} of {value:.3f} is not the {each.value:.3f} that its card has for the same rows"
         return None
-    name, metric = model.task.chance_metric, model.task.default_metric
-    level = model.task.chance_level(model.target_counts, model.labeled)
-    if name is None:
-        if model is first:
-            return None
-        kept = model.sampled[metric].over(first.sampled[metric])
-        few = math.isfinite(kept.high) and kept.high < TENTH
-        return f"it keeps {100 * kept.value:.1f} % of the {metric} of {first.name}" if few else None
-    score = model.sampled[name].score()
-    if name in LESS:
-        return f"its {name} of {score.value:.2f} is no better than {level:g}" if score.low >= level else None
-    if model is first:  # nothing stands beside it, so it must be worse than chance, not just no better
-        worse = rows >= 2 * MIN_ROWS and score.high < level  # of few rows it may be bad luck
-        return f"its {name} of {score.value:.3f} is worse than chance, {level:.3f}" if worse else None
-    reference = first.sampled[name]
-    if score.low <= level < reference.score().low and model.sampled[name].minus(reference).high < 0:
-        return f"its {name} of {score.value:.3f} is no better than chance, {level:.3f}"
-    return None
 
+    def _below_chance(self, first: Participant, rows: int) -> str | None:
+        name, metric = self.task.chance_metric, self.task.default_metric
+        level = self.task.chance_level(self.target_counts, self.labeled)
+        if name is None:
+            retained = self.sampled[metric].over(first.sampled[metric])
+            few = self is not first and math.isfinite(retained.high) and retained.high < TENTH
+            return f"it retains {100 * retained.value:.1f} % of the {metric} of {first.name}" if few else None
+        score, reference = self.sampled[name].score(), first.sampled[name]
+        if name in LESS:
+            return f"its {name} of {score.value:.2f} is no better than {level:g}" if score.low >= level else None
+        if self is first:  # with no model beside it, it must be worse than chance; few rows may be bad luck
+            worse = rows >= 2 * MIN_ROWS and score.high < level
+            return f"its {name} of {score.value:.3f} is worse than chance, {level:.3f}" if worse else None
+        worse = score.low <= level < reference.score().low and self.sampled[name].minus(reference).high < 0
+        return f"its {name} of {score.value:.3f} is no better than chance, {level:.3f}" if worse else None
 
-def below_card(model: Participant, hash: str) -> str | None:
-    """The metric that a model's own card has for these very rows, where it no longer reaches it."""
-    name = model.task.default_metric
-    if not hash or name in LESS or name not in model.sampled or model.task.writes:  # writers: of a sample
-        return None
-    value = model.sampled[name].score().value
-    for metric in model.model.card.metrics:
-        if metric.data == hash and metric.name == name and metric.low is not None and value < metric.low:
-            return f"its {name} of {value:.3f} is not the {metric.value:.3f} that its card has for the same rows"
-    return None
-
-
-AGREED = ("correlation", "bleu", "same", "cosine", "similarities")  # agreement, what tells most first
-AGREEMENT = {"pearson": "correlation", "exact": "same"}  # what agreement calls the metrics that it borrows
-
-
-def compare(
-    models: Sequence[str | os.PathLike[str] | Model],
-    data: Paths | None = None,
-    *,
-    task: str | None = None,
-    max_drop: float | None = None,
-    costs: bool = True,
-    memory: bool = True,
-    texts: int = TEXTS,
-    seconds: float = SECONDS,
-    device: str | None = None,
-    online: bool = False,
-    trust: bool = False,
-    progress: ProgressChoice = None,
-    **rows: Unpack[RowOptions],
-) -> Comparison:
-    """Compare several models with the first of them on the same rows: metrics, agreement, costs.
-
-    Rows need no labels; `rows` are the options of reading them: `columns`, `format`, `source` and `target` ...
-    `texts` and `seconds` limit what is timed. `max_drop` is in points of the task's metric (hundredths, as BLEU is
-    written): a model that loses more is named in `refused`, as is one that is damaged.
-    """
-    if max_drop is not None and not 0 <= max_drop <= 100:
-        raise UserError(f"max_drop must be between 0 and 100 points, not {max_drop:g}")
-    models = [models] if isinstance(models, str | os.PathLike | Model) else models
-    loaded = [
-        each if isinstance(each, Model) else load(each, task=task, device=device, online=online, trust=trust)
-        for each in models
-    ]
-    for each in models:
-        if isinstance(each, Model) and device is not None:
-            each.to(device)
-    if not loaded:
-        raise UserError("no model to compare: give one folder or several")
-    folders = [None if isinstance(each, Model) else Path(each) for each in models]
-    participants = participants_of(loaded, display_names(folders), folders)
-    read = rows_of(participants[0].own, loaded[0].card.columns, data, **rows)
-    with progress_of(progress)(f"comparing on {read.where}", "examples") as count:
-        comparison = compared(
-            participants,
-            read.examples,
-            data=read.where,
-            hash=read.hash,
-            max_drop=max_drop,
-            costs=costs,
-            memory=memory,
-            texts=texts,
-            seconds=seconds,
-            progress=count,
-        )
-    if note := read.normalization.note():
-        to_logger(f"weft: note: {read.where}: {note}")
-    skipped = read.skipped
-    return replace(comparison, reading=f"{comparison.reading}; {skipped}") if skipped.count else comparison
-
-
-def display_names(folders: Sequence[Path | None]) -> list[str]:
-    """A name for each model: the last part of its path where that tells them apart."""
-    short = [f"model {number}" if path is None else path.name or str(path) for number, path in enumerate(folders, 1)]
-    if len(set(short)) == len(short):
-        return short
-    names = [short[number] if path is None else str(path) for number, path in enumerate(folders)]
-    return [name if names.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(names, 1)]
+    def standing(self, first: Participant, metric: str | None, max_drop: float | None, costs: Costs | None) -> Standing:
+        """It beside the first model."""
+        folder = None if self.folder is None else str(self.folder)
+        scores = {name: each.score() for name, each in self.sampled.items()}
+        standing = Standing(self.name, folder, scores, costs=costs, damaged=self.damaged)
+        if self is first or self.damaged == NOT_FINITE:
+            return standing
+        difference = {n: each.minus(first.sampled[n]) for n, each in self.sampled.items() if n in first.sampled}
+        retained = dropped = None
+        if metric is not None and metric in difference:
+            mine, theirs = self.sampled[metric], first.sampled[metric]
+            retained = theirs.over(mine) if metric in LESS else mine.over(theirs)
+            drop = lost(difference[metric], metric)
+            if max_drop is not None and not drop <= max_drop + ROUNDING:
+                dropped = f"it loses {drop:.2f} points of {metric}, and {max_drop:g} are allowed"
+        agreement: dict[str, Score] = {}
+        if self.agreement is not None and first.damaged != NOT_FINITE:
+            for name, each in self.agreement.sampled().items():
+                if name not in ("spearman", "r2", "length_ratio", "mse"):
+                    agreement[AGREEMENT_NAMES.get(name, name)] = each.score()
+        worst = list({row["text"]: row for row in reversed(self.worst.rows())}.values())[::-1][:MAX_SHOWN]
+        filled = [{name: cell for name, cell in row.items() if any(each[name] for each in worst)} for row in worst]
+        return replace(
+            standing, difference=difference, retained=retained, agreement=agreement, disagreements=filled,
+            dropped=dropped,
+        )  # fmt: skip
 
 
 def participants_of(
@@ -281,12 +408,23 @@ def participants_of(
     tasks = [model.task_object for model in models]
     if not tasks[0].comparable:
         raise UserError(f"models for {first.task} are not compared by rows; to compare their vectors: --task embed")
-    faults = [_labels_differ(task, tasks[0], name, names[0]) for task, name in zip(tasks, names, strict=True)]
     labels = tuple(dict.fromkeys(label for task in tasks for label in task.labels))
-    return [
-        Participant(name, model, folder, task, task.align(labels), damaged=damaged)
-        for name, model, folder, task, damaged in zip(names, models, folders, tasks, faults, strict=True)
-    ]
+    participants = []
+    for name, model, folder, task in zip(names, models, folders, tasks, strict=True):
+        mine, theirs = set(task.labels), set(tasks[0].labels)
+        if task.unbounded != tasks[0].unbounded:
+            raise UserError(f"{name} and {names[0]} cannot be compared: one predicts labels, the other values")
+        if mine != theirs and not mine & theirs:
+            one, two = (shown(", ".join(each.labels)) for each in (task, tasks[0]))
+            raise UserError(f"{name} has the labels {one}, {names[0]} has {two}: no label in common")
+        differ = [
+            f"{word} {listed([shown(label) for label in sorted(some)], 3)}"
+            for word, some in (("it lacks", theirs - mine), ("it alone has", mine - theirs))
+            if some
+        ]
+        damaged = f"its labels are not those of {names[0]}: {', '.join(differ)}" if differ else None
+        participants.append(Participant(name, model, folder, task, task.align(labels), damaged=damaged))
+    return participants
 
 
 def with_ensemble(models: Sequence[Participant], name: str, count: int) -> list[Participant]:
@@ -300,147 +438,139 @@ def with_ensemble(models: Sequence[Participant], name: str, count: int) -> list[
     return [Participant(name, members[0].model, None, task, task, members), *models]
 
 
-def _labels_differ(task: Task, first: Task, name: str, first_name: str) -> str | None:
-    """Why a model is refused that does not have the same labels; with none in common it cannot be compared."""
-    if task.unbounded != first.unbounded:
-        raise UserError(f"{name} and {first_name} cannot be compared: one predicts labels, the other values")
-    mine, theirs = set(task.labels), set(first.labels)
-    if mine == theirs:
-        return None
-    if not mine & theirs:
-        one, two = (shown(", ".join(each.labels)) for each in (task, first))
-        raise UserError(f"{name} has the labels {one}, {first_name} has {two}: no label in common")
-    parts = [
-        f"{word} {listed([shown(label) for label in sorted(some)], 3)}"
-        for word, some in (("it lacks", theirs - mine), ("it alone has", mine - theirs))
-        if some
+class CompareOptions(RowOptions, Measuring, total=False):
+    """How rows are read, and what is measured."""
+
+    costs: bool  # measure size, speed and memory
+
+
+def row_options(options: Mapping[str, Any]) -> RowOptions:
+    """The options of reading rows among those of a comparison."""
+    other = {"costs", *Measuring.__annotations__}
+    return cast(RowOptions, {name: value for name, value in options.items() if name not in other})
+
+
+def check_max_drop(max_drop: float | None) -> None:
+    if max_drop is not None and not 0 <= max_drop <= 100:
+        raise UserError(f"max_drop must be between 0 and 100 points, not {max_drop:g}")
+
+
+def compare(
+    models: Sequence[str | os.PathLike[str] | Model],
+    data: Paths | None = None,
+    *,
+    task: str | None = None,
+    max_drop: float | None = None,
+    device: str | None = None,
+    online: bool = False,
+    trust: bool = False,
+    progress: ProgressChoice = None,
+    **options: Unpack[CompareOptions],
+) -> Comparison:
+    """Compare several models with the first of them on the same rows: metrics, agreement, costs.
+
+    Rows need no labels; `columns`, `format`, `source`, `target` ... say how they are read. `costs=False` measures no
+    size, speed and memory, `memory=False` no memory; `texts` (256) and `seconds` (20) limit what is timed. `max_drop`
+    is in points of the metric (hundredths): a model that loses more, or is damaged, is named in `refused`.
+    """
+    check_max_drop(max_drop)
+    models = [models] if isinstance(models, str | os.PathLike | Model) else models
+    folders = [None if isinstance(each, Model) else Path(each) for each in models]
+    if not models:
+        raise UserError("no model to compare: give one folder or several")
+    loaded = [
+        each if isinstance(each, Model) else load(each, task=task, device=device, online=online, trust=trust)
+        for each in models
     ]
-    return f"its labels are not those of {first_name}: {', '.join(parts)}"
+    for each in models:
+        if isinstance(each, Model) and device is not None:
+            each.to(device)
+    names = [f"model {number}" if path is None else path.name or str(path) for number, path in enumerate(folders, 1)]
+    if len(set(names)) < len(names):
+        whole = [name if path is None else str(path) for name, path in zip(names, folders, strict=True)]
+        names = [name if whole.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(whole, 1)]
+    participants = participants_of(loaded, names, folders)
+    rows = row_options(options)
+    measuring: Any = {name: value for name, value in options.items() if name not in rows}
+    read = rows_of(participants[0].own, loaded[0].card.columns, data, **rows)
+    with progress_of(progress)(f"comparing on {read.where}", "examples") as count:
+        comparison = compared(participants, read, max_drop=max_drop, progress=count, **measuring)
+    if note := read.normalization.note():
+        to_logger(f"weft: note: {read.where}: {note}")
+    skipped = read.skipped
+    return replace(comparison, reading=f"{comparison.reading}; {skipped}") if skipped.count else comparison
 
 
 def compared(
     models: Sequence[Participant],
-    examples: Iterable[Example],
+    rows: ComparedRows | Iterable[Example],
     *,
     data: str = "",
-    hash: str = "",
     max_drop: float | None = None,
     costs: bool = True,
-    memory: bool = True,
-    texts: int = TEXTS,
-    seconds: float = SECONDS,
     progress: Callable[[int], None] = lambda more: None,
+    **measuring: Unpack[Measuring],
 ) -> Comparison:
     """Compare models on examples, streaming: nothing is held but the rows at hand and the texts to be timed."""
-    first, reading, timed = models[0], ReadCounts(), _Sample(texts)
+    first, reading, timed = models[0], ReadCounts(), _Sample(measuring.get("texts", TEXTS))
+    examples, data, hash = (
+        (rows.examples, rows.where, rows.hash) if isinstance(rows, ComparedRows) else (rows, data, "")
+    )
     targets, known = set[str](), 0
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):
-        predictions = _predictions(models, some)
+        predictions: dict[str, list[Prediction] | None] = {}
+        for model in reversed(models):  # an ensemble stands before its members
+            predictions[model.name] = model.predict(some, predictions)
         for example in some:
             timed.add(example.texts)
         progress(len(some))
-        for prediction in predictions[0] or []:
+        references = predictions[first.name]
+        for prediction in references or []:
             reading.add(prediction)
         labeled = [number for number, example in enumerate(some) if first.task.has_target(example)]
-        rows = [some[number] for number in labeled]
-        known += len(rows)
-        targets.update(first.task.describe_target(example) for example in rows if len(targets) < 2)
-        for model, mine in zip(models, predictions, strict=True):
-            if mine is None:
+        known += len(labeled)
+        targets.update(first.task.describe_target(some[number]) for number in labeled if len(targets) < 2)
+        for model in models:
+            if (mine := predictions[model.name]) is None:
                 continue
-            if rows:
-                model.evaluate([mine[number] for number in labeled], rows)
+            if labeled:
+                model.evaluate([mine[number] for number in labeled], [some[number] for number in labeled])
             model.keys.update(model.task.key(each) for each in mine if len(model.keys) < 2)
-            if model is not first and predictions[0] is not None:
-                model.compare(first, mine, predictions[0], some)
-    if not timed.seen:
-        raise UserError(f"{data}: there are no rows" if data else "there are no rows to compare by")
-    if max_drop is not None and not known:
-        raise UserError(f"{data}: the data has no labels, so a loss cannot be measured: leave out --max-drop")
+            if model is not first and references is not None:
+                model.compare(first, zip(mine, references, some, strict=True))
+    refuse(
+        (not timed.seen, f"{data}: there are no rows" if data else "there are no rows to compare by"),
+        (max_drop is not None and not known,
+         f"{data}: the data has no labels, so a loss cannot be measured: leave out --max-drop"),
+    )  # fmt: skip
     for model in models:
         model.sampled = model.metrics.sampled() if model.metrics is not None else {}
     for model in models:
-        model.damaged = model.damaged or fault(model, first, len(targets) > 1, timed.seen) or below_card(model, hash)
-    measured = _measured(models, timed.held, seconds, texts, memory) if costs else None
+        model.damaged = model.damaged or model.fault(first, len(targets) > 1, timed.seen, hash)
+    measured, by_name = _measured(models, timed.held, **measuring) if costs else (None, {})
     metric = first.task.default_metric if known else None
-    standings = [_standing(model, first, metric, max_drop, measured) for model in models]
+    standings = [model.standing(first, metric, max_drop, by_name.get(model.name)) for model in models]
     agreements = [name for each in standings for name in each.agreement]
+    agreement = next((name for name in AGREEMENT_METRICS if name in agreements), None)
+    counts = timed.seen, known
     return Comparison(
-        task=first.model.task,
-        data=data,
-        hash=hash,
-        examples=timed.seen,
-        labeled=known,
-        chosen=metric or None,
-        agreed=next((name for name in AGREED if name in agreements), None),
-        models=standings,
-        measured=None if measured is None else measured[0],
-        reading=str(reading),
-        max_drop=max_drop,
+        first.model.task, data, hash, *counts, metric or None, agreement, standings, measured, str(reading), max_drop
     )
-
-
-def _predictions(models: Sequence[Participant], examples: Sequence[Example]) -> list[list[Prediction] | None]:
-    """What each model predicts; an ensemble's are the mean of what its members have predicted."""
-    alone = {model.name: model.predict(examples) for model in models if not model.averages}
-    return [
-        model.average([alone[member.name] for member in model.members]) if model.averages else alone[model.name]
-        for model in models
-    ]
 
 
 def _measured(
-    models: Sequence[Participant], inputs: Sequence[Any], seconds: float, texts: int, memory: bool
-) -> tuple[Measured, dict[str, Costs | None]] | None:
+    models: Sequence[Participant], inputs: Sequence[Any], **measuring: Unpack[Measuring]
+) -> tuple[Measured | None, dict[str, Costs | None]]:
     """How costs were measured, and those of each model by its name; an ensemble costs what its members cost."""
     sound = [model for model in models if model.damaged != NOT_FINITE and not model.members]
     if not sound:
-        return None
-    folders = [model.folder for model in sound]
-    measured = measure([each.model for each in sound], inputs, folders, seconds=seconds, texts=texts, memory=memory)
-    by_name: dict[str, Costs | None] = dict(zip((model.name for model in sound), measured.costs, strict=True))
-    together = {
-        model.name: total_costs([by_name.get(member.name) for member in model.members])
-        for model in models
-        if model.members
-    }
-    return measured, {**by_name, **together}
-
-
-def _standing(
-    model: Participant,
-    first: Participant,
-    metric: str | None,
-    max_drop: float | None,
-    measured: tuple[Measured, Mapping[str, Costs | None]] | None,
-) -> Standing:
-    """One model beside the first."""
-    standing = Standing(
-        name=model.name,
-        folder=None if model.folder is None else str(model.folder),
-        scores={name: each.score() for name, each in model.sampled.items()},
-        costs=None if measured is None else measured[1].get(model.name),
-        damaged=model.damaged,
-    )
-    if model is first or model.damaged == NOT_FINITE:
-        return standing
-    shared = {name: each for name, each in model.sampled.items() if name in first.sampled}
-    difference = {name: each.minus(first.sampled[name]) for name, each in shared.items()}
-    kept = dropped = None
-    if metric is not None and metric in difference:
-        mine, theirs = model.sampled[metric], first.sampled[metric]
-        kept = theirs.over(mine) if metric in LESS else mine.over(theirs)
-        drop = lost(difference[metric], metric)
-        if max_drop is not None and not drop <= max_drop + ROUNDING:
-            dropped = f"it loses {drop:.2f} points of {metric}, and {max_drop:g} are allowed"
-    agreement: dict[str, Score] = {}
-    if model.agreement is not None and first.damaged != NOT_FINITE:
-        for name, each in model.agreement.sampled().items():
-            if name not in ("spearman", "r2", "length_ratio", "mse"):
-                agreement[AGREEMENT.get(name, name)] = each.score()
-    return replace(
-        standing, difference=difference, kept=kept, agreement=agreement, apart=model.disagreements(), dropped=dropped
-    )
+        return None, {}
+    measured = measure([each.model for each in sound], inputs, [each.folder for each in sound], **measuring)
+    costs: dict[str, Costs | None] = dict(zip((model.name for model in sound), measured.costs, strict=True))
+    for model in models:
+        if model.members:
+            costs[model.name] = total_costs([costs.get(member.name) for member in model.members])
+    return measured, costs
 
 
 class _Sample:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 
 from weft.checkpoint.families import measure as outlined
 from weft.child import start_child
-from weft.errors import UserError, shown
+from weft.errors import refuse, shown
 from weft.files import peak_memory
 from weft.tasks.model import Model, load
 from weft.timing import nearest_rank, turns
@@ -63,61 +63,54 @@ class Measured:
             "process of its own held, which loads the model and answers."
         )
 
-    def values(self) -> dict[str, Any]:
-        """As JSON has it, without the costs."""
-        return {name: value for name, value in asdict(self).items() if name != "costs"}
+
+class Measuring(TypedDict, total=False):
+    """What is measured of models beside their answers."""
+
+    memory: bool  # of a process of its own for each model
+    texts: int  # that are timed, at most
+    seconds: float  # that each model may take for each measure
 
 
 def measure(
     models: Sequence[Model],
     inputs: Sequence[Any],
-    folders: Sequence[str | os.PathLike[str] | None] = (),
-    *,
-    seconds: float = SECONDS,
-    texts: int = TEXTS,
+    folders: Sequence[Path | None] = (),
     memory: bool = True,
+    texts: int = TEXTS,
+    seconds: float = SECONDS,
 ) -> Measured:
     """Measure models that answer the same inputs; of those that have a folder also its size and the memory."""
-    if not models or not inputs:
-        raise UserError("nothing to measure: there is no model, or no text")
-    if texts < 1:
-        raise UserError(f"texts must be at least 1, not {shown(str(texts))}")
-    if not 0 < seconds <= LONGEST:
-        raise UserError(f"seconds must be above 0 and at most {LONGEST}, not {seconds:g}")
-    places = [None if folder is None else Path(folder) for folder in (folders or [None] * len(models))]
+    refuse(
+        (not models or not inputs, "nothing to measure: there is no model, or no text"),
+        (texts < 1, f"texts must be at least 1, not {shown(str(texts))}"),
+        (not 0 < seconds <= LONGEST, f"seconds must be above 0 and at most {LONGEST}, not {seconds:g}"),
+    )
     chosen = evenly(inputs, texts)
-    asked = [timing_inputs(model, chosen) for model in models]
-    cuda = models[0].opened.device.type == "cuda"
-    settle = torch.cuda.synchronize if cuda else lambda: None
-    numbers = range(len(models))
-    single = turns(
-        {str(n): lambda turn, n=n: timed_call(models[n], asked[n][turn]) for n in numbers},  # type: ignore[misc]
-        len(chosen),
-        seconds=seconds,
-        least=min(5, len(chosen)),
-        warm=WARM,
-        settle=settle,
-    )
+    asked = {str(n): timing_inputs(model, chosen) for n, model in enumerate(models)}
+    settle = torch.cuda.synchronize if models[0].opened.device.type == "cuda" else lambda: None
+
+    def call(name: str, place: int | slice) -> Any:
+        model = models[int(name)]
+        return model(asked[name][place], **model.task_object.timing_options)  # from texts to answers
+
+    few = min(5, len(chosen))
+    limits: dict[str, Any] = {"seconds": seconds, "settle": settle}
+    single = turns({name: partial(call, name) for name in asked}, len(chosen), least=few, warm=WARM, **limits)
     slowest = max(nearest_rank(times, 0.5) for times in single.values())
-    bulk = max(8, min(len(chosen), int(seconds / (ROUNDS * slowest))))
-    many = turns(
-        {str(n): lambda _, n=n: timed_call(models[n], asked[n][:bulk]) for n in numbers},  # type: ignore[misc]
-        ROUNDS,
-        seconds=seconds,
-        warm=1,
-        settle=settle,
-    )
-    bulk = min(bulk, len(chosen))
+    bulk = min(len(chosen), max(8, int(seconds / (ROUNDS * slowest))))
+    together = {name: lambda _, name=name: call(name, slice(bulk)) for name in asked}
+    many = turns(together, ROUNDS, warm=1, **limits)
     costs = tuple(
         Costs(
-            bytes=None if place is None else weight_bytes(place),
+            bytes=None if folder is None else weight_bytes(folder),
             parameters=parameters_of(model),
-            p50=1000 * nearest_rank(single[str(n)], 0.5),
-            p95=1000 * nearest_rank(single[str(n)], 0.95),
-            per_second=bulk / nearest_rank(many[str(n)], 0.5),
-            memory=memory_of(place, model, chosen[:REMEMBERED]) if memory and place is not None else None,
+            p50=1000 * nearest_rank(single[name], 0.5),
+            p95=1000 * nearest_rank(single[name], 0.95),
+            per_second=bulk / nearest_rank(many[name], 0.5),
+            memory=memory_of(folder, model, chosen[:REMEMBERED]) if memory and folder is not None else None,
         )
-        for n, (model, place) in enumerate(zip(models, places, strict=True))
+        for name, model, folder in zip(asked, models, folders or [None] * len(models), strict=True)
     )
     device = str(models[0].opened.device)
     return Measured(costs, len(single["0"]), bulk, len(many["0"]), device, torch.get_num_threads())
@@ -129,29 +122,18 @@ def timing_inputs(model: Model, inputs: Sequence[Any]) -> list[Any]:
     return [task.timing_input((each,) if isinstance(each, str) else each, tokenizer) for each in inputs]
 
 
-def timed_call(model: Model, inputs: Any) -> Any:
-    """What is timed: the whole way from texts to answers."""
-    return model(inputs, **model.task_object.timing_options)
-
-
 def total_costs(costs: Sequence[Costs | None]) -> Costs | None:
     """What it costs to ask several models, one after the other."""
     known = [each for each in costs if each is not None]
     if len(known) < len(costs):
         return None
 
-    def total(values: Iterable[int | None]) -> int | None:
-        numbers = [value for value in values if value is not None]
-        return sum(numbers) if len(numbers) == len(known) else None
+    def total(name: str) -> int | None:
+        numbers = [vars(each)[name] for each in known]
+        return None if None in numbers else sum(numbers)
 
-    return Costs(
-        bytes=total(each.bytes for each in known),
-        parameters=total(each.parameters for each in known),
-        p50=sum(each.p50 for each in known),
-        p95=sum(each.p95 for each in known),
-        per_second=1 / sum(1 / each.per_second for each in known),
-        memory=None,
-    )
+    p50, p95 = sum(each.p50 for each in known), sum(each.p95 for each in known)
+    return Costs(total("bytes"), total("parameters"), p50, p95, 1 / sum(1 / each.per_second for each in known), None)
 
 
 def evenly(items: Sequence[Any], limit: int) -> list[Any]:
@@ -162,15 +144,11 @@ def evenly(items: Sequence[Any], limit: int) -> list[Any]:
 
 def weight_bytes(folder: Path) -> int:
     """The bytes of the files that hold the weights, whatever engine they are for; those of words are left out."""
-    total = 0
+    sizes = []
     for path in folder.iterdir():
-        if path.name in ASIDE or path.name.startswith("."):
-            continue
-        if path.is_dir():
-            total += sum(each.stat().st_size for each in path.rglob("*") if each.is_file())
-        elif path.suffix not in WORDY:
-            total += path.stat().st_size
-    return total
+        if path.name not in ASIDE and not path.name.startswith(".") and path.suffix not in WORDY:
+            sizes += [each.stat().st_size for each in (path, *path.rglob("*")) if each.is_file()]
+    return sum(sizes)
 
 
 def parameters_of(model: Model) -> int | None:
@@ -216,7 +194,7 @@ def alone() -> None:
     # The process that asks has checked the folder.
     model = load(task["folder"], task=task["task"], device=task["device"], trust=True)
     inputs = timing_inputs(model, task["inputs"])
-    timed_call(model, inputs[0])
-    timed_call(model, inputs)
+    for asked in (inputs[0], inputs):
+        model(asked, **model.task_object.timing_options)
     cuda = model.opened.device.type == "cuda"
     print(torch.cuda.max_memory_allocated() if cuda else peak_memory())

@@ -263,6 +263,41 @@ def list_in(record: Record, column: str) -> Any:
     return items
 
 
+def numbers_of(value: Any, where: str, features: int | None = None) -> list[float]:
+    """A vector as numbers: a list, an array, or a text of numbers, as JSON has them or parted by spaces or commas."""
+    if isinstance(value, str):
+        text = value.strip()
+        if text.startswith("{"):
+            raise UserError(f"{where}: a row, not a vector; rows of a file are read by --data")
+        try:
+            value = json.loads(text) if text.startswith("[") else re.split(r"[\s,;]+", text) if text else []
+        except (ValueError, RecursionError):
+            raise UserError(f"{where}: {shown(value)!r} is no list of numbers") from None
+    elif hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, list | tuple):
+        raise UserError(f"{where}: {shown(str(value))!r} is no list of numbers")
+    if not value:
+        raise UserError(f"{where}: there are no numbers")
+    numbers = []
+    for place, each in enumerate(value, 1):
+        try:
+            number = float(each) if isinstance(each, int | float | str) and not isinstance(each, bool) else math.nan
+        except (ValueError, OverflowError):
+            number = math.nan
+        if not abs(number) <= 3e38:  # single precision holds no more; NaN is neither
+            raise UserError(f"{where}: {shown(str(each))!r}, number {place} of {len(value)}, is no number")
+        numbers.append(number)
+    check_features(len(numbers), features, where)
+    return numbers
+
+
+def check_features(numbers: int, features: int | None, where: str) -> None:
+    """Refuse a vector of another length than the one expected, if any is."""
+    if features is not None and numbers != features:
+        raise UserError(f"{where}: a vector of {numbers} number{'s' * (numbers != 1)}, where {features} are expected")
+
+
 def _kind(value: Any) -> str:
     return "nothing" if value is None else f"a {type(value).__name__}"
 

@@ -149,9 +149,6 @@ def part_of(dataset: Dataset[Example], share: float, seed: int) -> Dataset[Examp
     return replace(dataset, train_numbers=sorted(numbers[place] for place in kept))
 
 
-# ------------------------------------------------------------------------------------------------------- augmentation
-
-
 MIN_SHARE, MAX_SHARE = 0.15, 0.3  # of the words of a text that are replaced
 TOP = 10  # guesses of a model that one is drawn from
 CHUNK = 256  # texts that are held at a time
@@ -341,9 +338,6 @@ def _drawn(word: str, guesses: list[str], scores: np.ndarray[tuple[int], np.dtyp
     weights = np.exp(scores[others] - scores[others].max())
     place = int(np.searchsorted(weights.cumsum(), chance * weights.sum(), side="right"))
     return guesses[others[min(place, len(others) - 1)]]
-
-
-# --------------------------------------------------------------------------------------------- texts of language models
 
 
 MAX_HELD_OUT = 1 << 21  # characters of held-out text that bits per byte are computed on

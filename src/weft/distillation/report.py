@@ -8,8 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from weft.comparison.compare import compared, participants_of, with_ensemble
-from weft.comparison.comparison import Comparison, plain, spread
+from weft.comparison.compare import Comparison, compared, participants_of, plain, spread, with_ensemble
 from weft.comparison.cost import evenly
 from weft.config import build
 from weft.distillation.teacher_outputs import Distillation, Teacher
@@ -48,10 +47,10 @@ class StudentReport:
     def summary(self) -> str:
         """What matters, in one sentence or two."""
         parts, teacher, student = list[str](), self.comparison.models[0], self.comparison.models[-1]
-        chosen, agreed = self.comparison.chosen, self.comparison.agreed
+        chosen, agreed = self.comparison.metric, self.comparison.agreement_metric
         them, their = ("them", "their") if self.together else ("it", "its")
-        if student.kept is not None and chosen is not None and math.isfinite(student.kept.value):
-            parts.append(f"keeps {spread(student.kept, 100, 1)} % of the {chosen} of {teacher.name}")
+        if student.retained is not None and chosen is not None and math.isfinite(student.retained.value):
+            parts.append(f"keeps {spread(student.retained, 100, 1)} % of the {chosen} of {teacher.name}")
         if agreed is not None and agreed in student.agreement:
             whom = them if parts else teacher.name
             parts.append(f"agrees with {whom} by {spread(student.agreement[agreed], places=3)} ({agreed})")
@@ -71,7 +70,7 @@ class StudentReport:
 
     def values(self) -> dict[str, Any]:
         """As JSON has it."""
-        kept = self.comparison.models[-1].kept
+        kept = self.comparison.models[-1].retained
         _, header, rows = self.comparison.tables()[0]
         values = {
             "summary": self.summary(),
@@ -145,12 +144,7 @@ def report_of(
 
 
 def write_report(
-    context: Distillation,
-    student: Model,
-    examples: Sequence[Example],
-    spent: float,
-    by_labels: bool = True,
-    **more: Any,
+    context: Distillation, student: Model, rows: Sequence[Example], spent: float, by_labels: bool = True, **more: Any
 ) -> None:
     """`distill.json` and `distill.html` inside a run folder, unless they are there; `spent`: seconds of training."""
     run, control = context.run, context.control
@@ -159,8 +153,8 @@ def write_report(
     try:
         if not by_labels:  # their targets are a teacher's answers
             task = task_for(student.opened, student.task)
-            examples = [task.with_texts(example, example.texts, task.word_spans(example)) for example in examples]
-        report = report_of(context.teachers, student, run.folder, examples, spent, **more)
+            rows = [task.with_texts(row, row.texts, task.word_spans(row)) for row in rows]
+        report = report_of(context.teachers, student, run.folder, rows, spent, **more)
         write_json(run.inside / JSON, report.values())
         write_text(run.inside / PAGE, report.page())
         control.log(f"{run.inside / PAGE}: {report.summary()}")

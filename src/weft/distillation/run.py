@@ -21,7 +21,7 @@ from weft.data.chance import key_of
 from weft.data.dataset import Dataset
 from weft.data.examples import batch_of
 from weft.data.masking import shift
-from weft.data.rows import Feed, Framed, PackedRows
+from weft.data.rows import Drawn, Feed, Framed, PackedRows
 from weft.data.shards import Corpus, TextFiles, tokenized
 from weft.distillation import report as reporting
 from weft.distillation.dataset import LanguageTexts, augmented, gather, held_texts, language_texts, part_of
@@ -32,7 +32,6 @@ from weft.distillation.teacher_outputs import (
     PlacedRows,
     Teacher,
     TeacherOutputs,
-    TeacherReads,
     TokenRequest,
     WithTokenOutputs,
     teacher_outputs,
@@ -42,21 +41,21 @@ from weft.errors import UserError, one_of, refuse
 from weft.files import write_json, write_text
 from weft.generation.options import GenerationOptions
 from weft.metrics.bootstrap import Score
-from weft.objectives.base import Objective, SoftTargets
-from weft.objectives.language import MaskedWords, NextToken
+from weft.nn.rows import Batch
+from weft.objectives.losses import MaskedWords, NextToken, Objective, SoftTargets
 from weft.runs.architecture import Beginning
 from weft.runs.dataset import next_frame, text_of
 from weft.runs.driver import Job, device_for, drive
-from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan
+from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan, tokenized_rows
 from weft.runs.pretrain import text_job
 from weft.runs.recipes import FROM_NOTHING, FinetuneTraining, ObjectiveSection, Recipe, TextSection
 from weft.tasks.base import Example, Task, TeacherArrays
-from weft.tasks.complete import generator_of, prompts_of
+from weft.tasks.complete import generator_of, prompts_of, writer_of
 from weft.tasks.forward import framing_for, tokenizer_of, unseen_in_words, window_for
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
 from weft.tasks.registry import task_class, task_for
-from weft.tasks.seq2seq import pack_texts, unpack_texts, writer_of
+from weft.tasks.seq2seq import pack_texts, unpack_texts
 from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
@@ -128,39 +127,23 @@ def go(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     return student
 
 
-# --------------------------------------------------------------------------------------------------- students of a task
-
-
-@dataclass(frozen=True)
-class Student:
-    """A student of a task that is ready to learn."""
-
-    recipe: DistillRecipe  # with every choice made
-    dataset: Dataset[Example]
-    train: Any  # sources of batches
-    dev: Any
-    selection: Selection
-    reads: int  # examples that teachers have read for it
-
-
 def distill_task(context: Distillation, task: Task) -> Model:
     """Train a student of a task, with its learning curve and its report."""
-    student = prepare(context, task)
-    run, recipe, dataset, selection = context.run, student.recipe, student.dataset, student.selection
+    run, (recipe, dataset, train, dev, selection) = context.run, prepare(context, task)
     model, metric, plan, count = selection.model, selection.metric, recipe.training, len(dataset.train)
-    held = "" if dataset.held_out is None else " (drawn from the others, noted in run/split.json)"
+    held = "" if dataset.held_out is None else " (drawn from the others, listed in run/split.json)"
     by, steps = "" if dataset.labeled_dev else ", by the teacher's answers", plan.steps or 1
     announcement = (
         f"{run.folder}: {count:,} texts to learn from, {sum(map(task.has_target, dataset.train)):,} of them labeled; "
         f"{len(dataset.dev):,} held out{by}{held}\n"
         f"plan: {steps:,} step{'s' * (steps != 1)} of {plan.batch}, learning rate {plan.learning_rate:.1e}, "
-        f"on {recipe.device} in {plan.precision}, kept by {metric}"
+        f"on {recipe.device} in {plan.precision}, best model by {metric}"
     )
     setup = Setup(
         network=model.network,
         objective=matched(selection.task.objective(), context.teacher, model, recipe.distill),
-        feed=Feed(student.train, batch_of, recipe.seed, plan.batch or 1),
-        held_out=student.dev,
+        feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
+        held_out=dev,
         plan=plan,
         device=context.device,
         decode=writer_of(model).decode,
@@ -172,7 +155,7 @@ def distill_task(context: Distillation, task: Task) -> Model:
         model=model,
         setup=setup,
         same=context.same(dataset.hashes, model),
-        about={"rows": {"train": count, "dev": len(dataset.dev)}, "teacher_forwards": student.reads},
+        about={"rows": {"train": count, "dev": len(dataset.dev)}, "teacher_forwards": context.reads.total},
         split=None if dataset.held_out is None else {"split": recipe.data.split, "held_out": dataset.held_out},
         announce=lambda state: context.control.log(announcement),
         save=selection.save,
@@ -188,17 +171,19 @@ def distill_task(context: Distillation, task: Task) -> Model:
     return load(run.folder)
 
 
-def prepare(context: Distillation, task: Task) -> Student:
-    """Read the data, begin a student, run its teachers, and decide what is open; mistakes are named first."""
+def prepare(context: Distillation, task: Task) -> tuple[DistillRecipe, Dataset[Example], Any, Any, Selection]:
+    """Read the data, begin a student, run its teachers, and decide what is open; mistakes are named first.
+
+    The recipe with every choice made, the dataset, the batches to train on and to evaluate on, and the student.
+    """
     recipe, settings, control = context.recipe, context.recipe.distill, context.control
     find_student(recipe, context.teacher)
     task, dataset = _dataset(context, task)
     metric = decided_metric(context, task, dataset.labeled_dev)
-    reads = TeacherReads(context.run.inside)
 
     @cache
     def outputs() -> TeacherOutputs:
-        return teacher_outputs(task, context.teachers, dataset.examples, dataset.parts, control, reads)
+        return teacher_outputs(context, task, dataset.examples, dataset.parts)
 
     beginning = begun_student(
         context,
@@ -220,16 +205,9 @@ def prepare(context: Distillation, task: Task) -> Student:
         judges = [task.with_teacher_answer(*pair) for pair in zip(dataset.dev, held_out, strict=True)]
     windows = framing_for(model, window)
     task = task.fit_teacher(dataset.train, learned).prepare(model, dataset.train, beginning.fresh)
-    with control.count("tokenizing", "texts", "stopped while tokenizing") as advance:
-        train = task.dataset(dataset.train, model, windows, learned)
-        advance(len(dataset.train))
-        dev = task.dataset(dataset.dev, model, windows, held_out)
-    for note in (*train.notes, *(f"of the held-out texts: {note}" for note in dev.notes)):
-        control.note(note)
-    train, dev = (
-        train.for_training(MOST_WINDOWS, recipe.seed, context.captures),
-        dev.for_training(MOST_WINDOWS, 0, False),
-    )
+    train, dev = tokenized_rows(task, dataset, model, windows, control, learned, held_out)
+    train = train.for_training(MOST_WINDOWS, recipe.seed, context.captures)
+    dev = dev.for_training(MOST_WINDOWS, 0, False)
     plan = planned(recipe, task, train, context.device, beginning)
     settings = replace(settings, metric=metric, length=window.length, stride=window.stride)
     recipe = replace(recipe, training=plan, device=str(context.device), distill=settings)
@@ -245,7 +223,7 @@ def prepare(context: Distillation, task: Task) -> Student:
         return agreement if task.supervised else {**agreement, **scores}
 
     selection = Selection(context.run, task, model, windows, judges, metric, data, kept)
-    return Student(recipe, dataset, train, dev, selection, reads.total)
+    return recipe, dataset, train, dev, selection
 
 
 def _dataset(context: Distillation, task: Task) -> tuple[Task, Dataset[Example]]:
@@ -324,9 +302,6 @@ def inner_run(folder: Path, recipe: Any, go_on: Callable[[Run, Any, Control], Mo
         return go_on(run, read_toml(type(recipe), run.recipe), control)
 
 
-# ------------------------------------------------------------------------------------------ students of language models
-
-
 def check_writes(family: Family) -> None:
     """Refuse a student that predicts no next tokens."""
     if not family.generates or family.reads:
@@ -348,8 +323,7 @@ def distill_language(context: Distillation) -> Model:
     beginning = begun_student(one_way, {"words": None}, "words", texts.documents)
     model = beginning.opened
     check_writes(model.family)
-    rows = LanguageRows.of(context, texts, model)
-    source = rows.source
+    source, held_out, prepare_batch, objective, summary = language_rows(context, texts, model)
     batch = max(1, min(round(8192 / source.mean), source.count // 8))
     epochs = max(3.0, min(30.0, STEPS * batch / source.count))
     rate = model.family.learning_rate * (768 / model.config.width) ** 0.5
@@ -361,16 +335,16 @@ def distill_language(context: Distillation) -> Model:
     recipe = replace(recipe, training=plan, device=str(context.device), distill=settings)
     model = replace(model, card=context.card(model.card, task=model.family.task))
     announcement = (
-        f"{run.folder}: {rows.summary}\n"
+        f"{run.folder}: {summary}\n"
         f"plan: {steps:,} step{'s' * (steps != 1)} of {plan.batch} rows of {length} tokens, "
         f"{steps * (plan.batch or 1) / source.count:.1f} epochs, "
         f"learning rate {plan.learning_rate:.1e}, on {context.device.type} in {plan.precision}"
     )
     setup = Setup(
         network=model.network,
-        objective=matched(rows.objective, teacher, model, settings),
-        feed=Feed(source, rows.prepare, recipe.seed, plan.batch or 1),
-        held_out=rows.held_out,
+        objective=matched(objective, teacher, model, settings),
+        feed=Feed(source, prepare_batch, recipe.seed, plan.batch or 1),
+        held_out=held_out,
         plan=plan,
         device=context.device,
         decode=tokenizer_of(model).decode,
@@ -380,7 +354,7 @@ def distill_language(context: Distillation) -> Model:
         model=model,
         setup=setup,
         same=context.same(texts.hashes, model),
-        about={"teacher_forwards": rows.forwards},
+        about={"teacher_forwards": context.reads.total},
         announce=lambda state: control.log(announcement),
         data=texts.hashes.get("dev", texts.hashes["text"]),
     )
@@ -388,69 +362,57 @@ def distill_language(context: Distillation) -> Model:
     return compare_bits(context, texts.held_out, job.data)
 
 
-@dataclass(frozen=True)
-class LanguageRows:
-    """Rows of tokens that a student reads, and what it learns by."""
+def language_rows(
+    context: Distillation, texts: LanguageTexts, student: LoadedModel
+) -> tuple[Any, PackedRows, Callable[[Drawn], Batch], Objective, str]:
+    """What a student reads, what it is evaluated on, how its batches are made, its objective, and that in words.
 
-    source: Any
-    held_out: Any
-    prepare: Any
-    objective: Objective
-    forwards: int  # places, or texts, that a teacher had to read, in all processes of the run
-    summary: str
-
-    @staticmethod
-    def of(context: Distillation, texts: LanguageTexts, student: LoadedModel) -> LanguageRows:
-        """The teacher's probabilities of the next token where both have one vocabulary (Hinton et al., 2015).
-
-        Otherwise texts whose first words the teacher has continued, and where they count, the texts themselves.
-        """
-        run, recipe, control = context.run, context.recipe, context.control
-        tokenizer, settings, room = tokenizer_of(student), recipe.distill, student.config.context
-        length = settings.length or min(student.family.row or room, room)
-        same = tokenizer.pipeline == tokenizer_of(context.teacher).pipeline
-        refuse(
-            (not same and bool(settings.match), "--match needs a student with the vocabulary of its teacher"),
-            (length > room, f"rows of {length} tokens are longer than the student's context of {room}"),
-        )
-        frame, reads = next_frame(tokenizer, True), TeacherReads(run.inside)
-        message = "stopped while tokenizing; what is done is kept"
-        with control.count("tokenizing the text", "characters", message) as advance:
-            whole = tokenized(texts.text, tokenizer, False, advance)
-            dev = None if texts.dev is None else tokenized(texts.dev, tokenizer, False, advance)
-        learned, held = whole, dev
-        if held is None:
-            cut = int(whole.documents[texts.count] - whole.begin)
-            learned, held = whole.part(0, cut), whole.part(cut, whole.size)
-        held_out = PackedRows(Framed(held, frame), length, 1, False, None)
-        if not same:
-            corpus, summary = _teacher_texts(context, texts, reads, tokenizer)
-            source = PackedRows(Framed(corpus, frame), length, 1, False, recipe.seed)
-            return LanguageRows(source, held_out, shift, NextToken(), reads.total, summary)
-        framed = Framed(learned, frame)
-        request = TokenRequest(context.teachers, framed, student.heads["words"], settings.temperature)
-        message = "stopped while the teacher reads; its outputs so far are cached"
-        with control.count("the teacher reads the text", "tokens", message) as advance:
-            outputs = token_outputs(request, advance, reads, control.log)
-        size = sum(shard.nbytes for shard in outputs.shards) / 1e6
-        cached = ", all from the cache" if not outputs.forwards else ""
-        places = f"{framed.size:,} places"
-        control.log(f"teacher: {places}, {outputs.forwards:,} read anew{cached}; {size:,.0f} MB are cached")
-        weight = f"the text's own tokens have a weight of {settings.hard:g}"
-        summary = f"the teacher's probabilities of the next token at {places}; {weight}"
-        objective = NextToken(soft=SoftTargets(settings.temperature, settings.hard))
-        source = PlacedRows(framed, length, 1, False, recipe.seed)
-        return LanguageRows(source, held_out, WithTokenOutputs(outputs), objective, reads.total, summary)
+    Where both have one vocabulary, the teacher's probabilities of the next token (Hinton et al., 2015). Otherwise texts
+    whose first words the teacher has continued, and where they count, the texts themselves.
+    """
+    recipe, control = context.recipe, context.control
+    tokenizer, settings, room = tokenizer_of(student), recipe.distill, student.config.context
+    length = settings.length or min(student.family.row or room, room)
+    same = tokenizer.pipeline == tokenizer_of(context.teacher).pipeline
+    refuse(
+        (not same and bool(settings.match), "--match needs a student with the vocabulary of its teacher"),
+        (length > room, f"rows of {length} tokens are longer than the student's context of {room}"),
+    )
+    frame, message = next_frame(tokenizer, True), "stopped while tokenizing; what is done is kept"
+    with control.count("tokenizing the text", "characters", message) as advance:
+        whole = tokenized(texts.text, tokenizer, False, advance)
+        dev = None if texts.dev is None else tokenized(texts.dev, tokenizer, False, advance)
+    learned, held = whole, dev
+    if held is None:
+        cut = int(whole.documents[texts.count] - whole.begin)
+        learned, held = whole.part(0, cut), whole.part(cut, whole.size)
+    held_out = PackedRows(Framed(held, frame), length, 1, False, None)
+    if not same:
+        corpus, summary = _teacher_texts(context, texts, tokenizer)
+        source = PackedRows(Framed(corpus, frame), length, 1, False, recipe.seed)
+        return source, held_out, shift, NextToken(), summary
+    framed = Framed(learned, frame)
+    request = TokenRequest(context.teachers, framed, student.heads["words"], settings.temperature)
+    message = "stopped while the teacher reads; its outputs so far are cached"
+    with control.count("the teacher reads the text", "tokens", message) as advance:
+        outputs = token_outputs(request, advance, context)
+    size = sum(shard.nbytes for shard in outputs.shards) / 1e6
+    cached = ", all from the cache" if not outputs.forwards else ""
+    places = f"{framed.size:,} places"
+    control.log(f"teacher: {places}, {outputs.forwards:,} read anew{cached}; {size:,.0f} MB are cached")
+    weight = f"the text's own tokens have a weight of {settings.hard:g}"
+    summary = f"the teacher's probabilities of the next token at {places}; {weight}"
+    objective = NextToken(soft=SoftTargets(settings.temperature, settings.hard))
+    source = PlacedRows(framed, length, 1, False, recipe.seed)
+    return source, held_out, WithTokenOutputs(outputs), objective, summary
 
 
-def _teacher_texts(
-    context: Distillation, texts: LanguageTexts, reads: TeacherReads, tokenizer: Tokenizer
-) -> tuple[Corpus, str]:
+def _teacher_texts(context: Distillation, texts: LanguageTexts, tokenizer: Tokenizer) -> tuple[Corpus, str]:
     """The tokens of texts that the teacher has continued, and what they are."""
     control, hard = context.control, context.recipe.distill.hard
     examples = [Example((text,), None, "") for text in texts.documents() if text.strip()]
     task = Continuations(context.recipe.seed)
-    outputs = teacher_outputs(task, context.teachers, examples, [len(examples)], control, reads)
+    outputs = teacher_outputs(context, task, examples, [len(examples)])
     lines = [text for arrays in outputs for text, _ in unpack_texts(arrays)]
     lines += [example.texts[0] for example in examples] if hard else []
     path = context.run.inside / "teacher_texts.txt"

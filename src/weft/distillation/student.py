@@ -18,11 +18,10 @@ from weft.config import changed
 from weft.distillation.recipe import DistillRecipe, DistillSection
 from weft.distillation.teacher_outputs import Distillation
 from weft.errors import UserError, shown
-from weft.objectives.base import Objective, SoftTargets
 from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
+from weft.objectives.losses import Objective, SoftTargets
 from weft.progress import Log
-from weft.pruning.layers import can_take, evenly, with_layers
-from weft.pruning.vocabulary import best_of, counted, with_vocabulary
+from weft.pruning.prune import best_of, can_take, counted, evenly, with_layers, with_vocabulary
 from weft.runs.architecture import Beginning, both_ways, from_folder, size_of, sizes_of, vocabulary_for
 from weft.runs.recipes import TokenizerSection
 from weft.tasks.forward import tokenizer_of

@@ -1,7 +1,6 @@
-"""Teachers read all examples once; their outputs are cached, and every later epoch and run reads them there.
+"""The cache of teacher outputs: teachers read all examples once, and every later epoch and run reads the outputs there.
 
-A shard is named by its teacher's files, by the task and by the examples in it, so that it serves again wherever they
-are the same. Each is whole or absent: a process that is stopped loses no more than the one it was writing.
+A shard is named by its teacher's files, the task and its examples. Each is whole or absent.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -36,8 +35,8 @@ from weft.errors import UserError
 from weft.files import check_readable, reason, whole_file, write_json
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Ragged
-from weft.objectives.base import LOGPROBS, REST, TOKENS
-from weft.progress import Log
+from weft.objectives.losses import LOGPROBS, REST, TOKENS
+from weft.progress import Log, to_logger
 from weft.tasks.base import Example, Task, TeacherArrays
 from weft.tasks.forward import chunked, framing_for, unseen_in_words
 from weft.text.sources import digest_of
@@ -45,6 +44,9 @@ from weft.training.run import Run, tokenizer_hash
 from weft.training.signals import Control
 
 READS = "teacher_reads.json"  # in the inside of a run folder
+Advance = Callable[[int], None]
+Check = Callable[[], None]
+WriteShard = Callable[[int, Path], None]  # the n-th
 
 
 @dataclass(frozen=True)
@@ -84,8 +86,8 @@ class ReadRecord:
 class TeacherReads:
     """Examples, or places of a text, that a teacher had to read, counted over all processes of a run."""
 
-    def __init__(self, inside: Path | None = None) -> None:
-        self.path = None if inside is None else inside / READS
+    def __init__(self, inside: Path | None = None, log: Log = to_logger) -> None:
+        self.path, self.log = None if inside is None else inside / READS, log
         record = ReadRecord() if self.path is None or not self.path.is_file() else read_record(ReadRecord, self.path)
         self.total = record.read
         # A process that was killed right after it wrote a shard had no time left to count it.
@@ -106,32 +108,26 @@ class TeacherReads:
         if self.path is not None:
             write_json(self.path, {"read": self.total, **more})
 
+    def shards(
+        self, key: Sequence[Any], source: str, sizes: Sequence[tuple[str, int]], write: WriteShard, check: Check
+    ) -> tuple[list[Path], int]:
+        """The files of shards (name and number of examples), written where missing; how many examples that took.
 
-def cached_shards(
-    key: Sequence[Any],
-    source: str,
-    shards: Sequence[tuple[str, int]],
-    write: Callable[[int, Path], None],
-    check: Callable[[], None],
-    reads: TeacherReads,
-    log: Log,
-) -> tuple[list[Path], int]:
-    """The files of these shards (name and number of examples), and how many examples were read to write missing ones.
+        `source` is for `weft cache list`; `check` may raise to stop waiting for another process.
+        """
+        waiting = "weft: note: another process runs this teacher; waiting for it"
+        cache = CacheFolder(TEACHERS, key, lambda: self.log(waiting))
+        paths, read = [cache.path / name for name, _ in sizes], 0
 
-    `write` writes the n-th; `source` is for `weft cache list`; `check` may raise to stop waiting for another process.
-    """
-    cache = CacheFolder(TEACHERS, key, lambda: log("weft: note: another process runs this teacher; waiting for it"))
-    paths, read = [cache.path / name for name, _ in shards], 0
+        def make(number: int) -> None:
+            with self.shard(manifest_of(paths[number]), sizes[number][1]):
+                write(number, paths[number])
+                cache.seal(paths[number], source)
 
-    def make(number: int) -> None:
-        with reads.shard(manifest_of(paths[number]), shards[number][1]):
-            write(number, paths[number])
-            cache.seal(paths[number], source)
-
-    for number, (path, (_, count)) in enumerate(zip(paths, shards, strict=True)):
-        read += count if cache.make(manifest_of(path), partial(make, number), check) else 0
-    cache.touch()
-    return paths, read
+        for number, (path, (_, count)) in enumerate(zip(paths, sizes, strict=True)):
+            read += count if cache.make(manifest_of(path), partial(make, number), check) else 0
+        cache.touch()
+        return paths, read
 
 
 @dataclass(frozen=True)
@@ -152,6 +148,10 @@ class Distillation:
     def teacher(self) -> LoadedModel:
         """The first of them, whose layers, vocabulary and window a student may take."""
         return self.teachers[0].model
+
+    @cached_property
+    def reads(self) -> TeacherReads:
+        return TeacherReads(self.run.inside, self.control.log)
 
     @property
     def captures(self) -> bool:
@@ -174,12 +174,13 @@ SHARD = 1024  # examples in a file
 ENDS = ".ends"  # after the name of an array: where its part for each example ends
 
 
+@dataclass(frozen=True, eq=False)
 class TeacherOutputs(Sequence[TeacherArrays]):
     """The outputs for some examples, read one by one when they are asked for."""
 
-    def __init__(self, read: Callable[[int], TeacherArrays], numbers: Sequence[int], forwards: int = 0) -> None:
-        self.read, self.numbers = read, numbers
-        self.forwards = forwards  # of all teachers: examples that one of them had to read
+    read: Callable[[int], TeacherArrays]
+    numbers: Sequence[int]
+    forwards: int = 0  # of all teachers: examples that one of them had to read
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -214,18 +215,14 @@ class ShardReader:
 
 
 def teacher_outputs(
-    task: Task,
-    teachers: Sequence[Teacher],
-    examples: Sequence[Example],
-    parts: Sequence[int],
-    control: Control,
-    reads: TeacherReads | None = None,
+    context: Distillation, task: Task, examples: Sequence[Example], parts: Sequence[int]
 ) -> TeacherOutputs:
     """The outputs of the teachers for all examples, from the cache as far as it has them.
 
-    `parts`: how many examples are of each file or kind of files; shards begin anew with each, so that the same texts
-    are cached whatever stands beside them. `reads` counts for the run what is read.
+    `parts`: how many examples are of each kind of files; shards begin anew with each, so that the same texts are cached
+    whatever stands beside them.
     """
+    teachers, control = context.teachers, context.control
     if task.joint_teachers and len(teachers) > 1:
         digest = hashlib.sha256(" ".join(teacher.digest for teacher in teachers).encode()).hexdigest()
         teachers = [replace(teachers[0], digest=digest)]
@@ -240,7 +237,7 @@ def teacher_outputs(
     for number, teacher in enumerate(teachers, 1):
         name = "teacher" if len(teachers) == 1 else f"teacher {number}"
         with control.progress(f"{name} reads", "texts") as advance:
-            paths, read = _cached(task, teacher, shards, control, advance, reads or TeacherReads())
+            paths, read = _cached(context, task, teacher, shards, advance)
         cached = ", all from the cache" if not read else ", the others from the cache" if read < len(examples) else ""
         control.log(f"{name}: {len(examples):,} texts, {read:,} read anew{cached}")
         forwards += read
@@ -250,15 +247,10 @@ def teacher_outputs(
 
 
 def _cached(
-    task: Task,
-    teacher: Teacher,
-    shards: Sequence[Sequence[Example]],
-    control: Control,
-    advance: Callable[[int], None],
-    reads: TeacherReads,
+    context: Distillation, task: Task, teacher: Teacher, shards: Sequence[Sequence[Example]], advance: Advance
 ) -> tuple[list[Path], int]:
     """The shards of one teacher, written where they are missing; and how many examples it read for that."""
-    windows = framing_for(teacher.model)
+    windows, control = framing_for(teacher.model), context.control
 
     def outputs(examples: Sequence[Example]) -> Iterator[TeacherArrays]:
         for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):
@@ -270,14 +262,12 @@ def _cached(
         keys = (json.dumps(task.teacher_key(example)) + "\n" for example in examples)
         return hashlib.sha256("".join(keys).encode()).hexdigest()[:32] + ".safetensors"
 
-    return cached_shards(
+    return context.reads.shards(
         [FORMAT, SHARD, teacher.digest, task.name, task.teacher_settings],
         f"teacher {teacher.folder}",
         [(name(shard), len(shard)) for shard in shards],
         lambda number, path: _write(path, outputs(shards[number])),
         lambda: control.stop.check("stopped while another process runs the teacher"),
-        reads,
-        control.log,
     )
 
 
@@ -354,10 +344,7 @@ class TokenOutputs:
 
 
 def token_outputs(
-    request: TokenRequest,
-    progress: Callable[[int], None] = lambda more: None,
-    reads: TeacherReads | None = None,
-    log: Log = lambda text: None,
+    request: TokenRequest, progress: Advance = lambda more: None, context: Distillation | None = None
 ) -> TokenOutputs:
     """The outputs of the teachers, from the cache or made now; `progress` gets numbers of places and may raise."""
     size = request.framed.size
@@ -378,13 +365,13 @@ def token_outputs(
         with whole_file(path) as file:
             np.save(file, shard)
 
-    reads = reads or TeacherReads()
-    paths, forwards = cached_shards(request.key, source, shards, write, lambda: progress(0), reads, log)
+    reads = TeacherReads() if context is None else context.reads
+    paths, forwards = reads.shards(request.key, source, shards, write, lambda: progress(0))
     return TokenOutputs([_read(path, read) for path in paths], forwards)
 
 
 @torch.inference_mode()
-def _shard(request: TokenRequest, begin: int, count: int, progress: Callable[[int], None]) -> NDArray[Any]:
+def _shard(request: TokenRequest, begin: int, count: int, progress: Advance) -> NDArray[Any]:
     """The mean of what the teachers predict after each of these places, window by window."""
     models = [teacher.model for teacher in request.teachers]
     length = min(LONG, *(model.config.context for model in models))

@@ -5,33 +5,44 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from itertools import islice
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, Unpack
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from torch import Tensor, nn
 
-from weft.backends.ctranslate2 import PATIENCE
+from weft.backends.ct2_files import ENGINE, named_tokens, settings_of
+from weft.backends.ctranslate2 import HEADS, PATIENCE, kept_names, library
 from weft.checkpoint.card import record_hashes
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel, write_files
 from weft.checkpoint.formats import is_published
+from weft.checkpoint.tensors import save_tensors
 from weft.comparison.compare import compare
-from weft.errors import UserError, listed, one_of, shown
-from weft.exporters.ct2_export import read_from, write_ct2
+from weft.data.columns import paired_columns
+from weft.data.tables import Table
+from weft.errors import UserError, listed, one_of, refuse, shown
 from weft.exporters.onnx_export import write_onnx
-from weft.files import whole_folder
+from weft.files import unwritable, whole_folder
+from weft.models.encoders import Bert, DistilBert, Roberta
+from weft.models.gpt import Gpt
+from weft.models.transformer import T5, Transformer, of_decoder
+from weft.nn.layers import Layer
+from weft.nn.positions import WAVES, Positions
 from weft.tasks.complete import complete, prompts_of
-from weft.tasks.evaluate import Paths, RowOptions, table_of
+from weft.tasks.evaluate import RowOptions, table_of
 from weft.tasks.evaluate import rows_of as table_rows
-from weft.tasks.forward import tokenizer_of
+from weft.tasks.forward import evaluating, tokenizer_of
 from weft.tasks.model import Model, load
 from weft.text.rows import Skipped
+from weft.text.sources import SUFFIXES, format_suffix
 from weft.version import VERSION
 
 TOLERANCE = 1e-4  # of the largest logit: far above what another order of sums makes, far below what a fault makes
@@ -45,34 +56,221 @@ MAX_TOKENS = 24  # that a model generates for each of them
 TIED = 1e-3  # how far two log-probabilities may differ where another token is generated
 SAME = 0.9  # share of the generated texts that must be the same, word for word
 NEAR = {"fp32": 1e-3, "fp16": 1e-2, "int8": 0.3}  # how far the log-probability of a token may be off
-EXHAUSTIVE = 1000.0  # patience of a search that goes on to the end, as ours does: so that only the models are compared
+EXHAUSTIVE = 1000.0  # patience of a search to the end, so that only the models are compared
+CHECKED = 512  # texts of a file that an export is checked on
+COMPARED = 64  # of a model that generates
+DIFFERS = "the exported model differs from its source"
+
+
+KINDS: dict[str, str | None] = {"fp32": None, "fp16": "float16", "int8": "int8_float32"}  # in the engine's words
+
+
+def write_ct2(inside: Path, opened: LoadedModel, task: str, precision: str = "fp32") -> None:
+    """The files of a CTranslate2 folder, for this task, one by one."""
+    if precision not in KINDS:
+        raise UserError(f"CTranslate2 has the precisions {', '.join(KINDS)}, not {shown(precision)}")
+    if task == "fill" and opened.family.sentinels:
+        task = "complete"  # gaps are filled step by step, which the engine does not do
+    spec = spec_of(opened)
+    spec.validate()
+    spec.optimize(KINDS[precision])
+    card = replace(opened.card, task=task, backend="ctranslate2", precision=precision, weft=VERSION)  # type: ignore[arg-type]
+    write_files(inside, replace(opened, card=card), weights=False)
+    try:
+        (inside / ENGINE).mkdir()
+        spec.save(str(inside / ENGINE))
+        state = opened.network.state_dict()
+        names = [] if opened.family.generates else kept_names(list(state), opened.config, opened.heads)
+        if kept := {name: state[name].detach().cpu().contiguous() for name in names}:
+            save_tensors(inside / HEADS, kept, {"format": "pt"})
+    except (OSError, SafetensorError) as error:
+        raise unwritable(inside, error) from None
+
+
+ENCODERS = (Bert, DistilBert, Roberta)
+READERS = (Transformer, T5)
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "tanh": "Tanh"}
+
+
+def spec_of(opened: LoadedModel) -> Any:
+    """The whole model as a spec, with its vocabularies and the tokens that the engine must know by name."""
+    network, config = opened.network, opened.config
+    decodes = isinstance(network, Gpt)
+    refuse(
+        (config.layer_heads is not None,
+         "CTranslate2 has one number of heads for all layers, and this model has several; try --to onnx"),
+        (decodes and set(opened.heads) != {"words"},
+         "CTranslate2 runs decoders only to generate text, and this one has another head; try --to onnx"),
+        (config.mix, "CTranslate2 returns the last layer only, and the heads of this model read a mix of all layers"),
+    )  # fmt: skip
+    specs = library("specs.transformer_spec")
+    words = named_tokens(opened.writer, config.vocabulary)
+    if decodes:
+        spec = specs.TransformerDecoderModelSpec(_decoder_spec(opened))
+    elif isinstance(network, ENCODERS):
+        spec = specs.TransformerEncoderModelSpec(_encoder_spec(opened))
+    elif isinstance(network, READERS) and "words" in opened.heads:
+        spec = specs.TransformerSpec(_encoder_spec(opened), _decoder_spec(opened))
+        spec.register_source_vocabulary(named_tokens(opened.tokenizer, config.source_vocabulary or config.vocabulary))
+        spec.register_target_vocabulary(words)
+    else:
+        raise UserError(f"CTranslate2 cannot run a {opened.family.name} model")
+    if not opened.family.reads:
+        spec.register_vocabulary(words)
+    for name, value in settings_of(config, spec.name, opened.writer, words).items():
+        if name != "multi_query_attention":  # the engine's spec says it by itself
+            setattr(spec.config, name, value)
+    return spec
+
+
+def _encoder_spec(opened: LoadedModel) -> Any:
+    config, alone = opened.config, not opened.family.reads
+    network: Any = opened.network
+    settings = _settings(config, causal=False)
+    if alone:
+        settings |= {"embeddings_merge": library("specs.common_spec").EmbeddingsMerge.ADD, "layernorm_embedding": True}
+        settings["num_source_embeddings"] = 1 if network.segments is None else 2
+    encoder = library("specs.transformer_spec").TransformerEncoderSpec(config.layers, config.heads, **settings)
+    table = network.tokens if network.source_tokens is None else network.source_tokens
+    encoder.embeddings[0].weight = _array(table.weight)
+    if network.segments is not None:
+        encoder.embeddings[1].weight = _array(network.segments.weight)
+    if alone:
+        _fill_norm(encoder.layernorm_embedding, network.embedding_norm)
+        return _filled(opened, encoder, network.layers, network.final_norm)
+    return _filled(opened, encoder, network.encoder, network.encoder_norm, "encoder_positions")
+
+
+def _decoder_spec(opened: LoadedModel) -> Any:
+    alone, near = not opened.family.reads, opened.config.buckets > 0
+    network: Any = opened.network
+    config = opened.config if near or alone else of_decoder(opened.config)
+    layers, norm = (network.layers, network.final_norm) if alone else (network.decoder, network.decoder_norm)
+    settings = {"with_encoder_attention": not alone, **_settings(config, causal=True)}
+    decoder = library("specs.transformer_spec").TransformerDecoderSpec(len(layers), config.heads, **settings)
+    if near and config.scaled:
+        decoder.scale_outputs = config.width**-0.5
+    decoder.embeddings.weight = _array(network.tokens.weight)
+    head = network.heads["words"]
+    decoder.projection.weight = decoder.embeddings.weight if head.decoder is None else _array(head.decoder.weight)
+    if head.bias is not None:
+        decoder.projection.bias = _array(head.bias)
+    return _filled(opened, decoder, layers, norm, "decoder_positions")
+
+
+def _settings(config: Any, causal: bool) -> dict[str, Any]:
+    """The settings of a stack of layers; positions that are no table turn queries and keys, or lower far scores."""
+    plain = config.activation.removeprefix("gated-")
+    settings = {
+        "pre_norm": config.norm_place == "before",
+        "activation": library("specs.common_spec").Activation[ACTIVATIONS[plain]],
+        "ffn_glu": plain != config.activation,
+        "rms_norm": config.norm != "layer",
+        "head_dim": config.head_width or config.width // config.heads,
+    }
+    if config.buckets:
+        return {**settings, "relative_attention_bias": True}
+    if config.positions == "rotary":
+        return {**settings, "rotary_dim": 0, "rotary_interleave": False}
+    if config.positions == "alibi":
+        if not causal:
+            raise UserError("CTranslate2 has alibi positions for decoders only")
+        return {**settings, "alibi": True, "alibi_use_positive_positions": True}
+    return settings
+
+
+def _filled(opened: LoadedModel, stack: Any, layers: Iterable[Any], final: nn.Module, distances: str = "") -> Any:
+    """A stack with its positions, its layers, and the norm after the last where norms come first."""
+    config, near = opened.config, opened.config.buckets > 0
+    network: Any = opened.network
+    stack.scale_embeddings = False
+    if opened.family.reads:
+        stack.scale_embeddings = config.width**0.5 if config.scaled and not near else 1.0
+    if near:  # T5's biases by distance: one table, which every layer of a stack reads
+        module = network.get_submodule(distances)
+        table = _array(module.table.weight)
+        for spec in stack.layer:
+            spec.self_attention.relative_attention_bias = table
+            spec.self_attention.relative_attention_max_distance = np.dtype("int32").type(module.farthest)
+    elif "position_encodings" in vars(stack):
+        _fill_places(stack, network.positions)
+    for spec, layer in zip(stack.layer, layers, strict=True):
+        assert isinstance(layer, Layer)
+        _fill_linear(spec.self_attention.linear[0], layer.attention.qkv.weight, layer.attention.qkv.bias)
+        _fill_linear(spec.self_attention.linear[1], layer.attention.output.weight, layer.attention.output.bias)
+        _fill_norm(spec.self_attention.layer_norm, layer.attention_norm)
+        if layer.attention.scale is not None:
+            spec.self_attention.queries_scale = layer.attention.scale
+        if layer.reads:
+            for inner, module in zip(
+                spec.attention.linear, (layer.cross.query, layer.cross.key_value, layer.cross.output), strict=True
+            ):
+                _fill_linear(inner, module.weight, module.bias)
+            _fill_norm(spec.attention.layer_norm, layer.cross_norm)
+            if layer.cross.scale is not None:
+                spec.attention.queries_scale = layer.cross.scale
+        up = layer.feedforward.up
+        if layer.feedforward.gated:  # the first half is bent, and multiplied by the second
+            biases = (None, None) if up.bias is None else up.bias.chunk(2)
+            _fill_linear(spec.ffn.linear_0, up.weight.chunk(2)[0], biases[0])
+            _fill_linear(spec.ffn.linear_0_noact, up.weight.chunk(2)[1], biases[1])
+        else:
+            _fill_linear(spec.ffn.linear_0, up.weight, up.bias)
+        _fill_linear(spec.ffn.linear_1, layer.feedforward.down.weight, layer.feedforward.down.bias)
+        _fill_norm(spec.ffn.layer_norm, layer.feedforward_norm)
+    if config.norm_place == "before":
+        _fill_norm(stack.layer_norm, final)
+    return stack
+
+
+def _fill_linear(spec: Any, weight: Tensor, bias: Tensor | None) -> None:
+    spec.weight = _array(weight)
+    if bias is not None:
+        spec.bias = _array(bias)
+
+
+def _fill_norm(spec: Any, module: Any) -> None:
+    spec.gamma = _array(module.weight)
+    if isinstance(module, nn.LayerNorm) and module.bias is not None:
+        spec.beta = _array(module.bias)
+
+
+def _fill_places(spec: Any, positions: Positions) -> None:
+    """The table of positions, worked out where it is not learned; without one the engine would use its own."""
+    if positions.kind in ("rotary", "alibi"):
+        return
+    if positions.table is not None:
+        spec.position_encodings.encodings = _array(positions.table.weight[positions.unused :])
+        return
+    if positions.context > WAVES:
+        raise UserError(f"a context of {positions.context} tokens is too long for CTranslate2's table of positions")
+    zeros = torch.zeros(positions.context, positions.width)
+    with torch.no_grad():
+        spec.position_encodings.encodings = _array(positions.add(zeros, torch.arange(positions.context)))
+
+
+def _array(tensor: Tensor) -> NDArray[np.float32]:
+    # A copy: the engine's quantization multiplies in place, and these are the weights of a model that others hold.
+    return np.array(tensor.detach().float().cpu().numpy(), order="C", copy=True)
 
 
 def check_agreement(source: Model, exported: Model, inputs: Sequence[Any], tolerance: float = TOLERANCE) -> float:
     """The largest difference of the logits, as a share of the largest; refused beyond the tolerance."""
     share, place = difference(logits_of(source, inputs), logits_of(exported, inputs), relative=True)
     if not share <= tolerance:
-        raise UserError(
-            f"the exported model differs from its source: logits by {share:.3g} of the largest (limit {tolerance:g}), "
-            f"on {_shown(inputs[place])}; nothing was written"
-        )
+        limit = f"{share:.3g} of the largest (limit {tolerance:g})"
+        raise UserError(f"{DIFFERS}: logits by {limit}, on {_shown(inputs[place])}")
     for value, one, two in zip(inputs, source(list(inputs)), exported(list(inputs)), strict=True):
         if one.decision != two.decision:
-            raise UserError(
-                f"the exported model differs from its source: {shown(str(two.decision), 40)} in place of "
-                f"{shown(str(one.decision), 40)} on {_shown(value)}; nothing was written"
-            )
+            first, second = (shown(str(each.decision), 40) for each in (one, two))
+            raise UserError(f"{DIFFERS}: {second} in place of {first} on {_shown(value)}")
     return share
 
 
 def logits_of(model: Model, inputs: Sequence[Any]) -> list[NDArray[Any]]:
     """The output of a network for each input, before it becomes an answer; empty where it generates text."""
-    training = model.network.training
-    model.network.eval()
-    try:
+    with evaluating(model.network):
         return model.task_object.logits_of(model.opened, inputs)
-    finally:
-        model.network.train(training)
 
 
 def check_generation(source: Model, exported: Model, texts: Sequence[str], precision: str = "fp32") -> float:
@@ -83,30 +281,23 @@ def check_generation(source: Model, exported: Model, texts: Sequence[str], preci
     rows = [row for row, answer in enumerate(greedy) if answer.tokens]
     tokens = [list(greedy[row].tokens) for row in rows]
     logprobs = _logprobs(exported.opened, [prompts[row] for row in rows], tokens)
-    apart = [abs(own - greedy[row].logprob) / len(greedy[row].tokens) for row, own in zip(rows, logprobs, strict=True)]
-    worst = max(range(len(rows)), key=lambda place: apart[place], default=None)
-    if worst is not None and not apart[worst] <= NEAR[precision]:
-        raise UserError(
-            f"the exported model differs from its source: the log-probability of a token by {apart[worst]:.3g} "
-            f"(limit {NEAR[precision]:g}), on {_shown(prompts[rows[worst]])}; nothing was written"
-        )
-    if precision != "fp32":
-        return max(apart, default=0.0)
-    exported.network.patience = EXHAUSTIVE  # type: ignore[assignment]
-    for beam, first in (
-        (None, greedy),
-        (width, complete(source.opened, prompts, max_tokens=MAX_TOKENS, beam_size=width)),
-    ):
-        second = complete(exported.opened, prompts, max_tokens=MAX_TOKENS, beam_size=beam)
-        other = [row for row, pair in enumerate(zip(first, second, strict=True)) if pair[0].text != pair[1].text]
-        if len(other) > (1 - SAME) * len(prompts):
-            row = other[0]
-            raise UserError(
-                f"the exported model differs from its source: {len(other)} of {len(prompts)} texts, such as "
-                f"{shown(second[row].text, 40)!r} in place of {shown(first[row].text, 40)!r}; nothing was written"
-            )
-    exported.network.patience = PATIENCE  # type: ignore[assignment]
-    return max(apart, default=0.0)
+    errors = [abs(own - greedy[row].logprob) / len(greedy[row].tokens) for row, own in zip(rows, logprobs, strict=True)]
+    for row, error in zip(rows, errors, strict=True):
+        if not error <= NEAR[precision]:
+            limit = f"{error:.3g} (limit {NEAR[precision]:g})"
+            raise UserError(f"{DIFFERS}: the log-probability of a token by {limit}, on {_shown(prompts[row])}")
+    if precision == "fp32":
+        exported.network.patience = EXHAUSTIVE  # type: ignore[assignment]
+        beams = complete(source.opened, prompts, max_tokens=MAX_TOKENS, beam_size=width)
+        for beam, first in ((None, greedy), (width, beams)):
+            second = complete(exported.opened, prompts, max_tokens=MAX_TOKENS, beam_size=beam)
+            pairs = [(one.text, two.text) for one, two in zip(first, second, strict=True) if one.text != two.text]
+            if len(pairs) > (1 - SAME) * len(prompts):
+                one, two = (shown(text, 40) for text in pairs[0])
+                such = f"{two!r} in place of {one!r}"
+                raise UserError(f"{DIFFERS}: {len(pairs)} of {len(prompts)} texts, such as {such}")
+        exported.network.patience = PATIENCE  # type: ignore[assignment]
+    return max(errors, default=0.0)
 
 
 def _logprobs(opened: LoadedModel, prompts: Sequence[str], tokens: Sequence[list[int]]) -> list[float]:
@@ -135,15 +326,13 @@ def check_batch_single(model: Model, inputs: Sequence[Any]) -> float:
             _check_generated(model, short_prompts(model.opened, mixed(model, inputs, PROMPTS)))
         return 0.0
     inputs = mixed(model, inputs, MIXED)
-    apart, place = largest_difference(model, inputs)
+    largest, place = largest_difference(model, inputs)
     bound = BOUNDS[model.card.precision or "fp32"]
-    if not apart <= bound:
-        raise UserError(
-            f"its answers depend on the batch: {'values' if task.unbounded else 'probabilities'} of a text alone and "
-            f"among {len(inputs)} differ by {apart:.3g} (limit {bound:g}), on {_shown(inputs[place])}; "
-            "nothing was written"
-        )
-    return apart
+    if not largest <= bound:
+        what = f"{'values' if task.unbounded else 'probabilities'} of a text alone and among {len(inputs)}"
+        limit = f"{largest:.3g} (limit {bound:g})"
+        raise UserError(f"its answers depend on the batch: {what} differ by {limit}, on {_shown(inputs[place])}")
+    return largest
 
 
 def largest_difference(model: Model, inputs: Sequence[Any]) -> tuple[float, int]:
@@ -156,14 +345,13 @@ def largest_difference(model: Model, inputs: Sequence[Any]) -> tuple[float, int]
 def difference(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], relative: bool) -> tuple[float, int]:
     """The largest difference of two lists of arrays, and where; `relative`: as a share of the largest number."""
     unit = max((float(np.abs(each).max()) for each in one if each.size), default=0.0) if relative else 1.0
-    unit = unit or 1.0
     worst, place = 0.0, 0
     for number, (first, second) in enumerate(zip(one, other, strict=True)):
-        apart = float(np.abs(first - second).max()) / unit if first.size else 0.0
-        if not apart <= worst:  # also where it is NaN
-            worst, place = apart, number
-            if math.isnan(worst):
-                break
+        largest = float(np.abs(first - second).max()) / (unit or 1.0) if first.size else 0.0
+        if math.isnan(largest):
+            return largest, number
+        if largest > worst:
+            worst, place = largest, number
     return worst, place
 
 
@@ -172,20 +360,15 @@ def _check_generated(model: Model, prompts: Sequence[str]) -> None:
     together: list[Any] = complete(model.opened, prompts, max_tokens=MAX_TOKENS)
     for prompt, first in zip(prompts, together, strict=True):
         second: Any = complete(model.opened, [prompt], max_tokens=MAX_TOKENS)[0]
-        if first.tokens != second.tokens and not _tied(model, prompt, list(first.tokens), list(second.tokens)):
-            raise UserError(
-                f"its answers depend on the batch: {shown(first.text, 40)!r} among {len(prompts)} prompts, "
-                f"{shown(second.text, 40)!r} alone, on {_shown(prompt)}; nothing was written"
-            )
-
-
-def _tied(model: Model, prompt: str, one: list[int], other: list[int]) -> bool:
-    """Whether two texts part where the model finds both tokens equally likely."""
-    same = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
-    if same is None:
-        return False
-    first, second = _logprobs(model.opened, [prompt] * 2, [one[: same + 1], other[: same + 1]])
-    return abs(first - second) <= TIED
+        one, two = list(first.tokens), list(second.tokens)
+        parting = next((n for n, pair in enumerate(zip(one, two, strict=False), 1) if pair[0] != pair[1]), None)
+        if parting is not None:
+            logprobs = _logprobs(model.opened, [prompt] * 2, [one[:parting], two[:parting]])
+            if abs(logprobs[0] - logprobs[1]) <= TIED:
+                continue
+        if one != two:
+            texts = f"{shown(first.text, 40)!r} among {len(prompts)} prompts, {shown(second.text, 40)!r} alone"
+            raise UserError(f"its answers depend on the batch: {texts}, on {_shown(prompt)}")
 
 
 def made_up_inputs(model: Model, count: int = SAMPLES, seed: int = 0) -> list[Any]:
@@ -193,9 +376,8 @@ def made_up_inputs(model: Model, count: int = SAMPLES, seed: int = 0) -> list[An
     tokenizer, chance = tokenizer_of(model.opened), random.Random(seed)
     special = {tokenizer.id_of(role) for role in ("padding", "unknown", "start", "end", "mask", "separator")}
     numbers = [number for number in sorted(tokenizer.tokens.values()) if number not in special]
-    longest = min(model.config.context + 8, 600)
     window = model.card.window
-    longest = min(longest, window.length + 8) if window is not None else longest
+    longest = min(model.config.context + 8, 600, *([] if window is None else [window.length + 8]))
 
     def text(length: int) -> str:
         return tokenizer.decode([chance.choice(numbers) for _ in range(length)]).strip() or "a"
@@ -210,19 +392,15 @@ def mixed(model: Model, inputs: Sequence[Any], total: int) -> list[Any]:
     def size(value: Any) -> int:
         return len(value) if isinstance(value, str) else sum(map(len, value))
 
+    def truncated(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(text[:MAX_CHARACTERS] for text in value)
+        return value[: MAX_CHARACTERS if isinstance(value, str) else MAX_CHARACTERS // 5]  # characters, or words
+
     order = sorted(inputs, key=size)
     count = min(total * 3 // 4, len(order))
-    given = [_truncated(order[number * (len(order) - 1) // max(1, count - 1)]) for number in range(count)]
+    given = [truncated(order[number * (len(order) - 1) // max(1, count - 1)]) for number in range(count)]
     return [*given, *made_up_inputs(model, total - count)]
-
-
-def _truncated(value: Any) -> Any:
-    """An input whose texts are not longer than the test needs; a list of words keeps its first."""
-    if isinstance(value, str):
-        return value[:MAX_CHARACTERS]
-    if isinstance(value, tuple):
-        return tuple(text[:MAX_CHARACTERS] for text in value)
-    return value[: MAX_CHARACTERS // 5]
 
 
 def _shown(value: Any) -> str:
@@ -230,68 +408,66 @@ def _shown(value: Any) -> str:
 
 
 def write_transformers(inside: Path, opened: LoadedModel, task: str) -> None:
-    """The files of a folder that transformers opens, one by one."""
-    if opened.family.architecture(opened.config, opened.heads) is None:
-        raise UserError(_why(opened))
-    card = replace(opened.card, task=task, weft=VERSION)
-    write_files(inside, replace(opened, card=card))
-
-
-def _why(opened: LoadedModel) -> str:
-    """What of a model the published format has no words for."""
+    """The files of a folder that transformers opens; refused with what the published format has no words for."""
     family, config = opened.family, opened.config
+    if family.architecture(config, opened.heads) is not None:
+        write_files(inside, replace(opened, card=replace(opened.card, task=task, weft=VERSION)))
+        return
+    why = f"transformers has no {family.name} model with these blocks"
     if not family.architectures:
         known = [each.name for each in FAMILIES.values() if each.architectures]
-        return f"transformers has no {family.name} models; it has {listed(known, 20)}"
-    if is_published(family.table, config, family.standard):
-        return f"transformers has no {family.name} model with these heads together: {listed(opened.heads)}"
-    if config.layer_heads is not None:
-        return "transformers has one number of heads for all layers, and this model has several"
-    for spec in fields(config):
-        usual, value = family.standard.get(spec.name, spec.default), vars(config)[spec.name]
-        with suppress(UserError):  # what is usual may not go with the other sizes
-            if value != usual and is_published(family.table, replace(config, **{spec.name: usual}), family.standard):
-                return f"transformers has no {family.name} model with {spec.name}={value}"
-    return f"transformers has no {family.name} model with these blocks"
+        why = f"transformers has no {family.name} models; it has {listed(known, 20)}"
+    elif is_published(family.table, config, family.standard):
+        why = f"transformers has no {family.name} model with these heads together: {listed(opened.heads)}"
+    elif config.layer_heads is not None:
+        why = "transformers has one number of heads for all layers, and this model has several"
+    else:
+        for spec in fields(config):
+            usual, value = family.standard.get(spec.name, spec.default), vars(config)[spec.name]
+            with suppress(UserError):  # what is usual may not go with the other sizes
+                usually = replace(config, **{spec.name: usual}) if value != usual else None
+                if usually is not None and is_published(family.table, usually, family.standard):
+                    why = f"transformers has no {family.name} model with {spec.name}={value}"
+                    break
+    raise UserError(why)
 
 
 def check_same(ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: float) -> float:
-    """That a folder, read back, holds the same config and the same numbers, reads the same tokens and says the same."""
+    """That a folder, read back, has the same config, weights, tokens and outputs."""
     one, two = ours.opened, theirs.opened
     first, second = one.network.state_dict(), two.network.state_dict()
     other = [name for name in {**first, **second} if name not in first or name not in second]
     other = other or [name for name, tensor in first.items() if not torch.equal(tensor.cpu(), second[name])]
-    if other:
-        raise UserError(f"the folder, read back, holds other weights: {listed(other)}; nothing was written")
-    unequal = [spec.name for spec in fields(one.config) if not _alike(one.config, two.config, spec.name)]
-    if unequal:
-        raise UserError(f"the folder, read back, has another config: {listed(unequal)}; nothing was written")
-    for mine, other_one in ((one.tokenizer, two.tokenizer), (one.target_tokenizer, two.target_tokenizer)):
-        texts = [each if isinstance(each, str) else " ".join(map(str, each)) for each in inputs]
-        if mine is not None and (other_one is None or mine.ids(texts) != other_one.ids(texts)):
-            raise UserError("the folder, read back, tokenizes texts differently; nothing was written")
+    # None stands for what is usual; dropouts and the like are for training alone.
+    usual = {"head_width": one.config.width // one.config.heads, "inner": 4 * one.config.width}
+    values = {spec.name: (vars(one.config)[spec.name], vars(two.config)[spec.name]) for spec in fields(one.config)}
+    unequal = [
+        name for name, pair in values.items()
+        if pair[0] != pair[1] and {*pair} != {None, usual.get(name)}
+        and not name.endswith(("dropout", "weight_scale", "mix"))
+    ]  # fmt: skip
+    texts = [each if isinstance(each, str) else " ".join(map(str, each)) for each in inputs]
+    tokenizers = ((one.tokenizer, two.tokenizer), (one.target_tokenizer, two.target_tokenizer))
+    same = all(mine is None or (copy is not None and mine.ids(texts) == copy.ids(texts)) for mine, copy in tokenizers)
+    refuse(
+        (bool(other), f"the folder, read back, holds other weights: {listed(other)}"),
+        (bool(unequal), f"the folder, read back, has another config: {listed(unequal)}"),
+        (not same, "the folder, read back, tokenizes texts differently"),
+    )
     return 0.0 if one.family.generates else check_agreement(ours, theirs, inputs, tolerance)
-
-
-def _alike(one: Any, two: Any, name: str) -> bool:
-    """Whether two configs mean the same by a field; None stands for what is usual, and dropouts for training alone."""
-    values = [vars(each)[name] for each in (one, two)]
-    usual = {"head_width": one.width // one.heads, "inner": 4 * one.width}.get(name)
-    return values[0] == values[1] or {*values} == {None, usual} or name.endswith(("dropout", "weight_scale", "mix"))
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how near it is to what it was made of."""
+    """What was written, and how near it is to its source."""
 
     folder: Path
     to: str
     bytes: int
-    apart: float  # share of the largest score; of a model that writes, what the log-probability of a token is off by
-    texts: int  # on which that was seen
+    max_difference: float  # as a share of the largest score; of a model that writes, in log-probability of a token
+    texts: int  # on which that was measured
 
 
-CHECKED = 512  # texts of a file that an export is checked on
 # Each writes the files of a folder, which is then loaded and checked.
 WAYS: dict[str, Callable[[Path, LoadedModel, str], None]] = {
     "onnx": write_onnx,
@@ -321,36 +497,30 @@ def export(
     one_of(to, WAYS, "to")
     model = model if isinstance(model, Model) else load(model, task=task, online=online, trust=trust)
     refuse_exported(model)
-    inputs = texts_of(model, data, columns=columns)
-    if data is not None:
-        check_sound(model, data, columns)
-    with whole_folder(Path(out)) as inside:
-        WAYS[to](inside, model.opened, model.task)
-        exported = load(inside)
-        if to == "transformers":
-            apart = check_same(model, exported, inputs, tolerance)
-        elif model.opened.family.generates and to == "ctranslate2":
-            apart = check_generation(model, exported, inputs)
-        else:
-            apart = check_agreement(model, exported, inputs, tolerance)
-        if exported.opened.exported:
-            check_batch_single(exported, inputs)
-        record_hashes(inside)
-        needed = (path for path in inside.rglob("*") if path.is_file() and "run" not in path.parts)
-        size = sum(path.stat().st_size for path in needed)
-    return Exported(Path(out), to, size, apart, len(inputs))
-
-
-def check_sound(model: Model, data: Paths, columns: Mapping[str, str] | None) -> None:
-    """Refuse a model that is damaged, by the user's rows: its export would be, too."""
-    if not model.task_object.supervised or model.task_object.writes:
-        return
+    inputs, damaged = texts_of(model, data, columns=columns), None
+    if data is not None and model.task_object.supervised and not model.task_object.writes:
+        with suppress(UserError):  # rows with other labels show nothing
+            damaged = compare([model], data, columns=columns, costs=False, task=model.task).models[0].damaged
     try:
-        standing = compare([model], data, columns=columns, costs=False, task=model.task).models[0]
-    except UserError:  # rows with other labels show nothing
-        return
-    if standing.damaged:
-        raise UserError(f"the model itself is damaged: {standing.damaged}; nothing was written")
+        if damaged:
+            raise UserError(f"the model itself is damaged: {damaged}")
+        with whole_folder(Path(out)) as inside:
+            WAYS[to](inside, model.opened, model.task)
+            exported = load(inside)
+            if to == "transformers":
+                largest = check_same(model, exported, inputs, tolerance)
+            elif model.opened.family.generates and to == "ctranslate2":
+                largest = check_generation(model, exported, inputs)
+            else:
+                largest = check_agreement(model, exported, inputs, tolerance)
+            if exported.opened.exported:
+                check_batch_single(exported, inputs)
+            record_hashes(inside)
+            needed = (path for path in inside.rglob("*") if path.is_file() and "run" not in path.parts)
+            size = sum(path.stat().st_size for path in needed)
+    except UserError as error:
+        raise UserError(f"{error}; nothing was written") from None
+    return Exported(Path(out), to, size, largest, len(inputs))
 
 
 def refuse_exported(model: Model) -> None:
@@ -372,3 +542,26 @@ def texts_of(model: Model, data: Any, **options: Unpack[RowOptions]) -> list[Any
     if not inputs:
         raise UserError(f"{table.name}: there are no rows")
     return inputs
+
+
+def read_from(data: Any, columns: Mapping[str, str]) -> list[str]:
+    """The first texts of what a model that writes is given: lines of a plain file, or the sources of a table."""
+    texts: list[str] = []
+    whole = Table(data, columns)
+    tables = [whole]
+    if not whole.in_memory:  # .en and .de tell no format: lines
+        tables = [
+            replace(whole, data=name, format=SUFFIXES.get(format_suffix(PurePath(name)), "txt")) for name in whole.data
+        ]
+    for table in tables:
+        for record in table.records():
+            names = paired_columns(list(record.values)) or ("text",)
+            name = columns.get("source") or columns.get("text") or names[0]
+            if name not in record.values:
+                raise UserError(f"{record.where}: has no column {shown(name)!r}; name it with --column source=NAME")
+            texts.append(str(record.values[name]))
+            if len(texts) == COMPARED:
+                return texts
+    if not any(text.strip() for text in texts):
+        raise UserError(f"{whole.name}: there are no texts")
+    return texts

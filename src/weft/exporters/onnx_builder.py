@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from weft.backends.onnx_graph import FORMAT, OPERATORS, OPSET, RUNTIME
+from weft.backends.onnx import FORMAT, OPERATORS, OPSET, RUNTIME, library
 from weft.errors import UserError
 from weft.files import write_bytes
 from weft.nn.layers import Layer
@@ -32,19 +32,14 @@ Range = tuple[float, float]
 class Graph:
     """A graph in the making; what is added is named, and a weight that is used twice is stored once."""
 
-    def __init__(self, precision: Precision = "fp32", ranges: Mapping[int, Range] | None = None) -> None:
-        """`ranges`: between which numbers the inputs of each linear map lie, by the map's id, for static integers."""
-        try:
-            import onnx
-        except ImportError:
-            raise UserError("an ONNX model needs the package onnx: pip install 'weft[fast-cpu]'") from None
-        self.onnx = onnx
+    def __init__(self, precision: Precision = "fp32", ranges: Mapping[nn.Module, Range] | None = None) -> None:
+        """`ranges`: between which numbers the inputs of each linear map lie, for static integers."""
+        self.onnx = library()
         self.precision = precision
         self.ranges = ranges or {}
         self.nodes: list[Any] = []
         self.tensors: dict[str, NDArray[Any]] = {}
         self.known: dict[Any, str] = {}
-        self.kept: list[Any] = []  # what ids were taken of, so that none comes to mean another object
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
         """Add an operator; the name of what it gives, or the names."""
@@ -56,6 +51,14 @@ class Graph:
     def named(self, name: str, what: str) -> None:
         """Let a result be called what others call it."""
         self.nodes.append(self.onnx.helper.make_node("Identity", [what], [name]))
+
+    def floats(self, what: str) -> str:
+        """A result as numbers of four bytes."""
+        return self.op("Cast", what, to=self.onnx.TensorProto.FLOAT)
+
+    def ints(self, *values: int) -> str:
+        """Axes, sizes or places."""
+        return self.constant(values, np.int64)
 
     def constant(self, value: Any, kind: Any = np.float32) -> str:
         """A number or a few."""
@@ -80,21 +83,16 @@ class Graph:
             return self._stored(key, suffix, array)
         half = self._stored(key, suffix, array.astype(np.float16))
         if (key, suffix, "wide") not in self.known:
-            self.known[key, suffix, "wide"] = self.op("Cast", half, to=self.onnx.TensorProto.FLOAT)
+            self.known[key, suffix, "wide"] = self.floats(half)
         return self.known[key, suffix, "wide"]
 
-    # -------------------------------------------------------------------------------------------- blocks
+    def linear(self, x: str, module: nn.Linear, small: bool = False) -> str:
+        """The output of a linear map; `small`: too small to be worth integers."""
+        return self.map(x, module, module.weight, module.bias, "whole", small)
 
-    def linear(self, x: str, module: nn.Linear, rows: slice | None = None, small: bool = False) -> str:
-        """What a linear map, or some of its outputs, makes of x; `small`: too small to be worth integers."""
-        chosen = slice(None) if rows is None else rows
-        bias = None if module.bias is None else module.bias[chosen]
-        return self.map(x, module, module.weight[chosen], bias, (chosen.start, chosen.stop), small)
-
-    def map(self, x: str, source: nn.Module, weight: Tensor, bias: Tensor | None, part: Any, small: bool) -> str:
+    def map(self, x: str, source: nn.Module, weight: Tensor, bias: Tensor | None, part: str, small: bool) -> str:
         """... W -> ... outputs by a matrix (outputs W), in the precision of this graph."""
-        self.kept.append(source)
-        key = (id(source), part)
+        key = (source, part)
         if small or self.precision in ("fp32", "fp16"):
             x = self.op("MatMul", x, self.weight(key, "matrix", weight.t().contiguous()))
         elif self.precision == "int4":
@@ -107,63 +105,51 @@ class Graph:
         return x if bias is None else self.op("Add", x, self.weight(key, "bias", bias))
 
     def _eight_bits(self, x: str, source: nn.Module, key: Any, weight: Tensor, bias: Tensor | None) -> str:
-        matrix, scales = eight_bits(weight.detach().float().numpy())
-        names = [
-            self._stored(key, "integers", np.ascontiguousarray(matrix.T)),
-            self._stored(key, "scales", scales),
-            self.constant(np.zeros(len(scales)), np.int8),
-        ]
-        if id(source) not in self.ranges:
-            return self._by_rows(x, key, names, bias)
-        added = "" if bias is None else self.weight(key, "bias", bias)
-        low, high = self.ranges[id(source)]
-        low, high = min(low, 0.0), max(high, 0.0)
-        step = max(high - low, 1e-8) / 255
-        scale, zero = self.constant(step), self.constant(round(-low / step), np.uint8)
-        x = self.op("QuantizeLinear", x, scale, zero)
-        return self.op("MatMulIntegerToFloat", x, names[0], scale, names[1], zero, names[2], added, domain=RUNTIME)
-
-    def _by_rows(self, x: str, key: Any, names: Sequence[str], bias: Tensor | None) -> str:
-        """N W -> N outputs; each row is scaled by its own largest value, whatever else is in the batch."""
-        last = self.constant([-1], np.int64)
+        """N W -> N outputs; by a known range, or each row by its own largest value, whatever else is in the batch."""
+        whole, by_output = eight_bits(weight.detach().float().numpy())
+        matrix = self._stored(key, "integers", np.ascontiguousarray(whole.T))
+        scales, zeros = self._stored(key, "scales", by_output), self.constant(np.zeros(len(by_output)), np.int8)
+        if source in self.ranges:
+            added = "" if bias is None else self.weight(key, "bias", bias)
+            low, high = min(self.ranges[source][0], 0.0), max(self.ranges[source][1], 0.0)
+            step = max(high - low, 1e-8) / 255
+            scale, zero = self.constant(step), self.constant(round(-low / step), np.uint8)
+            x = self.op("QuantizeLinear", x, scale, zero)
+            return self.op("MatMulIntegerToFloat", x, matrix, scale, scales, zero, zeros, added, domain=RUNTIME)
+        last = self.ints(-1)
         ends = [self.op(kind, x, last, keepdims=0) for kind in ("ReduceMax", "ReduceMin")]
         parts = [self.op("Mul", end, self.constant(sign / 127)) for end, sign in zip(ends, (1, -1), strict=True)]
-        scales = self.op("Max", *parts, self.constant(1e-12))  # N: a row of zeros stays one
+        by_row = self.op("Max", *parts, self.constant(1e-12))  # N: a row of zeros stays one
         middle = self.constant(128, np.uint8)
-        middles = self.op("QuantizeLinear", scales, self.constant(1e30), middle)  # N times 128, in one operator
-        integers = self.op("QuantizeLinear", x, scales, middles, axis=0)
-        product = [integers, names[0], self.constant(1.0), names[1], middle, names[2]]
-        x = self.op("MatMulIntegerToFloat", *product, domain=RUNTIME)
-        x = self.op("Mul", x, self.op("Unsqueeze", scales, self.constant([1], np.int64)))
+        middles = self.op("QuantizeLinear", by_row, self.constant(1e30), middle)  # N times 128, in one operator
+        integers = self.op("QuantizeLinear", x, by_row, middles, axis=0)
+        one = self.constant(1.0)
+        x = self.op("MatMulIntegerToFloat", integers, matrix, one, scales, middle, zeros, domain=RUNTIME)
+        x = self.op("Mul", x, self.op("Unsqueeze", by_row, self.ints(1)))
         # As a matrix: beside a vector the runtime would fuse it with a GELU, into an operator that is slower than both.
         return x if bias is None else self.op("Add", x, self._stored(key, "bias", bias.detach().float().numpy()[None]))
 
-    def table(self, numbers: str, source: nn.Module, weight: Tensor) -> str:
+    def table(self, numbers: str, module: nn.Module) -> str:
         """B T -> B T W: rows of a table; in eight bits with a scale for each row, where numbers are small."""
-        self.kept.append(source)
-        key = (id(source), "table")
-        if self.precision in ("fp32", "fp16"):
-            array = weight.detach().float().numpy()
-            if self.precision == "fp32":
-                return self.op("Gather", self._stored(key, "rows", array), numbers)
-            halves = self.op("Gather", self._stored(key, "rows", array.astype(np.float16)), numbers)
-            return self.op("Cast", halves, to=self.onnx.TensorProto.FLOAT)
-        whole, scales = eight_bits(weight.detach().float().numpy(), 127)
-        rows = self.op("Gather", self._stored(key, "rows", whole), numbers)
-        rows = self.op("Cast", rows, to=self.onnx.TensorProto.FLOAT)
+        key, array = (module, "table"), module.weight.detach().float().numpy()  # type: ignore[operator]
+        if self.precision == "fp32":
+            return self.op("Gather", self._stored(key, "rows", array), numbers)
+        if self.precision == "fp16":
+            return self.floats(self.op("Gather", self._stored(key, "rows", array.astype(np.float16)), numbers))
+        whole, scales = eight_bits(array, 127)
+        rows = self.floats(self.op("Gather", self._stored(key, "rows", whole), numbers))
         return self.op("Mul", rows, self.op("Gather", self._stored(key, "scales", scales[:, None]), numbers))
 
     def norm(self, x: str, module: nn.Module) -> str:
         """Layer norm, or the RMS norm; no norm at all leaves x as it is."""
-        self.kept.append(module)
         if isinstance(module, nn.LayerNorm):
-            ends = [self.weight(id(module), "weight", module.weight), self.weight(id(module), "bias", module.bias)]
+            ends = [self.weight(module, "weight", module.weight), self.weight(module, "bias", module.bias)]
             return self.op("LayerNormalization", x, *ends, axis=-1, epsilon=module.eps)
         if isinstance(module, nn.RMSNorm):
             assert module.eps is not None
-            square = self.op("ReduceMean", self.op("Mul", x, x), self.constant([-1], np.int64), keepdims=1)
+            square = self.op("ReduceMean", self.op("Mul", x, x), self.ints(-1), keepdims=1)
             root = self.op("Sqrt", self.op("Add", square, self.constant(module.eps)))
-            return self.op("Mul", self.op("Div", x, root), self.weight(id(module), "weight", module.weight))
+            return self.op("Mul", self.op("Div", x, root), self.weight(module, "weight", module.weight))
         assert isinstance(module, nn.Identity), module
         return x
 
@@ -204,7 +190,7 @@ class Graph:
             joined = self.map(x, module.qkv, weight[inner:], of[1], "key-value", False)
             key, value = self.op("Split", joined, outputs=2, axis=-1, num_outputs=2)
         places = self.shape(module.heads, module.head_width)  # B T H D
-        one = places if whole else self.constant([-1, 1, module.heads, module.head_width], np.int64)
+        one = places if whole else self.ints(-1, 1, module.heads, module.head_width)
         query, value = (
             self.op("Transpose", self.op("Reshape", y, shape), perm=[0, 2, 1, 3])
             for y, shape in ((query, one), (value, places))
@@ -213,7 +199,7 @@ class Graph:
         scores = self.op("MatMul", query, key)  # B H T T
         shares = self.op("Softmax", scores if bias is None else self.op("Add", scores, bias), axis=-1)
         mixed = self.op("Transpose", self.op("MatMul", shares, value), perm=[0, 2, 1, 3])
-        return self.linear(self.op("Reshape", mixed, self.constant([-1, inner], np.int64)), module.output)
+        return self.linear(self.op("Reshape", mixed, self.ints(-1, inner)), module.output)
 
     def feedforward(self, x: str, module: Any) -> str:
         x = self.linear(x, module.up)
@@ -229,10 +215,6 @@ class Graph:
             return self.op("Gather", dense, self.constant(0, np.int64), axis=1)
         return self.op("GatherND", dense, at, batch_dims=1)
 
-    def flat(self, x: str, width: int) -> str:
-        """B T W -> N W: the rows below each other, N being B times T."""
-        return self.op("Reshape", x, self.constant([-1, width], np.int64))
-
     def dense(self, x: str) -> str:
         """N W -> B T W"""
         return self.op("Reshape", x, self.shape(-1))
@@ -241,10 +223,8 @@ class Graph:
         """The shape B T and these sizes, as far as the inputs say it."""
         if ("shape", sizes) not in self.known:
             ends = self.op("Shape", "input_ids")
-            self.known["shape", sizes] = self.op("Concat", ends, self.constant(sizes, np.int64), axis=0)
+            self.known["shape", sizes] = self.op("Concat", ends, self.ints(*sizes), axis=0)
         return self.known["shape", sizes]
-
-    # -------------------------------------------------------------------------------------------- the file
 
     def write(self, path: Path, inputs: Mapping[str, Sequence[Any]], outputs: Mapping[str, Sequence[Any]]) -> None:
         """The graph as a file; inputs and outputs by name, with their shapes, in which a word is any number."""
@@ -258,14 +238,19 @@ class Graph:
         ]
         gives = [helper.make_tensor_value_info(name, kinds.FLOAT, list(shape)) for name, shape in outputs.items()]
         tensors = [self.onnx.numpy_helper.from_array(array, name) for name, array in self.tensors.items()]
-        graph = helper.make_graph(self.nodes, "weft", feeds, gives, tensors)
-        opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(RUNTIME, 1)]
-        model = helper.make_model(graph, opset_imports=opsets, ir_version=FORMAT)
+        model = model_of(self.onnx, self.nodes, feeds, gives, tensors)
         model.producer_name, model.producer_version = "weft", VERSION
         write_bytes(path, model.SerializeToString())
 
 
 FIRST = "first"  # in place of a name: the first place of every row
+
+
+def model_of(onnx: Any, nodes: Sequence[Any], inputs: Any, outputs: Any, tensors: Sequence[Any]) -> Any:
+    """The file of a graph, in the version of the format that the loader takes."""
+    graph = onnx.helper.make_graph(nodes, "weft", inputs, outputs, tensors)
+    opsets = [onnx.helper.make_opsetid("", OPSET), onnx.helper.make_opsetid(RUNTIME, 1)]
+    return onnx.helper.make_model(graph, opset_imports=opsets, ir_version=FORMAT)
 
 
 def eight_bits(weight: NDArray[np.float32], largest: int = LARGEST) -> tuple[NDArray[np.int8], NDArray[np.float32]]:

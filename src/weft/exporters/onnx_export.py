@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from weft.backends.onnx import GRAPH, WORDS
-from weft.backends.onnx_graph import FORMAT, OPSET, RUNTIME
+from weft.backends.onnx import GRAPH, OPSET, WORDS
 from weft.checkpoint.folder import LoadedModel, write_files
-from weft.errors import UserError, shown
-from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Range
+from weft.errors import UserError, refuse, shown
+from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Range, model_of
 from weft.files import write_bytes
 from weft.models.classifiers import sight
 from weft.nn.heads import DeepLabelHead, MaskedWordHead
@@ -30,30 +30,27 @@ Sizes = Mapping[str, list[Any]]
 ENTRANCE = ("input_ids", "attention_mask")  # as others call them
 
 
-def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
-    """BERT and its relatives, and GPT: tables, layers, head."""
+def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> str:
+    """BERT and its relatives, and GPT: tables and layers."""
     network: Any = opened.network
-    inputs: dict[str, list[Any]] = {name: ["batch", "length"] for name in ENTRANCE}
-    x = graph.table("input_ids", network.tokens, network.tokens.weight)
-    causal = opened.family.generates
-    if network.segments is not None:
-        if opened.config.segments > 1:
-            inputs["token_type_ids"] = ["batch", "length"]
-            x = graph.op("Add", x, graph.op("Gather", graph.weight(id(network), "segments", network.segments.weight),
-                                            "token_type_ids"))  # fmt: skip
-        else:
-            x = graph.op("Add", x, graph.weight(id(network), "segment", network.segments.weight[0]))
+    x = graph.table("input_ids", network.tokens)
+    causal, by_row = opened.family.generates, head == "classify"
+    if network.segments is not None and opened.config.segments > 1:
+        table = graph.weight(network, "segments", network.segments.weight)
+        x = graph.op("Add", x, graph.op("Gather", table, "token_type_ids"))
+    elif network.segments is not None:
+        x = graph.op("Add", x, graph.weight(network, "segment", network.segments.weight[0]))
     x = _positions(graph, x, network.positions)
     if network.embedding_norm is not None:
         x = graph.norm(x, network.embedding_norm)
-    x = graph.flat(x, network.tokens.weight.shape[1])  # N W
+    x = graph.op("Reshape", x, graph.ints(-1, network.tokens.weight.shape[1]))  # N W: the rows below each other
     if network.widened is not None:
         x = graph.linear(x, network.widened)
     bias = _bias(graph, network.positions, causal)
-    layers = list(network.layers)
-    layers = layers * opened.config.layers if opened.family.name == "albert" else layers
-    by_row = head == "classify"
-    place = _last(graph) if causal else FIRST
+    layers = list(network.layers) * (opened.config.layers // len(network.layers))  # ALBERT repeats its one layer
+    place = FIRST
+    if causal:  # B 1: the place of each row's last token
+        place = graph.op("ReduceMax", graph.op("Mul", _places(graph), "attention_mask"), graph.ints(1), keepdims=1)
     # Of the last layer a label needs one place only, and all that the others would cost is saved.
     alone = by_row and network.mix is None and network.positions.kind != "alibi"
     seen = [x]
@@ -67,10 +64,8 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[S
         states = zip([*seen[:-1], x], shares, strict=True)
         x = graph.op("Sum", *(graph.op("Mul", state, graph.constant(share)) for state, share in states))
     if not by_row:
-        x = graph.dense(x)  # B T W
-    elif not alone:
-        x = graph.pick(x, place)  # B W
-    return inputs, _head_outputs(graph, opened, head, x)
+        return graph.dense(x)  # B T W
+    return x if alone else graph.pick(x, place)  # B W
 
 
 def _head_outputs(graph: Graph, opened: LoadedModel, head: str | None, x: str) -> Sizes:
@@ -87,9 +82,9 @@ def _head_outputs(graph: Graph, opened: LoadedModel, head: str | None, x: str) -
     x = graph.linear(x, module.output, small=True)
     outputs = opened.heads[head]
     if head == "answer":
-        for name, end in zip(("start_logits", "end_logits"), graph.op("Split", x, outputs=2, axis=-1, num_outputs=2),
-                             strict=True):  # fmt: skip
-            graph.named(name, graph.op("Squeeze", end, graph.constant([-1], np.int64)))
+        ends = graph.op("Split", x, outputs=2, axis=-1, num_outputs=2)
+        for name, end in zip(("start_logits", "end_logits"), ends, strict=True):
+            graph.named(name, graph.op("Squeeze", end, graph.ints(-1)))
         return {"start_logits": ["batch", "length"], "end_logits": ["batch", "length"]}
     graph.named("logits", x)
     return {"logits": ["batch", "length", outputs] if head == "tag" else ["batch", outputs]}
@@ -107,21 +102,21 @@ def _positions(graph: Graph, x: str, positions: Any) -> str:
         table = positions._waves(torch.arange(positions.context), torch.float32)
     if not positions.unused:
         length = graph.op("Shape", "input_ids", start=1, end=2)
-        ends = [graph.constant([0], np.int64), length, graph.constant([0], np.int64)]
-        return graph.op("Add", x, graph.op("Slice", graph.weight(id(positions), "places", table), *ends))
+        ends = [graph.ints(0), length, graph.ints(0)]
+        return graph.op("Add", x, graph.op("Slice", graph.weight(positions, "places", table), *ends))
     # RoBERTa counts the tokens that are none of the padding, from the row after the padding's.
     counted = graph.op("CumSum", "attention_mask", graph.constant(1, np.int64))
     counted = graph.op("Mul", counted, "attention_mask")
     places = graph.op("Add", counted, graph.constant(positions.unused - 1, np.int64))
-    return graph.op("Add", x, graph.op("Gather", graph.weight(id(positions), "places", table), places))
+    return graph.op("Add", x, graph.op("Gather", graph.weight(positions, "places", table), places))
 
 
 def _padding(graph: Graph) -> str:
     """B 1 1 T: 0 where a key is a token, and far below any score where it is none."""
     if "padding" not in graph.known:
-        mask = graph.op("Cast", "attention_mask", to=graph.onnx.TensorProto.FLOAT)
-        gone = graph.op("Mul", graph.op("Sub", graph.constant(1.0), mask), graph.constant(FAR))
-        graph.known["padding"] = graph.op("Unsqueeze", gone, graph.constant([1, 2], np.int64))
+        gone = graph.floats("attention_mask")
+        gone = graph.op("Mul", graph.op("Sub", graph.constant(1.0), gone), graph.constant(FAR))
+        graph.known["padding"] = graph.op("Unsqueeze", gone, graph.ints(1, 2))
     return graph.known["padding"]
 
 
@@ -130,9 +125,9 @@ def _bias(graph: Graph, positions: Any, causal: bool) -> str:
     padding = _padding(graph)
     if not causal and positions.kind != "alibi":
         return padding
-    every = graph.op("Cast", _places(graph), to=graph.onnx.TensorProto.FLOAT)
-    columns = graph.op("Unsqueeze", every, graph.constant([0], np.int64))
-    ahead = graph.op("Sub", columns, graph.op("Unsqueeze", every, graph.constant([1], np.int64)))  # T T
+    every = graph.floats(_places(graph))
+    columns = graph.op("Unsqueeze", every, graph.ints(0))
+    ahead = graph.op("Sub", columns, graph.op("Unsqueeze", every, graph.ints(1)))  # T T
     if causal:
         later = graph.op("Clip", ahead, graph.constant(0.0), graph.constant(1.0))
         padding = graph.op("Add", padding, graph.op("Mul", later, graph.constant(FAR)))
@@ -144,20 +139,14 @@ def _bias(graph: Graph, positions: Any, causal: bool) -> str:
 
 def _places(graph: Graph) -> str:
     """T: the numbers of all places of a row."""
-    length = graph.op("Squeeze", graph.op("Shape", "input_ids", start=1, end=2), graph.constant([0], np.int64))
+    length = graph.op("Squeeze", graph.op("Shape", "input_ids", start=1, end=2), graph.ints(0))
     return graph.op("Range", graph.constant(0, np.int64), length, graph.constant(1, np.int64))
-
-
-def _last(graph: Graph) -> str:
-    """B 1: the place of each row's last token."""
-    own = graph.op("Mul", _places(graph), "attention_mask")
-    return graph.op("ReduceMax", own, graph.constant([1], np.int64), keepdims=1)
 
 
 def _mean(graph: Graph, x: str, mask: str) -> str:
     """B T W -> B W: the mean over the tokens of each row."""
-    count = graph.op("ReduceSum", mask, graph.constant([1], np.int64), keepdims=0)
-    x = graph.op("ReduceSum", graph.op("Mul", x, mask), graph.constant([1], np.int64), keepdims=0)
+    count = graph.op("ReduceSum", mask, graph.ints(1), keepdims=0)
+    x = graph.op("ReduceSum", graph.op("Mul", x, mask), graph.ints(1), keepdims=0)
     return graph.op("Div", x, graph.op("Max", count, graph.constant(1.0)))
 
 
@@ -176,21 +165,18 @@ def words_of(graph: Graph, network: Any) -> None:
     graph.named("logits", x)
 
 
-def _vectors(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
+def _vectors(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     """Averaged word vectors."""
-    network: Any = opened.network
-    x = graph.table("input_ids", network.tokens, network.tokens.weight)
-    if head is not None:
-        x = _mean(graph, x, _mask(graph))
-    return {name: ["batch", "length"] for name in ENTRANCE}, _head_outputs(graph, opened, head, x)
+    x = graph.table("input_ids", opened.network.tokens)
+    return x if head is None else _mean(graph, x, _mask(graph))
 
 
-def _cnn(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
+def _cnn(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     """Kim's convolutions: a token and its neighbors, and of each feature map the largest."""
     network: Any = opened.network
-    x = graph.table("input_ids", network.tokens, network.tokens.weight)
+    x = graph.table("input_ids", network.tokens)
     if opened.config.both:
-        fixed = graph.op("Gather", graph.weight(id(network), "fixed", network.fixed), "input_ids")
+        fixed = graph.op("Gather", graph.weight(network, "fixed", network.fixed), "input_ids")
         x = graph.op("Concat", x, fixed, axis=-1)
     mask = _mask(graph)
     x = graph.op("Transpose", graph.op("Mul", x, mask), perm=[0, 2, 1])  # B W T, nothing beyond the ends
@@ -198,41 +184,39 @@ def _cnn(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Si
     for module, kernel in zip(network.convolutions, opened.config.kernels, strict=True):
         weight = module.weight.unflatten(1, (kernel, network.channels)).transpose(1, 2)  # maps W K
         left, right = sight(kernel)
-        names = graph.weight(id(module), "kernel", weight), graph.weight(id(module), "bias", module.bias)
+        names = graph.weight(module, "kernel", weight), graph.weight(module, "bias", module.bias)
         maps.append(graph.op("Conv", x, *names, kernel_shape=[kernel], pads=[-left, right]))
     x = graph.op("Transpose", graph.op("Relu", graph.op("Concat", *maps, axis=1)), perm=[0, 2, 1])
     if head is not None:  # nothing is below 0, so what is no token can be 0
-        x = graph.op("ReduceMax", graph.op("Mul", x, mask), graph.constant([1], np.int64), keepdims=0)
-    return {name: ["batch", "length"] for name in ENTRANCE}, _head_outputs(graph, opened, head, x)
+        x = graph.op("ReduceMax", graph.op("Mul", x, mask), graph.ints(1), keepdims=0)
+    return x
 
 
 # Our gates in the standard's order: of an LSTM enter, show, keep, new; of a GRU keep, reset, new.
 GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
 
 
-def _recurrent(graph: Graph, opened: LoadedModel, head: str | None) -> tuple[Sizes, Sizes]:
+def _recurrent(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     """LSTM, GRU and the plain cell, one way or both."""
-    network, c = opened.network, opened.config
-    x = graph.table("input_ids", network.tokens, network.tokens.weight)
+    network, pooling = opened.network, opened.config.pooling
+    x = graph.table("input_ids", network.tokens)
     x = graph.op("Transpose", x, perm=[1, 0, 2])  # T B W
-    lengths = graph.op("ReduceSum", "attention_mask", graph.constant([1], np.int64), keepdims=0)
+    lengths = graph.op("ReduceSum", "attention_mask", graph.ints(1), keepdims=0)
     lengths = graph.op("Cast", graph.op("Max", lengths, graph.constant(1, np.int64)), to=graph.onnx.TensorProto.INT32)
     last = ""
     for layer in network.layers:
         x, last = _cells(graph, layer, x, lengths)
     x = graph.op("Transpose", x, perm=[1, 0, 2])  # B T W
     mask = _mask(graph)
-    if head == "classify":
-        some = graph.op("ReduceMax", mask, graph.constant([1], np.int64), keepdims=0)  # B 1: whether there is a token
-        if c.pooling == "mean":
-            x = _mean(graph, x, mask)
-        elif c.pooling == "max":
-            gone = graph.op("Mul", graph.op("Sub", graph.constant(1.0), mask), graph.constant(FAR))
-            x = graph.op("ReduceMax", graph.op("Add", x, gone), graph.constant([1], np.int64), keepdims=0)
-        else:
-            x = last
-        x = graph.op("Mul", x, some)
-    return {name: ["batch", "length"] for name in ENTRANCE}, _head_outputs(graph, opened, head, x)
+    if head != "classify":
+        return x
+    some = graph.op("ReduceMax", mask, graph.ints(1), keepdims=0)  # B 1: whether there is a token
+    if pooling == "mean":
+        last = _mean(graph, x, mask)
+    elif pooling == "max":
+        gone = graph.op("Mul", graph.op("Sub", graph.constant(1.0), mask), graph.constant(FAR))
+        last = graph.op("ReduceMax", graph.op("Add", x, gone), graph.ints(1), keepdims=0)
+    return graph.op("Mul", last, some)
 
 
 def _cells(graph: Graph, layer: Any, x: str, lengths: str) -> tuple[str, str]:
@@ -247,28 +231,27 @@ def _cells(graph: Graph, layer: Any, x: str, lengths: str) -> tuple[str, str]:
     weights = [[ordered(tensor) for tensor in module._flat_weights] for module in layer.layers]
     inputs, back = (torch.stack([each[number] for each in weights]) for number in (0, 1))
     biases = torch.stack([torch.cat(each[2:]) for each in weights])
-    graph.kept.append(layer)
     named = {"inputs": inputs, "back": back, "bias": biases}
-    names = [graph.weight(id(layer), name, each) for name, each in named.items()]
+    names = [graph.weight(layer, name, each) for name, each in named.items()]
     settings: dict[str, Any] = {"hidden_size": layer.width, "direction": "bidirectional" if ways > 1 else "forward"}
     settings |= {"linear_before_reset": 1} if layer.cell == "gru" else {}
     settings |= {"activations": [layer.activation.capitalize()] * ways} if layer.cell == "rnn" else {}
     made, ends, *_ = graph.op(
         layer.cell.upper(), x, *names, lengths, outputs=3 if layer.cell == "lstm" else 2, **settings
     )
-    width = graph.constant([0, 0, ways * layer.width], np.int64)
+    width = graph.ints(0, 0, ways * layer.width)
     made = graph.op("Reshape", graph.op("Transpose", made, perm=[0, 2, 1, 3]), width)  # T D B W -> T B DW
-    flat = graph.constant([0, ways * layer.width], np.int64)
+    flat = graph.ints(0, ways * layer.width)
     return made, graph.op("Reshape", graph.op("Transpose", ends, perm=[1, 0, 2]), flat)
 
 
 def _mask(graph: Graph) -> str:
     """B T 1: 1 where a place holds a token."""
-    mask = graph.op("Cast", "attention_mask", to=graph.onnx.TensorProto.FLOAT)
-    return graph.op("Unsqueeze", mask, graph.constant([2], np.int64))
+    return graph.op("Unsqueeze", graph.floats("attention_mask"), graph.ints(2))
 
 
-FAMILIES: dict[str, Callable[[Graph, LoadedModel, str | None], tuple[Sizes, Sizes]]] = {
+# What the head reads: of each token, or of each row for `classify`.
+FAMILIES: dict[str, Callable[[Graph, LoadedModel, str | None], str]] = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "albert", "distilbert", "gpt2", "openai-gpt"), _transformer),
     **dict.fromkeys(("lstm", "gru", "rnn"), _recurrent),
     "vectors": _vectors,
@@ -284,62 +267,58 @@ def write_onnx(
     opened: LoadedModel,
     task: str,
     precision: Precision = "fp32",
-    ranges: Mapping[int, Range] | None = None,
+    ranges: Mapping[nn.Module, Range] | None = None,
 ) -> None:
     """The files of an ONNX folder, for this task, one by one."""
-    head = _head(opened, task)
+    kind, name = task_class(task), opened.family.name
+    head = None if kind.embeds else kind.head  # None: the hidden states themselves
+    writes = kind.writes or head not in HEADS or (head == "words" and opened.family.generates)
+    refuse(
+        (writes, f"a model for {task} cannot be written as ONNX; ctranslate2 is for models that generate"),
+        (head is not None and head not in opened.heads,
+         f"this {name} model has no head for {task}; weft finetune --task {task} makes one"),
+    )  # fmt: skip
     plain: Any = precision.partition("-")[0]
     card = replace(opened.card, task=task, backend="onnx", precision=plain, weft=VERSION)
-    exported = replace(opened, heads={} if head is None else {head: opened.heads[head]}, card=card)
-    write_files(inside, exported, weights=False)
-    if opened.family.name not in FAMILIES:
-        if precision != "fp32":
-            raise UserError(
-                f"a {opened.family.name} model has no ONNX graph of its own, so it is exported in fp32 only"
-            )
-        write_traced(inside / GRAPH, opened, head)
-        if "words" in exported.heads:
-            hidden = {"hidden_states": torch.zeros(3, opened.config.width)}
-            _write_module(inside / WORDS, opened, WordScores(opened.network), hidden, 1, ["logits"])
+    heads = {} if head is None else {head: opened.heads[head]}
+    write_files(inside, replace(opened, heads=heads, card=card), weights=False)
+    width, outputs = opened.config.width, opened.config.vocabulary
+    if name in FAMILIES:
+        graph = Graph(precision, ranges)
+        two = opened.network.segments is not None and opened.config.segments > 1
+        inputs = {each: ["batch", "length"] for each in (*ENTRANCE, *(["token_type_ids"] if two else []))}
+        x = FAMILIES[name](graph, opened, head)
+        graph.write(inside / GRAPH, inputs, _head_outputs(graph, opened, head, x))
+        if head == "words":
+            words = Graph(precision, ranges)
+            words_of(words, opened.network)
+            words.write(inside / WORDS, {"hidden_states": ["places", width]}, {"logits": ["places", outputs]})
         return
-    graph = Graph(precision, ranges)
-    inputs, outputs = FAMILIES[opened.family.name](graph, opened, head)
-    graph.write(inside / GRAPH, inputs, outputs)
-    if "words" in exported.heads:
-        words = Graph(precision, ranges)
-        words_of(words, opened.network)
-        width = ["places", opened.config.width]
-        words.write(inside / WORDS, {"hidden_states": width}, {"logits": ["places", opened.config.vocabulary]})
+    if precision != "fp32":
+        raise UserError(f"a {name} model is exported by torch, in fp32 only")
+    names = ["input_ids", *(["token_type_ids"] if opened.config.segments > 1 else [])]
+    gives = {"answer": ["start_logits", "end_logits"], None: ["last_hidden_state"], "words": ["last_hidden_state"]}
+    tokens = {each: torch.zeros(3, 5, dtype=torch.int64) for each in names}  # one tensor twice would be one input
+    _write_traced(inside / GRAPH, name, DenseNetwork(opened.network, head), tokens, 2, gives.get(head, ["logits"]))
+    if head == "words":
+        hidden = {"hidden_states": torch.zeros(3, width)}
+        _write_traced(inside / WORDS, name, DenseNetwork(opened.network, head), hidden, 1, ["logits"])
 
 
-def _head(opened: LoadedModel, name: str) -> str | None:
-    """The head that a task reads; None: the hidden states themselves."""
-    task = task_class(name)
-    head = None if task.embeds else task.head
-    if task.writes or head not in HEADS or (head == "words" and opened.family.generates):
-        raise UserError(f"a model for {name} cannot be written as ONNX; ctranslate2 is for models that generate")
-    if head is not None and head not in opened.heads:
-        raise UserError(
-            f"this {opened.family.name} model has no head for {name}; weft finetune --task {name} makes one"
-        )
-    return head
-
-
-def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> dict[int, Range]:
-    """Between which numbers the inputs of every linear map lie while `read` runs, by the map's id."""
-    ranges: dict[int, Range] = {}
+def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> dict[nn.Module, Range]:
+    """Between which numbers the inputs of every linear map lie while `read` runs."""
+    ranges: dict[nn.Module, Range] = {}
 
     def observe(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         low, high = (float(end) for end in inputs[0].detach().aminmax())
-        before = ranges.get(id(module), (low, high))
-        ranges[id(module)] = min(low, before[0]), max(high, before[1])
+        before = ranges.get(module, (low, high))
+        ranges[module] = min(low, before[0]), max(high, before[1])
 
-    hooks = [m.register_forward_pre_hook(observe) for m in opened.network.modules() if isinstance(m, nn.Linear)]
-    try:
+    with ExitStack() as hooks:
+        for module in opened.network.modules():
+            if isinstance(module, nn.Linear):
+                hooks.enter_context(module.register_forward_pre_hook(observe))
         read()
-    finally:
-        for hook in hooks:
-            hook.remove()
     return ranges
 
 
@@ -358,13 +337,15 @@ class EvenRows(Rows):
 
 
 class DenseNetwork(nn.Module):
-    """A network with its head over a rectangle of tokens: B T -> what the head gives, or the states B T W."""
+    """A network with its head over a rectangle of tokens: B T -> the output of the head, or the states B T W."""
 
     def __init__(self, network: nn.Module, head: str | None) -> None:
         super().__init__()
         self.network, self.head = network, head
 
     def forward(self, input_ids: Tensor, token_type_ids: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
+        if input_ids.is_floating_point():  # hidden states: the word head alone, at the places asked for
+            return self.network.words(input_ids)  # type: ignore[operator]
         size = input_ids.shape
         rows = EvenRows(torch.arange(size[0] + 1) * size[1], size[1])
         segments = None if token_type_ids is None else token_type_ids.flatten()
@@ -378,58 +359,31 @@ class DenseNetwork(nn.Module):
         return logits.unbind(-1) if self.head == "answer" else logits
 
 
-class WordScores(nn.Module):
-    """The word head alone, so that words are scored only at the places asked for."""
-
-    def __init__(self, network: nn.Module) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, hidden_states: Tensor) -> Tensor:
-        return self.network.words(hidden_states)  # type: ignore[operator]
-
-
-def write_traced(path: Path, opened: LoadedModel, head: str | None) -> None:
-    """The graph of a network and one head."""
-    names = ["input_ids", *(["token_type_ids"] if opened.config.segments > 1 else [])]
-    outputs = {"answer": ["start_logits", "end_logits"], None: ["last_hidden_state"], "words": ["last_hidden_state"]}
-    tokens = {name: torch.zeros(3, 5, dtype=torch.int64) for name in names}  # one tensor twice would be one input
-    _write_module(path, opened, DenseNetwork(opened.network, head), tokens, 2, outputs.get(head, ["logits"]))
-
-
-def _write_module(
-    path: Path, opened: LoadedModel, graph: nn.Module, inputs: dict[str, Tensor], dynamic: int, outputs: list[str]
+def _write_traced(
+    path: Path, family: str, graph: nn.Module, inputs: dict[str, Tensor], dynamic: int, outputs: list[str]
 ) -> None:
-    """Export a module whose inputs have so many dimensions of any size, the first ones."""
+    """Let torch export a module whose inputs have so many dimensions of any size, the first ones."""
     try:
         import onnx.reference
         import onnxscript  # noqa: F401  (torch's exporter writes with it)
     except ImportError:
-        raise UserError(
-            f"a {opened.family.name} model is exported by torch, which needs the package onnxscript: "
-            "pip install 'weft[fast-cpu]'"
-        ) from None
+        needs = "which needs the package onnxscript: pip install 'weft[fast-cpu]'"
+        raise UserError(f"a {family} model is exported by torch, {needs}") from None
+    named: dict[str, Any] = {"input_names": list(inputs), "output_names": outputs, "opset_version": OPSET}
     sizes = tuple(dict.fromkeys(range(dynamic), torch.export.Dim.DYNAMIC) for _ in inputs)
-    log = logging.getLogger("torch.onnx")
+    tensors, log = tuple(inputs.values()), logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)  # it tells of packages that nobody needs here
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             program: Any = torch.onnx.export(
-                graph.eval(),
-                tuple(inputs.values()),
-                dynamo=True,
-                dynamic_shapes=sizes,
-                input_names=list(inputs),
-                output_names=outputs,
-                opset_version=OPSET,
-                verbose=False,
+                graph.eval(), tensors, dynamo=True, dynamic_shapes=sizes, verbose=False, **named
             )
     except Exception as error:  # of many kinds: whatever the network does that an ONNX graph cannot
         lines = [line.partition(": ")[2] for line in str(error).splitlines() if line.startswith("<class")]
         reason = shown(lines[0] if lines else str(error), 160)
-        raise UserError(f"torch cannot write a {opened.family.name} model as ONNX: {reason}") from None
+        raise UserError(f"torch cannot write a {family} model as ONNX: {reason}") from None
     finally:
         log.setLevel(level)
     write_bytes(path, _plain(onnx, program.model_proto).SerializeToString())
@@ -448,19 +402,22 @@ def _plain(onnx: Any, traced: Any) -> Any:
             arrays[inputs[0]] = _clipped(filler.reshape(()))
         plain = onnx.helper.make_node(kind, inputs, list(node.output), domain=node.domain)
         plain.attribute.extend(each for name, each in settings.items() if name not in USUAL)
-        if all(name in arrays for name in inputs):  # the loader wants nothing to be left to work out
-            arrays |= _worked_out(onnx, plain, arrays)
-        else:
+        if not all(name in arrays for name in inputs):
             nodes.append(plain)
+            continue
+        # It makes a constant of constants, which the loader would refuse.
+        part = onnx.helper.make_graph([plain], "part", [], [onnx.ValueInfoProto(name=name) for name in plain.output])
+        part.initializer.extend(onnx.numpy_helper.from_array(arrays[name], name) for name in inputs)
+        alone = onnx.helper.make_model(part, opset_imports=[onnx.helper.make_opsetid("", OPSET)])
+        values = onnx.reference.ReferenceEvaluator(alone).run(None, {})
+        arrays |= dict(zip(plain.output, values, strict=True))
     used = {name for node in nodes for name in node.input}
     stored = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items() if name in used]
     ends = [
         [onnx.helper.make_tensor_value_info(each.name, each.type.tensor_type.elem_type, _shape(each)) for each in side]
         for side in (graph.input, graph.output)
     ]
-    opsets = [onnx.helper.make_opsetid("", OPSET), onnx.helper.make_opsetid(RUNTIME, 1)]
-    made = onnx.helper.make_graph(nodes, "weft", *ends, stored)
-    return onnx.helper.make_model(made, opset_imports=opsets, ir_version=FORMAT)
+    return model_of(onnx, nodes, ends[0], ends[1], stored)
 
 
 def _sizes_of_inputs(onnx: Any, graph: Any) -> Iterator[Any]:
@@ -482,14 +439,6 @@ def _sizes_of_inputs(onnx: Any, graph: Any) -> Iterator[Any]:
                 place = shapes[first].index(size)
                 yield onnx.helper.make_node("Shape", [first], parts[-1:], start=place, end=place + 1)
         yield onnx.helper.make_node("Concat", parts, list(node.output), axis=0)
-
-
-def _worked_out(onnx: Any, node: Any, arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """What an operator makes of constants."""
-    part = onnx.helper.make_graph([node], "part", [], [onnx.ValueInfoProto(name=name) for name in node.output])
-    part.initializer.extend(onnx.numpy_helper.from_array(arrays[name], name) for name in node.input)
-    model = onnx.helper.make_model(part, opset_imports=[onnx.helper.make_opsetid("", OPSET)])
-    return dict(zip(node.output, onnx.reference.ReferenceEvaluator(model).run(None, {}), strict=True))
 
 
 def _clipped(array: Any) -> Any:

@@ -69,11 +69,7 @@ class Vectors(Network):
 
 @dataclass(frozen=True, kw_only=True)
 class CnnConfig(ModelConfig):
-    """Sizes of a convolutional network for sentences.
-
-    The defaults are Kim's but for narrower vectors, and kernels that see single words and pairs: without them a few
-    thousand rows teach it less than TF-IDF + logistic regression learn (benchmarks/from_scratch.py).
-    """
+    """Sizes of a convolutional network; narrower than Kim's, with kernels of 1 and 2 tokens, better on few rows."""
 
     vocabulary: int = 8000
     context: int = 1 << 24  # there is no position, so texts may be as long as anything that is read

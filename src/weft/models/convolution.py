@@ -55,10 +55,7 @@ class ConvolutionMemory:
     may: Tensor  # B S bool: places that hold a token
 
     def look(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """B T W -> what is seen, B T W, and how much of it where, B T S.
-
-        A mean of many varies less than each of them; it is scaled back up by the root of their number.
-        """
+        """B T W -> what is seen, B T W, scaled by the root of the source's length, and how much of it where, B T S."""
         where = shares(query @ self.keys.transpose(1, 2), self.may[:, None])
         return where @ self.values * self.may.sum(-1).to(query.dtype).sqrt()[:, None, None], where
 

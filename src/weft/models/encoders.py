@@ -137,10 +137,7 @@ class RobertaConfig(EncoderConfig):
 
 
 class Roberta(Encoder):
-    """RoBERTa (Liu et al., 2019) and XLM-RoBERTa (Conneau et al., 2020): BERT, trained longer and on words alone.
-
-    Its positions are counted from the padding token's id + 1, so that the first rows of the table are never read.
-    """
+    """RoBERTa (Liu et al., 2019) and XLM-RoBERTa (Conneau et al., 2020): BERT, trained longer and on words alone."""
 
     POOLED = ("choose",)
     WORDS: ClassVar = {"activation": "gelu"}  # the exact one, whatever the layers have

@@ -61,8 +61,7 @@ class Mlp(Network):
         c = config
         read = c.window * c.width
         self.tokens = nn.Embedding(c.vocabulary, c.width)
-        # What stands before a text. Zeros would tell it as well, but only through what words are not; a vector of its
-        # own can say what texts begin with.
+        # What stands before a text: a vector of its own can say what texts begin with.
         self.before = nn.Parameter(torch.empty(c.width))
         self.hidden = nn.Linear(read, c.inner)
         self.dropout = nn.Dropout(c.dropout)

@@ -62,10 +62,7 @@ class RecurrentDecoder(EncoderDecoder):
     fed = 0  # width of what is fed into a place beside its word
 
     def decode(self, tokens: Tensor, rows: Rows, memory: SourceMemory, own: Tensor | None = None) -> Tensor:
-        """N tokens, each read before the word that follows it -> N width.
-
-        `own`: the chance that a place reads the model's own best guess in place of its token (Bengio et al., 2015).
-        """
+        """N tokens -> N width; `own`: how often a place reads the model's own best guess (Bengio et al., 2015)."""
         check_context(rows.longest, self.config.context)
         if own is not None or self.config.feeding or self.config.attention == "additive":
             return gathered(self._one_by_one(tokens, rows, memory, own), rows, len(tokens))
@@ -95,7 +92,6 @@ class RecurrentDecoder(EncoderDecoder):
         return torch.stack(hidden)
 
     def _first(self, memory: SourceMemory) -> DecoderPlace:
-        """Before anything is written; what would be fed is nothing."""
         return DecoderPlace(memory.state, torch.zeros_like(memory.state[0][0]))
 
     def _place(

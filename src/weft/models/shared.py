@@ -91,10 +91,7 @@ def positions_of(config: Any, width: int | None = None, unused: int = 0) -> Posi
 def layers_of(
     config: Any, causal: bool, layers: int | None = None, reads: bool = False, **settings: Any
 ) -> nn.ModuleList:
-    """The stack of layers that a config asks for; `reads`: with attention to what an encoder has read.
-
-    `settings` are those of a layer that the config of most families does not have.
-    """
+    """The stack of layers that a config asks for; `reads`: with attention to an encoder's output."""
     c = config
     sizes = {"width": c.width, "head_width": c.head_width or c.width // c.heads, "inner": c.inner or 4 * c.width}
     norms = {"norm_kind": c.norm, "norm_place": c.norm_place, "norm_epsilon": c.norm_epsilon}

@@ -174,8 +174,7 @@ class T5(TransformerSides):
     def rate_factors(self) -> Mapping[str, float]:
         """Tables begin larger than matrices by the root of the width, so they take steps as much larger.
 
-        T5's own optimizer (Adafactor; Shazeer and Stern, 2018) scales each step by the weights that it changes; in
-        AdamW's equal steps the tables would hardly move, or the matrices would not settle.
+        T5's own optimizer (Adafactor; Shazeer and Stern, 2018) scales each step by the weights; AdamW does not.
         """
         return {"tokens.": self.config.width**0.5}
 

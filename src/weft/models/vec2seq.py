@@ -66,11 +66,8 @@ class Vec2Seq(RecurrentDecoder):
 
     @torch.no_grad()
     def settle(self, vectors: Tensor) -> None:
-        """Take over where the vectors to learn from lie, number by number: E F; one that never changes stays as it is.
-
-        In float64: numbers may be large beside what they differ by.
-        """
-        vectors = vectors.double()
+        """Standardize by the vectors to learn from (E F), number by number; one that never changes stays as it is."""
+        vectors = vectors.double()  # numbers may be large beside what they differ by
         far = vectors.std(0, correction=0)
         self.center.copy_(vectors.mean(0))
         self.spread.copy_(torch.where(far > 1e-9 * vectors.abs().amax(0), far, 1.0))

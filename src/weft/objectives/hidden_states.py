@@ -1,4 +1,4 @@
-"""What a student learns from the hidden states of a teacher that reads every batch too.
+"""Losses between the hidden states of a student and of a teacher that reads every batch too.
 
 N: tokens; B: rows; H, D: heads and their width; n: places where a word is predicted; V: vocabulary;
 b, t, s: rows, queries and keys of one square.
@@ -7,8 +7,7 @@ b, t, s: rows, queries and keys of one square.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +19,9 @@ from weft.data.masking import NOTHING
 from weft.nn.attention import Square, squares_of
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Rows
-from weft.objectives.base import Objective, SoftTargets
+from weft.objectives.losses import Objective, SoftTargets
 
 CELLS = 1 << 23  # numbers of attention maps in memory at once
-
-
-# ------------------------------------------------------------------------------------------------------ attention maps
 
 
 @dataclass(frozen=True)
@@ -55,20 +51,14 @@ def divergence(theirs: AttentionMap, ours: AttentionMap, rows: Rows, real: Tenso
     total = ours.query.new_zeros((), dtype=in_full(ours.query).dtype)
     for square in squares_of(rows, None, size, size):
         sides = [in_full(square.query.lay(x)) for x in (theirs.query, theirs.key, ours.query, ours.key)]
-        counted = _counted(square, real, sides[2])
-        teacher = (theirs, *sides[:2])
-        apart: Tensor = _Divergence.apply(*sides[2:], teacher, ours, counted, square, causal)  # type: ignore[no-untyped-call]
+        like, (b, _, t, _) = sides[2], sides[2].shape
+        counted = like.new_ones(b, 1, t) if square.real is None else square.real[:, 0].to(like.dtype)  # b 1 t
+        if real is not None:
+            counted = counted * (real if square.rows is None else real[square.rows])[:, None, None].to(like.dtype)
+        maps = (theirs, *sides[:2], ours)
+        apart: Tensor = _Divergence.apply(*sides[2:], maps, counted, square, causal)  # type: ignore[no-untyped-call]
         total = total + apart
     return total
-
-
-def _counted(square: Square, real: Tensor | None, like: Tensor) -> Tensor:
-    """b 1 t: 1 where a query is a token that counts."""
-    b, _, t, _ = like.shape
-    counted = like.new_ones(b, 1, t) if square.real is None else square.real[:, 0].to(like.dtype)
-    if real is None:
-        return counted
-    return counted * (real if square.rows is None else real[square.rows])[:, None, None].to(like.dtype)
 
 
 class _Divergence(torch.autograd.Function):
@@ -76,23 +66,20 @@ class _Divergence(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        teacher: tuple[AttentionMap, Tensor, Tensor],
-        ours: AttentionMap,
-        counted: Tensor,
-        square: Square,
-        causal: bool,
+        ctx: Any, query: Tensor, key: Tensor, maps: tuple[Any, ...], counted: Tensor, square: Square, causal: bool
     ) -> Tensor:
-        theirs, their_query, their_key = teacher
+        theirs, their_query, their_key, ours = maps
         trained = any(ctx.needs_input_grad[:2])
         gradients = [torch.zeros_like(query), torch.zeros_like(key)] if trained else []
         same = query.shape[1] == their_query.shape[1]
         total = query.new_zeros(())
         for rows, first, last in _pieces(query, their_query):
             t_query, t_key, weight = their_query[rows, :, first:last], their_key[rows], counted[rows, :, first:last]
-            allowed = _allowed(square, rows, first, last, causal, query)
+            allowed = None if square.real is None else square.real[rows]  # b 1 t s: which keys a query attends to
+            if causal:
+                keys = torch.arange(square.key.longest, device=query.device)
+                past = keys <= torch.arange(first, last, device=query.device)[:, None]
+                allowed = past if allowed is None else allowed & past
             target = _of_heads(theirs.logprobs(t_query, t_key, first, allowed), same)
             with torch.enable_grad():
                 q, k = query[rows, :, first:last].detach(), key[rows].detach()
@@ -111,7 +98,7 @@ class _Divergence(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         (gradient,) = gradients
-        return (*(gradient * part for part in ctx.saved_tensors), *[None] * 5)
+        return (*(gradient * part for part in ctx.saved_tensors), *[None] * 4)
 
 
 def _pieces(query: Tensor, theirs: Tensor) -> Iterator[tuple[slice, int, int]]:
@@ -125,28 +112,9 @@ def _pieces(query: Tensor, theirs: Tensor) -> Iterator[tuple[slice, int, int]]:
             yield slice(row, row + rows), first, min(t, first + queries)
 
 
-def _allowed(square: Square, rows: slice, first: int, last: int, causal: bool, like: Tensor) -> Tensor | None:
-    """b 1 t s: which keys a query may attend to; None: all."""
-    allowed = None if square.real is None else square.real[rows]
-    if not causal:
-        return allowed
-    keys = torch.arange(square.key.longest, device=like.device)
-    past = keys <= torch.arange(first, last, device=like.device)[:, None]
-    return past if allowed is None else allowed & past
-
-
 def _of_heads(logprobs: Tensor, same: bool) -> Tensor:
     """Of each head, or where teacher and student have different numbers of them, of all together."""
     return logprobs if same else logprobs.logsumexp(1, keepdim=True) - math.log(logprobs.shape[1])
-
-
-def related(x: Tensor, heads: int) -> AttentionMap:
-    """How similar the tokens of a row are, by their queries, keys or values (N H D), split anew into so many heads."""
-    x = x.reshape(x.shape[0], heads, -1)  # N heads D
-    return AttentionMap(x, x, x.shape[-1] ** -0.5)
-
-
-# ----------------------------------------------------------------------------------------------------- recorded passes
 
 
 class Recorder:
@@ -164,8 +132,14 @@ class Recorder:
     def __call__(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, **more: Any) -> Tensor:
         if self.states is not None:
             more["states"] = self.states
-        with listening(self.network, self._record if self.layers else None):
+        layers = self.network.layers if self.layers else ()
+        try:
+            for layer in layers:
+                layer.attention.listener = self._record  # attention stays as fast as it is
             self.hidden = self.network(tokens, rows, segments, **more)
+        finally:
+            for layer in layers:
+                layer.attention.listener = None
         return self.hidden
 
     def _record(self, query: Tensor, key: Tensor, value: Tensor) -> None:
@@ -181,19 +155,6 @@ class Recorder:
         query, key, _ = self.attention[layer]
         scale = self.network.layers[-1].attention.scale or query.shape[-1] ** -0.5
         return AttentionMap(query, key, scale, self.network.positions.bias(rows, None))
-
-
-@contextmanager
-def listening(network: Any, listener: Callable[[Tensor, Tensor, Tensor], None] | None) -> Iterator[None]:
-    """While the network reads, every layer hands out its queries, keys and values; attention stays as fast as it is."""
-    layers = () if listener is None else network.layers
-    for layer in layers:
-        layer.attention.listener = listener
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.attention.listener = None
 
 
 class TeacherNetwork(nn.Module):
@@ -212,17 +173,15 @@ class TeacherNetwork(nn.Module):
         if next(self.network.parameters()).device != batch.tokens.device:
             self.to(batch.tokens.device)  # once: to where the student is trained
         recorder = Recorder(self.network, states, layers)
-        recorder(self.own(batch.tokens), batch.rows, batch.segments)
+        self(batch.tokens, batch.rows, batch.segments, recorder)
         return recorder
 
-    def own(self, tokens: Tensor) -> Tensor:
-        """The student's tokens by the teacher's numbers."""
-        return tokens if self.tokens is None else self.tokens[tokens]
-
     @torch.no_grad()
-    def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, through: Any = None) -> Tensor:
         """N tokens -> N width, as any network, so that a teacher can be evaluated as its student is."""
-        hidden: Tensor = self.network(self.own(tokens), rows, segments)
+        hidden: Tensor = (through or self.network)(
+            tokens if self.tokens is None else self.tokens[tokens], rows, segments
+        )
         return hidden
 
     @torch.no_grad()
@@ -231,9 +190,6 @@ class TeacherNetwork(nn.Module):
         network: Any = self.network
         logits = network.words(hidden)
         return logits if self.tokens is None else logits[:, self.tokens]
-
-
-# ----------------------------------------------------------------------------------------------------------- objective
 
 
 @dataclass(frozen=True)
@@ -280,7 +236,9 @@ class MatchedStates(Objective):
         if not network.training:
             return self.objective.sums(network, batch)
         states = "states" in self.match
-        layers = self._attended()
+        # Whose attention is compared.
+        layers = [pair for pair in self.pairs if min(pair) > 0] if "attention" in self.match else []
+        layers += [self.last] if "relations" in self.match else []
         student = Recorder(network, states, {ours for ours, _ in layers})
         sums = self.objective.sums(student, batch)
         teacher = self.teacher.read(batch, states, {theirs for _, theirs in layers})
@@ -293,22 +251,19 @@ class MatchedStates(Objective):
         with torch.autocast(batch.tokens.device.type, enabled=False):  # small differences need full precision
             return sums | {name: self.weight * self._term(name, student, teacher, batch) for name in self.match}
 
-    def _attended(self) -> list[tuple[int, int]]:
-        """Layers whose attention is compared."""
-        layers = [pair for pair in self.pairs if min(pair) > 0] if "attention" in self.match else []
-        return [*layers, self.last] if "relations" in self.match else layers
-
     def _term(self, name: str, student: Recorder, teacher: Recorder, batch: Batch) -> Tensor:
         rows, real = batch.rows, _real(batch)
         if name == "attention":
             pairs = [pair for pair in self.pairs if min(pair) > 0]
             maps = [(teacher.attention_map(theirs, rows), student.attention_map(ours, rows)) for ours, theirs in pairs]
-            return _total([divergence(*both, rows, real, self.causal) for both in maps])
+            return torch.stack([divergence(*both, rows, real, self.causal) for both in maps]).sum()
         if name == "relations":
             ours, theirs = self.last
             both = zip(teacher.attention[theirs], student.attention[ours], strict=True)  # query, key, value
-            maps = [(related(one, self.relation_heads), related(other, self.relation_heads)) for one, other in both]
-            return _total([divergence(*both, rows, real, self.causal) for both in maps])
+            # How similar the tokens of a row are, by each of these, split anew into heads: N heads D.
+            split = [[x.reshape(x.shape[0], self.relation_heads, -1) for x in pair] for pair in both]
+            related = [[AttentionMap(x, x, x.shape[-1] ** -0.5) for x in pair] for pair in split]
+            return torch.stack([divergence(x, y, rows, real, self.causal) for x, y in related]).sum()
         weight = None if real is None else real[rows.numbers(len(batch.tokens))].to(in_full(student.hidden).dtype)
         if name == "cosine":
             apart = 1 - F.cosine_similarity(self._projected("cosine", student.hidden), in_full(teacher.hidden), dim=-1)
@@ -319,15 +274,11 @@ class MatchedStates(Objective):
             projected = self._projected("states" if ours else "embeddings", student.states[ours])
             apart = (projected - in_full(teacher.states[theirs])).square().mean(-1)  # N
             sums.append(apart.sum() if weight is None else (apart * weight).sum())
-        return _total(sums)
+        return torch.stack(sums).sum()
 
     def _projected(self, name: str, x: Tensor) -> Tensor:
         """The student's states, as wide as the teacher's."""
         return self.beside[name](in_full(x)) if name in self.beside else in_full(x)
-
-
-def _total(terms: list[Tensor]) -> Tensor:
-    return torch.stack(terms).sum()
 
 
 def _real(batch: Batch) -> Tensor | None:

@@ -1,33 +1,41 @@
-"""What `prune` is asked for, checked before a model is loaded."""
+"""The options of `prune`, checked before a model is loaded."""
 
 from __future__ import annotations
 
-from weft.errors import UserError, one_of
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
-BY = ("even", "importance")
+from weft.config import option
+from weft.errors import one_of, refuse
 
 
-def check_pruning(
-    *,
-    layers: int | None,
-    by: str,
-    heads: float | None,
-    heads_each: int | None,
-    vocabulary: int | None,
-    max_drop: float | None,
-    rows: bool,
-    text: bool,
-) -> None:
-    """Something is to go, and there is what decides which; `rows`, `text`: whether there are any."""
-    one_of(by, BY, "by")
-    if layers is None and heads is None and heads_each is None and vocabulary is None:
-        raise UserError("nothing to prune: give --layers, --heads or --vocabulary")
-    for asked, what in (
-        (heads is not None or heads_each is not None, "heads are ranked on rows with labels"),
-        (layers is not None and by == "importance", "layers are ranked on rows with labels"),
-        (max_drop is not None, "the loss is measured on rows with labels"),
-    ):
-        if asked and not rows:
-            raise UserError(f"{what}: give --data FILE")
-    if vocabulary is not None and not rows and not text:
-        raise UserError("tokens are counted in texts: give --text FILE or --data FILE")
+@dataclass(frozen=True, kw_only=True)
+class PruneOptions:
+    """What is removed from a model, by what, and what is measured."""
+
+    panel: ClassVar = None
+    layers: int | None = option(None, "--layers", help="Layers to keep.")
+    by: Literal["even", "importance"] = option("even", "--by", help="Keep evenly spaced or the most important layers.")
+    heads: float | None = option(None, "--heads", metavar="SHARE", help="Share of all heads to remove, such as 0.3.")
+    heads_each: int | None = option(None, "--heads-each", help="Heads to remove from each layer.")
+    vocabulary: int | None = option(None, "--vocabulary", help="Tokens to keep: those that the texts use most.")
+    characters: bool = option(True, "--characters/--no-characters", help="Keep every single character, used or not.")
+    text: tuple[str, ...] = option((), "--text", metavar="FILE", help="Texts to count tokens in. Default: --data.")
+    max_drop: float | None = option(None, "--max-drop", metavar="POINTS", help="Write nothing if it loses more.")
+    costs: bool = option(True, "--costs/--no-costs", help="Also measure size and speed.")
+    seconds: float = option(5.0, "--seconds", metavar="SECONDS", help="Time limit of each speed measurement.")
+
+    def check(self, rows: bool) -> None:
+        """Refuse what cannot be done; `rows`: whether there are any."""
+        one_of(self.by, ("even", "importance"), "by")
+        heads = self.heads is not None or self.heads_each is not None
+        ranked = self.layers is not None and self.by == "importance"
+        uncounted = self.vocabulary is not None and not rows and not self.text
+        asked = heads or self.layers is not None or self.vocabulary is not None
+        refuse(
+            (not asked, "nothing to prune: give --layers, --heads or --vocabulary"),
+            (heads and not rows, "heads are ranked on rows with labels: give --data FILE"),
+            (ranked and not rows, "layers are ranked on rows with labels: give --data FILE"),
+            (self.max_drop is not None and not rows, "the loss is measured on rows with labels: give --data FILE"),
+            (uncounted, "tokens are counted in texts: give --text FILE or --data FILE"),
+        )

@@ -32,6 +32,8 @@ from weft.training.run import Run
 from weft.training.signals import Control
 
 R = TypeVar("R", Recipe, TaskRecipe)
+Heads = Mapping[str, int | None]
+Learn = Callable[[Tokenizer | None], tuple[Tokenizer, ...]]  # makes the vocabularies of a run
 USUAL = 8000  # tokens of a vocabulary
 CHOICES = ("family", "size", "base", "vectors")  # keys of [model] that are not sizes
 FEW, MANY = 100_000, 500_000  # pairs of texts, up to which a small model, or a middling one, is large enough
@@ -177,13 +179,7 @@ def find_vectors(name: str) -> Path:
 
 
 def from_scratch(
-    run: Run,
-    recipe: R,
-    heads: Mapping[str, int | None],
-    settings: Mapping[str, Any],
-    vocabularies: Callable[[Tokenizer | None], tuple[Tokenizer, ...]],
-    control: Control,
-    on_bad_row: str,
+    run: Run, recipe: R, heads: Heads, settings: dict[str, Any], vocabularies: Learn, control: Control, on_bad_row: str
 ) -> tuple[R, LoadedModel]:
     """A new model with these vocabularies, word vectors in its table; and the recipe with their width.
 
@@ -206,16 +202,10 @@ def from_scratch(
         )
         given[key] = width
     tokenizers = vocabularies(None if vectors is None else vectors.tokenizer)
-    model = new(
-        str(given["family"]),
-        tokenizers[0],
-        size=given.get("size"),
-        settings={**sizes_of(given), **settings},
-        heads=heads,
-        seed=recipe.seed,
-        where="[model]",
-        target_tokenizer=tokenizers[1] if len(tokenizers) > 1 else None,
-    ).opened
+    target = tokenizers[1] if len(tokenizers) > 1 else None
+    options: dict[str, Any] = {"size": given.get("size"), "settings": {**sizes_of(given), **settings}, "heads": heads}
+    options |= {"seed": recipe.seed, "where": "[model]", "target_tokenizer": target}
+    model = new(str(given["family"]), tokenizers[0], **options).opened
     if vectors is not None:
         fill_table(model.network, tokenizers[0], vectors, path, recipe.seed, control.log)
     return replace(recipe, model=given), model
@@ -264,12 +254,7 @@ class Beginning:
 
 
 def from_folder(
-    folder: Path,
-    wanted: Mapping[str, int | None],
-    head: str,
-    same: tuple[str, tuple[str, ...]] | None,
-    seed: int,
-    mix: bool = False,
+    folder: Path, wanted: Heads, head: str, same: tuple[str, tuple[str, ...]] | None, seed: int, mix: bool = False
 ) -> Beginning:
     """A model folder with the heads that are wanted; those that have learned the `same` task and labels stay.
 

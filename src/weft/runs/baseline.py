@@ -23,7 +23,6 @@ from weft.metrics.bootstrap import Score
 from weft.progress import Log, Progress
 from weft.runs.driver import report
 from weft.tasks.base import Example, Prediction
-from weft.tasks.classify import TextTask
 from weft.tasks.embed import Embedder
 from weft.tasks.evaluate import EvaluationResult
 from weft.text.tfidf import MAX_TERMS, SparseRows, Tfidf
@@ -60,7 +59,15 @@ def linear_models(
     baselines = list[Baseline]()
 
     def add(features: str, rows: Sequence[Example], matrices: Sequence[Tensor], begin: float, terms: int = 0) -> None:
-        metrics = _judged(task, rows, dev, matrices)
+        targets = torch.from_numpy(task.targets(rows))
+        weights, bias = fit(matrices[0], targets.double() if task.kind == "value" else targets, task.kind)
+        scores = (matrices[1] @ weights + bias).numpy()
+        if scores.shape[1] < task.outputs:  # the last labels are in no row of the sample
+            scores = np.pad(scores, ((0, 0), (0, task.outputs - scores.shape[1])), constant_values=-1e9)
+        predictions = [Prediction(row * task.spread + task.center, 0, 1, False) for row in scores]
+        tuned = task.tune(predictions, dev)
+        metrics = tuned.metrics()
+        tuned.add(metrics, predictions, dev)
         used = ((len(rows), len(train), "rows"), (matrices[0].shape[1], terms, "terms"))
         less = "".join(f", {count:,} of {there:,} {what}" for count, there, what in used if count < there)
         baselines.append(Baseline(f"{features} + {model}", len(rows), metrics, time.perf_counter() - begin, less))
@@ -134,25 +141,7 @@ def fit(matrix: Tensor, targets: Tensor, kind: str, strength: float = STRENGTH) 
     return weights.detach(), bias.detach()
 
 
-def _judged(task: TextTask, rows: Sequence[Example], dev: Sequence[Example], matrices: Sequence[Tensor]) -> Any:
-    """The task's metrics of a linear model on the held-out rows."""
-    targets = torch.from_numpy(task.targets(rows))
-    if task.kind == "value":
-        targets = targets.double()
-    weights, bias = fit(matrices[0], targets, task.kind)
-    scores = (matrices[1] @ weights + bias).numpy()
-    if scores.shape[1] < task.outputs:  # the last labels are in no row of the sample
-        scores = np.pad(scores, ((0, 0), (0, task.outputs - scores.shape[1])), constant_values=-1e9)
-    predictions = [Prediction(row * task.spread + task.center, 0, 1, False) for row in scores]
-    tuned = task.tune(predictions, dev)
-    metrics = tuned.metrics()
-    tuned.add(metrics, predictions, dev)
-    return metrics
-
-
-def compare_baselines(
-    run: Run, evaluation: EvaluationResult, baselines: Sequence[Baseline], metric: str, log: Log
-) -> None:
+def compare_baselines(run: Run, evaluation: EvaluationResult, baselines: list[Baseline], metric: str, log: Log) -> None:
     """Log and record whether the model is better than the best baseline on the same rows, and by how much."""
     model, rows = evaluation.metrics.sampled()[metric], evaluation.reading.examples
     scores = {baseline.name: float(baseline.metrics.result()[metric].value) for baseline in baselines}
@@ -166,15 +155,10 @@ def compare_baselines(
     counts, labels = np.array(tables.get("confusion", [])), enumerate(tables.get("labels", ()))
     missed = [label for number, label in labels if counts[number].sum() and not counts[:, number].sum()]
     if missed and rows >= FEW_JUDGES:
-        log(
-            f"weft: note: never predicted on the held-out rows: {listed(missed, 5)}; more rows of these labels, more "
-            "--epochs or --class-weights balanced may help"
-        )
-    values = [
-        {"name": each.name, "rows": each.rows, metric: scores[each.name], "seconds": each.seconds}
-        for each in by_score
-        if math.isfinite(scores[each.name])
-    ]
+        help = "more rows of these labels, more --epochs or --class-weights balanced may help"
+        log(f"weft: note: never predicted on the held-out rows: {listed(missed, 5)}; {help}")
+    kept = [each for each in by_score if math.isfinite(scores[each.name])]
+    values = [{"name": e.name, "rows": e.rows, metric: scores[e.name], "seconds": e.seconds} for e in kept]
     difference = {"value": gap.value, "low": gap.low, "high": gap.high}
     write_json(run.inside / BASELINES, {"metric": metric, "baselines": values, "difference": difference})
     report(run, log)  # once more: the page shows the baselines too
@@ -190,6 +174,5 @@ def _verdict(gap: Score, name: str, rows: int) -> str:
         return f"WORSE than {name} by {-gap.value:.4f} ({interval}): use that, or give more rows"
     if not gap.value:
         return f"no better and no worse than {name} ({interval})"
-    return (
-        f"{abs(gap.value):.4f} {'above' if gap.value > 0 else 'below'} {name}, which is within the noise ({interval})"
-    )
+    side = "above" if gap.value > 0 else "below"
+    return f"{abs(gap.value):.4f} {side} {name}, which is within the noise ({interval})"

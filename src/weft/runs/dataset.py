@@ -196,7 +196,7 @@ def text_of(recipe: Any) -> TextFiles:
     return TextFiles(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
-def document_kind_of(recipe: Recipe, log: Log) -> str:
+def documents_of(recipe: Recipe, log: Log) -> str:
     """What the documents of a recipe's text files are, for the recipe in the run folder; logged where it was open."""
     if recipe.text.documents != "auto":
         return recipe.text.documents
@@ -218,6 +218,12 @@ class TextDataset:
     prepare: Callable[[sources.Drawn], Batch]
     corpus: Corpus
     dev: Corpus | None
+
+    @property
+    def texts(self) -> dict[str, Any]:
+        """As `run.json` names them."""
+        corpora = {"text": self.corpus, "held_out": self.dev}
+        return {key: corpus and {"hash": corpus.hash, "tokens": corpus.size} for key, corpus in corpora.items()}
 
 
 def tokens_of(text: TextFiles, tokenizer: Tokenizer, what: str, sentences: bool, control: Control) -> Corpus:
@@ -336,9 +342,3 @@ def _rows(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, length: int, see
     if rows == "documents":
         return sources.DocumentRows(framed, length, extra)
     return sources.PackedRows(framed, length, extra, rows == "apart", seed)
-
-
-def texts_of(dataset: TextDataset) -> dict[str, Any]:
-    """The texts of a run, as `run.json` names them."""
-    corpora = {"text": dataset.corpus, "held_out": dataset.dev}
-    return {key: corpus and {"hash": corpus.hash, "tokens": corpus.size} for key, corpus in corpora.items()}

@@ -128,9 +128,8 @@ def record(run: Run, recipe: Any, device: torch.device, about: Mapping[str, Any]
     info = run.info()
     for key, value in same.items():
         if vars(info)[key] != value:
-            raise Altered(
-                f"{run.folder}: the {key.replace('held_out', 'held-out text')} has changed since the run began"
-            )
+            what = "held-out text" if key == "held_out" else key
+            raise Altered(f"{run.folder}: the {what} has changed since the run began")
     if any(vars(info)[key] != value for key, value in about.items()):
         write_json(run.about, values_of(replace(info, **about)))
     return False
@@ -176,7 +175,7 @@ class Job:
 
 
 def drive(run: Run, job: Job, control: Control) -> State:
-    """Train to the end, or until somebody stops it; the report is written either way."""
+    """Train to the end, or until a signal stops it; the report is written either way."""
     setup, plan = job.setup, job.setup.plan
     parameters = sum(parameter.numel() for parameter in setup.network.parameters())
     record(run, job.recipe, setup.device, {"parameters": parameters, **job.about}, job.same)

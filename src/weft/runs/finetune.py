@@ -1,4 +1,4 @@
-"""`weft.finetune`: from rows of somebody's data to a model for a task, in a run folder that can be resumed."""
+"""`weft.finetune`: from rows of data to a model for a task, in a run folder that can be resumed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
@@ -36,13 +36,13 @@ from weft.runs.baseline import BASELINES, FEW_JUDGES, Baseline, compare_baseline
 from weft.runs.dataset import absolute_paths, absolute_tables, gather, settings_of
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, resume, scratch_folder, settled
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe
-from weft.tasks.base import Example, Task
+from weft.tasks.base import Example, Task, TeacherRows
 from weft.tasks.classify import TextTask
+from weft.tasks.complete import writer_of
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples
 from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class
-from weft.tasks.seq2seq import writer_of
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, special_tokens
 from weft.training.run import Run, State, tokenizer_hash
@@ -81,7 +81,7 @@ def finetune(
     """
     rows, in_memory = RunRows(), None
     if isinstance(base, Model):  # a folder for now, named as the one that it was opened from
-        in_memory = scratch_folder() / (base.folder.name if base.folder is not None else "model")
+        in_memory = scratch_folder() / ("model" if base.folder is None else base.folder.name or "model")
         base.save(in_memory)
         base = in_memory
     if not isinstance(recipe, TaskRecipe):
@@ -152,7 +152,7 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     window = task.window(model, recipe.task.length, recipe.task.stride, recipe.task.long)
     framing = framing_for(model, window)
     capture = device.type == "cuda" and not plan.compile
-    train, dev = _tokenized(task, dataset, model, framing, control)
+    train, dev = tokenized_rows(task, dataset, model, framing, control)
     # The held-out windows are for the loss; the metrics are those of whole texts.
     train, dev = train.for_training(MOST_WINDOWS, recipe.seed, capture), dev.for_training(MOST_WINDOWS, 0, False)
     plan = resolved(recipe, train, model, task, len(dataset.dev), beginning.fresh and not run.about.exists(), device)
@@ -277,13 +277,16 @@ def _begun(run: Run, recipe: TaskRecipe, task: Task, dataset: Rows, control: Con
     return recipe, Beginning(model, True, True)
 
 
-def _tokenized(task: Task, dataset: Rows, model: LoadedModel, framing: Framing, control: Control) -> list[Batches]:
-    """The rows as sources of batches: those to train on, and those that are held out."""
+def tokenized_rows(
+    task: Task, dataset: Rows, model: LoadedModel, framing: Framing, control: Control, *teacher: TeacherRows
+) -> list[Batches]:
+    """The rows as sources of batches: those to train on, and those that are held out; each with teacher outputs."""
+    taught = teacher or (None, None)
     with control.progress("tokenizing", "rows") as advance:
-        train = task.dataset(dataset.train, model, framing)
+        train = task.dataset(dataset.train, model, framing, taught[0])
         advance(len(dataset.train))
         control.stop.check("stopped while tokenizing")
-        dev = task.dataset(dataset.dev, model, framing)
+        dev = task.dataset(dataset.dev, model, framing, taught[1])
     for note in (*train.notes, *(f"of the held-out rows: {note}" for note in dev.notes)):
         control.note(note)
     return [train, dev]
@@ -303,7 +306,7 @@ Scores = Mapping[str, Score]
 
 @dataclass
 class Selection:
-    """The model of a task in training, judged by held-out examples and saved where it is the best."""
+    """The model of a task in training, evaluated on held-out examples and saved where it is the best."""
 
     run: Run
     task: Task
@@ -326,9 +329,7 @@ class Selection:
         """Save the model with its metrics, in place of the best before it."""
         task = self.task if self.last is None else self.last.task
         scores = {} if self.last is None else self.scores(self.last.scores)
-        metrics = tuple(
-            Metric(data=self.data, name=n, value=s.value, low=s.low, high=s.high) for n, s in scores.items()
-        )
+        metrics = tuple(Metric(data=self.data, name=name, **asdict(score)) for name, score in scores.items())
         if self.metric == "loss" and "loss" in losses:
             metrics = (Metric(data=self.data, name="loss", value=losses["loss"]),)
         with task.saving(model.network):
@@ -460,16 +461,13 @@ class Seeds:
         return rows
 
 
-def with_seeds(
-    recipe: str | None, settings: Mapping[str, Any], count: int, online: bool = False, **control: Any
-) -> Seeds:
+def with_seeds(recipe: str | None, settings: Mapping[str, Any], count: int, **control: Any) -> Seeds:
     """Train or resume runs with `count` seeds in `seed-N` of the folder, and copy the best model to the folder."""
     plan = read_recipe(recipe, settings, TaskRecipe)
-    refuse(
-        (not 2 <= count <= 1000, f"seeds must be between 2 and 1000, not {count}"),
-        (plan.out is None, "no folder for the runs: give --out FOLDER"),
-    )
-    folder = Path(plan.out or "")
+    refuse((not 2 <= count <= 1000, f"seeds must be between 2 and 1000, not {count}"))
+    if plan.out is None:
+        raise UserError("no folder for the runs: give --out FOLDER")
+    folder = Path(plan.out)
     note = folder / "seeds.json"
     sweep(folder)
     if folder.exists() and any(folder.iterdir()) and not note.exists():
@@ -484,9 +482,9 @@ def with_seeds(
         run = Run(folder / f"seed-{seed}")
         try:
             if run.recipe.exists():
-                model = resume(run.folder, **control)
+                model = resume(run.folder, **{key: value for key, value in control.items() if key != "online"})
             else:
-                model = finetune(recipe=replace(plan, out=str(run.folder), seed=seed), online=online, **control)
+                model = finetune(recipe=replace(plan, out=str(run.folder), seed=seed), **control)
         except UserError:
             if [path.name for path in folder.iterdir()] == [note.name]:  # nothing was learned: nothing is left
                 shutil.rmtree(folder)

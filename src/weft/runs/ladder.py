@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
@@ -20,23 +20,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from weft import files
 from weft.checkpoint.folder import LoadedModel
 from weft.child import COMMAND_LINE, start_child
 from weft.config import build, merged, read_record, read_toml, values_of, write_toml
 from weft.data.shards import TextFiles
 from weft.errors import UserError, listed, shown
-from weft.files import (
-    Damaged,
-    digests,
-    held,
-    is_sound,
-    read_checked,
-    read_manifest,
-    read_text,
-    write_json,
-    write_manifest,
-    write_text,
-)
 from weft.progress import Log, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import device_for, resume
 from weft.runs.pages import ladder_page, value_of
@@ -78,10 +67,10 @@ def ladder(
     if not isinstance(out, str | os.PathLike):
         raise UserError("no folder for the ladder: give --out FOLDER")
     place = LadderFolder(Path(out))
-    if place.run.recipe.is_file():
+    if place.recipe.is_file():
         asked = _continued(place, given)
     else:
-        place.run.check_new()
+        place.check_new()
         usual = {"text": {"documents": "file"}}  # empty lines do not separate documents
         asked = build(LadderRecipe, merged(usual, {**given, "out": str(out)}), recipe or "--set")
         if not asked.text.files:
@@ -89,40 +78,38 @@ def ladder(
         device, budget = device_for(asked.device, None), asked.ladder  # every open choice is made and kept
         minutes = budget.minutes or 3.0 if budget.tokens is None else None
         size = budget.size or ("large" if device.type == "cuda" else "small")
-        text = replace(asked.text, files=_absolute(asked.text.files), dev=())
+        paths = TextFiles(asked.text.files).paths()
+        text = replace(asked.text, files=tuple(str(path.absolute()) for path in paths), dev=())
         asked = replace(asked, ladder=replace(budget, minutes=minutes, size=size), device=str(device), text=text)
-    with listening() as stop, place.run.held():
+    with listening() as stop, place.held():
         control = Control(log, progress_of(progress), stop)
-        write_toml(asked, place.run.recipe)
+        write_toml(asked, place.recipe)
         try:
             _prepare(place, asked, control)
         except UserError:
-            if not place.about.exists():
-                place.run.discard()
+            if not place.facts.exists():
+                place.discard()
             raise
         return _climb(place, asked, control)
 
 
 def is_ladder(folder: Path) -> bool:
     """Whether a folder holds a ladder rather than a run."""
-    path = LadderFolder(folder).run.recipe
+    path = LadderFolder(folder).recipe
     with suppress(OSError, UnicodeDecodeError):
         return path.is_file() and "\n[ladder]" in f"\n{path.read_text(encoding='utf-8')}"
     return False
-
-
-def _absolute(files: Iterable[str]) -> tuple[str, ...]:
-    return tuple(str(path.absolute()) for path in TextFiles(tuple(files)).paths())
 
 
 def _continued(place: LadderFolder, given: Mapping[str, Any]) -> LadderRecipe:
     """The recipe of an existing ladder; its text and its budget must not change."""
     if not is_ladder(place.folder):
         raise UserError(f"{place.folder}: holds a run, not a ladder; choose another --out")
-    before = read_toml(LadderRecipe, place.run.recipe)
+    before = read_toml(LadderRecipe, place.recipe)
     new = dict(given) | {"out": before.out}
     if "files" in new.get("text", {}):
-        new["text"] = {**new["text"], "files": list(_absolute(new["text"]["files"]))}
+        paths = TextFiles(tuple(new["text"]["files"])).paths()
+        new["text"] = {**new["text"], "files": [str(path.absolute()) for path in paths]}
     for name, values in new.get("rungs", {}).items():
         if (folder := place.folder / name).exists() and values != before.rungs.get(name, {}):
             raise UserError(f"{place.folder}: {name} has begun already; remove {folder} to train it again")
@@ -150,7 +137,7 @@ def _flat(values: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> None:
     """The text in two parts and one vocabulary: what all rungs share; made once."""
-    if place.about.exists():
+    if place.facts.exists():
         place.text()
         return
     t = recipe.text
@@ -159,8 +146,8 @@ def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> Non
     if len(train) + len(held_out) < LEAST or not held_out.strip():
         names, count = listed(map(os.path.basename, t.files), 2), len(train) + len(held_out)
         raise UserError(f"{names}: {count:,} characters are too few to compare models; give at least {LEAST:,}")
-    write_text(place.train, train)
-    write_text(place.held_out, held_out)
+    files.write_text(place.train, train)
+    files.write_text(place.held_out, held_out)
     control.stop.check("stopped while reading the text")
     size = len(train.encode()) + len(held_out.encode())
     asked = recipe.ladder.vocabulary or ("characters" if size <= CHARACTERS else str(subwords(size)))
@@ -191,8 +178,9 @@ def _prepare(place: LadderFolder, recipe: LadderRecipe, control: Control) -> Non
     if recipe.ladder.parallel > 1:
         about["threads"] = max(1, min(torch.get_num_threads(), cores // recipe.ladder.parallel))
     made = [place.train, place.held_out, *(path for path in place.vocabulary.rglob("*") if path.is_file())]
-    inside = place.about.parent
-    write_manifest(place.about, about, digests(inside, [path.relative_to(inside).as_posix() for path in made]))
+    inside = place.facts.parent
+    hashes = files.digests(inside, [path.relative_to(inside).as_posix() for path in made])
+    files.write_manifest(place.facts, about, hashes)
     control.log(
         f"{place.folder}: {size:,} bytes, the last {about['held_out_bytes']:,} held out; {tokenizer.kind} vocabulary "
         f"of {tokenizer.vocabulary:,} tokens; {about['train_tokens']:,} tokens to learn from"
@@ -232,7 +220,7 @@ def beginning_of(text: str, most: int = 60) -> str:
 def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[str, Any]:
     """Every rung that is not finished, several at once where asked for; the page grows with each."""
     names = list(recipe.ladder.models)
-    waiting = [name for name in names if not is_sound(place.result(name))]
+    waiting = [name for name in names if not files.is_sound(place.result(name))]
     if len(waiting) < len(names):
         control.log(f"{place.folder}: {len(names) - len(waiting)} of {len(names)} rungs are there already")
     for name in waiting:  # what failed before, or has been damaged since, is tried again
@@ -243,7 +231,7 @@ def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[
         end = time.monotonic() + ORPHANED  # rungs of a killed ladder save and end soon after it
         for lock in (place.folder / name / "run" / "lock" for name in waiting):
             while lock.exists() and time.monotonic() < end:
-                with held(lock) as free:
+                with files.held(lock) as free:
                     if free:
                         break
                 control.stop.check()
@@ -281,9 +269,9 @@ def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[
 def climb(place: LadderFolder, name: str, control: Control) -> None:
     """Train and evaluate one rung, or continue it; if it fails, the reason is written down."""
     try:
-        if is_sound(place.result(name)):
+        if files.is_sound(place.result(name)):
             return
-        text, ladder, folder = place.text(), read_toml(LadderRecipe, place.run.recipe), place.folder / name
+        text, ladder, folder = place.text(), read_toml(LadderRecipe, place.recipe), place.folder / name
         if not rung_of(name, ladder.rungs).learns:
             if not (folder / "config.json").is_file():
                 family = dict(recipe_of(name, "", ladder.rungs)["model"])
@@ -295,20 +283,20 @@ def climb(place: LadderFolder, name: str, control: Control) -> None:
             model = pretrain(_recipe(place, ladder, name), log=control.log, progress=control.progress)
         model.to(device := device_for(ladder.device, None))
         result = {"name": name, **_trained(folder, text), **_judged(place, ladder, name, model.opened)}
-        write_manifest(place.result(name), {**result, "device": device.type})
+        files.write_manifest(place.result(name), {**result, "device": device.type})
     except (Interrupted, KeyboardInterrupt):
         raise
     except Exception as error:
         reason = str(error) if isinstance(error, UserError) else f"{type(error).__name__}: {shown(str(error), 200)}"
         if not isinstance(error, UserError):
             control.log(traceback.format_exc())
-        write_json(place.failure(name), {"reason": reason})
+        files.write_json(place.failure(name), {"reason": reason})
 
 
 def _started(place: LadderFolder, name: str, several: bool) -> subprocess.Popen[bytes]:
     """A rung in a process of its own: if that is killed, the others are not."""
     command = (COMMAND_LINE, "ladder", "--out", str(place.folder), "--only", name)
-    path = place.run.inside / "log" / f"{name}.txt"
+    path = place.inside / "log" / f"{name}.txt"
     if several:
         path.parent.mkdir(parents=True, exist_ok=True)
     # In a session of its own, so that Ctrl-C reaches it through this process alone, and once.
@@ -320,15 +308,15 @@ def _log_rung(place: LadderFolder, recipe: LadderRecipe, name: str, status: int,
     """What became of a rung, in one line, on the page and in ladder.json."""
     if place.result(name).is_file():
         place.failure(name).unlink(missing_ok=True)  # by a process that a killed ladder had left
-        result = read_manifest(place.result(name))[0]
-        log(f"{name}: {value_of(result):.4f} bits per byte after {result['seconds']:.0f} s of training")
     elif not place.failure(name).is_file():
         why = f"signal {-status}" if status < 0 else f"exit status {status}"
-        why += " (out of memory, or somebody ended it)" if status == -9 else ""
-        write_json(place.failure(name), {"reason": f"its process was ended by {why}"})
-    if place.failure(name).is_file() and not place.result(name).is_file():
-        log(f"weft: note: {name} failed: {read_record(Failure, place.failure(name)).reason}")
-    write(place, recipe)
+        why += " (out of memory, or killed)" if status == -9 else ""
+        files.write_json(place.failure(name), {"reason": f"its process was ended by {why}"})
+    rung = next(rung for rung in write(place, recipe)["rungs"] if rung["name"] == name)
+    if "failed" in rung:
+        log(f"weft: note: {name} failed: {rung['failed']}")
+    else:
+        log(f"{name}: {value_of(rung):.4f} bits per byte after {rung['seconds']:.0f} s of training")
 
 
 def write(place: LadderFolder, recipe: LadderRecipe) -> dict[str, Any]:
@@ -338,21 +326,21 @@ def write(place: LadderFolder, recipe: LadderRecipe) -> dict[str, Any]:
         rung = rung_of(name, recipe.rungs)
         about = {"name": name, "title": rung.title, "about": rung.about, "sees": rung.sees}
         if place.result(name).is_file():
-            rungs.append({**about, **read_manifest(place.result(name))[0]})
+            rungs.append({**about, **files.read_manifest(place.result(name))[0]})
         elif place.failure(name).is_file():
             rungs.append({**about, "failed": read_record(Failure, place.failure(name)).reason})
         else:
             rungs.append({**about, "waiting": True})
     budget = values_of(recipe.ladder)
     results = {
-        "text": read_manifest(place.about)[0],
+        "text": files.read_manifest(place.facts)[0],
         "budget": {key: budget[key] for key in ("minutes", "tokens", "size") if key in budget},
         "device": recipe.device,
         "seed": recipe.seed,
         "rungs": rungs,
     }
-    write_json(place.results, results)
-    write_text(place.page, ladder_page(results))
+    files.write_json(place.results, results)
+    files.write_text(place.page, ladder_page(results))
     return results
 
 
@@ -379,31 +367,28 @@ class Failure:
     reason: str
 
 
-class LadderFolder:
+class LadderFolder(Run):
     """The names of what is in the folder of a ladder."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.run = Run(folder)
-        inside = self.run.inside
-        self.train, self.held_out = inside / "text" / "train.txt", inside / "text" / "held-out.txt"
-        self.vocabulary = inside / "vocabulary"
-        self.about = inside / "text.json"  # facts about the text, the last file before the first rung
-        self.results = folder / "ladder.json"
-        self.page = folder / "index.html"
+        super().__init__(folder)
+        self.train, self.held_out = (self.inside / "text" / f"{name}.txt" for name in ("train", "held-out"))
+        self.vocabulary = self.inside / "vocabulary"
+        self.facts = self.inside / "text.json"  # about the text; the last file before the first rung
+        self.results, self.page = folder / "ladder.json", folder / "index.html"
 
     def text(self) -> LadderText:
         """The facts about the text, after a check of its files."""
         try:
-            return build(LadderText, read_checked(self.about)[0], str(self.about))
-        except Damaged as error:
+            return build(LadderText, files.read_checked(self.facts)[0], str(self.facts))
+        except files.Damaged as error:
             raise UserError(f"{error}; put it back, or remove {self.folder} and climb again") from None
 
     def result(self, name: str) -> Path:
         return self.folder / name / "run" / "rung.json"
 
     def failure(self, name: str) -> Path:
-        return self.run.inside / "failed" / f"{name}.json"
+        return self.inside / "failed" / f"{name}.json"
 
 
 def _recipe(place: LadderFolder, ladder: LadderRecipe, name: str) -> Recipe:
@@ -468,7 +453,7 @@ def _trained(folder: Path, text: LadderText) -> dict[str, Any]:
 
 def _judged(place: LadderFolder, ladder: LadderRecipe, name: str, opened: LoadedModel) -> dict[str, Any]:
     """Scores of a rung on the held-out text, its size, and a sample."""
-    text = read_text(place.held_out)
+    text = files.read_text(place.held_out)
     assert opened.tokenizer is not None
     perplexities = perplexity(opened, [text], seed=ladder.seed)
     bits = perplexities.n_tokens / perplexities.n_bytes / math.log(2)

@@ -208,10 +208,10 @@ def _row(record: RunRecord) -> dict[str, str]:
     }
 
 
-LADDER_HEADER = (
+LADDER_HEADER = [
     *("model", "bits/byte", "95 % from", "to", "parameters", "on disk"),
     *("trained", "epochs", "tokens/s", "generates/s", "useful context"),
-)
+]
 Rung = dict[str, Any]
 
 
@@ -315,22 +315,18 @@ def ladder_page(results: dict[str, Any]) -> str:
     )
     best, bars = min(map(value_of, rungs), default=math.inf), list[Bar]()
     for rung in results["rungs"]:
-        if "bits_per_byte" not in rung:
-            note = f"failed: {rung['failed']}" if "failed" in rung else "not yet"
-            bars.append(Bar(rung["title"], math.nan, note=note))
-            continue
-        score, value = rung["bits_per_byte"], value_of(rung)
-        note = "infinite" if math.isinf(value) else ""
-        bars.append(Bar(rung["title"], value, score["low"], score["high"], note, faint=value > best))
-    contexts = [
-        ChartLine(
-            rung["title"],
-            [(point["context"], point["bits_per_byte"]) for point in rung["by_context"] if point["bits_per_byte"]],
-            dashed=rung["counted"],
-        )
-        for rung in rungs
-        if rung["by_context"] and rung["name"] not in ("uniform", "unigram")
-    ]
+        score, value = rung.get("bits_per_byte", {}), value_of(rung) if "bits_per_byte" in rung else math.nan
+        note = f"failed: {rung['failed']}" if "failed" in rung else "not yet" * (not score)
+        note = "infinite" if math.isinf(value) else note
+        ends = {key: score[key] for key in ("low", "high") if score and score["low"] != score["high"]}
+        bars.append(Bar(rung["title"], value, **ends, note=note, faint=value > best))
+    contexts = list[ChartLine]()
+    for rung in rungs:
+        if rung["by_context"] and rung["name"] not in ("uniform", "unigram"):
+            points = [(each["context"], each["bits_per_byte"]) for each in rung["by_context"] if each["bits_per_byte"]]
+            contexts.append(ChartLine(rung["title"], points, dashed=rung["counted"]))
+    figures = table(LADDER_HEADER, ladder_rows(results)) + "".join(map(paragraph, failures(results)))
+    by_context = line_chart("Loss by preceding tokens", contexts, "preceding tokens", "bits per byte", log_x=True)
     parts = [
         heading("Which model predicts best") + paragraph(verdict(results)),
         bar_chart("Held-out text, lower is better", bars, "bits per byte"),
@@ -339,17 +335,14 @@ def ladder_page(results: dict[str, Any]) -> str:
             "Lower is better; 8 is no better than chance. The thin line is the 95 % interval."
             + ("" if xz is None else f" The compressor xz needs {xz:.3f} after compressing the rest of the text.")
         ),
-        heading("Results")
-        + table(list(LADDER_HEADER), ladder_rows(results))
-        + "".join(map(paragraph, failures(results))),
+        heading("Results") + figures,
         paragraph(
             "Parameters: learned weights, or counted n-grams. Trained: seconds of training. Tokens/s: tokens read per "
             "second of training. Generates/s: tokens generated per second for one text. Useful context: see below."
         ),
         heading("Loss during training") + _rung_curves(rungs, "seconds", "seconds of training"),
         _rung_curves(rungs, "tokens", "tokens read"),
-        heading("Loss by context length")
-        + line_chart("Loss by preceding tokens", contexts, "preceding tokens", "bits per byte", log_x=True),
+        heading("Loss by context length") + by_context,
         paragraph(
             "The same positions of the held-out text, predicted after 1, 2 and more tokens from an empty state. Where "
             "a line is level, more context does not help. The useful context is the shortest one that no longer one "

@@ -1,46 +1,48 @@
-"""`weft.pretrain`: from text to a trained model, in a run folder that can be resumed."""
+"""`weft.pretrain`: from text to a trained or counted language model, in a run folder that can be resumed."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
-from weft.checkpoint.card import TextLayout
-from weft.checkpoint.families import Family
+from weft.checkpoint.card import Card, Metric, TextLayout
+from weft.checkpoint.external import from_tables
+from weft.checkpoint.families import Family, find_size, measure, usual_heads
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
-from weft.data.rows import Feed, Streams, in_two_phases
+from weft.data.counts import count, tables
+from weft.data.rows import Feed, Frame, Framed, Streams, in_two_phases
+from weft.data.shards import Corpus
 from weft.errors import UserError, listed, refuse
-from weft.objectives.base import Objective
-from weft.objectives.language import CarriedToken, MaskedWords, NextToken, StreamStates, Writing
+from weft.files import write_text
+from weft.models.ngram import Ngram, NgramConfig
+from weft.nn.rows import Ragged
+from weft.objectives.losses import CarriedToken, MaskedWords, NextToken, Objective, StreamStates, Writing
+from weft.picture import ChartLine, line_chart, page, paragraph, table
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
-from weft.runs.architecture import chosen_family, find_vectors, from_folder, from_scratch, size_of, vocabulary_for
-from weft.runs.counts import check_counting, count_text
-from weft.runs.dataset import (
-    TextDataset,
-    absolute_paths,
-    document_kind_of,
-    gather_text,
-    named_files,
-    text_of,
-    texts_of,
-)
-from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, settled
-from weft.runs.recipes import Recipe, overlaid, read_recipe
+from weft.runs import architecture
+from weft.runs.dataset import TextDataset, absolute_paths, documents_of, gather_text, named_files, next_frame, text_of
+from weft.runs.driver import Job, begun, card_of, check_tensorboard, device_for, drive, new_run, record, settled
+from weft.runs.recipes import ObjectiveSection, Recipe, overlaid, read_recipe
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model, load
 from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.training.log import RunLog
 from weft.training.plan import Training
 from weft.training.run import Run, State
 from weft.training.signals import Control
 from weft.training.step import Setup
+from weft.version import VERSION
 
 RECIPE = Recipe  # what `weft.resume` reads
 
@@ -62,7 +64,7 @@ def pretrain(
     run = new_run(recipe)
     _family(recipe)  # all that can be wrong without reading the text is checked before anything is made
     if "vectors" in recipe.model:
-        find_vectors(recipe.model["vectors"])
+        architecture.find_vectors(recipe.model["vectors"])
     paths = text_of(recipe).paths()
     if not paths:
         raise UserError("no text: give --text FILE")
@@ -73,14 +75,14 @@ def pretrain(
     # With absolute paths the run can be resumed from any folder.
     text = {"files": [str(p.absolute()) for p in paths], "dev": [str(p.absolute()) for p in dev]}
     recipe = changed(recipe, {"text": text, **absolute_paths(recipe)})
-    recipe = changed(recipe, {"text": {"documents": document_kind_of(recipe, log)}})
+    recipe = changed(recipe, {"text": {"documents": documents_of(recipe, log)}})
     with begun(run, recipe, log, progress) as control:
         return go(run, recipe, control)
 
 
 def _family(recipe: Recipe) -> Family:
     """The family to train, with every choice of the model and the objective checked."""
-    family, aim = chosen_family(recipe.model, recipe.tokenizer), recipe.objective
+    family, aim = architecture.chosen_family(recipe.model, recipe.tokenizer), recipe.objective
     name, carries, carried = aim.name, family.network.CARRIES, (aim.rows or family.rows) == "carried"
     pairs = name in ("mlm+nsp", "mlm+sop") and aim.rows not in (None, "stream", "documents")
     unfit = name is not None and name not in family.objectives
@@ -110,8 +112,8 @@ def go(run: Run, recipe: Recipe, control: Control) -> Model:
     def vocabularies(like: Tokenizer | None) -> tuple[Tokenizer]:
         skipped = Skipped()
         with named_files(recipe.text.files):
-            texts, next_token = text_of(recipe).read(skipped), family.counts or name == "next"
-            tokenizer = vocabulary_for(run.folder, recipe.tokenizer, family, next_token, texts, control, like)
+            texts, options = text_of(recipe).read(skipped), (recipe.tokenizer, family, family.counts or name == "next")
+            tokenizer = architecture.vocabulary_for(run.folder, *options, texts, control, like)
         log_notes(skipped.lines(), control.log)
         return (tokenizer,)
 
@@ -122,19 +124,19 @@ def go(run: Run, recipe: Recipe, control: Control) -> Model:
     if name in ("next", "spans"):
         objective = NextToken() if name == "next" else Writing()
     if base is not None:  # heads that the base lacks start fresh
-        model = from_folder(find_folder(base), objective.heads, "words", None, recipe.seed).opened
+        model = architecture.from_folder(find_folder(base), objective.heads, "words", None, recipe.seed).opened
         refuse((model.tokenizer is None, f"{base}: has no tokenizer"))
     else:
         length, given = recipe.objective.length, "context" in recipe.model or family.row is not None
         context = {} if length is None or given else {"context": length}
-        on_bad_row = recipe.text.on_bad_row
-        recipe, model = from_scratch(run, recipe, objective.heads, context, vocabularies, control, on_bad_row)
+        options = (context, vocabularies, control, recipe.text.on_bad_row)
+        recipe, model = architecture.from_scratch(run, recipe, objective.heads, *options)
     rows = recipe.objective.rows or family.rows
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows}}, run.recipe.name)
-    options: dict[str, Any] = {}
+    started: dict[str, Any] = {}
     if base is not None:  # a fifth of the usual learning rate, so that the base does not forget; its path is private
-        options = {"base": Path(base).name, "share": 0.2, "evaluate_first": True}
-    drive(run, text_job(run, recipe, model, objective, control, **options), control)
+        started = {"base": Path(base).name, "share": 0.2, "evaluate_first": True}
+    drive(run, text_job(run, recipe, model, objective, control, **started), control)
     return load(run.folder)
 
 
@@ -171,12 +173,8 @@ def text_job(
     if dataset.short is not None:
         feed = in_two_phases(feed, dataset.short, round(aim.short_share * (plan.steps or 1)))
     recipe = replace(recipe, training=plan, device=str(device))
-    card = replace(
-        model.card,
-        task="fill" if name == "spans" else model.family.task,
-        base=base,
-        text=TextLayout(documents=recipe.text.documents, rows=aim.rows or "stream"),
-    )
+    layout = TextLayout(documents=recipe.text.documents, rows=aim.rows or "stream")
+    card = replace(model.card, task="fill" if name == "spans" else model.family.task, base=base, text=layout)
     setup = Setup(
         network=model.network,
         objective=objective,
@@ -194,8 +192,8 @@ def text_job(
         model=replace(model, card=card),
         setup=setup,
         data=dataset.dev.hash if dataset.dev else dataset.corpus.hash,
-        same=texts_of(dataset),
-        announce=lambda state: _announce(run, recipe, model, dataset, setup, state, control.log),
+        same=dataset.texts,
+        announce=lambda state: control.log(_announced(run, recipe, model, dataset, setup, state)),
     )
 
 
@@ -223,9 +221,7 @@ def _resolved(recipe: Recipe, dataset: TextDataset, model: LoadedModel, device: 
     return settled(plan, device, batch, steps, every, share * usual)
 
 
-def _announce(
-    run: Run, recipe: Recipe, model: LoadedModel, dataset: TextDataset, setup: Setup, state: State, log: Log
-) -> None:
+def _announced(run: Run, recipe: Recipe, model: LoadedModel, dataset: TextDataset, setup: Setup, state: State) -> str:
     feed, corpus, minutes = setup.feed, dataset.corpus, setup.plan.minutes if state.steps is None else None
     parameters = sum(parameter.numel() for parameter in model.network.parameters())
     mean, length, documents = dataset.source.mean, recipe.objective.length or 0, len(corpus.documents) - 1
@@ -237,19 +233,154 @@ def _announce(
         short = f"\nrows are under half of --length {length}: the text has only {corpus.size:,} tokens"
         if recipe.objective.rows == "documents" and corpus.size >= length:
             each = f"each is one document, of {corpus.size / documents:.0f} tokens on average"
-            short = (
-                f"\nrows are under half of --length {length}: {each}; --rows stream fills rows with several documents"
-            )
+            short = f"\nrows are under half of --length {length}: {each}; --rows stream fills rows with several"
     held_out = f", held out {dataset.dev.size:,}" if dataset.dev is not None else ""
     if held_out and recipe.objective.name == "next":
         held_out += " (its perplexity includes the ends of documents)"
     steps = state.steps or setup.steps
     amount = f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes of steps"
     epochs = f", {steps * feed.rows / dataset.source.count:.1f} epochs" if minutes is None else ""
-    log(
-        f"{run.folder}: {model.family.name}, {size_of(model.config)}, "
+    return (
+        f"{run.folder}: {model.family.name}, {architecture.size_of(model.config)}, "
         f"{parameters:,} parameters, on {setup.device.type} in {setup.precision}\n"
         f"text: {corpus.size:,} tokens in {documents:,} documents{held_out}\n"
         f"plan: {amount} of {feed.rows} rows of about {mean:.0f} tokens{epochs}{first}"
         f"{f'; from step {state.step:,}' if state.step else ''}{short}"
     )
+
+
+JUDGED = 1 << 16  # tokens that are looked up at a time
+OURS = ("entries", "silent", "end")  # keys of the config that the text decides
+
+
+def check_counting(recipe: Recipe) -> None:
+    """Refuse settings that do not apply where nothing is trained."""
+    fixed = [key for key in OURS if key in recipe.model]
+    trained = [f"training.{key}" for key, value in vars(Training()).items() if vars(recipe.training)[key] != value]
+    whole = recipe.objective in (ObjectiveSection(), ObjectiveSection(name="next"))
+    backs_off = recipe.model.get("smoothing") == "back-off"
+    refuse(
+        ("base" in recipe.model, "an n-gram model is counted from its text: it cannot start from --base"),
+        (backs_off, "smoothing back-off is of tables that were read from a file (weft arpa read); try kneser-ney"),
+        (bool(fixed), f"[model]: {listed(fixed)} cannot be set: the text decides"),
+        (bool(trained), f"{listed(trained)} does not apply to an n-gram model, which is counted in one pass"),
+        (not whole, "objective.length and rows do not apply to an n-gram model, which reads every document whole"),
+    )
+
+
+def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, control: Control) -> Model:
+    """Count a text, judge the model by what is held out, and leave it in the run folder."""
+    sizes = {"vocabulary": tokenizer.vocabulary, **architecture.sizes_of(recipe.model)}
+    config: NgramConfig = changed(find_size(family.name)[1], sizes, "[model]")
+    if tokenizer.vocabulary > config.vocabulary:
+        raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
+    frame = next_frame(tokenizer, stream=False)  # one token before and after each document, as lmplz has it
+    if not frame.before:
+        raise UserError("an n-gram model needs a token that begins or ends a text; this vocabulary has none")
+    aim = replace(recipe.objective, name="next", rows="documents", length=64)
+    dataset = gather_text(replace(recipe, objective=aim), tokenizer, control)
+    corpus, dev = dataset.corpus, dataset.dev
+    new = record(run, recipe, torch.device("cpu"), {"parameters": 0}, dataset.texts)
+    if not new and run.metrics.exists() and run.lines():  # the last to be written
+        control.log(f"{run.folder}: this run has finished already")
+        return load(run.folder)
+    judged = f", held out {dev.size:,}" if dev is not None else ""
+    control.log(
+        f"{run.folder}: ngram of order {config.order}, {config.smoothing}\n"
+        f"text: {corpus.size:,} tokens in {len(corpus.documents) - 1:,} documents{judged}"
+    )
+    began = time.monotonic()
+    config, network = count_ngrams(corpus, tokenizer, config, frame, control)
+    seconds = time.monotonic() - began
+    layout = TextLayout(documents=recipe.text.documents, rows="documents")
+    card = card_of(run, Card(weft=VERSION, task=family.task, text=layout), recipe.seed)
+    opened = LoadedModel(family, config, network.eval(), {"words": config.vocabulary}, tokenizer, card)
+    _report(run, config, control.log)
+    line: dict[str, Any] = {"step": 1, "tokens": corpus.size, "seconds": round(seconds, 3), "entries": config.entries}
+    metrics: tuple[Metric, ...] = ()
+    if dev is not None:
+        loss, never, of = held_out_loss(network, dev, frame, control)
+        line["never"] = never
+        if never:
+            zero = f"{never:,} of {of:,} tokens have probability 0 under {config.smoothing}"
+            control.log(f"held out: perplexity infinite: {zero}")
+        else:
+            control.log(f"held out: perplexity {math.exp(loss):.2f} of {of:,} tokens, including ends of documents")
+            line |= {"validation_loss": loss, "validation_words": loss}
+            metrics = (Metric(data=dev.hash, name="loss", value=loss),)
+    run.save_model(opened, metrics)
+    with closing(RunLog(run.metrics, 0)) as run_log:
+        run_log.record(line)
+    control.log(f"{run.folder}: counted in {seconds:.1f} s")
+    return load(run.folder)
+
+
+def count_ngrams(
+    corpus: Corpus, tokenizer: Tokenizer, config: NgramConfig, frame: Frame, control: Control
+) -> tuple[NgramConfig, Ngram]:
+    """The model of a text."""
+    framed = Framed(corpus, frame)
+    longest = int(np.diff(framed.starts).max())
+    if longest < config.order:
+        short = f"its longest document has {longest} tokens, special tokens included"
+        raise UserError(f"the text is shorter than the order {config.order}: {short}; try model.order={longest}")
+    start = frame.before[0]
+    with control.count(f"counting up to order {config.order}", "tokens", "stopped while counting") as step:
+        ngrams = count(framed, config.order, config.vocabulary, start, step)
+    # What begins a text is never predicted, but for vocabularies where it also ends one; what fills rows up is no word.
+    silent = {start, tokenizer.id_of("padding")} - {None, *frame.after}
+    silent_tokens = tuple(sorted(token for token in silent if token is not None))
+    control.stop.check("stopped while counting")
+    stored = tables(ngrams, config.smoothing, config.k, config.prune, silent_tokens, control.log)
+    return from_tables(stored, replace(config, silent=silent_tokens, end=frame.after[0] if frame.after else None))
+
+
+@torch.inference_mode()
+def held_out_loss(network: Ngram, corpus: Corpus, frame: Frame, control: Control) -> tuple[float, int, int]:
+    """Nats per token of a text, ends of documents counted; how many tokens have probability 0; and of how many."""
+    framed, nats, never, tokens = Framed(corpus, frame), list[float](), 0, 0
+    reach = network.config.reach
+    with control.progress("judging by the held-out text", "tokens") as read:
+        for first in range(0, framed.size, JUDGED):
+            control.stop.check("stopped while judging")
+            # A chunk begins with what its first tokens follow on.
+            places = np.arange(max(0, first - reach), min(framed.size, first + JUDGED))
+            ids, documents, _ = framed.read(places)
+            texts = Ragged.of([part.tolist() for part in np.split(ids, np.flatnonzero(np.diff(documents)) + 1)])
+            hidden = network(texts.tokens, texts.rows)[:-1]
+            asked = torch.from_numpy((np.diff(documents) == 0) & (places[1:] >= first))
+            logprobs = network.target_logprobs(hidden[asked], texts.tokens[1:][asked])
+            lost = int(logprobs.isinf().sum())
+            never, tokens = never + lost, tokens + len(logprobs)
+            nats.append(-float(logprobs[~logprobs.isinf()].sum()))
+            read(len(places))
+    return (math.inf if never else math.fsum(nats) / max(1, tokens)), never, tokens
+
+
+def _report(run: Run, config: NgramConfig, log: Log) -> None:
+    """Log and draw how the tables grow with the order, beside an MLP that looks back as far."""
+    rows, (family, usual), total, sizes = list[tuple[int, int, int, int]](), find_size("mlp"), list[int](), 0
+    lines = [f"{'order':>5} {'n-grams stored':>15} {'of possible':>12} {'bytes':>15} {'an MLP, parameters':>19}"]
+    for order, entries in enumerate(config.entries, 1):
+        # A probability, a key but for single words, and a back-off weight but for the longest: 8 bytes each.
+        size = entries * 8 * (1 + (order > 1) + (order < config.order))
+        mlp = replace(usual, vocabulary=config.vocabulary, window=max(1, order - 1))
+        weights = measure(family, mlp, usual_heads(family, mlp)).parameters
+        rows.append((order, entries, size, weights))
+        total, sizes = [*total, sum(total[-1:]) + entries], sizes + size
+        share = entries / config.vocabulary**order
+        lines.append(f"{order:>5} {entries:>15,} {share:>12.2g} {size:>15,} {weights:>19,}")
+    log("\n".join([*lines, f"{'all':>5} {total[-1]:>15,} {'':>12} {sizes:>15,} {rows[-1][3]:>19,}"]))
+    growth = [
+        ChartLine("n-grams up to this order", list(enumerate(total, 1))),
+        ChartLine("an MLP's parameters", [(row[0], row[3]) for row in rows], dashed=True),
+        ChartLine("possible n-grams", [(row[0], float(config.vocabulary) ** row[0]) for row in rows], dashed=True),
+    ]
+    header = ["order", "n-grams stored", "of possible", "bytes", "an MLP of the same window, parameters"]
+    cells = [[str(o), f"{n:,}", f"{n / config.vocabulary**o:.2g}", f"{b:,}", f"{m:,}"] for o, n, b, m in rows]
+    words = (
+        "The number of possible n-grams grows by the size of the vocabulary with each order. The number that a text "
+        "contains grows until nearly every n-gram occurs once. An MLP grows by one matrix per word of context."
+    )
+    chart = line_chart("What is stored, by order", growth, "order", "numbers", log_y=True)
+    write_text(run.report, page(f"Run {run.folder.name}", [table(header, cells), chart, paragraph(words)]))

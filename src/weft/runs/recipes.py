@@ -79,9 +79,7 @@ class TokenizerSection:
         None, "--kind", help="wordpiece, bpe, unigram, word, whitespace or character. Default: by family."
     )
     size: int | None = option(None, "--vocabulary", help="Tokens to learn. Default: 8000; for n-grams, every word.")
-    separate: bool = option(
-        False, "--separate-vocabularies/--joint-vocabulary", help="For source and target. Default: joint."
-    )
+    separate: bool = option(False, "--separate-vocabularies/--joint-vocabulary", help="Of source and target.")
     lowercase: bool | None = None
     min_count: int | None = None
 
@@ -130,8 +128,8 @@ class ObjectiveSection:
     rows: Literal["stream", "apart", "documents", "carried"] | None = option(
         None,
         "--rows",
-        help="How documents fill rows. stream: full rows across documents. apart: full rows of one document each. "
-        "documents: a row per document. carried: each row continues the state of the row before (rnn, lstm, gru).",
+        help="stream: full rows across documents. apart: the same, but attention stays within a document. documents: a "
+        "row per document. carried: each row continues the state of the row before (rnn, lstm, gru).",
     )
     mask: float = 0.15  # share of the tokens that are hidden
     span: float = 3.0  # tokens that are hidden together, on average; for spans
@@ -295,13 +293,9 @@ def find_recipe(name: str) -> tuple[str, str]:
     raise UserError(f"{shown(name)}: neither a file nor a recipe of the package {names}")
 
 
-# Sections by which the recipe of a verb is known; one that has none of them is for pretrain.
-SECTIONS = {
-    "finetune": ("task",),
-    "distill": ("teacher", "student", "distill", "stages"),
-    "vectors learn": ("vectors",),
-    "ladder": ("ladder", "rungs"),
-}
+# The verb of a recipe by a section that only its recipes have; one that has none of them is for pretrain.
+SECTIONS = {"task": "finetune", "vectors": "vectors learn", "ladder": "ladder", "rungs": "ladder"}
+SECTIONS |= dict.fromkeys(("teacher", "student", "distill", "stages"), "distill")
 
 
 def check_has_model(model: Mapping[str, Any], task: str | None = None) -> None:
@@ -327,10 +321,10 @@ def recipe_values(name: str, kind: type[Any]) -> tuple[dict[str, Any], str]:
     """The plain values of a recipe of this kind, and what messages call it."""
     text, where = find_recipe(name)
     values = toml_values(text, where)
-    sections = ((verb, name) for verb, names in SECTIONS.items() for name in names if name in values)
-    verb, section = next(sections, ("pretrain", ""))
+    section = next((name for name in SECTIONS if name in values), "")
+    verb = SECTIONS.get(section, "pretrain")
     if verb != kind.verb:
-        has = f"a [{section}]" if section else f"no [{SECTIONS[kind.verb][0]}]"
+        has = f"a [{section}]" if section else f"no [{next(key for key in SECTIONS if SECTIONS[key] == kind.verb)}]"
         raise UserError(f"{where}: has {has} and is for weft {verb}, not for weft {kind.verb}")
     build(kind, values, where)  # so that a slip in the file is not blamed on a flag
     return values, where
@@ -378,6 +372,7 @@ class VectorsRecipe(RunRecipe):
 LadderSize = Literal["tiny", "small", "large"]
 PASSES = 50  # over the text at most, on a GPU: more would overfit a small text
 LARGE = {"batch": 64, "epochs": PASSES}
+UNIGRAM = {"family": "ngram", "order": 1}
 ROTARY, DROPOUTS = {"positions": "rotary"}, ("dropout", "embedding_dropout", "attention_dropout")
 
 
@@ -409,14 +404,8 @@ def _recurrent(title: str, about: str, family: str, layers: int = 1, rates: tupl
 
 
 RUNGS: dict[str, Rung] = {
-    "uniform": Rung(
-        "uniform",
-        "gives every token of the vocabulary the same probability: the reference for all other models",
-        "nothing",
-        {"family": "ngram", "order": 1},
-        learns=False,
-    ),
-    "unigram": Rung("unigram", "counts how often each token occurs", "nothing", {"family": "ngram", "order": 1}),
+    "uniform": Rung("uniform", "gives all tokens the same probability", "nothing", UNIGRAM, learns=False),
+    "unigram": Rung("unigram", "counts how often each token occurs", "nothing", UNIGRAM),
     **{
         f"ngram-{order}": Rung(
             f"{order}-gram",

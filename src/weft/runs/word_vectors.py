@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learned_words
 from weft.training.log import RunLog, time_left
-from weft.training.run import Begun, Run
+from weft.training.run import Run, State
 from weft.training.signals import Control, Stop
 from weft.vectors.glove import Glove, count_together, parts_of
 from weft.vectors.word2vec import Cbow, SkipGram, Word2Vec
@@ -106,9 +106,14 @@ def go(run: Run, recipe: VectorsRecipe, control: Control) -> Model:
             for name, tensor in learner.tensors().items():
                 tensor.copy_(start.stored["vectors"][name])
         run_log = stack.enter_context(recording(run, start.state, False, control))
+
+        def save() -> None:
+            start.state.metrics = run_log.kept()
+            start.checkpoints.save(start.state, {"vectors": learner.tensors()})
+
         epochs = plan.epochs or 1
-        loop = VectorsLoop(epochs, learner, step, steps, math.ceil(corpus.size / (steps // epochs)), start, run_log)
-        loss = loop.run(control.stop)
+        words_in_step = math.ceil(corpus.size / (steps // epochs))
+        loss = _train(step, steps, words_in_step, epochs, start.state, run_log, control.stop, save)
         table = learner.matrix().float().cpu().clone()
         others = torch.arange(len(table)) != unknown
         table[unknown] = table[others].double().mean(0).float()  # the unknown word is the mean of all others
@@ -117,9 +122,9 @@ def go(run: Run, recipe: VectorsRecipe, control: Control) -> Model:
         metrics = (Metric(data=corpus.hash, name="loss", value=loss),)
         run.save_model(opened_table(config, table, {}, tokenizer, card), metrics)
         start.state.finished = True
-        loop.save()
+        save()
     seconds = start.state.seconds
-    speed = steps * loop.words / max(seconds, 1e-9)
+    speed = steps * words_in_step / max(seconds, 1e-9)
     control.log(f"{run.folder}: done after {seconds:.0f} s of training, {speed:,.0f} words/s")
     return load(run.folder)
 
@@ -130,9 +135,8 @@ def _vocabulary(run: Run, recipe: VectorsRecipe, control: Control) -> Tokenizer:
         return load_tokenizer(run.folder)
     plan, message = recipe.vectors, "stopped while counting words"
     with control.count("counting words", "documents", message) as step, named_files(recipe.text.files):
-        tokenizer = learned_words(
-            lambda: counted(text_of(recipe).read(Skipped()), step), plan.min_count, plan.vocabulary, plan.lowercase
-        )
+        limits = (plan.min_count, plan.vocabulary, plan.lowercase)
+        tokenizer = learned_words(lambda: counted(text_of(recipe).read(Skipped()), step), *limits)
     tokenizer.save(run.folder)
     return tokenizer
 
@@ -147,7 +151,8 @@ def _blocks(corpus: Corpus) -> Iterator[tuple[Integers, Integers]]:
     return (_block(corpus, first, first + COUNTED) for first in range(0, corpus.size, COUNTED))
 
 
-Learner = tuple[Glove | Word2Vec[Any], Callable[[int], float], int]  # what a step does (the mean loss), and how many
+Step = Callable[[int], float]  # learns from one part of the text; the mean loss
+Learner = tuple[Glove | Word2Vec[Any], Step, int]  # and the number of steps
 
 
 def _glove(recipe: VectorsRecipe, corpus: Corpus, counts: Integers, control: Control) -> Learner:
@@ -207,49 +212,33 @@ def _word2vec(recipe: VectorsRecipe, corpus: Corpus, counts: Integers, begin: in
     return learner, step, steps
 
 
-@dataclass
-class VectorsLoop:
-    """Word vectors in training: what each step does, the record, and checkpoints by the clock."""
-
-    epochs: int
-    learner: Glove | Word2Vec[Any]
-    step: Callable[[int], float]
-    steps: int
-    words: int  # read in a step
-    start: Begun
-    run_log: RunLog
-    saved: float = field(default_factory=time.monotonic)
-
-    def run(self, stop: Stop) -> float:
-        """To the end, or until somebody stops it; the last mean loss."""
-        state, losses, last, shown = self.start.state, list[float](), 0.0, time.monotonic()
-        every = max(1, self.steps // 200)
-        while state.step < self.steps:
-            begin = time.monotonic()
-            losses.append(self.step(state.step))
-            if not math.isfinite(losses[-1]):
-                raise UserError(f"the vectors have exploded at step {state.step}; try a lower --learning-rate")
-            state.step += 1
-            state.seconds += time.monotonic() - begin
-            if state.step % every == 0 or state.step == self.steps:
-                last = sum(losses) / len(losses)
-                losses = []
-                words, epoch = state.step * self.words, state.step / self.steps * self.epochs
-                speed = words / max(state.seconds, 1e-9)
-                values = {"step": state.step, "epoch": round(epoch, 4), "loss": last, "tokens": words}
-                self.run_log.record({**values, "tokens_per_second": speed, "seconds": state.seconds})
-                if time.monotonic() - shown > SHOWN:
-                    shown = time.monotonic()
-                    left = time_left(state.seconds / state.step * (self.steps - state.step))
-                    line = f"epoch {epoch:.2f}/{self.epochs}  loss {last:.4f}  {speed:,.0f} words/s  {left} left"
-                    self.run_log.line(line, passing=True)
-            if stop or time.monotonic() - self.saved > SAVED:
-                self.save()
-            stop.check(f"stopped after step {state.step:,} of {self.steps:,}, all saved")
-        return last
-
-    def save(self) -> None:
-        """Write a checkpoint."""
-        self.start.state.metrics = self.run_log.kept()
-        self.start.checkpoints.save(self.start.state, {"vectors": self.learner.tensors()})
-        self.saved = time.monotonic()
+def _train(
+    step: Step, steps: int, words: int, epochs: int, state: State, run_log: RunLog, stop: Stop, save: Callable[[], None]
+) -> float:
+    """Train to the end, or until a signal stops it, with checkpoints by the clock; the last mean loss."""
+    losses, last, shown, saved = list[float](), 0.0, time.monotonic(), time.monotonic()
+    every = max(1, steps // 200)
+    while state.step < steps:
+        begin = time.monotonic()
+        losses.append(step(state.step))
+        if not math.isfinite(losses[-1]):
+            raise UserError(f"the vectors have exploded at step {state.step}; try a lower --learning-rate")
+        state.step += 1
+        state.seconds += time.monotonic() - begin
+        if state.step % every == 0 or state.step == steps:
+            last = sum(losses) / len(losses)
+            losses = []
+            tokens, epoch = state.step * words, state.step / steps * epochs
+            speed = tokens / max(state.seconds, 1e-9)
+            values = {"step": state.step, "epoch": round(epoch, 4), "loss": last, "tokens": tokens}
+            run_log.record({**values, "tokens_per_second": speed, "seconds": state.seconds})
+            if time.monotonic() - shown > SHOWN:
+                shown = time.monotonic()
+                left = time_left(state.seconds / state.step * (steps - state.step))
+                line = f"epoch {epoch:.2f}/{epochs}  loss {last:.4f}  {speed:,.0f} words/s  {left} left"
+                run_log.line(line, passing=True)
+        if stop or time.monotonic() - saved > SAVED:
+            save()
+            saved = time.monotonic()
+        stop.check(f"stopped after step {state.step:,} of {steps:,}, all saved")
+    return last

@@ -21,10 +21,9 @@ from weft.errors import UserError, shown
 from weft.metrics.bootstrap import Ratios
 from weft.metrics.classification import best_no_answer
 from weft.metrics.generation import AnswerMetrics, answer_scores
-from weft.objectives.base import SoftTargets
-from weft.objectives.tasks import TAUGHT, Ends
+from weft.objectives.losses import TAUGHT, Ends, SoftTargets
 from weft.tasks.answers import Answer, Choice, Reply
-from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows
+from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.forward import InputWindows, framing_for, head_outputs, softmax, stripped, tokenizer_of
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -68,7 +67,6 @@ class AnswerTask(Task):
     empty_targets = True
     averages = True
     outputs = 2
-    default_metric = "f1"
     metric_names = ("f1", "exact")
     prediction_columns = ("prediction", "probability", "start", "end")
     pair_order = "a question, then its context"
@@ -264,19 +262,11 @@ class AnswerTask(Task):
     def agreement(self) -> Any:
         return Ratios(("same", "f1"))
 
-    def _overlap(
-        self, prediction: Prediction, reference: Prediction, example: Example, task: Any
-    ) -> tuple[float, float]:
-        """Whether two models give the same text, and the F1 of their words."""
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
+        """By the text, and the F1 of its words."""
         context = example.texts[1]
-        return answer_scores(self.text(prediction, context), [task.text(reference, context)])
-
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
-        same, f1 = self._overlap(prediction, reference, example, task)
-        counts.add({"same": (same, 1.0), "f1": (f1, 1.0)})
-
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
-        return 1 - self._overlap(prediction, reference, example, task)[1]
+        same, f1 = answer_scores(self.text(prediction, context), [task.text(reference, context)])
+        return ({"same": (same, 1.0), "f1": (f1, 1.0)},), 1 - f1
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         answer: Any = self.answer(prediction, example.texts)

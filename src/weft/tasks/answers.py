@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 from weft.generation.search import Reason
@@ -27,7 +27,14 @@ class Answer:
     @property
     def numbers(self) -> list[float]:
         """The probabilities or values that it is made of."""
-        return list(vars(self)["scores"].values())
+
+        def floats(value: Any) -> list[float]:
+            if isinstance(value, dict | list | tuple):
+                parts = value.values() if isinstance(value, dict) else value
+                return [number for part in parts for number in floats(part)]
+            return [value] if isinstance(value, float) else []
+
+        return floats(asdict(self))
 
     def columns(self) -> dict[str, Any]:
         """What it adds to a row of a table, as plain values."""
@@ -99,10 +106,6 @@ class Words(Answer):
     text: str
     gaps: tuple[tuple[Candidate, ...], ...]
 
-    @property
-    def numbers(self) -> list[float]:
-        return [word.probability for gap in self.gaps for word in gap]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Label(Answer):
@@ -142,10 +145,6 @@ class Value(Answer):
     """A number for a text or pair."""
 
     value: float
-
-    @property
-    def numbers(self) -> list[float]:
-        return [self.value]
 
     def columns(self) -> dict[str, Any]:
         return {"prediction": float(f"{self.value:.7g}")}  # all that single precision holds
@@ -210,10 +209,6 @@ class Reply(Choice, Answer):
 
     no_answer: float
     best: tuple[Choice, ...]
-
-    @property
-    def numbers(self) -> list[float]:
-        return [self.no_answer, max((each.score for each in self.best), default=0.0)]
 
     def columns(self) -> dict[str, Any]:
         start, end = (self.start, self.end) if self.text else (None, None)

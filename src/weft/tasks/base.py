@@ -18,7 +18,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import find_columns, text_in
 from weft.errors import UserError, listed, shown
 from weft.metrics.bootstrap import Ratios
-from weft.objectives.base import SoftTargets
+from weft.objectives.losses import SoftTargets
 from weft.progress import Log
 from weft.tasks.forward import InputWindows, chunked, framing_for, head_outputs, tokenizer_of, window_for
 from weft.text.records import Record
@@ -29,6 +29,7 @@ Columns = dict[str, str]  # what a file calls the columns of a task
 # The outputs of a teacher for one example, as the cache keeps them: arrays of at least one dimension each; a name that
 # an example lacks comes back as an empty array where others of its shard have it.
 TeacherArrays = Mapping[str, NDArray[Any]]
+Difference = tuple[tuple[Any, ...], float]  # of two predictions: see `Task.compare`
 TeacherRows = Sequence[TeacherArrays] | None  # for each example, where there is a teacher
 
 
@@ -98,16 +99,17 @@ class Task(ABC):
     averages: ClassVar[bool] = False  # `mean_prediction`: the predictions of several models have a mean ...
     combines: ClassVar[bool] = False  # ... of which one answer can be made
     unbounded: ClassVar[bool] = False  # its outputs are numbers of any size, not probabilities
+    run: ClassVar[Callable[..., list[Any]] | None] = None  # a function that answers; None: by predictions
     timing_options: ClassVar[Mapping[str, Any]] = {}  # of a call that is timed
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Those by which the best model may be chosen."""
+        """Those by which the best model may be chosen; the first unless another is asked for."""
         return ()
 
     @property
     def default_metric(self) -> str:
-        return ""
+        return next(iter(self.metric_names), "")
 
     # ---------------------------------------------------------------------------------------------------------- data
 
@@ -153,7 +155,7 @@ class Task(ABC):
 
     def to_card(self, card: Card) -> Card:
         """The card with the labels, thresholds and settings of this task."""
-        return card
+        return replace(card, labels=self.labels) if self.labels else card
 
     @property
     def outputs(self) -> int:
@@ -191,33 +193,27 @@ class Task(ABC):
 
     def is_input(self, value: Any) -> bool:
         """Whether a value is one input, rather than several."""
-        self._check_tuple(value, "")
+        if isinstance(value, tuple):
+            self.check_item("", value)
         return isinstance(value, str | tuple)
 
     def is_row(self, values: Mapping[str, Any]) -> bool:
         """Whether a dict with lists in it is one row, rather than columns."""
         return False
 
-    def check_item(self, number: int, value: Any) -> None:
-        """Refuse what cannot be one of several inputs."""
-        self._check_tuple(value, f"input {number}: ")
-        if not self.pair and not isinstance(value, str | tuple | list):
-            kind = repr(value) if value is None or isinstance(value, bool | int | float) else type(value).__name__
-            raise UserError(f"input {number}: a text is expected, not {kind}")
-
-    def _check_tuple(self, value: Any, where: str) -> None:
+    def check_item(self, where: str, value: Any) -> None:
+        """Refuse what cannot be an input; `where`: which of several."""
         if isinstance(value, tuple) and not (self.pair or self.either):
             raise UserError(f"{where}a model for {self.name} reads one text at a time, not a tuple: give a list")
+        if not self.pair and not isinstance(value, str | tuple | list):
+            kind = repr(value) if value is None or isinstance(value, bool | int | float) else type(value).__name__
+            raise UserError(f"{where}a text is expected, not {kind}")
 
     def check_input(self, number: int, value: Any) -> Any:
         """The `number`-th input of a call as the task takes it."""
         if not isinstance(value, str):
             raise UserError(f"input {number}: a text is expected")
         return value
-
-    def size(self, input: Any) -> int:
-        """Characters of an input, by which inputs are parted into chunks."""
-        return len(input) if isinstance(input, str) else sum(map(len, input))
 
     def word_spans(self, example: Example) -> list[Sequence[tuple[int, int]]]:
         """The words of each text, by characters."""
@@ -250,7 +246,7 @@ class Task(ABC):
 
     def texts_of(self, value: Any) -> tuple[str, ...]:
         """The texts of what a call is given."""
-        return value if isinstance(value, tuple) else (value,)
+        return (value,) if isinstance(value, str) else tuple(value)
 
     def inputs(self, example: Example) -> Any:
         """What a model reads of an example."""
@@ -363,10 +359,11 @@ class Task(ABC):
         """A prediction for people."""
         return prediction.output
 
-    def answers(
-        self, model: LoadedModel, inputs: Sequence[Any], *, others: Sequence[LoadedModel] = (), **options: Any
-    ) -> list[Any]:
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         """An answer to each input; `others`: models of the same labels, whose predictions are combined with it."""
+        if self.run is not None:
+            return self.run(model, inputs, **options)
+        others: Sequence[LoadedModel] = options.pop("others", ())
         checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
         if others and not self.combines:
             raise UserError(f"models for {self.name} cannot answer together; those that classify or generate can")
@@ -381,9 +378,10 @@ class Task(ABC):
                 raise UserError(f"model {number} has the labels {shown(theirs)}, not {shown(ours)} as the first")
             parts.append((task, other))
         answers = []
-        for some in chunked(checked, self.size):
-            predictions = [task.predict(each, framing_for(each), some) for task, each in parts]
-            for input, *same in zip(some, *predictions, strict=True):
+        for some in chunked(zip(inputs, checked, strict=True), lambda pair: sum(map(len, self.texts_of(pair[0])))):
+            chunk = [input for _, input in some]
+            predictions = [task.predict(each, framing_for(each), chunk) for task, each in parts]
+            for input, *same in zip(chunk, *predictions, strict=True):
                 answers.append(self.answer(self.mean_prediction(same) if others else same[0], input, **options))
         return answers
 
@@ -416,9 +414,10 @@ class Task(ABC):
         """A value that is equal where two answers are."""
         raise NotImplementedError
 
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
-        """How far a prediction is from that of a reference model, whose task is given; 0 where they are the same."""
-        return float(self.key(prediction) != task.key(reference))
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
+        """What `agreement` counts of two predictions, and how far apart they are; `task` is that of the reference."""
+        same = self.key(prediction) == task.key(reference)
+        return ({"same": (float(same), 1.0)},), float(not same)
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         """A prediction in words, where it differs from the other."""
@@ -432,10 +431,6 @@ class Task(ABC):
         """An empty count of how often two models agree."""
         return Ratios(("same",))
 
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
-        """Count one example; `task` is that of the reference model."""
-        counts.add({"same": (float(self.key(prediction) == task.key(reference)), 1.0)})
-
     @property
     def chance_metric(self) -> str | None:
         """The metric that is at `chance_level` where a model only guesses; None: there is none."""
@@ -443,7 +438,7 @@ class Task(ABC):
 
     def target_parts(self, example: Example) -> Iterable[Hashable]:
         """What is counted of a target, for `chance_level`."""
-        return ()
+        return self.labels_of(example)
 
     def chance_level(self, counts: Counter[Hashable], rows: int) -> float:
         """What guessing reaches on rows with these targets."""
@@ -494,7 +489,7 @@ class Task(ABC):
 
     def tables(self, metrics: Any) -> dict[str, Any]:
         """What an evaluation shows beside the metrics: by_label, labels, confusion, points, signature, by_length."""
-        return {}
+        return {"by_label": [row._asdict() for row in metrics.table()]} if self.labels else {}
 
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         """How wrong a prediction is, and what a table of the worst mistakes shows; None where it is right."""
@@ -566,7 +561,6 @@ class UnsupervisedTask(Task):
 
     supervised = independent = comparable = False
     prediction_columns: ClassVar[tuple[str, ...]] = ()
-    run: ClassVar[Callable[..., list[Any]]]  # the answers of a model to inputs, with options
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> Task:
@@ -574,6 +568,3 @@ class UnsupervisedTask(Task):
 
     def inputs(self, example: Example) -> str:
         return example.texts[0]
-
-    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
-        return self.run(model, inputs, **options)

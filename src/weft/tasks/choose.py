@@ -165,9 +165,6 @@ def _lines(
         yield _Line(Reading(tokens, targets), len(head), len(head) > room, crossing)
 
 
-# ------------------------------------------------------------------------------------------------ questions in files
-
-
 class Question(NamedTuple):
     """A prompt, its choices, and which of them is right."""
 
@@ -210,11 +207,10 @@ def evaluate_choices(
     questions: Iterable[Question],
     *,
     on_answer: Callable[[Question, Chosen], None] = lambda question, answer: None,
-    seed: int = 0,
     **options: Any,
 ) -> Score:
     """The share of questions whose right choice was chosen; `on_answer` gets each, `options` are those of `choose`."""
-    sums, waiting = Bootstrap(1, seed), iter(questions)
+    sums, waiting = Bootstrap(1, 0), iter(questions)
     while some := list(islice(waiting, QUESTIONS)):
         answers = choose(model, [(question.prompt, question.choices) for question in some], **options)
         right = [row for row, (a, q) in enumerate(zip(answers, some, strict=True)) if a.number == q.right]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
@@ -24,10 +24,10 @@ from weft.data.masking import NOTHING
 from weft.errors import UserError, listed, one_of, shown
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
 from weft.metrics.numeric import RegressionMetrics
-from weft.objectives.base import SoftTargets
-from weft.objectives.tasks import LOGITS, Texts
+from weft.objectives.losses import LOGITS, SoftTargets, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.base import (
+    Difference,
     Example,
     Prediction,
     Task,
@@ -91,7 +91,6 @@ class TextTask(Task):
     overlap = 0.125
     averages = combines = True
     prediction_columns: ClassVar[tuple[str, ...]] = ("prediction", "probability")
-    default_metric = "accuracy"
     chance_metric = "mcc"
 
     @classmethod
@@ -233,9 +232,10 @@ class TextTask(Task):
     def key(self, prediction: Prediction) -> Hashable:
         return self.answer(prediction).decision
 
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
+        counted, distance = super().compare(prediction, reference, example, task)
         shift = np.abs(self.probabilities(prediction) - self.probabilities(reference))
-        return super().distance(prediction, reference, example, task) + float(shift.sum()) / (2 * len(shift))
+        return counted, distance + float(shift.sum()) / (2 * len(shift))
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         answer: Any = self.answer(prediction)
@@ -252,8 +252,8 @@ class TextTask(Task):
         metrics.add([int(each.output.argmax()) for each in predictions], self.targets(examples).tolist())
 
     def tables(self, metrics: Any) -> dict[str, Any]:
-        by_label = [row._asdict() for row in metrics.table()]
-        return {"by_label": by_label, "labels": self.labels, "confusion": metrics.confusion().tolist()}
+        more = {"labels": self.labels, "confusion": metrics.confusion().tolist()} if self.kind == "label" else {}
+        return super().tables(metrics) | more
 
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         loss = self.loss(prediction, example)
@@ -284,7 +284,7 @@ class MultilabelTask(TextTask):
     settings = ("labels", "words")
     empty_targets = True
     prediction_columns = ("prediction", "probabilities")
-    default_metric = chance_metric = "micro_f1"
+    chance_metric = "micro_f1"
     metric_names = ("micro_f1", "macro_f1", "exact")
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[TextTask, tuple[str, ...]]:
@@ -330,9 +330,6 @@ class MultilabelTask(TextTask):
     def describe_target(self, example: Example) -> str:
         return ", ".join(example.target) or "none"
 
-    def target_parts(self, example: Example) -> Iterable[Hashable]:
-        return example.target
-
     def chance_level(self, counts: Counter[Hashable], rows: int) -> float:
         """The best that one and the same set of labels for every text would reach."""
         best, total = 0.0, counts.total()
@@ -354,9 +351,6 @@ class MultilabelTask(TextTask):
         best = best_thresholds(probabilities, self.targets(examples).astype(bool))
         return replace(self, thresholds=dict(zip(self.labels, map(float, best), strict=True)))
 
-    def tables(self, metrics: Any) -> dict[str, Any]:
-        return {"by_label": [row._asdict() for row in metrics.table()]}
-
     def loss(self, prediction: Prediction, example: Example) -> float | None:
         answer: Any = self.answer(prediction)
         if set(answer.labels) == set(example.target):
@@ -376,7 +370,7 @@ class ValueTask(TextTask):
     outputs = 1
     unbounded = True
     prediction_columns = ("prediction",)
-    default_metric = chance_metric = "pearson"
+    chance_metric = "pearson"
     metric_names = ("pearson", "spearman", "r2")
 
     @classmethod
@@ -431,8 +425,9 @@ class ValueTask(TextTask):
     def key(self, prediction: Prediction) -> Hashable:
         return round(float(prediction.output[0]), 9)
 
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
-        return abs(float(prediction.output[0]) - float(reference.output[0]))
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
+        one, two = float(prediction.output[0]), float(reference.output[0])
+        return ([one], [two]), abs(one - two)
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         return f"{float(prediction.output[0]):.4g}"
@@ -442,9 +437,6 @@ class ValueTask(TextTask):
 
     def agreement(self) -> Any:
         return RegressionMetrics()
-
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
-        counts.add([float(prediction.output[0])], [float(reference.output[0])])
 
     def metrics(self) -> Any:
         return RegressionMetrics()
@@ -465,9 +457,6 @@ class ValueTask(TextTask):
         values = stacked(outputs, "output").astype(np.float64)
         # A teacher with one value for all texts is a poor one, but its student can still learn that.
         return replace(self, center=float(values.mean()), spread=float(values.std()) or 1.0)
-
-
-# ------------------------------------------------------------------------------------------------- the head of values
 
 
 def rescale(network: Any, scale: float, shift: float) -> None:

@@ -1,30 +1,32 @@
-"""Text that a model generates: a prompt continued, or what an encoder-decoder writes from a text or a vector."""
+"""Text that a model generates: prompts continued, texts translated, vectors described."""
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
-from weft.data.columns import list_in
-from weft.errors import UserError, shown
+from weft.data.columns import check_features, list_in, numbers_of
+from weft.errors import UserError, refuse, shown
 from weft.generation.options import BEAM, SAMPLING, GenerationOptions, options_of
 from weft.generation.sampling import Rules, Sampling
 from weft.generation.search import Beam, Completion, Ensemble, TokenDecoder, generate, generate_steps
 from weft.nn.rows import Source
-from weft.tasks.answers import Piece, Text, Written
+from weft.tasks.answers import Piece, Text, Translation, Wording, Written
 from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.forward import evaluating, naming, tokenizer_of, unseen_in_words
+from weft.tasks.forward import ON_GPU, evaluating, naming, tokenizer_of, unseen_in_words
 from weft.tasks.perplexity import LikelihoodTask, Reading, beginning, slid, sliding_window, writing_tokenizer
 from weft.text.records import Record
+from weft.text.sentences import sentences
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 
@@ -32,60 +34,19 @@ ROWS = 128  # completions that are generated side by side
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token for a byte of a character that the vocabulary does not have
 HALF = "\ufffd"  # what part of a character is decoded to
 MIN_LIMIT = 32  # tokens that a text may always have
+BEAM_SIZE, VECTOR_BEAM = 5, 3  # defaults of translations and of descriptions (Vinyals et al., 2017)
+TRANSLATING = ("beam_size", "n", "length_penalty", "coverage", "max_tokens", "alignments")  # options of a translation
 ENDLESS = 1 << 20  # tokens: a context that no text fills
 MAX_TOKENS = 256  # new tokens there by default: such a model would otherwise go on for hours
 TIMED_TOKENS, TIMED_CHARACTERS = 32, 400  # that are generated where its speed is measured, and of its prompt
 
 
-def vector_in(record: Record, column: str, features: int | None = None) -> np.ndarray[Any, np.dtype[np.float32]]:
+def vector_in(record: Record, column: str, features: int | None = None) -> NDArray[np.float32]:
     """The vector of a row."""
     where = f"{record.where}: column {shown(column)!r}"
     vector = np.array(numbers_of(list_in(record, column), where), dtype=np.float32)
-    check_length(len(vector), features, record.where)
+    check_features(len(vector), features, record.where)
     return vector
-
-
-def numbers_of(value: Any, where: str, features: int | None = None) -> list[float]:
-    """A vector as numbers: a list, an array, or a text of numbers, as JSON has them or parted by spaces or commas."""
-    if isinstance(value, str):
-        text = value.strip()
-        if text.startswith("{"):
-            raise UserError(f"{where}: a row, not a vector; rows of a file are read by --data")
-        try:
-            value = json.loads(text) if text.startswith("[") else re.split(r"[\s,;]+", text) if text else []
-        except (ValueError, RecursionError):
-            raise UserError(f"{where}: {shown(value)!r} is no list of numbers") from None
-    elif hasattr(value, "tolist"):
-        value = value.tolist()
-    if not isinstance(value, list | tuple):
-        raise UserError(f"{where}: {shown(str(value))!r} is no list of numbers")
-    if not value:
-        raise UserError(f"{where}: there are no numbers")
-    numbers = []
-    for place, each in enumerate(value, 1):
-        try:
-            number = float(each) if isinstance(each, int | float | str) and not isinstance(each, bool) else math.nan
-        except (ValueError, OverflowError):
-            number = math.nan
-        if not abs(number) <= 3e38:  # single precision holds no more; NaN is neither
-            raise UserError(f"{where}: {shown(str(each))!r}, number {place} of {len(value)}, is no number")
-        numbers.append(number)
-    check_length(len(numbers), features, where)
-    return numbers
-
-
-def check_length(numbers: int, features: int | None, where: str) -> None:
-    """Refuse a vector of another length than the one expected, if any is."""
-    if features is not None and numbers != features:
-        raise UserError(f"{where}: a vector of {numbers} number{'s' * (numbers != 1)}, where {features} are expected")
-
-
-def is_vector(given: Any) -> bool:
-    """Whether one vector is given, rather than several."""
-    if getattr(given, "ndim", None) is not None:
-        return bool(given.ndim == 1)
-    several = isinstance(given, list | tuple) and bool(given)
-    return isinstance(given, str) or (several and isinstance(given[0], int | float))
 
 
 class VectorInputs(Task):
@@ -99,12 +60,15 @@ class VectorInputs(Task):
         return "a list of numbers, a list of such lists, or a table with a column vector"
 
     def is_input(self, value: Any) -> bool:
-        return is_vector(value)
+        if getattr(value, "ndim", None) is not None:
+            return bool(value.ndim == 1)
+        several = isinstance(value, list | tuple) and bool(value)
+        return isinstance(value, str) or (several and isinstance(value[0], int | float))
 
     def is_row(self, values: Mapping[str, Any]) -> bool:
-        return any(is_vector(value) for value in values.values() if not isinstance(value, str))
+        return any(self.is_input(value) for value in values.values() if not isinstance(value, str))
 
-    def check_item(self, number: int, value: Any) -> None:
+    def check_item(self, where: str, value: Any) -> None:
         """`numbers_of` says what is wrong."""
 
     def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
@@ -150,7 +114,7 @@ def prompts_of(opened: LoadedModel, inputs: Sequence[Any]) -> list[Prompt]:
     if opened.family.numbers:
         limit = max(MIN_LIMIT, 2 * opened.card.window.length if opened.card.window else 0)
         count, features = len(inputs), opened.config.features
-        names = [f"vector {number + 1} of {count}" for number in range(count)] if count > 1 else ["the vector"]
+        names = [f"vector {number + 1} of {count}" for number in range(count)] if count != 1 else ["the vector"]
         pairs = zip(inputs, names, strict=True)
         return [Prompt([opened.config.begin], limit, [numbers_of(vector, name, features)]) for vector, name in pairs]
     tokenizer = tokenizer_of(opened)
@@ -168,11 +132,16 @@ def prompts_of(opened: LoadedModel, inputs: Sequence[Any]) -> list[Prompt]:
     return source_prompts(opened, sources)
 
 
-def options_for(opened: LoadedModel, options: Mapping[str, Any], only: Sequence[str] = ()) -> GenerationOptions:
+def options_for(
+    opened: LoadedModel, options: Mapping[str, Any], only: Sequence[str] = (), positive: bool = False
+) -> GenerationOptions:
     """The options of a call. A beam that is wider than the vocabulary has fewer candidates than it needs."""
     chosen, vocabulary = options_of(options, only), opened.config.vocabulary
-    if (chosen.beam_size or 1) > vocabulary:
-        raise UserError(f"a beam of {chosen.beam_size} is wider than the vocabulary of {vocabulary} tokens")
+    limit, width = chosen.max_tokens, chosen.beam_size or 1
+    refuse(
+        (width > vocabulary, f"a beam of {width} is wider than the vocabulary of {vocabulary} tokens"),
+        (positive and limit is not None and limit < 1, f"max_tokens must be at least 1, not {limit}"),
+    )
     return chosen
 
 
@@ -191,6 +160,7 @@ def search_of(options: GenerationOptions) -> Sampling | Beam:
 def generator_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> TextGenerator:
     """What writes with this model, or with several together, where it can."""
     tokenizer = writing_tokenizer(opened)
+    together(opened, others)
     networks: list[Any] = [each.network for each in (opened, *others)]
     return TextGenerator(
         decoder=Ensemble(networks) if others else networks[0],
@@ -409,23 +379,182 @@ def stream(opened: LoadedModel, prompt: Any, **options: Any) -> Stream:
     return Stream(pieces())
 
 
+@dataclass(frozen=True)
+class Part:
+    """A piece of a text that is read at once, and what parts it from the next."""
+
+    text: int  # the number of its text
+    tokens: list[int]
+    after: str
+
+
+def writer_of(opened: LoadedModel) -> Tokenizer:
+    """The tokenizer of what is written."""
+    return opened.target_tokenizer or tokenizer_of(opened)
+
+
+def translate(
+    opened: LoadedModel,
+    texts: Sequence[str],
+    *,
+    others: Sequence[LoadedModel] = (),
+    prefix: str | None = None,
+    on_progress: Callable[[int], None] | None = None,
+    **options: Any,
+) -> list[Translation]:
+    """Write each text in other words; `others`: models of the same vocabulary that write together with it.
+
+    A text that is longer than the model can read goes through in pieces, split between sentences. `options` are those
+    of a beam search in `GenerationOptions`. `max_tokens` is that of a piece; default: 3 x source length + 32.
+    """
+    check_writer(opened)
+    if opened.family.numbers:
+        raise UserError(f"this {opened.family.name} model writes from vectors, not from texts: weft describe")
+    for number, text in enumerate(texts, 1):
+        if not isinstance(text, str):
+            raise UserError(f"text {number} of {len(texts)}: a {type(text).__name__} where a text is expected")
+    chosen = options_for(opened, {"beam_size": BEAM_SIZE, **options}, TRANSLATING, positive=True)
+    generator = generator_of(opened, others)
+    parts = parts_of(opened, texts, opened.card.prefix or "" if prefix is None else prefix, generator.context)
+    prompts = source_prompts(opened, [part.tokens for part in parts])
+    order = sorted(range(len(parts)), key=lambda number: len(parts[number].tokens))  # similar lengths together
+    budget = ON_GPU if opened.device.type == "cuda" else BUDGET
+    batches = by_budget(order, lambda number: len(parts[number].tokens) * (chosen.beam_size or 1), budget)
+    by_text: list[list[tuple[Part, list[Completion]]]] = [[] for _ in texts]
+    for part, completions in zip(parts, generator.completions(prompts, chosen, batches, on_progress), strict=True):
+        by_text[part.text].append((part, completions))
+    return [_translation(opened, pieces, chosen.n) for pieces in by_text]
+
+
+def check_writer(opened: LoadedModel) -> None:
+    if not opened.family.reads or "words" not in opened.heads:
+        raise UserError(f"this {opened.family.name} model does not read one text and write another")
+    tokenizer_of(opened)
+
+
+def together(opened: LoadedModel, others: Sequence[LoadedModel]) -> None:
+    """Models that write together must mean the same by every token."""
+    for number, other in enumerate(others, 2):
+        check_writer(other)
+        for what, tokenizer in (("vocabulary", tokenizer_of), ("vocabulary of what is written", writer_of)):
+            one, two = tokenizer(opened), tokenizer(other)
+            if one.library.to_str() != two.library.to_str():
+                sizes = f"{one.vocabulary:,} tokens against {two.vocabulary:,}"
+                raise UserError(
+                    f"model {number} has another {what} than the first ({sizes}): they cannot write together"
+                )
+        if opened.config.begin != other.config.begin or (opened.card.prefix or "") != (other.card.prefix or ""):
+            raise UserError(f"model {number} begins otherwise than the first: they cannot write together")
+
+
+def parts_of(opened: LoadedModel, texts: Sequence[str], prefix: str, context: int | None = None) -> list[Part]:
+    """The pieces of all texts, none longer than the context; an empty text has none."""
+    tokenizer, (before, after) = tokenizer_of(opened), around(opened)
+    ahead = tokenizer.ids([prefix], specials=False)[0] if prefix else []
+    context = context or opened.config.context
+    room = context - len(before) - len(after)
+    if len(ahead) >= room:
+        what = f"the prefix has {len(ahead)} tokens" if ahead else "there are special tokens"
+        raise UserError(f"{what}, which leaves no room in a context of {context} for a text")
+    length = opened.card.window.length - len(before) - len(after) if opened.card.window else room
+    usual, step = max(1, min(length, room)), room - len(ahead)
+    parts = []
+    whole = tokenizer.ids([prefix + text for text in texts], specials=False)
+    for number, (text, ids) in enumerate(zip(texts, whole, strict=True)):
+        if not text.strip() or not (before or ids or after):
+            continue
+        pieces = [text]
+        if len(ids) > usual:  # whole sentences, as many as are usual
+            every = sentences(text)
+            sized = zip(every, map(len, tokenizer.ids(every, specials=False)), strict=True)
+            groups = by_budget(sized, lambda pair: pair[1], usual - len(ahead))
+            pieces = [piece for group in groups if (piece := "".join(text for text, _ in group)).strip()]
+        if len(pieces) == 1 and len(ids) <= room:
+            parts.append(Part(number, [*before, *ids, *after], ""))
+            continue
+        for piece, inner in zip(pieces, tokenizer.ids([prefix + each for each in pieces], specials=False), strict=True):
+            # A sentence that is longer than all the room there is, is cut between two tokens.
+            first, rest = inner[: len(ahead)], inner[len(ahead) :]
+            runs = [[*first, *rest[place : place + step]] for place in range(0, max(1, len(rest)), step)]
+            between = [" "] * (len(runs) - 1) + [piece[len(piece.rstrip()) :]]
+            parts += [Part(number, [*before, *run, *after], gap) for run, gap in zip(runs, between, strict=True)]
+    return parts
+
+
+def _translation(opened: LoadedModel, pieces: list[tuple[Part, list[Completion]]], n: int) -> Translation:
+    """The completions of the pieces of a text, put together."""
+    if not pieces:
+        nothing = Wording(text="", score=0.0, logprob=0.0, finish_reason="end")
+        empty: dict[str, Any] = {"n_tokens": 0, "n_windows": 0, "source_tokens": (), "target_tokens": ()}
+        return Translation(**vars(nothing), best=(nothing,), **empty)
+    writer, reader = writer_of(opened), tokenizer_of(opened)
+    count = min(n, max(len(completions) for _, completions in pieces))
+    best = tuple(
+        _wording(writer, [(part, completions[min(rank, len(completions) - 1)]) for part, completions in pieces])
+        for rank in range(count)
+    )
+    sizes, first = [len(part.tokens) for part, _ in pieces], [completions[0] for _, completions in pieces]
+    alignments = None
+    if all(each.attention is not None for each in first):  # nothing of a piece came from another
+        maps = [each.attention[:, :size] for each, size in zip(first, sizes, strict=True)]  # type: ignore[index]
+        whole: torch.Tensor = torch.block_diag(*maps)  # type: ignore[no-untyped-call]
+        alignments = tuple(tuple(round(value, 6) for value in row) for row in whole.tolist())
+    return Translation(
+        **vars(best[0]),
+        best=best,
+        n_tokens=sum(sizes),
+        n_windows=len(pieces),
+        source_tokens=tuple(str(reader.token(token)) for part, _ in pieces for token in part.tokens),
+        target_tokens=tuple(str(writer.token(token)) for each in first for token in each.tokens),
+        alignments=alignments,
+    )
+
+
+def _wording(writer: Tokenizer, pieces: list[tuple[Part, Completion]]) -> Wording:
+    # The mean of the pieces' scores, by what each read: so that the better hypothesis of a piece is the better whole.
+    score = sum(each.score * len(part.tokens) for part, each in pieces) / sum(len(part.tokens) for part, _ in pieces)
+    return Wording(
+        text="".join(writer.decode(each.tokens).strip() + part.after for part, each in pieces).strip(),
+        score=score,
+        logprob=sum(each.logprob for _, each in pieces),
+        finish_reason=next((each.finish_reason for _, each in pieces if each.finish_reason != "end"), "end"),
+    )
+
+
+def describe(
+    opened: LoadedModel,
+    vectors: Sequence[Any],
+    *,
+    others: Sequence[LoadedModel] = (),
+    on_progress: Callable[[int], None] | None = None,
+    **options: Any,
+) -> list[Text]:
+    """Write a text from each vector, by default with a beam of 3; `options`: `GenerationOptions`; `others` join it."""
+    if not opened.family.numbers or "words" not in opened.heads:
+        raise UserError(f"this {opened.family.name} model does not write from vectors")
+    for number, other in enumerate(others, 2):
+        if not other.family.numbers or other.config.features != opened.config.features:
+            raise UserError(f"model {number} does not read the vectors of the first: they cannot write together")
+    chosen = options_for(opened, options, positive=True)
+    if chosen.beam_size is None and not chosen.given(SAMPLING):
+        chosen = replace(chosen, beam_size=min(max(VECTOR_BEAM, chosen.n), opened.config.vocabulary))
+    return generator_of(opened, others).write(prompts_of(opened, vectors), chosen, on_progress)
+
+
 class CompleteTask(LikelihoodTask):
     """Text that continues a prompt; models are compared by a window that slides over each text."""
 
     name = "complete"
     writes = True
     language_model = True
+    run = staticmethod(complete)
     metric_names = ("bits_per_byte", "foreseen")
-    default_metric = "bits_per_byte"
     chance_metric = "bits_per_byte"
     timing_options = {"max_tokens": TIMED_TOKENS, "min_tokens": TIMED_TOKENS}  # a model that ends early is no faster
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> CompleteTask:
         return CompleteVectorTask() if model.family.numbers else cls()
-
-    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
-        return complete(model, inputs, **options)
 
     def timing_input(self, texts: Sequence[str], tokenizer: Any) -> str:
         return texts[0][:TIMED_CHARACTERS]
@@ -448,7 +577,7 @@ class CompleteTask(LikelihoodTask):
         for text in (prediction.output for prediction in predictions):
             parts = {"bits_per_byte": (text.nats / math.log(2), float(text.bytes))}
             if len(text.best) == len(text.tokens):
-                parts["foreseen"] = (text.hits, float(len(text.tokens)))
+                parts["foreseen"] = (float((text.best == text.tokens).sum()), float(len(text.tokens)))
             metrics.add(parts)
 
 

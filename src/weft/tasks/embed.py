@@ -21,9 +21,9 @@ from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, did_you_mean, one_of, refuse, shown
 from weft.metrics.numeric import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.rows import Ragged, Rows
-from weft.objectives.tasks import TextVectors
+from weft.objectives.losses import TextVectors
 from weft.tasks.answers import Central, Hit, Ranked, Sentence, Value, Vector
-from weft.tasks.base import Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
+from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
 from weft.tasks.forward import check_finite, evaluating, stripped, tokenizer_of
 from weft.text.sentences import sentence_spans
 from weft.text.windows import Framing, TextWindow, frame, pieces
@@ -214,7 +214,6 @@ class EmbedTask(VectorTask):
     chance_metric = None
     overlap = 0.25
     prediction_columns = ("vector",)
-    default_metric = "spearman"
     metric_names = ("spearman", "pearson", "neighbors")
 
     @classmethod
@@ -238,12 +237,9 @@ class EmbedTask(VectorTask):
     def agreement(self) -> VectorAgreement:
         return VectorAgreement()
 
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
-        counts.add(prediction.output, reference.output)
-
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
         one, two = prediction.output, reference.output
-        return 1 - cosine(one, two) if len(one) == len(two) else 0.0
+        return (one, two), 1 - cosine(one, two) if len(one) == len(two) else 0.0
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         one, two = prediction.output, other.output
@@ -377,21 +373,21 @@ class Index:
         refuse(*((number < 1, f"{name} must be 1 or more, not {number}") for name, number in asked.items()))
         wanted = max(top, candidates if rerank else 0)
         answers = []
-        for scored in self.scored(queries):
-            hits = self.hits(scored, wanted)
+        for query, scores, tokens, windows in self.scored(queries):
+            hits = self.hits(scores, wanted)
             if rerank is not None:
-                hits = [*reranked(scored.query, hits[:candidates], rerank), *hits[candidates:]]
-            answers.append(Ranked(hits=tuple(hits[:top]), n_tokens=scored.n_tokens, n_windows=scored.n_windows))
+                hits = [*reranked(query, hits[:candidates], rerank), *hits[candidates:]]
+            answers.append(Ranked(hits=tuple(hits[:top]), n_tokens=tokens, n_windows=windows))
         return answers
 
-    def hits(self, scored: Scored, count: int) -> list[Hit]:
+    def hits(self, scores: Tensor, count: int) -> list[Hit]:
         """The best texts by their vectors alone."""
-        numbers = best(scored.scores, count)
-        pairs = zip(numbers, scored.scores[numbers].tolist(), strict=True)
+        numbers = best(scores, count)
+        pairs = zip(numbers, scores[numbers].tolist(), strict=True)
         return [Hit(text=self.texts[number], number=number, score=score, stage="embedding") for number, score in pairs]
 
-    def scored(self, queries: Iterable[str]) -> Iterator[Scored]:
-        """Each query with the scores of all texts, worked out for as many at a time as memory stays bounded for."""
+    def scored(self, queries: Iterable[str]) -> Iterator[tuple[str, Tensor, int, int]]:
+        """Each query with the scores of all texts, and its tokens and windows; in memory that stays bounded."""
         for some in by_budget(queries, lambda query: max(len(self.texts), SCORES // TOGETHER), SCORES):
             asked = iter(some)
             for embedded in self.embedder.chunks(some):
@@ -399,16 +395,7 @@ class Index:
                 blocks = (self.vectors[begin : begin + BLOCK].double() for begin in range(0, len(self.texts), BLOCK))
                 scores = torch.cat([(embedded.vectors.double() @ block.T).float() for block in blocks], 1)
                 for row, tokens, windows in zip(scores, embedded.n_tokens, embedded.n_windows, strict=True):
-                    yield Scored(next(asked), row, tokens, windows)
-
-
-class Scored(NamedTuple):
-    """A query, what each text scores for it, and how much of it was read."""
-
-    query: str
-    scores: Tensor  # of all texts
-    n_tokens: int
-    n_windows: int
+                    yield next(asked), row, tokens, windows
 
 
 def best(scores: Tensor, count: int) -> list[int]:
@@ -459,12 +446,12 @@ def places(
 ) -> Iterator[Places]:
     """Where the right text (its number) of a query comes; one that is no candidate for re-ranking keeps its place."""
     queries, rights = tee(pairs)
-    for scored, (_, right) in zip(index.scored(query for query, _ in queries), rights, strict=True):
-        scores, score = scored.scores, scored.scores[right]
-        place = after = 1 + int((scores > score).sum()) + int((scores[:right] == score).sum())
+    scored = index.scored(query for query, _ in queries)
+    for (query, scores, _, _), (_, right) in zip(scored, rights, strict=True):
+        place = after = 1 + int((scores > scores[right]).sum()) + int((scores[:right] == scores[right]).sum())
         if rerank is not None and place <= candidates:
-            hits = index.hits(scored, candidates)
-            after = 1 + [hit.number for hit in reranked(scored.query, hits, rerank)].index(right)
+            hits = reranked(query, index.hits(scores, candidates), rerank)
+            after = 1 + [hit.number for hit in hits].index(right)
         yield Places(place, after)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build
@@ -129,9 +129,6 @@ def _short(text: str, most: int = 100) -> str:
     return line if len(line) <= most else line[: most - 3] + "..."
 
 
-# -------------------------------------------------------------------------------------------------------------- rows
-
-
 def named(paths: Paths | None) -> tuple[str, ...]:
     """One path or several, as strings."""
     several = [paths] if isinstance(paths, str | os.PathLike) else list(paths or ())
@@ -182,16 +179,7 @@ def table_for(
     return replace(table, columns={**known, **table.columns})
 
 
-class Asked(Protocol):
-    """What has to be known of a model to ask it."""
-
-    opened: LoadedModel
-
-    @property
-    def task_object(self) -> Task: ...
-
-
-def inputs_in_call(model: Asked, given: Any, columns: Mapping[str, str] | None = None) -> tuple[list[Any], bool]:
+def inputs_in_call(model: Any, given: Any, columns: Mapping[str, str] | None = None) -> tuple[list[Any], bool]:
     """The inputs of one call, and whether it is one input rather than several."""
     task, given = model.task_object, unboxed(given)
     rows, one = given, False
@@ -210,14 +198,11 @@ def inputs_in_call(model: Asked, given: Any, columns: Mapping[str, str] | None =
         rows = list(given)
         if not rows or not all(isinstance(item, Mapping) for item in rows):
             for number, item in enumerate(rows, 1):
-                task.check_item(number, item)
+                task.check_item(f"input {number}: ", item)
             return rows, False
     # An empty cell is asked about like an empty line of standard input.
     records = _with_columns(model, Table(rows, columns or {}), Skipped())
     return [_input(model, record, names) for record, names in records], one
-
-
-# ------------------------------------------------------------------------------------------------------ rows of tables
 
 
 @dataclass(frozen=True)
@@ -229,7 +214,7 @@ class Row:
     problem: str | None = None
 
 
-def rows_of(model: Asked, table: Table, skipped: Skipped) -> Iterator[Row]:
+def rows_of(model: Any, table: Table, skipped: Skipped) -> Iterator[Row]:
     """Every row of a table; with `on_bad_row="keep"` one that cannot be read keeps its place, counted as skipped."""
     for record, columns in _with_columns(model, table, skipped):
         row = Row({}, None, record.problem)
@@ -249,7 +234,7 @@ def rows_of(model: Asked, table: Table, skipped: Skipped) -> Iterator[Row]:
         yield row
 
 
-def _with_columns(model: Asked, table: Table, skipped: Skipped) -> Iterator[tuple[Record, dict[str, str]]]:
+def _with_columns(model: Any, table: Table, skipped: Skipped) -> Iterator[tuple[Record, dict[str, str]]]:
     """Each record with its columns: called as in the training data, as `table` says, or as usual."""
     columns: dict[str, str] = {}
     before: str | None = None
@@ -267,7 +252,7 @@ def _with_columns(model: Asked, table: Table, skipped: Skipped) -> Iterator[tupl
         yield record, columns
 
 
-def _input(model: Asked, record: Record, columns: Mapping[str, str]) -> Any:
+def _input(model: Any, record: Record, columns: Mapping[str, str]) -> Any:
     """What a model reads of one row; a long text is announced."""
     task = model.task_object
     value = task.row_input(record, columns)
@@ -276,9 +261,6 @@ def _input(model: Asked, record: Record, columns: Mapping[str, str]) -> Any:
         framing = framing_for(model.opened)
         to_logger(f"weft: note: {long_note(texts, record.where, framing.stride, framing.cutting)}")
     return value
-
-
-# -------------------------------------------------------------------------------------- rows with or without targets
 
 
 @dataclass(frozen=True)
@@ -311,9 +293,6 @@ class Reader:
         if not cells or untagged or any(empty):
             return self.task.read_input(record, self.inputs)
         return self.task.read(record, self.columns)
-
-
-# -------------------------------------------------------------------------------------------------------- evaluating
 
 
 @dataclass
@@ -448,9 +427,6 @@ def evaluate(
     if note := normalization.note():
         log(f"weft: note: {where}: {note}")
     return result.evaluation(where, files.hash(), skipped)
-
-
-# ------------------------------------------------------------------------------------------------------------- pages
 
 
 def evaluation_parts(evaluation: Evaluation) -> list[str]:

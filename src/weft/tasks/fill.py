@@ -114,7 +114,6 @@ class FillTask(LikelihoodTask):
     name = "fill"
     run = staticmethod(fill)
     metric_names = ("filled", "bits_per_gap")
-    default_metric = "filled"
     gives_vectors = True
 
     def readings(self, model: LoadedModel, texts: Sequence[str]) -> Iterator[Reading]:
@@ -155,9 +154,6 @@ def hidden_of(text: str, count: int) -> NDArray[np.int64]:
     """Which of the tokens of a text are hidden: the text alone decides, and at least one."""
     chance = uniform(key_of("gaps", text), np.arange(count))
     return np.flatnonzero(chance <= max(HIDDEN, float(chance.min(initial=1.0))))
-
-
-# --------------------------------------------------------------------------------------- gaps that sentinels stand for
 
 
 @dataclass

@@ -27,7 +27,7 @@ from weft.data.table_writer import PartialTable
 from weft.data.tables import Table
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here
-from weft.nn.rows import Batch
+from weft.nn.rows import Rows
 from weft.progress import ProgressChoice, progress_of, silent
 from weft.tasks.answers import Answer
 from weft.tasks.base import Prediction, Task
@@ -146,12 +146,10 @@ class Model:
         if self.opened.family.reads or task.head not in self.opened.heads:
             raise UserError(f"a model for {self.task} has no head whose logits could be given for a text")
         network: Any = self.network
-        words, by_token = task.head == "words", task.by_token
-        logits: list[Tensor] = []
-        for hidden, batch in self._passes(texts):
-            outputs = network.words(hidden) if words else network.logits(task.head, hidden, batch.rows)
-            lengths = batch.rows.lengths().tolist()
-            logits += outputs.float().cpu().split(lengths) if words or by_token else outputs.float().cpu().unbind()
+        words, logits = task.head == "words", list[Tensor]()
+        for hidden, rows in self._passes(texts):
+            outputs = (network.words(hidden) if words else network.logits(task.head, hidden, rows)).float().cpu()
+            logits.append(outputs if words or task.by_token else outputs[0])
         return logits
 
     def hidden_states(self, texts: str | Sequence[Any], /, layers: Sequence[int] | None = None) -> list[list[Tensor]]:
@@ -161,18 +159,16 @@ class Model:
         tokens are included. A text has to fit into one window.
         """
         by_text: list[list[Tensor]] = []
-        for states, batch in self._passes(texts, states=True):
+        for states, _ in self._passes(texts, states=True):
             numbers = range(len(states)) if layers is None else layers
             for number in numbers:
                 if not -len(states) <= number < len(states):
                     raise UserError(f"layer {number}: this model has layers {-len(states)} to {len(states) - 1}")
-            lengths = batch.rows.lengths().tolist()
-            parts = [states[number].float().cpu().split(lengths) for number in numbers]
-            by_text += [list(of_text) for of_text in zip(*parts, strict=True)] if parts else [[] for _ in lengths]
+            by_text.append([states[number].float().cpu() for number in numbers])
         return by_text
 
-    def _passes(self, texts: str | Sequence[Any], states: bool = False) -> Iterator[tuple[Any, Batch]]:
-        """Each text alone through the network: its hidden states, or those of all layers, and the batch."""
+    def _passes(self, texts: str | Sequence[Any], states: bool = False) -> Iterator[tuple[Any, Rows]]:
+        """Each text alone through the network: its hidden states, or those of all layers, and its row."""
         if self.opened.exported or self.opened.family.reads:
             raise UserError(f"{self.opened.family.name}: only an encoder or decoder of our own shows its inside")
         task: Any = self.task_object if self.task_object.pair else TextTask("classify", either=True)
@@ -184,10 +180,10 @@ class Model:
                 raise UserError(f"text {number} is longer than a window of {framing.length} tokens")
         with evaluating(self.network), torch.inference_mode():
             for pieces in windows.pieces:
-                for _, batch in batches(pieces, self.opened.device, framing.segments and task.pair):
-                    layers: list[Tensor] | None = [] if states else None
-                    hidden = self.network(batch.tokens, batch.rows, batch.segments, states=layers)
-                    yield layers if states else hidden, batch
+                _, batch = next(batches(pieces, self.opened.device, framing.segments and task.pair))
+                layers: list[Tensor] | None = [] if states else None
+                hidden = self.network(batch.tokens, batch.rows, batch.segments, states=layers)
+                yield layers if states else hidden, batch.rows
 
     def stream(self, text: Any, /, **options: Any) -> Stream:
         """Answer one text (or vector) piece by piece, in whole characters; at the end the stream has its `answer`."""

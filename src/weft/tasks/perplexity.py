@@ -1,4 +1,4 @@
-"""How well a language model foresees a text: perplexity by a sliding window, per token, per word, in bits per byte."""
+"""How well a language model predicts a text: perplexity by a sliding window, per token, per word, in bits per byte."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from weft.errors import UserError, one_of, refuse
 from weft.metrics.bootstrap import Bootstrap, Floats, Ratios, Score, interval
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged
-from weft.objectives.language import StreamStates
-from weft.tasks.base import Example, Prediction, Task, UnsupervisedTask
+from weft.objectives.losses import StreamStates
+from weft.tasks.base import Difference, Example, Prediction, UnsupervisedTask
 from weft.tasks.forward import check_finite
 from weft.text.records import DOCUMENTS, read_texts
 from weft.text.sentences import DETOKENIZERS
@@ -39,7 +39,7 @@ NO_TOKENS = torch.zeros(0, dtype=torch.int64)
 
 
 class Reading(NamedTuple):
-    """Tokens to read, and those to foresee: after each of the last of them, or at places where they were hidden."""
+    """Tokens to read, and those to predict: after each of the last of them, or at places where they were hidden."""
 
     tokens: list[int]
     targets: list[int]
@@ -138,7 +138,7 @@ def carried_surprises(opened: LoadedModel, ids: Places, budget: int) -> tuple[in
     return source.streams, nats
 
 
-LONG = 2048  # tokens of a window, unless said, of a model that reads texts of any length
+LONG = 2048  # default length of a window of a model that reads texts of any length
 BLOCK = 64  # neighboring tokens that count as one example of the interval: what is near hangs together
 PIECE = 1 << 18  # characters that are cut into tokens at once
 NEAR = 256  # characters on each side of a place that tell whether a text may be cut there
@@ -156,7 +156,7 @@ class Perplexity:
     bits_per_read_byte: Score  # of the text as it was read, after the de-tokenizer
     nats: float  # of all tokens together
     impossible: int  # tokens that had no chance at all: with one of them all scores are infinite
-    n_tokens: int  # that were foreseen
+    n_tokens: int  # that were predicted
     n_ends: int  # of them: ends of documents
     n_words: int
     n_bytes: int
@@ -164,7 +164,7 @@ class Perplexity:
     n_windows: int
     n_documents: int
     left_out: int  # first tokens of documents that follow on nothing
-    begin: str | None  # the token after which the first token of a document was foreseen
+    begin: str | None  # the token after which the first token of a document was predicted
     length: int
     stride: int
     stream: bool  # each document went on from the one before it
@@ -333,7 +333,7 @@ def perplexity(
             progress(len(nats))
     count.close()
     if not count.sums.examples:
-        raise UserError(f"no token to foresee: the text is {'too short' if count.read.bytes else 'empty'}")
+        raise UserError(f"no token to predict: the text is {'too short' if count.read.bytes else 'empty'}")
     return count.result(length, stride, carried)
 
 
@@ -434,7 +434,7 @@ def _lines_of(source: TextSource) -> Iterator[str]:
 
 CONTEXTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
 WORK = 1 << 19  # tokens that are read for all of them together; on a GPU four times as many
-MOST, LEAST = 1024, 32  # places that are foreseen
+MOST, LEAST = 1024, 32  # places that are predicted
 APART = 8  # tokens at least from one place to the next: neighbors tell little more than one of them
 
 
@@ -446,7 +446,7 @@ class ByContext:
     nats: tuple[float, ...]
     errors: tuple[float, ...]  # standard error of each mean
     useful: int  # beyond this, no longer context is better by more than the noise
-    places: int  # tokens that were foreseen with each context
+    places: int  # tokens that were predicted with each context
 
 
 def places_of(size: int, longest: int, work: int = WORK) -> list[int]:
@@ -495,11 +495,6 @@ class Likelihood(NamedTuple):
     best: NDArray[np.int64]  # the likeliest at each place; empty where a model scores single tokens only
     bytes: int = 0
 
-    @property
-    def hits(self) -> float:
-        """At how many places the likeliest token is the one that stands there."""
-        return float((self.best == self.tokens).sum())
-
 
 class LikelihoodTask(UnsupervisedTask):
     """A task of a word head, whose models are compared by how likely texts are: a text is its own target."""
@@ -534,19 +529,15 @@ class LikelihoodTask(UnsupervisedTask):
     def key(self, prediction: Prediction) -> Hashable:
         return prediction.output.nats
 
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
-        return abs(prediction.output.nats - reference.output.nats) / max(1, prediction.output.bytes)
-
     def describe_target(self, example: Example) -> str:
         return ""
 
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
         one, two = prediction.output, reference.output
         alike = len(one.best) == len(two.best) == len(one.tokens) and np.array_equal(one.tokens, two.tokens)
-        if not alike or not len(one.best):  # models of another vocabulary
-            counts.add({})
-        else:
-            counts.add({"same": (float((one.best == two.best).sum()), float(len(one.best)))})
+        known = alike and len(one.best)  # models of one vocabulary
+        counted = {"same": (float((one.best == two.best).sum()), float(len(one.best)))} if known else {}
+        return (counted,), abs(one.nats - two.nats) / max(1, one.bytes)
 
     def metrics(self) -> Ratios:
         return Ratios(self.metric_names, shares=False)

@@ -20,7 +20,7 @@ CLASSES = {
     "tag": "tag:TagTask",
     "answer": "answer:AnswerTask",
     **dict.fromkeys(("translate", "summarize", "rewrite"), "seq2seq:SequenceTask"),
-    "describe": "describe:DescribeTask",
+    "describe": "seq2seq:DescribeTask",
     "complete": "complete:CompleteTask",
     "fill": "fill:FillTask",
     "embed": "embed:EmbedTask",

@@ -1,4 +1,4 @@
-"""Text to text: an encoder-decoder translates, summarizes or rewrites."""
+"""Text from a text or from a vector: an encoder-decoder translates, summarizes, rewrites or describes."""
 
 from __future__ import annotations
 
@@ -13,25 +13,33 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from weft.budget import BUDGET, by_budget
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
-from weft.data.columns import PAIRED, find_columns, paired_columns, text_in
-from weft.data.examples import Sequences, TargetSampler, TextSide
+from weft.data.columns import PAIRED, check_features, find_columns, paired_columns, text_in
+from weft.data.examples import Sequences, TargetSampler, TextSide, VectorSide
 from weft.errors import UserError
-from weft.generation.search import Completion
 from weft.metrics.bootstrap import Replicates
 from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, letter_grams, rouge_of
-from weft.objectives.language import Writing
+from weft.objectives.losses import Writing
 from weft.progress import Log
-from weft.tasks.answers import Translation, Wording
-from weft.tasks.base import Columns, Example, Prediction, Task, TeacherArrays, TeacherRows
-from weft.tasks.complete import Stream, around, generator_of, options_for, source_prompts, sources_of, stream
-from weft.tasks.forward import ON_GPU, tokenizer_of
+from weft.tasks.base import Columns, Difference, Example, Prediction, Task, TeacherArrays, TeacherRows
+from weft.tasks.complete import (
+    BEAM_SIZE,
+    VECTOR_BEAM,
+    Stream,
+    VectorInputs,
+    check_writer,
+    describe,
+    sources_of,
+    stream,
+    together,
+    translate,
+    vector_in,
+    writer_of,
+)
 from weft.text.records import Record
-from weft.text.sentences import lead, sentences
-from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.sentences import lead
 from weft.text.windows import Framing
 
 GRAMS = 60  # of a profile
@@ -39,9 +47,6 @@ SAMPLE = 2000  # texts that a profile is counted from
 ENOUGH = 40  # pairs of letters, with fewer of which a text does not tell its language
 CLEARLY = 1.3  # how much nearer a text must be to the other side
 RIGHT = "by their letters; is it the right way round?"
-WIDTH = 5  # default beam size
-ROWS = 512  # texts that are generated side by side
-OPTIONS = ("beam_size", "n", "length_penalty", "coverage", "max_tokens", "alignments")  # of a translation
 RATIO = 9.0  # how many times as long as the other a side of a translation may be
 ROOM = 30  # characters by which a side may always be longer than the other
 CHUNK = 1024  # pairs that are tokenized at a time
@@ -74,154 +79,6 @@ def swapped(source: Sequence[str], target: Sequence[str], profiles: Mapping[str,
         if for_other <= CLEARLY * for_own + 2:
             return False
     return True
-
-
-@dataclass(frozen=True)
-class Part:
-    """A piece of a text that is read at once, and what parts it from the next."""
-
-    text: int  # the number of its text
-    tokens: list[int]
-    after: str
-
-
-def writer_of(opened: LoadedModel) -> Tokenizer:
-    """The tokenizer of what is written."""
-    return opened.target_tokenizer or tokenizer_of(opened)
-
-
-def translate(
-    opened: LoadedModel,
-    texts: Sequence[str],
-    *,
-    others: Sequence[LoadedModel] = (),
-    prefix: str | None = None,
-    watch: bool = True,
-    on_progress: Callable[[int], None] | None = None,
-    **options: Any,
-) -> list[Translation]:
-    """Write each text in other words; `others`: models of the same vocabulary that write together with it.
-
-    A text that is longer than the model can read goes through in pieces, split between sentences. `options` are those
-    of a beam search in `GenerationOptions`. `max_tokens` is that of a piece; default: 3 x source length + 32.
-    """
-    check_writer(opened)
-    if opened.family.numbers:
-        raise UserError(f"this {opened.family.name} model writes from vectors, not from texts: weft describe")
-    together(opened, others)
-    for number, text in enumerate(texts, 1):
-        if not isinstance(text, str):
-            raise UserError(f"text {number} of {len(texts)}: a {type(text).__name__} where a text is expected")
-    chosen = options_for(opened, {"beam_size": WIDTH, **options}, OPTIONS)
-    if chosen.max_tokens is not None and chosen.max_tokens < 1:
-        raise UserError(f"max_tokens must be at least 1, not {chosen.max_tokens}")
-    if watch and swapped(texts, (), opened.card.profiles):
-        warnings.warn(f"input: it looks like what the model has learned to write, {RIGHT}", stacklevel=2)
-    generator = generator_of(opened, others)
-    parts = parts_of(opened, texts, opened.card.prefix or "" if prefix is None else prefix, generator.context)
-    prompts = source_prompts(opened, [part.tokens for part in parts])
-    order = sorted(range(len(parts)), key=lambda number: len(parts[number].tokens))  # similar lengths together
-    budget = ON_GPU if opened.device.type == "cuda" else max(BUDGET, ROWS * 16)
-    batches = by_budget(order, lambda number: len(parts[number].tokens) * (chosen.beam_size or 1), budget)
-    by_text: list[list[tuple[Part, list[Completion]]]] = [[] for _ in texts]
-    for part, completions in zip(parts, generator.completions(prompts, chosen, batches, on_progress), strict=True):
-        by_text[part.text].append((part, completions))
-    return [_translation(opened, pieces, chosen.n) for pieces in by_text]
-
-
-def check_writer(opened: LoadedModel) -> None:
-    if not opened.family.reads or "words" not in opened.heads:
-        raise UserError(f"this {opened.family.name} model does not read one text and write another")
-    tokenizer_of(opened)
-
-
-def together(opened: LoadedModel, others: Sequence[LoadedModel]) -> None:
-    """Models that write together must mean the same by every token."""
-    for number, other in enumerate(others, 2):
-        check_writer(other)
-        for what, tokenizer in (("vocabulary", tokenizer_of), ("vocabulary of what is written", writer_of)):
-            one, two = tokenizer(opened), tokenizer(other)
-            if one.library.to_str() != two.library.to_str():
-                sizes = f"{one.vocabulary:,} tokens against {two.vocabulary:,}"
-                raise UserError(
-                    f"model {number} has another {what} than the first ({sizes}): they cannot write together"
-                )
-        if opened.config.begin != other.config.begin or (opened.card.prefix or "") != (other.card.prefix or ""):
-            raise UserError(f"model {number} begins otherwise than the first: they cannot write together")
-
-
-def parts_of(opened: LoadedModel, texts: Sequence[str], prefix: str, context: int | None = None) -> list[Part]:
-    """The pieces of all texts, none longer than the context; an empty text has none."""
-    tokenizer, (before, after) = tokenizer_of(opened), around(opened)
-    ahead = tokenizer.ids([prefix], specials=False)[0] if prefix else []
-    context = context or opened.config.context
-    room = context - len(before) - len(after)
-    if len(ahead) >= room:
-        what = f"the prefix has {len(ahead)} tokens" if ahead else "there are special tokens"
-        raise UserError(f"{what}, which leaves no room in a context of {context} for a text")
-    length = opened.card.window.length - len(before) - len(after) if opened.card.window else room
-    usual, step = max(1, min(length, room)), room - len(ahead)
-    parts = []
-    whole = tokenizer.ids([prefix + text for text in texts], specials=False)
-    for number, (text, ids) in enumerate(zip(texts, whole, strict=True)):
-        if not text.strip() or not (before or ids or after):
-            continue
-        pieces = [text]
-        if len(ids) > usual:  # whole sentences, as many as are usual
-            every = sentences(text)
-            sized = zip(every, map(len, tokenizer.ids(every, specials=False)), strict=True)
-            groups = by_budget(sized, lambda pair: pair[1], usual - len(ahead))
-            pieces = [piece for group in groups if (piece := "".join(text for text, _ in group)).strip()]
-        if len(pieces) == 1 and len(ids) <= room:
-            parts.append(Part(number, [*before, *ids, *after], ""))
-            continue
-        for piece, inner in zip(pieces, tokenizer.ids([prefix + each for each in pieces], specials=False), strict=True):
-            # A sentence that is longer than all the room there is, is cut between two tokens.
-            first, rest = inner[: len(ahead)], inner[len(ahead) :]
-            runs = [[*first, *rest[place : place + step]] for place in range(0, max(1, len(rest)), step)]
-            between = [" "] * (len(runs) - 1) + [piece[len(piece.rstrip()) :]]
-            parts += [Part(number, [*before, *run, *after], gap) for run, gap in zip(runs, between, strict=True)]
-    return parts
-
-
-def _translation(opened: LoadedModel, pieces: list[tuple[Part, list[Completion]]], n: int) -> Translation:
-    """The completions of the pieces of a text, put together."""
-    if not pieces:
-        nothing = Wording(text="", score=0.0, logprob=0.0, finish_reason="end")
-        empty: dict[str, Any] = {"n_tokens": 0, "n_windows": 0, "source_tokens": (), "target_tokens": ()}
-        return Translation(**vars(nothing), best=(nothing,), **empty)
-    writer, reader = writer_of(opened), tokenizer_of(opened)
-    count = min(n, max(len(completions) for _, completions in pieces))
-    best = tuple(
-        _wording(writer, [(part, completions[min(rank, len(completions) - 1)]) for part, completions in pieces])
-        for rank in range(count)
-    )
-    sizes, first = [len(part.tokens) for part, _ in pieces], [completions[0] for _, completions in pieces]
-    alignments = None
-    if all(each.attention is not None for each in first):  # nothing of a piece came from another
-        maps = [each.attention[:, :size] for each, size in zip(first, sizes, strict=True)]  # type: ignore[index]
-        whole: torch.Tensor = torch.block_diag(*maps)  # type: ignore[no-untyped-call]
-        alignments = tuple(tuple(round(value, 6) for value in row) for row in whole.tolist())
-    return Translation(
-        **vars(best[0]),
-        best=best,
-        n_tokens=sum(sizes),
-        n_windows=len(pieces),
-        source_tokens=tuple(str(reader.token(token)) for part, _ in pieces for token in part.tokens),
-        target_tokens=tuple(str(writer.token(token)) for each in first for token in each.tokens),
-        alignments=alignments,
-    )
-
-
-def _wording(writer: Tokenizer, pieces: list[tuple[Part, Completion]]) -> Wording:
-    # The mean of the pieces' scores, by what each read: so that the better hypothesis of a piece is the better whole.
-    score = sum(each.score * len(part.tokens) for part, each in pieces) / sum(len(part.tokens) for part, _ in pieces)
-    return Wording(
-        text="".join(writer.decode(each.tokens).strip() + part.after for part, each in pieces).strip(),
-        score=score,
-        logprob=sum(each.logprob for _, each in pieces),
-        finish_reason=next((each.finish_reason for _, each in pieces if each.finish_reason != "end"), "end"),
-    )
 
 
 @dataclass(frozen=True)
@@ -274,7 +131,7 @@ class SequenceTask(Task):
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> SequenceTask:
-        return cls(name, model.card.prefix, profiles=model.card.profiles, beam_size=WIDTH, baseline=True)
+        return cls(name, model.card.prefix, profiles=model.card.profiles, beam_size=BEAM_SIZE, baseline=True)
 
     @classmethod
     def fits(cls, family: Family) -> bool:
@@ -313,9 +170,6 @@ class SequenceTask(Task):
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         return replace(self.read_input(record, columns), target=text_in(record, columns[self.pair_names[1]]))
-
-    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return Example((text_in(record, columns["source"]),), None, record.where)
 
     def inputs(self, example: Example) -> str:
         return example.texts[0]
@@ -413,8 +267,8 @@ class SequenceTask(Task):
         return replace(self, prefix=model.card.prefix) if self.prefix is None and model.card.prefix else self
 
     def card_window(self, window: Window, dataset: Sequences) -> Window:
-        """An encoder-decoder reads at once no more than it has read in training."""
-        length = min(window.length, dataset.read.longest)
+        """An encoder-decoder reads at once no more than it has read in training; from a vector it writes no more."""
+        length = min(window.length, (dataset.read if self.parallel else dataset.written).longest)
         return Window(length=length, stride=length)
 
     def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
@@ -427,13 +281,15 @@ class SequenceTask(Task):
         return "sacrebleu" if metric in ("bleu", "chrf", "exact") else None
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        if all(isinstance(text, str) for text in inputs) and swapped(inputs, (), model.card.profiles):
+            warnings.warn(f"input: it looks like what the model has learned to write, {RIGHT}", stacklevel=2)
         return translate(model, inputs, **options)
 
     def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
         return stream(model, input, **options)
 
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
-        texts = translate(model, inputs, beam_size=self.beam_size, prefix=self.prefix, others=self.others, watch=False)
+        texts = translate(model, inputs, beam_size=self.beam_size, prefix=self.prefix, others=self.others)
         return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
 
     chance_metric = None
@@ -447,12 +303,10 @@ class SequenceTask(Task):
     def agreement(self) -> Any:
         return GenerationMetrics(edges=())
 
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
-        counts.add([prediction.output.text], [reference.output.text])
-
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
+        one, two = prediction.output.text, reference.output.text
         same = self.key(prediction) == task.key(reference)
-        return 0.0 if same else 1 - chrf_near(prediction.output.text, reference.output.text)
+        return ([one], [two]), 0.0 if same else 1 - chrf_near(one, two)
 
     def with_others(self, models: Sequence[LoadedModel]) -> SequenceTask:
         return replace(self, others=tuple(models))
@@ -474,13 +328,12 @@ class SequenceTask(Task):
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         texts, targets = [each.output.text for each in predictions], [example.target for example in examples]
-        sources = [example.texts[0] for example in examples]
         if self.name != "summarize":
-            metrics.add(texts, targets, [len(source.split()) for source in sources])
+            metrics.add(texts, targets, [len(each.texts[0].split()) for each in examples] if self.parallel else None)
             return
         metrics.add(texts, targets)
         if metrics.lead is not None:
-            metrics.lead.add([lead(source) for source in sources], targets)
+            metrics.lead.add([lead(example.texts[0]) for example in examples], targets)
 
     def similarity(self, text: str, target: str) -> float:
         """How close one text is to another; of a single text letters say more than BLEU does."""
@@ -497,12 +350,13 @@ class SequenceTask(Task):
         return {"signature": metrics.signature, "by_length": rows if len(rows) > 1 else []}
 
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
-        text = prediction.output.text
-        if text.strip() == example.target.strip():
+        text = prediction.output.text.strip()
+        references = (example.target,) if isinstance(example.target, str) else example.target
+        if text in [reference.strip() for reference in references]:
             return None
-        near = self.similarity(text, example.target)
-        row = {"near": f"{near:.3f}", "target": example.target, "prediction": text}
-        return 1 - near, {**row, "where": example.where, "text": example.texts[0]}
+        near, reference = max((self.similarity(text, reference), reference) for reference in references)
+        row = {"near": f"{near:.3f}", "target": reference, "prediction": text, "where": example.where}
+        return 1 - near, {**row, **dict(zip(("text",), example.texts, strict=False))}
 
     def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> SequenceTask:
         first, *others = teachers
@@ -522,7 +376,7 @@ class SequenceTask(Task):
         """The best texts for each source that came to an end, best first, with their log-probabilities."""
         options: dict[str, Any] = {"beam_size": self.soft.beam_size, "n": self.soft.count, "others": self.soft.others}
         sources = [example.texts[0] for example in examples]
-        translations = translate(model, sources, prefix=self.prefix, watch=False, **options)
+        translations = translate(model, sources, prefix=self.prefix, **options)
         return [  # a text that came to no end was truncated somewhere, mostly in a circle
             pack_texts([(text.text, text.logprob) for text in each.best if text.finish_reason == "end"])
             for each in translations
@@ -597,3 +451,93 @@ class SummaryMetrics(RougeMetrics):
     def sampled(self) -> dict[str, Replicates]:
         leading = {} if self.lead is None else self.lead.sampled()
         return super().sampled() | {f"lead3_{name}": score for name, score in leading.items()}
+
+
+@dataclass(frozen=True)
+class DescribeTask(VectorInputs, SequenceTask):
+    """A text written from a vector; all texts of one vector stand on one side of a split, and are references."""
+
+    features: int = 0  # numbers of a vector, once that is known
+
+    needs = "writes from vectors"
+    parallel = False
+    pair_names = ("vector", "text")
+    whole_groups = True
+    comparable = False
+    independent = False  # row n draws from seed + n
+    default_metric = "bleu"
+    select = Task.select
+
+    @classmethod
+    def from_recipe(cls, work: Any, data: Any) -> DescribeTask:
+        cls.check_recipe(work)
+        return cls("describe", smoothing=work.smoothing, max_evaluated=work.max_evaluated)
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> DescribeTask:
+        return cls("describe", beam_size=VECTOR_BEAM, features=model.config.features)
+
+    @classmethod
+    def fits(cls, family: Family) -> bool:
+        return family.reads and family.numbers
+
+    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
+        return Example((), None, record.where, vector_in(record, columns["vector"]).tobytes())
+
+    def inputs(self, example: Example) -> Any:
+        return np.frombuffer(example.numbers, dtype=np.float32)
+
+    def to_record(self, example: Example) -> dict[str, Any]:
+        return {"vector": self.inputs(example).tolist(), "text": example.target}
+
+    def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> DescribeTask:
+        """The rows decide how many numbers a vector has."""
+        counts = Counter(len(example.numbers) // 4 for example in examples)
+        return replace(self, features=self.features or counts.most_common(1)[0][0])
+
+    def check_targets(self, examples: Sequence[Example]) -> None:
+        for example in examples:
+            check_features(len(example.numbers) // 4, self.features, example.where)
+
+    def groups(self, examples: Sequence[Example]) -> list[Any]:
+        return [example.numbers for example in examples]
+
+    def merge_references(self, examples: Iterable[Example]) -> Iterable[Example]:
+        """One example for each vector, with all its texts, in the order in which the vectors came."""
+        by_vector: dict[bytes, list[Example]] = {}
+        for example in examples:
+            by_vector.setdefault(example.numbers, []).append(example)
+        for same in by_vector.values():
+            yield replace(same[0], target=tuple(example.target for example in same))
+
+    def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> SequenceTask:
+        raise UserError("a model that writes from vectors does not teach")
+
+    def sources(self, examples: Sequence[Example], model: LoadedModel) -> list[Any]:
+        return [[self.inputs(example)] for example in examples]
+
+    def read_side(self, sources: list[Any]) -> VectorSide:
+        return VectorSide(np.stack([vector for (vector,) in sources]))
+
+    def network_settings(self) -> dict[str, Any]:
+        return {"features": self.features}
+
+    def prepare(self, model: LoadedModel, examples: Sequence[Example], fresh: bool) -> DescribeTask:
+        """A new network learns the mean and spread of the vectors."""
+        rows, features = self.features, model.config.features
+        if rows != features:
+            raise UserError(f"the rows have vectors of {rows} numbers, the model takes {features}")
+        if fresh:
+            network: Any = model.network
+            network.settle(torch.from_numpy(np.stack([self.inputs(example) for example in examples])))
+        return self
+
+    def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
+        return super().sample(list(self.merge_references(examples)))
+
+    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return describe(model, inputs, **options)
+
+    def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
+        texts = describe(model, inputs, beam_size=self.beam_size, others=self.others)
+        return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]

@@ -13,17 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of, list_in, text_in, value_in
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, shown
 from weft.metrics.classification import EntityMetrics, TagMetrics
-from weft.objectives.base import SoftTargets
-from weft.objectives.tasks import LOGITS, TAUGHT, Tags
+from weft.objectives.losses import LOGITS, TAUGHT, SoftTargets, Tags
 from weft.tasks.answers import Answer, Span, Spans
-from weft.tasks.base import Example, Normalization, Prediction, Task, TeacherArrays, TeacherRows
+from weft.tasks.base import Difference, Example, Normalization, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.classify import check_labels, number_of
 from weft.tasks.forward import InputWindows, head_outputs, softmax, tokenizer_of
 from weft.text.records import Record
@@ -107,9 +105,6 @@ class TagTask(Task):
     def from_model(cls, model: LoadedModel, name: str) -> TagTask:
         return cls(model.card.labels or tuple(f"LABEL_{number}" for number in range(model.heads["tag"])))
 
-    def to_card(self, card: Card) -> Card:
-        return replace(card, labels=self.labels)
-
     def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
         known = "words" in given or any(name in record.values for name in NAMES["words"])
         return ("words",) if known and "text" not in given else ("text",)
@@ -146,9 +141,6 @@ class TagTask(Task):
         words = next((values[name] for name in NAMES["words"] if name in values), None)
         return isinstance(words, list) and all(isinstance(word, str) for word in words)
 
-    def check_item(self, number: int, value: Any) -> None:
-        """`check_input` says what is wrong."""
-
     def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
         return words_of(record, columns["words"]) if "words" in columns else super().row_input(record, columns)
 
@@ -161,9 +153,6 @@ class TagTask(Task):
         if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
             return joined(value)
         raise UserError(f"input {number}: a text, or a list of words, is expected")
-
-    def size(self, input: Tagged) -> int:
-        return len(input.text)
 
     def word_spans(self, example: Example) -> list[Sequence[tuple[int, int]]]:
         return [self.inputs(example).words]
@@ -287,13 +276,13 @@ class TagTask(Task):
         numbers = {label: number for number, label in enumerate(self.labels)}
         scores = [float(probabilities[word, numbers[tag]]) for word, tag in enumerate(tags)]
 
-        def span(first: int, last: int, label: str) -> Span:
-            start, end, score = input.words[first][0], input.words[last - 1][1], float(np.mean(scores[first:last]))
+        def span(first: int, last: int, label: str, score: float) -> Span:
+            start, end = input.words[first][0], input.words[last - 1][1]
             return Span(start=start, end=end, text=input.text[start:end], label=label, score=score)
 
-        words = tuple(span(number, number + 1, tag) for number, tag in enumerate(tags))
+        words = tuple(span(n, n + 1, tag, score) for n, (tag, score) in enumerate(zip(tags, scores, strict=True)))
         stretches = spans_of(tags, self.scheme) if self.scheme != "plain" else []
-        spans = tuple(span(each.first, each.last, each.label) for each in stretches)
+        spans = tuple(span(*each, float(np.mean(scores[each.first : each.last]))) for each in stretches)
         return Spans(spans=spans, words=words, **prediction.reading)
 
     def key(self, prediction: Prediction) -> Hashable:
@@ -305,13 +294,9 @@ class TagTask(Task):
         pairs = zip(self.tags(prediction), self.tags(other), strict=True)
         return [number for number, (one, two) in enumerate(pairs) if one != two]
 
-    def agree(self, counts: Any, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> None:
-        words = len(prediction.output)
-        same = words - len(self._differing(prediction, reference))
-        counts.add({"same": (float(same), float(words))} if words else {})
-
-    def distance(self, prediction: Prediction, reference: Prediction, example: Example, task: Task) -> float:
-        return float(len(self._differing(prediction, reference)))
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
+        words, differing = len(prediction.output), len(self._differing(prediction, reference))
+        return ({"same": (float(words - differing), float(words))} if words else {},), float(differing)
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         tags, words = self.tags(prediction), example.target.word_texts()
@@ -341,18 +326,11 @@ class TagTask(Task):
     def metric_names(self) -> tuple[str, ...]:
         return ("accuracy", "macro_f1") if self.scheme == "plain" else ("f1", "precision", "recall", "accuracy")
 
-    @property
-    def default_metric(self) -> str:
-        return "accuracy" if self.scheme == "plain" else "f1"
-
     def metrics(self) -> Any:
         return TagMetrics(self.labels) if self.scheme == "plain" else EntityMetrics()
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         metrics.add([self.tags(each) for each in predictions], [list(example.target.tags) for example in examples])
-
-    def tables(self, metrics: Any) -> dict[str, Any]:
-        return {"by_label": [row._asdict() for row in metrics.table()]}
 
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         tags, gold = self.tags(prediction), example.target.tags

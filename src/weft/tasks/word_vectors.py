@@ -68,16 +68,13 @@ def convert(source: Path_, target: Path_, format: str | None = None, log: Log = 
         raise UserError(f"format {chosen!r} is not one of {', '.join(FORMATS)}")
     words, matrix = read_words(source)
     # A file of this kind cannot hold a word with a space in it: nobody could tell where it ends.
-    keep = [place for place, word in enumerate(words) if word and not any(mark.isspace() for mark in word)]
-    if len(keep) < len(words):
-        lost = [shown(word, 30) for word in words if not word or any(mark.isspace() for mark in word)]
+    lost = [shown(word, 30) for word in words if word.split() != [word]]
+    if lost:
         log(f"weft: note: {len(lost):,} words with a space in them are left out: {listed(lost, 5)}")
+        keep = [place for place, word in enumerate(words) if word.split() == [word]]
         words, matrix = [words[place] for place in keep], matrix[keep]
     write_file(path, words, matrix, chosen)
     return matrix.shape
-
-
-# ----------------------------------------------------------------------------------------------------------- maps
 
 
 @dataclass(frozen=True, kw_only=True)

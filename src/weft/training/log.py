@@ -20,7 +20,7 @@ from torch import Tensor
 from weft.errors import UserError, escaped, shown
 from weft.files import no_link, peak_memory, read_text, reason, write_text
 from weft.nn.rows import Batch, Rows
-from weft.objectives.language import cross_entropy
+from weft.objectives.losses import cross_entropy
 from weft.picture import ChartLine, line_chart, page, table
 from weft.progress import unescaped
 
@@ -181,9 +181,6 @@ def time_left(seconds: float) -> str:
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-# --------------------------------------------------------------------------------------------- gradients through time
 
 
 ROWS = 8  # that gradients are taken of

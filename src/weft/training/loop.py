@@ -164,7 +164,7 @@ class Trainer:
         }
         optional = {
             "beside": dict(beside.state_dict()) if beside is not None else {},
-            "ema": self.mean.tensors() if self.mean is not None else {},
+            "ema": self.mean.tensors if self.mean is not None else {},
             "carried": s.objective.carried(network),
         }
         self.tensors |= {name: tensors for name, tensors in optional.items() if tensors}
@@ -259,8 +259,17 @@ class Trainer:
             stepper.passes.release()
         try:
             norm = stepper.step(group.batches, group.counts, state.step)
-        except torch.OutOfMemoryError:
-            self._halve(group.batches)
+        except torch.OutOfMemoryError:  # the same step again in passes of half the size
+            stepper.passes.release()
+            self.feed.close()
+            torch.cuda.empty_cache()
+            largest = max(batch.size for batch in group.batches)
+            if len(group.batches) >= s.feed.at(state.step)[0].rows:
+                small = f"the GPU's memory is too small for a single row of {largest} tokens; try a smaller length"
+                raise UserError(small) from None
+            state.pass_tokens = max(1, min(state.pass_tokens, largest) // 2)
+            self.log.line(f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many")
+            self._read_on()
             return
         slot = state.step % s.plan.log_every
         self.history[slot, :-1] = stepper.passes.losses
@@ -278,31 +287,16 @@ class Trainer:
             self._record(self.check_losses())
             if self.watch is not None:
                 self.watch.look(state.step, stepper.network, group.batches[0].to(s.device))
-            if s.plan.minutes is not None and (steps := self.pace.steps(state, s.plan.minutes)):
-                self._set_steps(steps, s.plan.minutes)
+            minutes, limit = s.plan.minutes, s.plan.steps
+            if minutes is not None and (steps := self.pace.steps(state, minutes)):
+                # The speed of a run of some minutes is known, and with it how many steps there are.
+                state.steps = min(steps, limit or steps)
+                self.setup = s.of_steps(state.steps)
+                enough = " are enough, and" if state.steps == limit else ""
+                self.log.line(f"{state.steps:,} steps{enough} fit into {minutes:g} minutes at this speed")
+                self.feed.close()
+                self._read_on()
             self.moment = Moment()
-
-    def _set_steps(self, steps: int, minutes: float) -> None:
-        """The speed of a run of some minutes is known, and with it how many steps there are."""
-        limit = self.setup.plan.steps
-        steps = min(steps, limit or steps)
-        self.state.steps, self.setup = steps, self.setup.of_steps(steps)
-        enough = " are enough, and" if steps == limit else ""
-        self.log.line(f"{steps:,} steps{enough} fit into {minutes:g} minutes at this speed")
-        self.feed.close()
-        self._read_on()
-
-    def _halve(self, passes: list[Batch]) -> None:
-        """After the GPU's memory ran out: the same step again in passes of half the size."""
-        self.stepper.passes.release()
-        self.feed.close()
-        torch.cuda.empty_cache()
-        state, largest = self.state, max(batch.size for batch in passes)
-        if len(passes) >= self.setup.feed.at(state.step)[0].rows:
-            raise UserError(f"the GPU's memory is too small for a single row of {largest} tokens; try a smaller length")
-        state.pass_tokens = max(1, min(state.pass_tokens, largest) // 2)
-        self.log.line(f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many")
-        self._read_on()
 
     def check_losses(self) -> list[list[float]]:
         """The losses since the last line; a run whose loss is no number or has exploded ends here, before any save."""

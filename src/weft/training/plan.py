@@ -17,13 +17,10 @@ Precision = Literal["auto", "fp32", "bf16", "fp16"]
 # What no machine of today could do anything with.
 RATE = 100.0  # the highest learning rate; rates that train anything are below 1
 LIMITS = {
-    "steps": 1 << 40,
-    "batch": 1 << 20,
+    **dict.fromkeys(("steps", "evaluate_every", "save_every"), 1 << 40),
+    **dict.fromkeys(("batch", "keep"), 1 << 20),
     "pass_tokens": 1 << 30,
-    "evaluate_every": 1 << 40,
-    "save_every": 1 << 40,
     "log_every": 1 << 16,
-    "keep": 1 << 20,
     "threads": 1 << 10,
 }
 POSITIVE = ("epochs", "minutes", "epsilon", "clip", "explode")
@@ -35,12 +32,8 @@ class Training:
 
     panel: ClassVar = "Training"
     steps: int | None = option(None, "--steps", help="Optimizer steps.")
-    epochs: float | None = option(
-        None, "--epochs", help="Passes over the text. Default: 3, and at least 1000 steps.", metavar="N"
-    )
-    minutes: float | None = option(
-        None, "--minutes", help="Train for as many steps as fit into this time.", metavar="N"
-    )
+    epochs: float | None = option(None, "--epochs", help="Default: 3, and at least 1000 steps.", metavar="N")
+    minutes: float | None = option(None, "--minutes", help="Train as many steps as fit into this time.", metavar="N")
     batch: int | None = option(None, "--batch", help="Examples per step. Default: about 8192 tokens.")
     pass_tokens: int | None = None  # tokens that go through the network at once; a larger step is accumulated
     learning_rate: float | None = option(
@@ -55,7 +48,7 @@ class Training:
     beta2: float = 0.98
     epsilon: float = 1e-8
     layer_decay: float = 1.0  # the rate of each layer as a share of the one above it
-    clip: float | None = 1.0  # longest gradient
+    clip: float | None = 1.0  # largest gradient norm
     precision: Precision = option("auto", "--precision", help="auto: bf16 on a GPU that supports it, else fp32.")
     compile: bool = option(False, "--compile/--no-compile", help="Compile the network first. Pays off on a GPU.")
     ema: float | None = option(
@@ -67,9 +60,7 @@ class Training:
     keep: int = 2  # checkpoints, beside the best model
     patience: int | None = option(None, "--patience", help="Stop after this many evaluations without improvement.")
     explode: float = 3.0  # a loss this many times the first one stops the run
-    watch_gradients: bool = option(
-        False, "--watch-gradients", help="Log how far back gradients reach (rnn, lstm, gru)."
-    )
+    watch_gradients: bool = option(False, "--watch-gradients", help="Log how far back gradients go (rnn, lstm, gru).")
     threads: int | None = None  # of the CPU; without it, as many as torch takes
 
     def __post_init__(self) -> None:

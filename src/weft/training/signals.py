@@ -42,15 +42,6 @@ class Stop:
         if self.number is not None:
             raise Interrupted(self.number, message)
 
-    def watched(self, advance: Callable[[int], None], message: str) -> Callable[[int], None]:
-        """`advance` of a progress bar, which also stops the work once somebody has asked to."""
-
-        def step(count: int) -> None:
-            self.check(message)
-            advance(count)
-
-        return step
-
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.number is not None and number == signal.SIGINT:
             # Everything is written whole or not at all, so the process may end between any two instructions.
@@ -76,7 +67,12 @@ class Control:
     def count(self, what: str, unit: str, message: str) -> Iterator[Callable[[int], None]]:
         """A progress bar, whose count also stops the work with this message once somebody has asked to."""
         with self.progress(what, unit) as advance:
-            yield self.stop.watched(advance, message)
+
+            def step(count: int) -> None:
+                self.stop.check(message)
+                advance(count)
+
+            yield step
 
 
 @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -21,7 +22,7 @@ from weft.models.base import Network
 from weft.nn.attention import Attention
 from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Batch, Ragged, Rows
-from weft.objectives.base import Objective
+from weft.objectives.losses import Objective
 from weft.training.plan import Training
 
 UNKNOWN = 2000  # steps that a run of some minutes counts with until its speed is known
@@ -82,15 +83,9 @@ class Setup:
         """The same run when its speed, and so its number of steps, is known."""
         plan = self.plan
         every = plan.evaluate_every or max(1, steps // 10)
-        plan = replace(
-            plan,
-            minutes=None,
-            steps=steps,
-            warmup=min(plan.warmup, steps // 4) if plan.warmup >= 1 else plan.warmup,
-            evaluate_every=every,
-            save_every=plan.save_every or every,
-        )
-        return replace(self, plan=plan)
+        warmup = min(plan.warmup, steps // 4) if plan.warmup >= 1 else plan.warmup
+        plan = replace(plan, minutes=None, steps=steps, warmup=warmup, evaluate_every=every)
+        return replace(self, plan=replace(plan, save_every=plan.save_every or every))
 
     def due(self, every: int | None, step: int) -> bool:
         """Whether something that is done so often is done after this step; None: at the end alone."""
@@ -233,8 +228,8 @@ class Mean:
     def __init__(self, network: nn.Module, decay: float) -> None:
         self.decay = decay
         self.parameters = [parameter.detach() for parameter in network.parameters()]
-        self.names = [name for name, _ in network.named_parameters()]
-        self.means = [parameter.clone() for parameter in self.parameters]
+        self.tensors = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+        self.means = list(self.tensors.values())
 
     @torch.no_grad()
     def update(self, step: int) -> None:
@@ -248,9 +243,6 @@ class Mean:
         held = [parameter.clone() for parameter in self.parameters]
         torch._foreach_copy_(self.parameters, self.means)
         torch._foreach_copy_(self.means, held)
-
-    def tensors(self) -> dict[str, Tensor]:
-        return dict(zip(self.names, self.means, strict=True))
 
 
 @contextmanager
@@ -459,11 +451,10 @@ class Group:
 
 def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
     """Counts of several batches added up by name."""
-    sums: dict[str, int] = {}
+    sums = Counter[str]()
     for batch in counts:
-        for name, count in batch.items():
-            sums[name] = sums.get(name, 0) + count
-    return sums
+        sums.update(batch)
+    return dict(sums)
 
 
 def group_of(s: Setup, step: int, pass_tokens: int) -> Group:
