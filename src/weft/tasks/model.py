@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -34,7 +32,7 @@ from weft.tasks.complete import Stream, stream
 from weft.tasks.evaluate import Evaluation, Row, evaluate, inputs_in_call
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.registry import task_class, task_for
-from weft.text.sources import digest_of
+from weft.text.sources import folder_digest
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
@@ -381,10 +379,5 @@ def answered(model: Model, rows: Iterable[Row], others: Sequence[Model] = ()) ->
 
 def source_of(folders: Sequence[str], data: Table, online: bool = False) -> dict[str, str]:
     """What predictions depend on, for a partial table to be continued: models, data and version."""
-    models = hashlib.sha256()
-    for name in folders:
-        folder = find_folder(name, online)
-        paths = [path for path in folder.rglob("*") if "run" not in path.relative_to(folder).parts and path.is_file()]
-        for path in sorted(paths):
-            models.update(json.dumps(str(path.relative_to(folder))).encode() + digest_of(path))
-    return {"model": models.hexdigest(), "data": data.hash(), "version": VERSION}
+    models = " ".join(folder_digest(find_folder(name, online)) for name in folders)
+    return {"model": models, "data": data.hash(), "version": VERSION}
