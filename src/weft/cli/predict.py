@@ -147,7 +147,7 @@ class Predictions:
             before, empty = table.count, dict.fromkeys(self.model.task_object.prediction_columns)
             rows = islice(late.evaluate.rows_of(self.model, data, self.skipped), before, None)
             try:
-                while some := list(islice(rows, 256)):
+                while some := list(islice(rows, late.model.CHUNK)):
                     chunk = late.model.answered(self.model, some, self.others)
                     table.add((row.values, empty if answer is None else answer.columns()) for row, answer in chunk)
                     self.count(chunk)
