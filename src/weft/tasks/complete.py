@@ -577,7 +577,7 @@ class CompleteTask(LikelihoodTask):
         for text in (prediction.output for prediction in predictions):
             parts = {"bits_per_byte": (text.nats / math.log(2), float(text.bytes))}
             if len(text.best) == len(text.tokens):
-                parts["foreseen"] = (float((text.best == text.tokens).sum()), float(len(text.tokens)))
+                parts["foreseen"] = (text.hits, float(len(text.tokens)))
             metrics.add(parts)
 
 
