@@ -70,22 +70,22 @@ def choose(
     A prompt too long for the context is an error, or with `slide` read from as far back as there is room.
     """
     one_of(normalize, NORMALIZE, "normalize")
-    asked = [_asked(prompt, choices, number) for number, prompt in enumerate(prompts, 1)]
+    asked = [_asked(prompt, choices, f"prompt {number}") for number, prompt in enumerate(prompts, 1)]
+
+    def logprobs(lines: Iterable[_Line]) -> Iterator[float]:
+        return (-float(each.nats.sum()) for each in surprises(model, (line.reading for line in lines), budget))
+
     lines = list[_Line]()
     for number, (prompt, some) in enumerate(asked, 1):
         lines += _lines(model, prompt, some, between, slide, f"prompt {number}")
-    logprobs = [-float(each.nats.sum()) for each in surprises(model, (line.reading for line in lines), budget)]
-    after_prior = dict[str, float]()
-    if normalize == "prior":
-        every = list(dict.fromkeys(choice for _, some in asked for choice in some))
-        plain = _lines(model, prior, every, between, False, "the prior")
-        priors = surprises(model, (line.reading for line in plain), budget)
-        after_prior = {choice: -float(each.nats.sum()) for choice, each in zip(every, priors, strict=True)}
-    answers, scored = list[Chosen](), iter(zip(lines, logprobs, strict=True))
-    for number, (_, some) in enumerate(asked, 1):
-        here = list(islice(scored, len(some)))
-        answers.append(_chosen(some, here, normalize, after_prior, f"prompt {number}"))
-    return answers
+    scored = iter(list(zip(lines, logprobs(lines), strict=True)))
+    every = list(dict.fromkeys(choice for _, some in asked for choice in some)) if normalize == "prior" else []
+    priors = logprobs(_lines(model, prior, every, between, False, "the prior"))
+    after_prior = dict(zip(every, priors, strict=True))
+    return [
+        _chosen(some, list(islice(scored, len(some))), normalize, after_prior, f"prompt {number}")
+        for number, (_, some) in enumerate(asked, 1)
+    ]
 
 
 def _chosen(
@@ -122,16 +122,16 @@ def _chosen(
     )
 
 
-def _asked(given: Any, choices: Sequence[str] | None, number: int) -> tuple[str, list[str]]:
+def _asked(given: Any, choices: Sequence[str] | None, where: str) -> tuple[str, list[str]]:
     """A prompt and its choices, checked."""
     prompt, some = (given, choices) if isinstance(given, str) else given
     if some is None or isinstance(some, str) or not some:
-        raise UserError(f"prompt {number}: no choices; give a list of continuations to choose from")
+        raise UserError(f"{where}: no choices; give a list of continuations to choose from")
     for place, choice in enumerate(some):
         if not isinstance(choice, str) or not choice:
-            raise UserError(f"prompt {number}: choice {place + 1} is {'empty' if choice == '' else 'not text'}")
+            raise UserError(f"{where}: choice {place + 1} is {'empty' if choice == '' else 'not text'}")
         if choice in some[:place]:
-            raise UserError(f"prompt {number}: choice {shown(choice)!r} is there twice")
+            raise UserError(f"{where}: choice {shown(choice)!r} is there twice")
     return prompt, list(some)
 
 
@@ -161,8 +161,7 @@ def _lines(
                 f"{where} and choice {shown(choice)!r} have {len(head)} + {len(targets)} tokens, more than the model's "
                 f"context of {context} can predict" + ("; --slide (slide=True) keeps the prompt's end" * (room > 0))
             )
-        tokens = [*head[-room:], *targets[:-1]]
-        yield _Line(Reading(tokens, targets), len(head), len(head) > room, crossing)
+        yield _Line(Reading([*head[-room:], *targets[:-1]], targets), len(head), len(head) > room, crossing)
 
 
 class Question(NamedTuple):
@@ -187,19 +186,11 @@ def read_questions(files: Patterns) -> Iterator[Question]:
         if not isinstance(choices, list) or not choices:
             raise UserError(f"{record.where}: column 'choices' holds no list of texts")
         if isinstance(label, str) and label in choices:
-            right = choices.index(label)
-        elif isinstance(label, int | str) and str(label).isdecimal() and int(label) < len(choices):
-            right = int(label)
-        else:
-            raise UserError(
-                f"{record.where}: label {shown(str(label))!r} is neither one of the {len(choices)} choices "
-                f"nor a number from 0 to {len(choices) - 1}"
-            )
-        try:
-            _asked(prompt, choices, 1)
-        except UserError as error:
-            raise UserError(f"{record.where}: {str(error).removeprefix('prompt 1: ')}") from None
-        yield Question(prompt, choices, right)
+            label = choices.index(label)
+        elif not isinstance(label, int | str) or not str(label).isdecimal() or int(label) >= len(choices):
+            known = f"one of the {len(choices)} choices nor a number from 0 to {len(choices) - 1}"
+            raise UserError(f"{record.where}: label {shown(str(label))!r} is neither {known}")
+        yield Question(*_asked((prompt, choices), None, record.where), int(label))
 
 
 def evaluate_choices(
@@ -269,8 +260,8 @@ def suggest(
 ) -> Suggestions:
     """The likeliest next words of a text, or with `tokens` the likeliest next tokens.
 
-    The last word of the text is taken to be complete: probabilities are those of what comes after its end. With
-    `endings` it may also go on ("weave" with an r), unless a space at the end of the text says that it does not.
+    The last word of the text is taken to be complete; with `endings` it may also go on ("weave" with an r), unless a
+    space follows it.
     """
     opened = model.opened if isinstance(model, Model) else model
     if not 1 <= top <= 1000:
@@ -289,7 +280,12 @@ def suggest(
         if not tokens:
             search = _Search(opened, kept, bool(plain) and inside(plain[-1]) and not closed, top, width)
             search.follow(search.allowed(first, closed, endings), state, longest)
-            return Suggestions(words=search.words(), exact=search.exact, aside=search.aside, **read)
+            likeliest = sorted(search.known.items(), key=lambda item: (-item[1][0], item[0]))[:top]
+            words = tuple(
+                Suggestion(text=text, probability=probability, tokens=spelling, joined=joined)
+                for (text, joined), (probability, _, spelling) in likeliest
+            )
+            return Suggestions(words=words, exact=search.exact, aside=search.aside, **read)
     best, texts = np.argsort(-first[0], kind="stable")[:top].tolist(), _Spelling.of(tokenizer).texts
     words = tuple(
         Suggestion(text=texts[token] or tokenizer.token(token) or "", probability=probability, tokens=(token,))
@@ -372,13 +368,6 @@ class _Search:
             first[0] /= first[0].sum()
         return first
 
-    def words(self) -> tuple[Suggestion, ...]:
-        best = sorted(self.known.items(), key=lambda item: (-item[1][0], item[0]))[: self.top]
-        return tuple(
-            Suggestion(text=text, probability=probability, tokens=tokens, joined=joined)
-            for (text, joined), (probability, _, tokens) in best
-        )
-
     def _note(self, word: str, joined: bool, probability: float, tokens: tuple[int, ...]) -> None:
         total, best, spelling = self.known.get((word, joined), (0.0, 0.0, ()))
         best, spelling = (probability, tokens) if probability > best else (best, spelling)
@@ -456,8 +445,6 @@ class _Search:
 
 
 # -------------------------------------------------------------------------------------------------------- templates
-#
-# Prompts that make a language model translate, summarize and answer without training (Radford et al., 2019).
 
 
 def first_line(text: str) -> str:
@@ -467,19 +454,15 @@ def first_line(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """How a task is put to a language model.
+    """How a task is put to a language model."""
 
-    `head` comes once (left out where its placeholders have no value); `turn` comes for each example, followed by its
-    answer, and last for the text itself. `decoding` is how the paper drew from the model (options of `complete`), and
-    `finish` what it kept of the output.
-    """
-
-    turn: str
-    head: str = ""
-    decoding: Mapping[str, Any] = field(default_factory=dict)
-    finish: Callable[[str], str] = str.strip
+    turn: str  # for each example, followed by its answer, and last for the text itself
+    head: str = ""  # once; left out where its placeholders have no value
+    decoding: Mapping[str, Any] = field(default_factory=dict)  # options of `complete`, as in the paper
+    finish: Callable[[str], str] = str.strip  # what the paper kept of the output
 
 
+# Prompts that make a language model translate, summarize and answer without training (Radford et al., 2019).
 TEMPLATES = {
     "translate": Template(
         turn="{text} =", decoding={"stop": ("\n",), "max_tokens": 100}, finish=lambda text: lead(text, 1)
@@ -501,11 +484,8 @@ def filled(template: str, values: Mapping[str, str]) -> str:
         if name is None:
             raise UserError(f"template {shown(template)!r}: a single {match[0]!r}; write {match[0] * 2} for a brace")
         if name not in PLACEHOLDERS:
-            known = listed(f"{{{known}}}" for known in PLACEHOLDERS)
-            raise UserError(
-                f"template {shown(template)!r}: unknown placeholder {{{shown(name)}}}; known are {known}"
-                f"{did_you_mean(name, PLACEHOLDERS)}"
-            )
+            known = listed(f"{{{known}}}" for known in PLACEHOLDERS) + did_you_mean(name, PLACEHOLDERS)
+            raise UserError(f"template {shown(template)!r}: unknown placeholder {{{shown(name)}}}; known are {known}")
         if name not in values:
             raise UserError(f"template {shown(template)!r} needs a {name}")
         return values[name]

@@ -6,8 +6,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import tee
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -80,20 +79,18 @@ class Layers:
         """What is pooled: one state for each token, or, to stand side by side, several; N width each."""
         if self.numbers is None:
             return [hidden]
-        chosen = [states[number] for number in self.numbers]
+        first, *others = chosen = [states[number] for number in self.numbers]
         if self.together == "concat":
             return chosen
-        total = chosen[0]
-        for state in chosen[1:]:
-            total = total + state
+        total = sum(others, first)
         return [total / len(chosen) if self.together == "mean" else total]
 
 
 class Embedder:
     """A model made ready to turn texts into vectors: mean or maximum of a text's tokens, or its first; none is cut.
 
-    `layers` says of which layers the tokens are taken: "last" (the learned mix, where the model has one), a number
-    (0: the embeddings; negative: from the end), "last4-sum", "last4-mean", "last4-concat" for any number, "all-mean".
+    `layers`: "last" (the learned mix, where the model has one), a number (0: the embeddings; negative: from the end),
+    "last4-sum", "last4-mean", "last4-concat" for any number, "all-mean".
     """
 
     def __init__(
@@ -196,8 +193,7 @@ class VectorTask(UnsupervisedTask):
     def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
         return [vector for some in Embedder(model).chunks(inputs) for vector in some.vectors.numpy()]
 
-    def numbers_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
-        return self.logits_of(model, inputs)
+    numbers_of = logits_of
 
 
 @dataclass(frozen=True)
@@ -288,20 +284,16 @@ class EmbedTask(VectorTask):
             # Where vectors are normalized afterwards, only their direction matters.
             "distance_weight": taught * np.float32(0 if self.normalize else 1 / directions.variance),
         }
-        notes: tuple[str, ...] = ()
-        if width < (theirs := len(directions.shares)):
-            kept = f"{directions.shares[:width].sum():.1%}"
-            notes = (f"of the teacher's vectors of {theirs} numbers, {kept} fits into the student's {width}",)
-        return builder.examples(whole, by_token={"own": np.concatenate(own).astype(np.float32)}, notes=notes)
+        theirs, kept = len(directions.shares), f"{directions.shares[:width].sum():.1%}"
+        note = f"of the teacher's vectors of {theirs} numbers, {kept} fits into the student's {width}"
+        by_token = {"own": np.concatenate(own).astype(np.float32)}
+        return builder.examples(whole, by_token=by_token, notes=(note,) if width < theirs else ())
 
 
 @dataclass(frozen=True)
 class Directions:
-    """The principal directions of the teacher's vectors of all texts, and how much lies in each.
-
-    A student with shorter vectors learns the teacher's rotated and truncated so that as much as possible of all
-    products between texts is left (Eckart and Young, 1936).
-    """
+    """The principal directions of the teacher's vectors; a student with shorter vectors learns them rotated and
+    truncated, so that most of all products between texts is left (Eckart and Young, 1936)."""
 
     basis: NDArray[np.float64]  # width width: a direction in each column, those first in which most lies
     shares: NDArray[np.float64]  # width: of the squared length
@@ -382,7 +374,9 @@ class Index:
 
     def hits(self, scores: Tensor, count: int) -> list[Hit]:
         """The best texts by their vectors alone."""
-        numbers = best(scores, count)
+        count = min(count, len(scores))
+        among = (scores >= scores.topk(count).values[-1]).nonzero()[:, 0]  # of equal ones the earlier
+        numbers = among[scores[among].argsort(descending=True, stable=True)][:count].tolist()
         pairs = zip(numbers, scores[numbers].tolist(), strict=True)
         return [Hit(text=self.texts[number], number=number, score=score, stage="embedding") for number, score in pairs]
 
@@ -396,14 +390,6 @@ class Index:
                 scores = torch.cat([(embedded.vectors.double() @ block.T).float() for block in blocks], 1)
                 for row, tokens, windows in zip(scores, embedded.n_tokens, embedded.n_windows, strict=True):
                     yield next(asked), row, tokens, windows
-
-
-def best(scores: Tensor, count: int) -> list[int]:
-    """The numbers of the highest scores, highest first; of equal ones the earlier, at the border too."""
-    count = min(count, len(scores))
-    least = scores.topk(count).values[-1]
-    candidates = (scores >= least).nonzero()[:, 0]
-    return candidates[scores[candidates].argsort(descending=True, stable=True)][:count].tolist()
 
 
 def rank(model: LoadedModel, queries: str | Sequence[str], texts: Sequence[str], **options: Any) -> list[Ranked]:
@@ -434,25 +420,16 @@ def pair_scores(model: Any, positive: str | None = None) -> Rerank:
     return lambda pairs: [score(answer) for answer in model(pairs)]
 
 
-class Places(NamedTuple):
-    """At which place, from 1, the right text came: by vectors alone, and after re-ranking."""
-
-    embedding: int
-    pair: int
-
-
 def places(
-    index: Index, pairs: Iterable[tuple[str, int]], *, rerank: Rerank | None = None, candidates: int = 50
-) -> Iterator[Places]:
-    """Where the right text (its number) of a query comes; one that is no candidate for re-ranking keeps its place."""
-    queries, rights = tee(pairs)
-    scored = index.scored(query for query, _ in queries)
-    for (query, scores, _, _), (_, right) in zip(scored, rights, strict=True):
+    index: Index, pairs: Sequence[tuple[str, int]], *, rerank: Rerank | None = None, candidates: int = 50
+) -> Iterator[tuple[int, int]]:
+    """At which place, from 1, the right text (its number) of a query comes: by vectors alone, and after re-ranking."""
+    for (query, scores, _, _), (_, right) in zip(index.scored(query for query, _ in pairs), pairs, strict=True):
         place = after = 1 + int((scores > scores[right]).sum()) + int((scores[:right] == scores[right]).sum())
         if rerank is not None and place <= candidates:
             hits = reranked(query, index.hits(scores, candidates), rerank)
             after = 1 + [hit.number for hit in hits].index(right)
-        yield Places(place, after)
+        yield place, after  # one that is no candidate keeps its place
 
 
 class RankTask(VectorTask):
@@ -463,10 +440,8 @@ class RankTask(VectorTask):
 
 
 def central(model: LoadedModel, texts: Sequence[str], *, top: int = 3, **options: Any) -> list[Central]:
-    """The `top` most central sentences of each text, in text order: those most like all the others.
-
-    Unlike LexRank (Erkan and Radev, 2004) it has no threshold and no damping, and it needs no table of all pairs.
-    """
+    """The `top` most central sentences of each text, in text order: those most like all the others."""
+    # Unlike LexRank (Erkan and Radev, 2004) it has no threshold and no damping, and it needs no table of all pairs.
     if top < 1:
         raise UserError(f"top must be 1 or more, not {top}")
     embedder, answers = Embedder(model, normalize=True, **options), list[Central]()
@@ -477,13 +452,10 @@ def central(model: LoadedModel, texts: Sequence[str], *, top: int = 3, **options
         others = vectors @ vectors.sum(0) - (vectors * vectors).sum(1)  # of each, the cosines with all the others
         scores = [1.0] if len(spans) == 1 else (others / (len(spans) - 1)).float().tolist()
         best = sorted(range(len(spans)), key=lambda number: -scores[number])[:top]  # of equal ones the earlier
-        chosen = (
-            Sentence(text=text[begin:end], start=begin, end=end, score=scores[number])
-            for number, (begin, end) in enumerate(spans)
-            if number in best
-        )
+        chosen = [(*spans[number], scores[number]) for number in sorted(best)]
+        sentences = tuple(Sentence(text=text[begin:end], start=begin, end=end, score=s) for begin, end, s in chosen)
         tokens, windows = (sum(sum(vars(some)[name]) for some in embedded) for name in ("n_tokens", "n_windows"))
-        answers.append(Central(sentences=tuple(chosen), n_tokens=tokens, n_windows=windows))
+        answers.append(Central(sentences=sentences, n_tokens=tokens, n_windows=windows))
     return answers
 
 
