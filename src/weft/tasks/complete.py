@@ -38,6 +38,7 @@ BEAM_SIZE, VECTOR_BEAM = 5, 3  # defaults of translations and of descriptions (V
 TRANSLATING = ("beam_size", "n", "length_penalty", "coverage", "max_tokens", "alignments")  # options of a translation
 ENDLESS = 1 << 20  # tokens: a context that no text fills
 MAX_TOKENS = 256  # new tokens there by default: such a model would otherwise go on for hours
+Progress = Callable[[int], None] | None
 TIMED_TOKENS, TIMED_CHARACTERS = 32, 400  # that are generated where its speed is measured, and of its prompt
 
 
@@ -55,9 +56,7 @@ class VectorInputs(Task):
     def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
         return ("vector",)
 
-    @property
-    def expected(self) -> str:
-        return "a list of numbers, a list of such lists, or a table with a column vector"
+    expected = "a list of numbers, a list of such lists, or a table with a column vector"
 
     def is_input(self, value: Any) -> bool:
         if getattr(value, "ndim", None) is not None:
@@ -125,10 +124,8 @@ def prompts_of(opened: LoadedModel, inputs: Sequence[Any]) -> list[Prompt]:
     sources = sources_of(opened, [(opened.card.prefix or "") + text for text in inputs])
     for number, ids in enumerate(sources, 1):
         if len(ids) > context:
-            raise UserError(
-                f"prompt {number} has {len(ids)} tokens, more than the model's context of {context}; "
-                "weft translate reads long texts in pieces"
-            )
+            much = f"{len(ids)} tokens, more than the model's context of {context}"
+            raise UserError(f"prompt {number} has {much}; weft translate reads long texts in pieces")
     return source_prompts(opened, sources)
 
 
@@ -184,31 +181,24 @@ class TextGenerator:
     folder: Path | None = None  # of the model, for messages
 
     def completions(
-        self,
-        prompts: Sequence[Prompt],
-        options: GenerationOptions,
-        batches: Iterable[Sequence[int]],
-        on_progress: Callable[[int], None] | None = None,
+        self, prompts: Sequence[Prompt], options: GenerationOptions, batches: Iterable[Sequence[int]], ticks: Progress
     ) -> list[list[Completion]]:
         """The completions of each prompt, those of a batch side by side."""
         seeds, completions = options.seeds(len(prompts)), [list[Completion]() for _ in prompts]
         for batch in batches:
+            own = [seeds[number] for number in batch]
             with naming(self.folder):
                 request = self._request([prompts[number] for number in batch], options)
-                some = generate(
-                    self.decoder, **request, seeds=[seeds[number] for number in batch], on_progress=on_progress
-                )
+                some = generate(self.decoder, **request, seeds=own, on_progress=ticks)
             for number, best in zip(batch, some, strict=True):
                 completions[number] = best
         return completions
 
-    def write(
-        self, prompts: Sequence[Prompt], options: GenerationOptions, on_progress: Callable[[int], None] | None = None
-    ) -> list[Text]:
+    def write(self, prompts: Sequence[Prompt], options: GenerationOptions, progress: Progress = None) -> list[Text]:
         """A text for each prompt."""
         rows, count = max(1, ROWS // (options.beam_size or options.n)), len(prompts)
         batches = [range(first, min(first + rows, count)) for first in range(0, count, rows)]
-        completions = self.completions(prompts, options, batches, on_progress)
+        completions = self.completions(prompts, options, batches, progress)
         return [self._answer(*pair, options) for pair in zip(prompts, completions, strict=True)]
 
     def pieces(self, prompt: Prompt, options: GenerationOptions) -> Generator[str, None, Text]:
@@ -357,7 +347,7 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 
 
 def complete(
-    opened: LoadedModel, prompts: Sequence[str], *, on_progress: Callable[[int], None] | None = None, **options: Any
+    opened: LoadedModel, prompts: Sequence[str], *, on_progress: Progress = None, **options: Any
 ) -> list[Text]:
     """Continue each prompt; an encoder-decoder writes its output for it. `options` are those of `GenerationOptions`."""
     generator = generator_of(opened)
@@ -399,7 +389,7 @@ def translate(
     *,
     others: Sequence[LoadedModel] = (),
     prefix: str | None = None,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Progress = None,
     **options: Any,
 ) -> list[Translation]:
     """Write each text in other words; `others`: models of the same vocabulary that write together with it.
@@ -439,10 +429,8 @@ def together(opened: LoadedModel, others: Sequence[LoadedModel]) -> None:
         for what, tokenizer in (("vocabulary", tokenizer_of), ("vocabulary of what is written", writer_of)):
             one, two = tokenizer(opened), tokenizer(other)
             if one.library.to_str() != two.library.to_str():
-                sizes = f"{one.vocabulary:,} tokens against {two.vocabulary:,}"
-                raise UserError(
-                    f"model {number} has another {what} than the first ({sizes}): they cannot write together"
-                )
+                other_than = f"{what} than the first ({one.vocabulary:,} tokens against {two.vocabulary:,})"
+                raise UserError(f"model {number} has another {other_than}: they cannot write together")
         if opened.config.begin != other.config.begin or (opened.card.prefix or "") != (other.card.prefix or ""):
             raise UserError(f"model {number} begins otherwise than the first: they cannot write together")
 
@@ -489,10 +477,8 @@ def _translation(opened: LoadedModel, pieces: list[tuple[Part, list[Completion]]
         return Translation(**vars(nothing), best=(nothing,), **empty)
     writer, reader = writer_of(opened), tokenizer_of(opened)
     count = min(n, max(len(completions) for _, completions in pieces))
-    best = tuple(
-        _wording(writer, [(part, completions[min(rank, len(completions) - 1)]) for part, completions in pieces])
-        for rank in range(count)
-    )
+    ranked = [[(part, each[min(rank, len(each) - 1)]) for part, each in pieces] for rank in range(count)]
+    best = tuple(_wording(writer, wording) for wording in ranked)
     sizes, first = [len(part.tokens) for part, _ in pieces], [completions[0] for _, completions in pieces]
     alignments = None
     if all(each.attention is not None for each in first):  # nothing of a piece came from another
@@ -526,7 +512,7 @@ def describe(
     vectors: Sequence[Any],
     *,
     others: Sequence[LoadedModel] = (),
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Progress = None,
     **options: Any,
 ) -> list[Text]:
     """Write a text from each vector, by default with a beam of 3; `options`: `GenerationOptions`; `others` join it."""
