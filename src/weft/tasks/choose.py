@@ -64,10 +64,9 @@ def choose(
     """The best continuation of each prompt: one of `choices`, or of the prompt's own where it is (prompt, choices).
 
     `normalize`: by its log-probability (none), that divided by its tokens (token) or bytes (byte), or less its
-    log-probability after the text `prior` (prior). `probability` is the softmax of these scores over the choices.
-    `between` stands between prompt and choice: a space unless given, none where one of them brings its own or the
-    prompt is empty. Both are cut into tokens together; a token that crosses the border belongs to the choice.
-    A prompt too long for the context is an error, or with `slide` read from as far back as there is room.
+    log-probability after the text `prior` (prior). `between` stands between prompt and choice: a space unless given,
+    none where one of them brings its own. A token that crosses the border belongs to the choice. A prompt too long for
+    the context is an error, or with `slide` read from as far back as there is room.
     """
     one_of(normalize, NORMALIZE, "normalize")
     asked = [_asked(prompt, choices, f"prompt {number}") for number, prompt in enumerate(prompts, 1)]
@@ -157,10 +156,9 @@ def _lines(
         targets = ids[border:]
         room = context - (len(targets) - 1)
         if room < 1 or (len(head) > room and not slide):
-            raise UserError(
-                f"{where} and choice {shown(choice)!r} have {len(head)} + {len(targets)} tokens, more than the model's "
-                f"context of {context} can predict" + ("; --slide (slide=True) keeps the prompt's end" * (room > 0))
-            )
+            much = f"{len(head)} + {len(targets)} tokens, more than the model's context of {context} can predict"
+            keeping = "; --slide (slide=True) keeps the prompt's end" * (room > 0)
+            raise UserError(f"{where} and choice {shown(choice)!r} have {much}{keeping}")
         yield _Line(Reading([*head[-room:], *targets[:-1]], targets), len(head), len(head) > room, crossing)
 
 
@@ -404,33 +402,24 @@ class _Search:
             few = grown * spelling.whole
             self._leave(few[few <= 1e-3 * self._worst()])
             grown[:, spelling.whole] = 0.0
-            rows, beginnings = self._kept(beginnings, grown) if depth < longest else ([], [])
-            if not rows:
+            # A beginning may still add to a word that is known, so those that nearly count are followed too.
+            flat = grown.ravel()
+            count = min(self.width, int((flat > 0.01 * self._worst()).sum())) if depth < longest else 0
+            if not count:
                 self._leave(grown)
                 return
-            state.pick(torch.tensor(rows, device=self.device))
-            last = torch.tensor([each.tokens[-1] for each in beginnings], device=self.device)
-            probabilities = _probabilities(self.network.step(last, state))
-
-    def _kept(self, beginnings: list[_Beginning], grown: Floats) -> tuple[list[int], list[_Beginning]]:
-        """The likeliest beginnings of one more token, after the rows that they come from; the others are left aside."""
-        flat = grown.ravel()
-        # A beginning may still add to a word that is known, so those that nearly count are followed too.
-        top = min(self.width, int((flat > 0.01 * self._worst()).sum()))
-        best = np.argpartition(-flat, top - 1)[:top] if top else np.zeros(0, dtype=np.int64)
-        best = best[np.argsort(-flat[best], kind="stable")]
-        probabilities = flat[best].tolist()
-        flat[best] = 0.0
-        if len(best):
+            best = np.argpartition(-flat, count - 1)[:count]
+            best = best[np.argsort(-flat[best], kind="stable")]
+            rows, tokens = (numbers.tolist() for numbers in np.divmod(best, grown.shape[1]))
+            parents = [beginnings[row] for row in rows]
+            beginnings = [
+                _Beginning((*each.tokens, token), chance, each.text + spelling.texts[token], self._joins(each, token))
+                for each, token, chance in zip(parents, tokens, flat[best].tolist(), strict=True)
+            ]
+            flat[best] = 0.0
             self._leave(grown)
-        rows, kept = list[int](), list[_Beginning]()
-        for place, probability in zip(best.tolist(), probabilities, strict=True):
-            row, token = divmod(place, grown.shape[1])
-            each = beginnings[row]
-            text, joined = each.text + self.spelling.texts[token], self._joins(each, token)
-            rows.append(row)
-            kept.append(_Beginning((*each.tokens, token), probability, text, joined))
-        return rows, kept
+            state.pick(torch.tensor(rows, device=self.device))
+            probabilities = _probabilities(self.network.step(torch.tensor(tokens, device=self.device), state))
 
     def _joins(self, each: _Beginning, token: int) -> bool:
         return each.joined or (not each.tokens and self.after_word and bool(self.spelling.goes_on[token]))

@@ -112,10 +112,9 @@ def prompts_of(opened: LoadedModel, inputs: Sequence[Any]) -> list[Prompt]:
     context = opened.config.context
     if opened.family.numbers:
         limit = max(MIN_LIMIT, 2 * opened.card.window.length if opened.card.window else 0)
-        count, features = len(inputs), opened.config.features
-        names = [f"vector {number + 1} of {count}" for number in range(count)] if count != 1 else ["the vector"]
-        pairs = zip(inputs, names, strict=True)
-        return [Prompt([opened.config.begin], limit, [numbers_of(vector, name, features)]) for vector, name in pairs]
+        features, pairs = opened.config.features, enumerate(inputs, 1)
+        vectors = [numbers_of(vector, f"vector {number} of {len(inputs)}", features) for number, vector in pairs]
+        return [Prompt([opened.config.begin], limit, [vector]) for vector in vectors]
     tokenizer = tokenizer_of(opened)
     if not opened.family.reads:
         before, _ = frame(tokenizer)  # without a prompt a text starts as in training, after what parts documents
@@ -470,40 +469,33 @@ def parts_of(opened: LoadedModel, texts: Sequence[str], prefix: str, context: in
 
 
 def _translation(opened: LoadedModel, pieces: list[tuple[Part, list[Completion]]], n: int) -> Translation:
-    """The completions of the pieces of a text, put together."""
-    if not pieces:
-        nothing = Wording(text="", score=0.0, logprob=0.0, finish_reason="end")
-        empty: dict[str, Any] = {"n_tokens": 0, "n_windows": 0, "source_tokens": (), "target_tokens": ()}
-        return Translation(**vars(nothing), best=(nothing,), **empty)
+    """The completions of the pieces of a text, put together; an empty text has none."""
     writer, reader = writer_of(opened), tokenizer_of(opened)
-    count = min(n, max(len(completions) for _, completions in pieces))
-    ranked = [[(part, each[min(rank, len(each) - 1)]) for part, each in pieces] for rank in range(count)]
-    best = tuple(_wording(writer, wording) for wording in ranked)
     sizes, first = [len(part.tokens) for part, _ in pieces], [completions[0] for _, completions in pieces]
+    best = list[Wording]()
+    for rank in range(min(n, max((len(completions) for _, completions in pieces), default=1))):
+        every = [(part, completions[min(rank, len(completions) - 1)]) for part, completions in pieces]
+        wording = Wording(
+            text="".join(writer.decode(each.tokens).strip() + part.after for part, each in every).strip(),
+            # Their mean, by what each read: so that the better hypothesis of a piece is the better whole.
+            score=sum(each.score * len(part.tokens) for part, each in every) / max(1, sum(sizes)),
+            logprob=sum((each.logprob for _, each in every), 0.0),
+            finish_reason=next((each.finish_reason for _, each in every if each.finish_reason != "end"), "end"),
+        )
+        best.append(wording)
     alignments = None
-    if all(each.attention is not None for each in first):  # nothing of a piece came from another
+    if first and all(each.attention is not None for each in first):  # nothing of a piece came from another
         maps = [each.attention[:, :size] for each, size in zip(first, sizes, strict=True)]  # type: ignore[index]
         whole: torch.Tensor = torch.block_diag(*maps)  # type: ignore[no-untyped-call]
         alignments = tuple(tuple(round(value, 6) for value in row) for row in whole.tolist())
     return Translation(
         **vars(best[0]),
-        best=best,
+        best=tuple(best),
         n_tokens=sum(sizes),
         n_windows=len(pieces),
         source_tokens=tuple(str(reader.token(token)) for part, _ in pieces for token in part.tokens),
         target_tokens=tuple(str(writer.token(token)) for each in first for token in each.tokens),
         alignments=alignments,
-    )
-
-
-def _wording(writer: Tokenizer, pieces: list[tuple[Part, Completion]]) -> Wording:
-    # The mean of the pieces' scores, by what each read: so that the better hypothesis of a piece is the better whole.
-    score = sum(each.score * len(part.tokens) for part, each in pieces) / sum(len(part.tokens) for part, _ in pieces)
-    return Wording(
-        text="".join(writer.decode(each.tokens).strip() + part.after for part, each in pieces).strip(),
-        score=score,
-        logprob=sum(each.logprob for _, each in pieces),
-        finish_reason=next((each.finish_reason for _, each in pieces if each.finish_reason != "end"), "end"),
     )
 
 

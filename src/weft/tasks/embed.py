@@ -21,7 +21,7 @@ from weft.errors import UserError, did_you_mean, one_of, refuse, shown
 from weft.metrics.numeric import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.rows import Ragged, Rows
 from weft.objectives.losses import TextVectors
-from weft.tasks.answers import Central, Hit, Ranked, Sentence, Value, Vector
+from weft.tasks.answers import Central, Choice, Hit, Ranked, Value, Vector
 from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
 from weft.tasks.forward import check_finite, evaluating, stripped, tokenizer_of
 from weft.text.sentences import sentence_spans
@@ -51,39 +51,19 @@ class Embedded:
         return [Vector(values=tuple(row.tolist()), n_tokens=tokens, n_windows=n) for row, tokens, n in self]
 
 
-@dataclass(frozen=True)
-class Layers:
-    """Which hidden states make the vector of a token, and how they are put together."""
-
-    numbers: tuple[int, ...] | None  # 0: the embeddings; None: what the network itself gives out
-    together: str = "sum"  # or mean, or concat
-
-    @staticmethod
-    def of(word: str, layers: int) -> Layers:
-        """What a word such as "last4-sum" means in a network of so many layers."""
-        if word == "last":
-            return Layers(None)
-        if re.fullmatch(r"-?[0-9]{1,4}", word) and -layers - 1 <= int(word) <= layers:
-            return Layers((int(word) % (layers + 1),))
-        match = re.fullmatch(r"(?:all|last([0-9]{1,4}))-(sum|mean|concat)", word)
-        count = layers + 1 if match is None or match[1] is None else int(match[1])
-        if match is None or not 1 <= count <= layers + 1:
-            raise UserError(
-                f"layers {shown(word)!r} is neither last, nor a number from {-layers - 1} to {layers}, nor lastK-sum, "
-                f"lastK-mean, lastK-concat with K from 1 to {layers + 1}, nor all-sum, all-mean, all-concat"
-                f"{did_you_mean(word, ['last', 'all-sum', 'all-mean', 'all-concat'])}"
-            )
-        return Layers(tuple(range(layers + 1 - count, layers + 1)), match[2])
-
-    def parts(self, hidden: Tensor, states: list[Tensor]) -> list[Tensor]:
-        """What is pooled: one state for each token, or, to stand side by side, several; N width each."""
-        if self.numbers is None:
-            return [hidden]
-        first, *others = chosen = [states[number] for number in self.numbers]
-        if self.together == "concat":
-            return chosen
-        total = sum(others, first)
-        return [total / len(chosen) if self.together == "mean" else total]
+def layers_of(word: str, layers: int) -> tuple[tuple[int, ...], str]:
+    """Which hidden states (0: the embeddings; none: what the network gives out) "last4-sum" names, and how combined."""
+    match = re.fullmatch(r"(-?[0-9]{1,4})|(?:all|last([0-9]{1,4}))-(sum|mean|concat)", word)
+    if word == "last":
+        return (), "sum"
+    if match and match[1] and -layers - 1 <= int(word) <= layers:
+        return (int(word) % (layers + 1),), "sum"
+    count = int(match[2]) if match and match[2] else layers + 1
+    if match is None or match[1] or not 1 <= count <= layers + 1:
+        known = f"last, nor a number from {-layers - 1} to {layers}, nor lastK-sum, lastK-mean, lastK-concat"
+        near = did_you_mean(word, ["last", "all-sum", "all-mean", "all-concat"])
+        raise UserError(f"layers {shown(word)!r} is neither {known} (K from 1 to {layers + 1}; or all-sum, ...){near}")
+    return tuple(range(layers + 1 - count, layers + 1)), match[3]
 
 
 class Embedder:
@@ -109,9 +89,8 @@ class Embedder:
         if self.pooling == "first" and family.generates:
             raise UserError(f"the first token of a {family.name} has seen nothing of the text; use mean pooling")
         self.normalize = bool(card.normalize) if normalize is None else normalize
-        self.layers = Layers.of(str(layers), model.config.layers)
-        side_by_side = len(self.layers.numbers or ()) if self.layers.together == "concat" else 1
-        self.width: int = model.network.features * side_by_side
+        self.layers, self.combined = layers_of(str(layers), model.config.layers)
+        self.width: int = model.network.features * (len(self.layers) if self.combined == "concat" else 1)
         before, after = map(tuple, frame(self.tokenizer))
         window = card.window or Window(length=context, stride=max(1, 3 * context // 4))
         self.framing = Framing(before, after, None, False, min(window.length, context), window.stride)
@@ -141,12 +120,15 @@ class Embedder:
         for batch in by_budget(flat, lambda item: len(item[1].tokens)):
             ragged = Ragged.of([window.tokens for _, window in batch], self.model.device)
             own = [own_tokens(window) for _, window in batch]
-            states: list[Tensor] | None = None if self.layers.numbers is None else []
+            states: list[Tensor] | None = [] if self.layers else None
             with evaluating(self.model.network):
                 hidden = self.model.network(ragged.tokens, ragged.rows, states=states)
+            parts = [hidden] if states is None else [states[number] for number in self.layers]  # N width each
+            if self.combined != "concat":
+                total = sum(parts[1:], parts[0])
+                parts = [total / len(parts) if self.combined == "mean" else total]
             mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
-            parts = [self._pool(part, ragged.rows, mask) for part in self.layers.parts(hidden, states or [])]
-            pooled = torch.cat([part.double().cpu() for part in parts], 1)
+            pooled = torch.cat([self._pool(part, ragged.rows, mask).double().cpu() for part in parts], 1)
             numbers = torch.tensor([number for number, _ in batch])
             if self.pooling == "max":
                 vectors.scatter_reduce_(0, numbers[:, None].expand_as(pooled), pooled, "amax")
@@ -453,7 +435,7 @@ def central(model: LoadedModel, texts: Sequence[str], *, top: int = 3, **options
         scores = [1.0] if len(spans) == 1 else (others / (len(spans) - 1)).float().tolist()
         best = sorted(range(len(spans)), key=lambda number: -scores[number])[:top]  # of equal ones the earlier
         chosen = [(*spans[number], scores[number]) for number in sorted(best)]
-        sentences = tuple(Sentence(text=text[begin:end], start=begin, end=end, score=s) for begin, end, s in chosen)
+        sentences = tuple(Choice(text=text[begin:end], start=begin, end=end, score=s) for begin, end, s in chosen)
         tokens, windows = (sum(sum(vars(some)[name]) for some in embedded) for name in ("n_tokens", "n_windows"))
         answers.append(Central(sentences=sentences, n_tokens=tokens, n_windows=windows))
     return answers

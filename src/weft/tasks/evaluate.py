@@ -435,16 +435,14 @@ def evaluation_parts(evaluation: Evaluation) -> list[str]:
 
 def cells(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Header and cells of rows that are dictionaries of the same keys."""
-
-    def cell(value: Any) -> str:
-        return figure(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-    return list(rows[0]), [[cell(row[name]) for name in rows[0]] for row in rows]
+    return list(rows[0]), [[figure(row[name]) for name in rows[0]] for row in rows]
 
 
-def figure(value: float) -> str:
-    """A score in few characters: errors of values in the thousands need no four decimals."""
-    return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
+def figure(value: Any) -> str:
+    """A value in few characters: errors of values in the thousands need no four decimals."""
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def confusion(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:

@@ -73,10 +73,8 @@ def writing_tokenizer(opened: LoadedModel) -> Tokenizer:
 
 def beginning(tokenizer: Tokenizer) -> list[int]:
     """What stands before the first token of a text: what the tokenizer puts there, else the token that parts texts."""
-    before, _ = frame(tokenizer)
-    begin = tokenizer.id_of("start")
-    begin = tokenizer.id_of("end") if begin is None else begin
-    return before or ([] if begin is None else [begin])
+    known = [token for name in ("start", "end") if (token := tokenizer.id_of(name)) is not None]
+    return frame(tokenizer)[0] or known[:1]
 
 
 @torch.inference_mode()
@@ -147,8 +145,7 @@ CUT = re.compile(r"\S(?=\s\S)")
 
 @dataclass(frozen=True, kw_only=True)
 class Perplexity:
-    """How well a text was predicted, and what was counted: words between spaces and bytes of UTF-8 with one byte to a
-    line end, before any detokenizer. The intervals take the words and bytes of each token as known."""
+    """How well a text was predicted; words between spaces and bytes of UTF-8 are counted before any detokenizer."""
 
     per_token: Score
     per_word: Score | None  # None where the text has no word
@@ -292,10 +289,9 @@ def perplexity(
     """The perplexity of documents, each a text or the pieces of one, of any length.
 
     A window reads `length` tokens (default: the context, at most 2048) and the next is `stride` further on (default:
-    half the length): each token is predicted once, after at least `length - stride` tokens. The first one follows on
-    the token that parts documents; without such a token it is left out. `stream`: each document continues the one
-    before it; a recurrent network then carries its state, unless a length is given. `count_ends`: the end of a document
-    is predicted too, as in training.
+    half the length): each token is predicted once. The first one follows on the token that parts documents; without
+    such a token it is left out. `stream`: each document continues the one before it; a recurrent network then carries
+    its state, unless a length is given. `count_ends`: the end of a document is predicted too, as in training.
     """
     tokenizer = tokenizer_of(opened)
     if detokenize is not None:
@@ -373,7 +369,6 @@ def slid(pieces: Iterable[list[int]], begin: list[int], length: int, stride: int
     full = max(1, length + 1 - done)  # targets of a window: of the first as many as it reads, then a stride
 
     def window(count: int) -> Reading:
-        """The next window, also where the text ends before it is full."""
         return Reading(held[max(0, done + full - 1 - length) : done + count - 1], held[done : done + count], document)
 
     for piece in pieces:

@@ -37,6 +37,12 @@ RIGHT = "by their letters; is it the right way round?"
 RATIO = 9.0  # how many times as long as the other a side of a translation may be
 ROOM = 30  # characters by which a side may always be longer than the other
 CHUNK = 1024  # pairs that are tokenized at a time
+METRICS = {  # by the loss alone, nothing need be written
+    "translate": ("bleu", "chrf", "exact", "loss"),
+    "summarize": ("rougeL", "rouge1", "rouge2", "loss"),
+    "rewrite": ("chrf", "bleu", "exact", "loss"),  # BLEU asks for four words in a row: dates have one or two
+    "describe": ("bleu", "chrf", "exact", "loss"),
+}
 
 
 def _letter_pairs(texts: Iterable[str]) -> Counter[str]:
@@ -258,9 +264,8 @@ class SequenceTask(Task):
 
     def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
         """Evenly from all of them."""
-        if len(examples) <= self.max_evaluated:
-            return examples
-        return [examples[number * len(examples) // self.max_evaluated] for number in range(self.max_evaluated)]
+        count = min(len(examples), self.max_evaluated)
+        return [examples[number * len(examples) // count] for number in range(count)]
 
     def metric_package(self, metric: str) -> str | None:
         return "sacrebleu" if metric in ("bleu", "chrf", "exact") else None
@@ -302,15 +307,7 @@ class SequenceTask(Task):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """By its loss alone, nothing need be written."""
-        if self.name == "summarize":
-            return ("rougeL", "rouge1", "rouge2", "loss")
-        return ("bleu", "chrf", "exact", "loss")
-
-    @property
-    def default_metric(self) -> str:
-        # BLEU asks for four words in a row: it says nothing about answers of a word or two, such as dates.
-        return {"translate": "bleu", "summarize": "rougeL", "rewrite": "chrf"}[self.name]
+        return METRICS[self.name]
 
     def metrics(self) -> Any:
         return SummaryMetrics(self.baseline) if self.name == "summarize" else GenerationMetrics()
@@ -453,7 +450,6 @@ class DescribeTask(complete.VectorInputs, SequenceTask):
     whole_groups = True
     comparable = False
     independent = False  # row n draws from seed + n
-    default_metric = "bleu"
     select = Task.select
 
     @classmethod
