@@ -25,7 +25,7 @@ from weft.tasks.answers import Chosen, Continuation
 from weft.tasks.base import UnsupervisedTask
 from weft.tasks.forward import check_finite, evaluating, unseen_in_words
 from weft.tasks.model import Model
-from weft.tasks.perplexity import Reading, beginning, surprises, tokenizer_of
+from weft.tasks.perplexity import Reading, beginning, surprises, writing_tokenizer
 from weft.text.records import read_records
 from weft.text.sentences import lead
 from weft.text.sources import Patterns
@@ -138,7 +138,7 @@ def _lines(
     model: LoadedModel, prompt: str, choices: Sequence[str], between: str | None, slide: bool, where: str
 ) -> Iterator[_Line]:
     """A prompt with each of its choices; the tokens of the choice are those that end after the border."""
-    tokenizer, context = tokenizer_of(model), model.config.context
+    tokenizer, context = writing_tokenizer(model, decoder=True), model.config.context
     before, _ = frame(tokenizer)
     spaced = between is None and prompt and not prompt[-1].isspace()
     spaces = [between or " " * bool(spaced and not choice[0].isspace()) for choice in choices]
@@ -264,7 +264,7 @@ def suggest(
     opened = model.opened if isinstance(model, Model) else model
     if not 1 <= top <= 1000:
         raise UserError(f"between 1 and 1000 suggestions can be made, not {top}")
-    tokenizer, plain, context = tokenizer_of(opened), text.rstrip(" "), opened.config.context
+    tokenizer, plain, context = writing_tokenizer(opened, decoder=True), text.rstrip(" "), opened.config.context
     prompt = [*frame(tokenizer)[0], *tokenizer.ids([plain], specials=False)[0]] or beginning(tokenizer)
     if not prompt:
         raise UserError("the text is empty, and this vocabulary has no token that begins one")
@@ -276,8 +276,14 @@ def suggest(
         logits, state = opened.network.start(Ragged.of([kept], opened.device), room=len(kept) + longest)
         first = _probabilities(check_finite(opened, logits, infinite=True))
         if not tokens:
-            search = _Search(opened, kept, bool(plain) and inside(plain[-1]) and not closed, top, width)
-            search.follow(search.allowed(first, closed, endings), state, longest)
+            spelling, after_word = _Spelling.of(tokenizer), bool(plain) and inside(plain[-1]) and not closed
+            if closed or (after_word and not endings):  # a word that is complete does not go on
+                first[0] *= (spelling.spaced | spelling.ends) if closed else ~spelling.goes_on
+                if not first[0].sum():
+                    raise UserError("this model predicts no other word here: the last one would go on")
+                first[0] /= first[0].sum()
+            search = _Search(opened, tokenizer, kept, after_word, top, width)
+            search.follow(first, state, longest)
             likeliest = sorted(search.known.items(), key=lambda item: (-item[1][0], item[0]))[:top]
             words = tuple(
                 Suggestion(text=text, probability=probability, tokens=spelling, joined=joined)
@@ -349,22 +355,14 @@ class _Beginning(NamedTuple):
 class _Search:
     """Follows the likeliest beginnings of words token by token until each word ends."""
 
-    def __init__(self, model: LoadedModel, prompt: list[int], after_word: bool, top: int, width: int) -> None:
-        self.network, self.device, self.tokenizer = model.network, model.device, tokenizer_of(model)
-        self.spelling, self.prompt, self.after_word = _Spelling.of(self.tokenizer), prompt, after_word
+    def __init__(
+        self, model: LoadedModel, tokenizer: Tokenizer, prompt: list[int], after_word: bool, top: int, width: int
+    ) -> None:
+        self.network, self.device, self.tokenizer = model.network, model.device, tokenizer
+        self.spelling, self.prompt, self.after_word = _Spelling.of(tokenizer), prompt, after_word
         self.top, self.width, self.exact, self.aside = top, width, True, 0.0
         # By word, and whether it is joined to the last: its probability, and that of its best spelling with the tokens.
         self.known = dict[tuple[str, bool], tuple[float, float, tuple[int, ...]]]()
-
-    def allowed(self, first: Floats, closed: bool, endings: bool) -> Floats:
-        """The probabilities of the first token; a word that is complete does not go on."""
-        spelling = self.spelling
-        if closed or (self.after_word and not endings):
-            first[0] *= (spelling.spaced | spelling.ends) if closed else ~spelling.goes_on
-            if not first[0].sum():
-                raise UserError("this model predicts no other word here: the last one would go on")
-            first[0] /= first[0].sum()
-        return first
 
     def _note(self, word: str, joined: bool, probability: float, tokens: tuple[int, ...]) -> None:
         total, best, spelling = self.known.get((word, joined), (0.0, 0.0, ()))

@@ -193,6 +193,8 @@ class EmbedTask(VectorTask):
     overlap = 0.25
     prediction_columns = ("vector",)
     metric_names = ("spearman", "pearson", "neighbors")
+    metrics = staticmethod(SimilarityMetrics)
+    agreement = staticmethod(VectorAgreement)
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> EmbedTask:
@@ -212,9 +214,6 @@ class EmbedTask(VectorTask):
     def key(self, prediction: Prediction) -> Hashable:
         return tuple(np.round(prediction.output.astype(np.float64), 6).tolist())
 
-    def agreement(self) -> VectorAgreement:
-        return VectorAgreement()
-
     def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
         one, two = prediction.output, reference.output
         return (one, two), 1 - cosine(one, two) if len(one) == len(two) else 0.0
@@ -228,9 +227,6 @@ class EmbedTask(VectorTask):
         parts = [each.output.astype(np.float64) for each in predictions]
         units = [part / max(float(np.linalg.norm(part)), 1e-12) for part in parts]
         return replace(predictions[0], output=np.concatenate(units) / math.sqrt(len(units)))
-
-    def metrics(self) -> SimilarityMetrics:
-        return SimilarityMetrics()
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for prediction, example in zip(predictions, examples, strict=True):

@@ -55,15 +55,10 @@ class Surprise(NamedTuple):
     best: Tensor  # the likeliest token at each place; empty where a model scores single tokens only
 
 
-def tokenizer_of(opened: LoadedModel) -> Tokenizer:
-    """The tokenizer of a model that writes on from what it has read; an error for any other model."""
-    if opened.family.reads:
+def writing_tokenizer(opened: LoadedModel, decoder: bool = False) -> Tokenizer:
+    """The tokenizer of a model that generates text; `decoder`: an encoder-decoder is refused."""
+    if decoder and opened.family.reads:
         raise UserError(f"this {opened.family.name} model is an encoder-decoder; a decoder such as gpt2 is needed")
-    return writing_tokenizer(opened)
-
-
-def writing_tokenizer(opened: LoadedModel) -> Tokenizer:
-    """The tokenizer of a model that generates text."""
     if not opened.family.generates or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not generate text: it has no language model head")
     if opened.tokenizer is None:
@@ -293,7 +288,7 @@ def perplexity(
     such a token it is left out. `stream`: each document continues the one before it; a recurrent network then carries
     its state, unless a length is given. `count_ends`: the end of a document is predicted too, as in training.
     """
-    tokenizer = tokenizer_of(opened)
+    tokenizer = writing_tokenizer(opened, decoder=True)
     if detokenize is not None:
         one_of(detokenize, DETOKENIZERS, "detokenize")
     carried = stream and length is None and stride is None and opened.network.CARRIES

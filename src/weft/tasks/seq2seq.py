@@ -84,11 +84,6 @@ class TeacherTexts:
     hard: float = 0.0  # share of the epochs in which the target is learned, where there is one
     others: tuple[LoadedModel, ...] = ()  # teachers that write together with the one that is run
 
-    @property
-    def count(self) -> int:
-        """Texts that the teacher writes; the closest is sought among all of its beam."""
-        return self.beam_size if self.closest else self.n
-
 
 @dataclass(frozen=True)
 class SequenceTask(Task):
@@ -356,11 +351,12 @@ class SequenceTask(Task):
 
     @property
     def teacher_settings(self) -> dict[str, Any]:
-        return {"beam": self.soft.beam_size, "number": self.soft.count, "prefix": self.prefix}
+        count = self.soft.beam_size if self.soft.closest else self.soft.n  # the closest is sought among all of a beam
+        return {"beam": self.soft.beam_size, "number": count, "prefix": self.prefix}
 
     def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
         """The best texts for each source that came to an end, best first, with their log-probabilities."""
-        options: dict[str, Any] = {"beam_size": self.soft.beam_size, "n": self.soft.count, "others": self.soft.others}
+        options = {"beam_size": self.soft.beam_size, "n": self.teacher_settings["number"], "others": self.soft.others}
         sources = [example.texts[0] for example in examples]
         return [  # a text that came to no end was truncated somewhere, mostly in a circle
             pack_texts([(text.text, text.logprob) for text in each.best if text.finish_reason == "end"])
