@@ -34,7 +34,7 @@ from weft.exporters.export import (
 )
 from weft.exporters.onnx_builder import RUNTIME, Graph, eight_bits
 from weft.nn.rows import Rows
-from weft.quantization.quantize import KINDS, Refused, Source
+from weft.quantization.quantize import KINDS, Refused, write_candidate
 from weft.tasks.complete import complete
 from weft.tasks.model import Model
 
@@ -82,7 +82,7 @@ def written(model: Model, kind: str, folder: Path) -> Model:
     if kind == "torch":
         return model
     folder.mkdir()
-    KINDS[kind](folder, Source(model, made_up_inputs(model, 8)))
+    write_candidate(kind, folder, model, made_up_inputs(model, 8))
     return weft.load(folder, task=model.task)
 
 

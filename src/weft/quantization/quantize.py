@@ -10,11 +10,10 @@ import copy
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Unpack, get_args
+from typing import Any, Unpack, cast, get_args
 
 import torch
 
@@ -43,8 +42,7 @@ from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice
 from weft.tasks.model import Model, load
 
-FASTER = 1.05  # times: what two runs on a busy machine differ by is no gain
-SMALLER = 1.05  # times: a few more or fewer bytes of names are no gain either
+GAIN = 1.05  # times: what two runs on a busy machine differ by, or a few bytes of names, is no gain
 SLOWEST = 0.95  # times, for one text alone or many together: what is won for one is not to be lost for the other
 ORIGINAL = "original"  # what the model itself is called in tables
 CALIBRATION = 128  # texts by which static integers learn between which numbers everything lies
@@ -93,24 +91,20 @@ class Quantized:
             rows.append([each.kind, *times, points, each.refused or gate])
         return ["candidate", "smaller", "faster", "points lost (95 %)", "gate"], rows
 
-    def _best(self) -> tuple[CandidateResult, Standing] | None:
+    def _best(self) -> tuple[CandidateResult, Standing]:
         """The chosen candidate, and how it stands to the original."""
-        for each in self.candidates:
-            if each.kind == self.chosen:
-                return each, next(standing for standing in self.comparison.models if standing.name == each.kind)
-        return None
+        candidate = next(each for each in self.candidates if each.kind == self.chosen)
+        return candidate, next(each for each in self.comparison.models if each.name == self.chosen)
 
     def summary(self) -> str:
         """Which kind was chosen, what it gains and what it loses, in one line."""
-        best = self._best()
-        if best is None:
+        if self.chosen is None:
             return "chosen: nothing; no candidate passes"
-        candidate, standing = best
-        parts = [f"chosen: {self.chosen}"]
+        (candidate, standing), parts = self._best(), [f"chosen: {self.chosen}"]
         if candidate.smaller is not None:
-            parts.append(f"{candidate.smaller:.1f}x smaller" if candidate.smaller >= SMALLER else "not smaller")
+            parts.append(f"{candidate.smaller:.1f}x smaller" if candidate.smaller >= GAIN else "not smaller")
         if candidate.faster is not None:
-            parts.append(f"{candidate.faster:.1f}x {'faster' if candidate.faster >= FASTER else 'the speed'}")
+            parts.append(f"{candidate.faster:.1f}x {'faster' if candidate.faster >= GAIN else 'the speed'}")
         if (name := self.comparison.metric) is not None:
             gap, before = standing.difference[name], self.comparison.models[0].scores[name]
             scores = f"{before.value:.3f} -> {standing.scores[name].value:.3f}"
@@ -125,14 +119,13 @@ class Quantized:
 
     def warnings(self) -> list[str]:
         """What the user should know of the chosen one: not smaller, slower, or evaluated on too few rows."""
-        best, warnings = self._best(), list[str]()
-        if best is None:
-            return warnings
-        candidate, standing = best
-        if candidate.smaller is not None and candidate.smaller < SMALLER:
+        if self.chosen is None:
+            return []
+        (candidate, standing), warnings = self._best(), list[str]()
+        if candidate.smaller is not None and candidate.smaller < GAIN:
             sizes = [each.costs for each in (standing, self.comparison.models[0])]
             now, before = (megabytes(None if each is None else each.bytes) for each in sizes)
-            small = chosen([each for each in self.candidates if (each.smaller or 0) >= SMALLER], "small")
+            small = chosen([each for each in self.candidates if (each.smaller or 0) >= GAIN], "small")
             hint = f"; --prefer small would choose {small}" if small is not None else ""
             warnings.append(f"{self.chosen} is not smaller than the model: {now}, was {before}{hint}")
         if candidate.faster is not None and candidate.faster < SLOWEST:
@@ -158,39 +151,24 @@ class Quantized:
         write_text(folder / "quantize.html", page(f"Quantized on {self.comparison.data}", parts))
 
 
-@dataclass(frozen=True)
-class Source:
-    """What candidates are made of: the model, and texts of the user's."""
-
-    model: Model
-    texts: Sequence[Any]
+KINDS = (*(f"onnx-{precision}" for precision in get_args(Precision)), "ctranslate2-fp32", "ctranslate2-int8", "bf16")
 
 
-def _write_onnx(precision: Precision, inside: Path, source: Source) -> None:
-    model, some, ranges = source.model, source.texts[:CALIBRATION], None
-    if precision == "int8-static":
-        ranges = ranges_of(model.opened, lambda: logits_of(model, some))
-    write_onnx(inside, model.opened, model.task, precision, ranges)
-    if precision == "fp32":
-        check_agreement(model, load(inside), some)
-
-
-def _write_ct2(precision: str, inside: Path, source: Source) -> None:
-    write_ct2(inside, source.model.opened, source.model.task, precision)
-
-
-def _write_half(inside: Path, source: Source) -> None:
-    """A folder for torch in numbers of two bytes."""
-    opened = source.model.opened
-    card = replace(opened.card, precision="bf16", task=source.model.task)
-    write_files(inside, replace(opened, network=copy.deepcopy(opened.network).to(torch.bfloat16), card=card))
-
-
-KINDS: dict[str, Callable[[Path, Source], None]] = {
-    **{f"onnx-{precision}": partial(_write_onnx, precision) for precision in get_args(Precision)},
-    **{f"ctranslate2-{precision}": partial(_write_ct2, precision) for precision in ("fp32", "int8")},
-    "bf16": _write_half,
-}
+def write_candidate(kind: str, inside: Path, model: Model, texts: Sequence[Any]) -> None:
+    """The files of one candidate; it is calibrated and checked on the user's texts."""
+    engine, _, precision = kind.partition("-")
+    opened, some, ranges = model.opened, texts[:CALIBRATION], None
+    if engine == "onnx":
+        if precision == "int8-static":
+            ranges = ranges_of(opened, lambda: logits_of(model, some))
+        write_onnx(inside, opened, model.task, cast(Precision, precision), ranges)
+        if precision == "fp32":
+            check_agreement(model, load(inside), some)
+    elif engine == "ctranslate2":
+        write_ct2(inside, opened, model.task, precision)
+    else:  # torch in numbers of two bytes
+        card = replace(opened.card, precision="bf16", task=model.task)
+        write_files(inside, replace(opened, network=copy.deepcopy(opened.network).to(torch.bfloat16), card=card))
 
 
 def quantize(
@@ -258,15 +236,14 @@ def _written(
     (place / ORIGINAL).mkdir()
     write_files(place / ORIGINAL, model.opened)
     unmeasured = replace(model.opened, card=replace(model.card, metrics=()))  # theirs are measured
-    source = Source(Model(unmeasured, model.task), inputs)
-    folders, failed = {}, []
+    source, folders, failed = Model(unmeasured, model.task), {}, []
     for kind in kinds:
         log(f"making {kind}")
         folder = place / kind
         folder.mkdir()
         try:
-            KINDS[kind](folder, source)
-            check_batch_single(load(folder), source.texts)
+            write_candidate(kind, folder, source, inputs)
+            check_batch_single(load(folder), inputs)
             folders[kind] = folder
         except UserError as error:
             failed.append(CandidateResult(kind, refused=str(error)))
@@ -301,9 +278,9 @@ def judged(comparison: Comparison, max_drop: float, prefer: str = "fast") -> lis
         if not math.isfinite(drop.value) or min(drop.value, drop.low) > max_drop:
             interval = f"95 % {drop.low:.2f} to {drop.high:.2f}"
             refused = f"loses {drop.value:.2f} points of {of} ({interval}), and {max_drop:g} are allowed"
-        elif prefer == "small" and (smaller is None or smaller < SMALLER):
+        elif prefer == "small" and (smaller is None or smaller < GAIN):
             refused = f"not smaller: {megabytes(each.costs.bytes)}, was {megabytes(first.costs.bytes)}"
-        elif prefer == "fast" and (faster < FASTER or min(single, many) < SLOWEST):
+        elif prefer == "fast" and (faster < GAIN or min(single, many) < SLOWEST):
             refused = f"not faster: {single:.2f} x for one text, {many:.2f} x for many"
         noise = refused is None and max_drop < drop.value
         results.append(CandidateResult(each.name, faster, refused, smaller, drop, noise))
@@ -313,12 +290,9 @@ def judged(comparison: Comparison, max_drop: float, prefer: str = "fast") -> lis
 def chosen(candidates: Sequence[CandidateResult], prefer: str = "fast") -> str | None:
     """The fastest, or the smallest, of those that pass; of nearly equal ones the one that is better in the other."""
     passed = [each for each in candidates if each.refused is None and each.faster is not None]
-    if not passed:
-        return None
-
-    def gains(each: CandidateResult) -> tuple[float, float]:
-        both = each.faster or 0.0, each.smaller or 0.0
-        return both if prefer == "fast" else both[::-1]
-
-    best, near = max(gains(each)[0] for each in passed), FASTER if prefer == "fast" else SMALLER
-    return max((each for each in passed if gains(each)[0] * near >= best), key=lambda each: gains(each)[::-1]).kind
+    gains = {each.kind: (each.faster or 0.0, each.smaller or 0.0) for each in passed}
+    if prefer == "small":
+        gains = {kind: (smaller, faster) for kind, (faster, smaller) in gains.items()}
+    best = max((first for first, _ in gains.values()), default=0.0)
+    near = [kind for kind, (first, _) in gains.items() if first * GAIN >= best]
+    return max(near, key=lambda kind: gains[kind][::-1], default=None)
