@@ -176,7 +176,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"layers": 4}, "between 1 and 3 of 3 layers can be kept, not 4"),
     ({"layers": 2, "by": "odd"}, "by 'odd' is not one of even, importance"),
     ({"heads": 1.5, "data": "dev"}, "must be above 0 and below 1, not 1.5"),
-    ({"heads_each": 4, "data": "dev"}, "between 1 and 3 of the 4 heads of a layer can be removed, not 4"),
+    ({"heads_each": 4, "data": "dev"}, "1 to 3 of the 4 heads of a layer can be removed, not 4"),
     ({"heads": 0.5, "heads_each": 1, "data": "dev"}, "give either a share of all heads or a number for each layer"),
     ({"vocabulary": 10, "data": "dev"}, "a vocabulary of 10 is too small"),
     ({"vocabulary": 10_000, "data": "dev"}, "tokens of the vocabulary can be kept"),

@@ -9,10 +9,10 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from weft.checkpoint.card import Metric
-from weft.comparison.cost import TEXTS, Costs, Measured, Measuring, measure, total_costs
+from weft.comparison.cost import SECONDS, TEXTS, Costs, Measured, measure, total_costs
 from weft.data.dataset import read_table
 from weft.errors import NotFinite, UserError, listed, refuse, shown
 from weft.files import write_json, write_text
@@ -36,6 +36,7 @@ ROUNDING = 1e-6  # a smaller difference is none
 NOT_FINITE = "its outputs are not numbers (NaN or infinite)"
 AGREEMENT_METRICS = ("correlation", "bleu", "same", "cosine", "similarities")  # the most telling first
 AGREEMENT_NAMES = {"pearson": "correlation", "exact": "same"}  # of the metrics that agreement borrows
+NO_AGREEMENT = ("spearman", "r2", "length_ratio", "mse")  # that it leaves out
 Table = tuple[str, list[str], list[list[str]]]
 
 
@@ -103,33 +104,21 @@ class Comparison:
         else:
             write_text(path, page(f"{len(self.models)} models for {self.task} on {self.data}", self.parts()))
 
-    def tables(self) -> list[Table]:
-        """Title, header and rows of every table."""
-        tables = self._tables()
-        for title, rows in self._disagreements():
-            header = list(rows[0])
-            cells = [[shown(" ".join(row[name].split()), LETTERS) for name in header] for row in rows]
-            tables.append((title, header, cells))
-        return tables
-
     def parts(self) -> list[str]:
         """What a page shows."""
         parts = [paragraph(f"{self.data}: {self.reading}")]
         if not self.labeled:
             parts.append(paragraph("The data has no labels: models are only compared with the first."))
-        for title, header, rows in self._tables():
-            parts.append(heading(title) + table_of(header, rows))
+        whole = iter([each.disagreements for each in self.models if each.disagreements])
+        for title, header, rows in self.tables():
+            disagreements = "".join(map(mistake, next(whole))) if title.startswith("Where ") else ""
+            parts.append(heading(title) + (disagreements or table_of(header, rows)))
             if title.startswith("Costs"):
                 parts += [paragraph(str(self.measured)), *self._charts()]
-        return parts + [heading(title) + "".join(map(mistake, rows)) for title, rows in self._disagreements()]
+        return parts
 
-    def _disagreements(self) -> list[tuple[str, list[dict[str, str]]]]:
-        first, *others = self.models
-        title = "Where {} and {} disagree most"
-        return [(title.format(each.name, first.name), each.disagreements) for each in others if each.disagreements]
-
-    def _tables(self) -> list[Table]:
-        """All tables but those of disagreements: a row for each model first, then metrics, agreement, faults, costs."""
+    def tables(self) -> list[Table]:
+        """Title, header and rows of every table: models, metrics, agreement, faults, costs, disagreements."""
         first, *others = self.models
         costs = [_cost_cells(each.costs, first.costs) for each in self.models]
         columns = {"model": [each.name for each in self.models]}
@@ -161,19 +150,21 @@ class Comparison:
         if self.measured is not None:
             rows = [[each.name, *cells.values()] for each, cells in zip(self.models, costs, strict=True)]
             tables.append(("Costs on this machine", ["model", *costs[0]], rows))
+        for each in self.models:
+            if each.disagreements:  # of others with the first
+                header = list(each.disagreements[0])
+                rows = [[shown(" ".join(row[name].split()), LETTERS) for name in header] for row in each.disagreements]
+                tables.append((f"Where {each.name} and {first.name} disagree most", header, rows))
         return tables
 
     def _charts(self) -> list[str]:
         """Bars of speed and size, and what each model reaches by what an answer takes."""
         known = [(each, each.costs) for each in self.models if each.costs is not None]
-        bars = {
-            ("One text, median", "milliseconds, less is better"): [Bar(each.name, cost.p50) for each, cost in known],
-            ("Texts in bulk", "texts a second"): [Bar(each.name, cost.per_second) for each, cost in known],
-            ("Size on disk", "megabytes, less is better"): [
-                Bar(each.name, cost.bytes / 1e6) for each, cost in known if cost.bytes
-            ],
-        }
-        charts = [bar_chart(title, some, unit) for (title, unit), some in bars.items() if some]
+        times, speeds = ([Bar(each.name, vars(cost)[name]) for each, cost in known] for name in ("p50", "per_second"))
+        sizes = [Bar(each.name, cost.bytes / 1e6) for each, cost in known if cost.bytes]
+        charts = [bar_chart("One text, median", times, "milliseconds, less is better")]
+        charts.append(bar_chart("Texts in bulk", speeds, "texts a second"))
+        charts += [bar_chart("Size on disk", sizes, "megabytes, less is better")] if sizes else []
         points = [
             ChartLine(each.name, [(cost.p50, each.scores[self.metric].value)])
             for each, cost in known
@@ -385,10 +376,9 @@ class Participant:
             if max_drop is not None and not drop <= max_drop + ROUNDING:
                 dropped = f"it loses {drop:.2f} points of {metric}, and {max_drop:g} are allowed"
         agreement: dict[str, Score] = {}
-        if self.agreement is not None and first.damaged != NOT_FINITE:
-            for name, each in self.agreement.sampled().items():
-                if name not in ("spearman", "r2", "length_ratio", "mse"):
-                    agreement[AGREEMENT_NAMES.get(name, name)] = each.score()
+        if first.damaged != NOT_FINITE:
+            sampled = {name: each for name, each in self.agreement.sampled().items() if name not in NO_AGREEMENT}
+            agreement = {AGREEMENT_NAMES.get(name, name): each.score() for name, each in sampled.items()}
         worst = list({row["text"]: row for row in reversed(self.worst.rows())}.values())[::-1][:MAX_SHOWN]
         filled = [{name: cell for name, cell in row.items() if any(each[name] for each in worst)} for row in worst]
         return replace(
@@ -438,18 +428,6 @@ def with_ensemble(models: Sequence[Participant], name: str, count: int) -> list[
     return [Participant(name, members[0].model, None, task, task, members), *models]
 
 
-class CompareOptions(RowOptions, Measuring, total=False):
-    """How rows are read, and what is measured."""
-
-    costs: bool  # measure size, speed and memory
-
-
-def row_options(options: Mapping[str, Any]) -> RowOptions:
-    """The options of reading rows among those of a comparison."""
-    other = {"costs", *Measuring.__annotations__}
-    return cast(RowOptions, {name: value for name, value in options.items() if name not in other})
-
-
 def check_max_drop(max_drop: float | None) -> None:
     if max_drop is not None and not 0 <= max_drop <= 100:
         raise UserError(f"max_drop must be between 0 and 100 points, not {max_drop:g}")
@@ -465,13 +443,17 @@ def compare(
     online: bool = False,
     trust: bool = False,
     progress: ProgressChoice = None,
-    **options: Unpack[CompareOptions],
+    costs: bool = True,
+    memory: bool = True,
+    texts: int = TEXTS,
+    seconds: float = SECONDS,
+    **rows: Unpack[RowOptions],
 ) -> Comparison:
     """Compare several models with the first of them on the same rows: metrics, agreement, costs.
 
     Rows need no labels; `columns`, `format`, `source`, `target` ... say how they are read. `costs=False` measures no
-    size, speed and memory, `memory=False` no memory; `texts` (256) and `seconds` (20) limit what is timed. `max_drop`
-    is in points of the metric (hundredths): a model that loses more, or is damaged, is named in `refused`.
+    size, speed and memory, `memory=False` no memory; `texts` and `seconds` limit what is timed. `max_drop` is in
+    points of the metric (hundredths): a model that loses more, or is damaged, is named in `refused`.
     """
     check_max_drop(max_drop)
     models = [models] if isinstance(models, str | os.PathLike | Model) else models
@@ -490,8 +472,7 @@ def compare(
         whole = [name if path is None else str(path) for name, path in zip(names, folders, strict=True)]
         names = [name if whole.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(whole, 1)]
     participants = participants_of(loaded, names, folders)
-    rows = row_options(options)
-    measuring: Any = {name: value for name, value in options.items() if name not in rows}
+    measuring: Any = {"costs": costs, "memory": memory, "texts": texts, "seconds": seconds}
     read = rows_of(participants[0].own, loaded[0].card.columns, data, **rows)
     with progress_of(progress)(f"comparing on {read.where}", "examples") as count:
         comparison = compared(participants, read, max_drop=max_drop, progress=count, **measuring)
@@ -509,14 +490,13 @@ def compared(
     max_drop: float | None = None,
     costs: bool = True,
     progress: Callable[[int], None] = lambda more: None,
-    **measuring: Unpack[Measuring],
+    **measuring: Any,
 ) -> Comparison:
     """Compare models on examples, streaming: nothing is held but the rows at hand and the texts to be timed."""
     first, reading, timed = models[0], ReadCounts(), _Sample(measuring.get("texts", TEXTS))
-    examples, data, hash = (
-        (rows.examples, rows.where, rows.hash) if isinstance(rows, ComparedRows) else (rows, data, "")
-    )
     targets, known = set[str](), 0
+    examples = rows.examples if isinstance(rows, ComparedRows) else rows
+    data, hash = (rows.where, rows.hash) if isinstance(rows, ComparedRows) else (data, "")
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):
         predictions: dict[str, list[Prediction] | None] = {}
         for model in reversed(models):  # an ensemble stands before its members
@@ -552,14 +532,12 @@ def compared(
     standings = [model.standing(first, metric, max_drop, by_name.get(model.name)) for model in models]
     agreements = [name for each in standings for name in each.agreement]
     agreement = next((name for name in AGREEMENT_METRICS if name in agreements), None)
-    counts = timed.seen, known
-    return Comparison(
-        first.model.task, data, hash, *counts, metric or None, agreement, standings, measured, str(reading), max_drop
-    )
+    shared = first.model.task, data, hash, timed.seen, known, metric or None, agreement
+    return Comparison(*shared, standings, measured, str(reading), max_drop)
 
 
 def _measured(
-    models: Sequence[Participant], inputs: Sequence[Any], **measuring: Unpack[Measuring]
+    models: Sequence[Participant], inputs: Sequence[Any], **measuring: Any
 ) -> tuple[Measured | None, dict[str, Costs | None]]:
     """How costs were measured, and those of each model by its name; an ensemble costs what its members cost."""
     sound = [model for model in models if model.damaged != NOT_FINITE and not model.members]

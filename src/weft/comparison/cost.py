@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 
@@ -62,14 +62,6 @@ class Measured:
             f"then {self.bulk:,} in one list, {self.rounds} times (texts/s: the median). Memory: the most that a "
             "process of its own held, which loads the model and answers."
         )
-
-
-class Measuring(TypedDict, total=False):
-    """What is measured of models beside their answers."""
-
-    memory: bool  # of a process of its own for each model
-    texts: int  # that are timed, at most
-    seconds: float  # that each model may take for each measure
 
 
 def measure(

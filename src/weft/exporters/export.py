@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import Any, Unpack
 
@@ -60,8 +59,7 @@ EXHAUSTIVE = 1000.0  # patience of a search to the end, so that only the models 
 CHECKED = 512  # texts of a file that an export is checked on
 COMPARED = 64  # of a model that generates
 DIFFERS = "the exported model differs from its source"
-
-
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "tanh": "Tanh"}
 KINDS: dict[str, str | None] = {"fp32": None, "fp16": "float16", "int8": "int8_float32"}  # in the engine's words
 
 
@@ -87,11 +85,6 @@ def write_ct2(inside: Path, opened: LoadedModel, task: str, precision: str = "fp
         raise unwritable(inside, error) from None
 
 
-ENCODERS = (Bert, DistilBert, Roberta)
-READERS = (Transformer, T5)
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "tanh": "Tanh"}
-
-
 def spec_of(opened: LoadedModel) -> Any:
     """The whole model as a spec, with its vocabularies and the tokens that the engine must know by name."""
     network, config = opened.network, opened.config
@@ -102,14 +95,15 @@ def spec_of(opened: LoadedModel) -> Any:
         (decodes and set(opened.heads) != {"words"},
          "CTranslate2 runs decoders only to generate text, and this one has another head; try --to onnx"),
         (config.mix, "CTranslate2 returns the last layer only, and the heads of this model read a mix of all layers"),
+        (config.positions == "alibi" and not decodes, "CTranslate2 has alibi positions for decoders only"),
     )  # fmt: skip
     specs = library("specs.transformer_spec")
     words = named_tokens(opened.writer, config.vocabulary)
     if decodes:
         spec = specs.TransformerDecoderModelSpec(_decoder_spec(opened))
-    elif isinstance(network, ENCODERS):
+    elif isinstance(network, Bert | DistilBert | Roberta):
         spec = specs.TransformerEncoderModelSpec(_encoder_spec(opened))
-    elif isinstance(network, READERS) and "words" in opened.heads:
+    elif isinstance(network, Transformer | T5) and "words" in opened.heads:
         spec = specs.TransformerSpec(_encoder_spec(opened), _decoder_spec(opened))
         spec.register_source_vocabulary(named_tokens(opened.tokenizer, config.source_vocabulary or config.vocabulary))
         spec.register_target_vocabulary(words)
@@ -126,7 +120,7 @@ def spec_of(opened: LoadedModel) -> Any:
 def _encoder_spec(opened: LoadedModel) -> Any:
     config, alone = opened.config, not opened.family.reads
     network: Any = opened.network
-    settings = _settings(config, causal=False)
+    settings = _settings(config)
     if alone:
         settings |= {"embeddings_merge": library("specs.common_spec").EmbeddingsMerge.ADD, "layernorm_embedding": True}
         settings["num_source_embeddings"] = 1 if network.segments is None else 2
@@ -146,7 +140,7 @@ def _decoder_spec(opened: LoadedModel) -> Any:
     network: Any = opened.network
     config = opened.config if near or alone else of_decoder(opened.config)
     layers, norm = (network.layers, network.final_norm) if alone else (network.decoder, network.decoder_norm)
-    settings = {"with_encoder_attention": not alone, **_settings(config, causal=True)}
+    settings = {"with_encoder_attention": not alone, **_settings(config)}
     decoder = library("specs.transformer_spec").TransformerDecoderSpec(len(layers), config.heads, **settings)
     if near and config.scaled:
         decoder.scale_outputs = config.width**-0.5
@@ -158,25 +152,21 @@ def _decoder_spec(opened: LoadedModel) -> Any:
     return _filled(opened, decoder, layers, norm, "decoder_positions")
 
 
-def _settings(config: Any, causal: bool) -> dict[str, Any]:
+def _settings(config: Any) -> dict[str, Any]:
     """The settings of a stack of layers; positions that are no table turn queries and keys, or lower far scores."""
     plain = config.activation.removeprefix("gated-")
-    settings = {
+    positions: dict[str, dict[str, Any]] = {
+        "rotary": {"rotary_dim": 0, "rotary_interleave": False},
+        "alibi": {"alibi": True, "alibi_use_positive_positions": True},
+    }
+    return {
         "pre_norm": config.norm_place == "before",
         "activation": library("specs.common_spec").Activation[ACTIVATIONS[plain]],
         "ffn_glu": plain != config.activation,
         "rms_norm": config.norm != "layer",
         "head_dim": config.head_width or config.width // config.heads,
+        **({"relative_attention_bias": True} if config.buckets else positions.get(config.positions, {})),
     }
-    if config.buckets:
-        return {**settings, "relative_attention_bias": True}
-    if config.positions == "rotary":
-        return {**settings, "rotary_dim": 0, "rotary_interleave": False}
-    if config.positions == "alibi":
-        if not causal:
-            raise UserError("CTranslate2 has alibi positions for decoders only")
-        return {**settings, "alibi": True, "alibi_use_positive_positions": True}
-    return settings
 
 
 def _filled(opened: LoadedModel, stack: Any, layers: Iterable[Any], final: nn.Module, distances: str = "") -> Any:
@@ -196,19 +186,15 @@ def _filled(opened: LoadedModel, stack: Any, layers: Iterable[Any], final: nn.Mo
         _fill_places(stack, network.positions)
     for spec, layer in zip(stack.layer, layers, strict=True):
         assert isinstance(layer, Layer)
-        _fill_linear(spec.self_attention.linear[0], layer.attention.qkv.weight, layer.attention.qkv.bias)
-        _fill_linear(spec.self_attention.linear[1], layer.attention.output.weight, layer.attention.output.bias)
-        _fill_norm(spec.self_attention.layer_norm, layer.attention_norm)
-        if layer.attention.scale is not None:
-            spec.self_attention.queries_scale = layer.attention.scale
+        parts: list[Any] = [(spec.self_attention, layer.attention, layer.attention_norm, ("qkv", "output"))]
         if layer.reads:
-            for inner, module in zip(
-                spec.attention.linear, (layer.cross.query, layer.cross.key_value, layer.cross.output), strict=True
-            ):
-                _fill_linear(inner, module.weight, module.bias)
-            _fill_norm(spec.attention.layer_norm, layer.cross_norm)
-            if layer.cross.scale is not None:
-                spec.attention.queries_scale = layer.cross.scale
+            parts.append((spec.attention, layer.cross, layer.cross_norm, ("query", "key_value", "output")))
+        for attention, module, norm, names in parts:
+            for inner, name in zip(attention.linear, names, strict=True):
+                _fill_linear(inner, module.get_submodule(name).weight, module.get_submodule(name).bias)
+            _fill_norm(attention.layer_norm, norm)
+            if module.scale is not None:
+                attention.queries_scale = module.scale
         up = layer.feedforward.up
         if layer.feedforward.gated:  # the first half is bent, and multiplied by the second
             biases = (None, None) if up.bias is None else up.bias.chunk(2)
@@ -278,14 +264,15 @@ def check_generation(source: Model, exported: Model, texts: Sequence[str], preci
     prompts = short_prompts(source.opened, texts)
     width = min(4, source.config.vocabulary)
     greedy: list[Any] = complete(source.opened, prompts, max_tokens=MAX_TOKENS)
-    rows = [row for row, answer in enumerate(greedy) if answer.tokens]
-    tokens = [list(greedy[row].tokens) for row in rows]
-    logprobs = _logprobs(exported.opened, [prompts[row] for row in rows], tokens)
-    errors = [abs(own - greedy[row].logprob) / len(greedy[row].tokens) for row, own in zip(rows, logprobs, strict=True)]
-    for row, error in zip(rows, errors, strict=True):
+    answers = [(prompt, answer) for prompt, answer in zip(prompts, greedy, strict=True) if answer.tokens]
+    tokens = [list(answer.tokens) for _, answer in answers]
+    logprobs, largest = _logprobs(exported.opened, [prompt for prompt, _ in answers], tokens), 0.0
+    for (prompt, answer), logprob in zip(answers, logprobs, strict=True):
+        error = abs(logprob - answer.logprob) / len(answer.tokens)
         if not error <= NEAR[precision]:
             limit = f"{error:.3g} (limit {NEAR[precision]:g})"
-            raise UserError(f"{DIFFERS}: the log-probability of a token by {limit}, on {_shown(prompts[row])}")
+            raise UserError(f"{DIFFERS}: the log-probability of a token by {limit}, on {_shown(prompt)}")
+        largest = max(largest, error)
     if precision == "fp32":
         exported.network.patience = EXHAUSTIVE  # type: ignore[assignment]
         beams = complete(source.opened, prompts, max_tokens=MAX_TOKENS, beam_size=width)
@@ -297,7 +284,7 @@ def check_generation(source: Model, exported: Model, texts: Sequence[str], preci
                 such = f"{two!r} in place of {one!r}"
                 raise UserError(f"{DIFFERS}: {len(pairs)} of {len(prompts)} texts, such as {such}")
         exported.network.patience = PATIENCE  # type: ignore[assignment]
-    return max(errors, default=0.0)
+    return largest
 
 
 def _logprobs(opened: LoadedModel, prompts: Sequence[str], tokens: Sequence[list[int]]) -> list[float]:
@@ -345,14 +332,9 @@ def largest_difference(model: Model, inputs: Sequence[Any]) -> tuple[float, int]
 def difference(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], relative: bool) -> tuple[float, int]:
     """The largest difference of two lists of arrays, and where; `relative`: as a share of the largest number."""
     unit = max((float(np.abs(each).max()) for each in one if each.size), default=0.0) if relative else 1.0
-    worst, place = 0.0, 0
-    for number, (first, second) in enumerate(zip(one, other, strict=True)):
-        largest = float(np.abs(first - second).max()) / (unit or 1.0) if first.size else 0.0
-        if math.isnan(largest):
-            return largest, number
-        if largest > worst:
-            worst, place = largest, number
-    return worst, place
+    largest = [np.abs(first - second).max(initial=0.0) for first, second in zip(one, other, strict=True)] or [0.0]
+    place = int(np.argmax(largest))  # what is not a number counts as the largest
+    return float(largest[place]) / (unit or 1.0), place
 
 
 def _check_generated(model: Model, prompts: Sequence[str]) -> None:
@@ -389,15 +371,12 @@ def made_up_inputs(model: Model, count: int = SAMPLES, seed: int = 0) -> list[An
 def mixed(model: Model, inputs: Sequence[Any], total: int) -> list[Any]:
     """Short and long inputs: up to three quarters from those given, evenly by length; the rest is made up."""
 
-    def size(value: Any) -> int:
-        return len(value) if isinstance(value, str) else sum(map(len, value))
-
     def truncated(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(text[:MAX_CHARACTERS] for text in value)
         return value[: MAX_CHARACTERS if isinstance(value, str) else MAX_CHARACTERS // 5]  # characters, or words
 
-    order = sorted(inputs, key=size)
+    order = sorted(inputs, key=lambda value: len("".join(value)))
     count = min(total * 3 // 4, len(order))
     given = [truncated(order[number * (len(order) - 1) // max(1, count - 1)]) for number in range(count)]
     return [*given, *made_up_inputs(model, total - count)]
@@ -546,22 +525,18 @@ def texts_of(model: Model, data: Any, **options: Unpack[RowOptions]) -> list[Any
 
 def read_from(data: Any, columns: Mapping[str, str]) -> list[str]:
     """The first texts of what a model that writes is given: lines of a plain file, or the sources of a table."""
-    texts: list[str] = []
-    whole = Table(data, columns)
+    texts, whole = list[str](), Table(data, columns)
     tables = [whole]
     if not whole.in_memory:  # .en and .de tell no format: lines
         tables = [
             replace(whole, data=name, format=SUFFIXES.get(format_suffix(PurePath(name)), "txt")) for name in whole.data
         ]
-    for table in tables:
-        for record in table.records():
-            names = paired_columns(list(record.values)) or ("text",)
-            name = columns.get("source") or columns.get("text") or names[0]
-            if name not in record.values:
-                raise UserError(f"{record.where}: has no column {shown(name)!r}; name it with --column source=NAME")
-            texts.append(str(record.values[name]))
-            if len(texts) == COMPARED:
-                return texts
+    for record in islice(chain.from_iterable(table.records() for table in tables), COMPARED):
+        names = paired_columns(list(record.values)) or ("text",)
+        name = columns.get("source") or columns.get("text") or names[0]
+        if name not in record.values:
+            raise UserError(f"{record.where}: has no column {shown(name)!r}; name it with --column source=NAME")
+        texts.append(str(record.values[name]))
     if not any(text.strip() for text in texts):
         raise UserError(f"{whole.name}: there are no texts")
     return texts

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -125,9 +125,10 @@ def prune(
         pruner.rows()  # a file that cannot be read is refused before anything is computed
     smaller, layers, heads, covered = before.opened, None, None, None
     if asked.layers is not None:
-        layers = pruner.layers(asked.layers)
-        total = len(smaller.network.decoder) if smaller.family.reads else None
-        written = None if total is None else evenly(min(asked.layers, total), total)
+        layers, written = pruner.layers(asked.layers), None
+        if smaller.family.reads:
+            total = len(smaller.network.decoder)
+            written = evenly(min(asked.layers, total), total)
         smaller = with_layers(smaller, layers, written)
     if asked.heads is not None or asked.heads_each is not None:
         heads = pruner.heads(smaller)
@@ -174,16 +175,15 @@ class Pruner:
 
     def layers(self, count: int) -> tuple[int, ...]:
         """The layers that stay; by importance, the layer is removed without which the metric is best, one by one."""
-        opened, task = self.model.opened, self.task
-        total = layers_in(opened)
+        opened, task, total = self.model.opened, self.task, layers_in(self.model.opened)
         spaced = evenly(count, total)
         if self.options.by == "even":
             return spaced
-        once = f"{opened.family.name} reads one layer again and again: none of them matters more; leave out --by"
         refuse(
             (opened.family.reads, "layers of an encoder-decoder stay evenly spaced: leave out --by importance"),
-            (len(opened.network.layers) < total, once),
-        )
+            (len(opened.network.layers) < total,
+             f"{opened.family.name} reads one layer again and again: none of them matters more; leave out --by"),
+        )  # fmt: skip
         rows, kept = self.labeled, tuple(range(total))
         with self.progress("ranking layers", "layers") as step:
             while len(kept) > count:
@@ -191,11 +191,11 @@ class Pruner:
                 for layer in kept:
                     fewer = tuple(each for each in kept if each != layer)
                     smaller = with_layers(opened, fewer)
-                    evaluation = evaluate_examples(task, smaller, framing_for(smaller), rows)
-                    value = evaluation.scores[task.default_metric].value
-                    scores[fewer] = (value if value == value else float("-inf"), layer)
+                    metrics = evaluate_examples(task, smaller, framing_for(smaller), rows).scores
+                    value = metrics[task.default_metric].value
+                    scores[value if value == value else float("-inf"), layer] = fewer
                     step(1)
-                kept = max(scores, key=lambda fewer: scores[fewer])  # of equals the upper one is removed
+                kept = scores[max(scores)]  # of equals the upper one is removed
         return kept
 
     def heads(self, opened: LoadedModel) -> tuple[tuple[int, ...], ...]:
@@ -241,9 +241,8 @@ class Pruner:
         """The pruned model beside the one it was made from."""
         options, names = self.options, [name, "pruned" if name != "pruned" else "pruned again"]
         with temporary_folder() as scratch, self.progress("comparing", "examples") as count:
-            folders: list[Path | None] | None = None
+            folders = None if folder is None else [folder, scratch / "pruned"]
             if folder is not None:  # so that both have a size on disk
-                folders = [folder, scratch / "pruned"]
                 save_folder(scratch / "pruned", after.opened)
             comparison = compared(
                 participants_of([self.model, after], names, folders), self.rows(), max_drop=options.max_drop,
@@ -342,17 +341,15 @@ def attentions_of(opened: LoadedModel) -> list[Attention]:
 def gated(attentions: Sequence[Attention], gates: Sequence[Tensor], rows: Rows | None = None) -> Iterator[None]:
     """While it lasts, the output of each head is multiplied by its gate: H of a layer, or R H where rows are given."""
 
-    def hook(attention: Attention, gate: Tensor) -> Callable[..., Any]:
-        def multiplied(module: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
-            mixed = given[0].view(-1, attention.heads, attention.head_width)  # N H D
-            chosen = gate if rows is None else gate[rows.numbers(mixed.shape[0])]  # H or N H
-            return ((mixed * chosen[..., None]).flatten(-2),)
-
-        return multiplied
+    def multiplied(heads: int, gate: Tensor, module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        mixed = inputs[0].view(len(inputs[0]), heads, -1)  # N H D
+        chosen = gate if rows is None else gate[rows.numbers(mixed.shape[0])]  # H or N H
+        return ((mixed * chosen[..., None]).flatten(-2),)
 
     with ExitStack() as hooks:
         for attention, gate in zip(attentions, gates, strict=True):
-            hooks.enter_context(attention.output.register_forward_pre_hook(hook(attention, gate)))
+            hook = partial(multiplied, attention.heads, gate)
+            hooks.enter_context(attention.output.register_forward_pre_hook(hook))
         yield
 
 
@@ -389,12 +386,10 @@ def least(importances: Sequence[Tensor], share: float | None = None, each: int |
         wanted, lowest = round(share * sum(counts)), [1] * len(counts)
     elif share is None and each is not None:
         most = min(counts) - 1
-        single = "a layer has only one head, which cannot be removed: give a share of all heads, or remove layers"
         refuse(
-            (not most, single),
-            (not 1 <= each <= most,
-             f"between 1 and {most} of the {most + 1} heads of a layer can be removed, not {each}"),
-        )  # fmt: skip
+            (not most, "a layer has only one head, which cannot be removed: give --heads SHARE, or remove layers"),
+            (not 1 <= each <= most, f"1 to {most} of the {most + 1} heads of a layer can be removed, not {each}"),
+        )
         wanted, lowest = each * len(counts), [count - each for count in counts]
     else:
         raise UserError("give either a share of all heads or a number for each layer")
@@ -421,10 +416,10 @@ def with_heads(opened: LoadedModel, keep: Sequence[Sequence[int]]) -> LoadedMode
             tensors[before + name] = cut[:, chosen].flatten(0, 2)
         cut = tensors[before + "output.weight"].unflatten(1, (attention.heads, attention.head_width))
         tensors[before + "output.weight"] = cut[:, chosen].flatten(1)
-    counts = [len(some) for some in keep]
+    counts = tuple(len(some) for some in keep)
     if all(count == attention.heads for count, attention in zip(counts, attentions, strict=True)):
         return opened
-    changes: dict[str, Any] = {"head_width": attentions[0].head_width, "layer_heads": tuple(counts)}
+    changes: dict[str, Any] = {"head_width": attentions[0].head_width, "layer_heads": counts}
     if len(set(counts)) == 1:
         changes |= {"heads": counts[0], "layer_heads": None}
     changes = {name: value for name, value in changes.items() if value is not None or config.has(name)}
@@ -464,10 +459,10 @@ def chosen(
     kept: set[int] = set()
     while (more := {each for anatomy in anatomies for each in anatomy.closed((*kept, *first))}) != kept:
         kept = more
-    small = "a vocabulary of {:,} is too small: special tokens, single characters and the like need at least {:,}"
+    smallest = f"special tokens, single characters and the like need at least {len(kept):,}"
     refuse(
         (not 1 <= count <= size, f"between 1 and {size:,} tokens of the vocabulary can be kept, not {count:,}"),
-        (len(kept) > count, small.format(count, len(kept))),
+        (len(kept) > count, f"a vocabulary of {count:,} is too small: {smallest}"),
     )
     # Where the texts use fewer tokens, the first of the others fill up: vocabularies begin with what is frequent.
     used = sorted(counts, key=lambda number: (-counts[number], number))
@@ -528,10 +523,8 @@ def with_vocabulary(
     changes, read, kept = _cut(opened, set(keep), None if written is None else set(written), required, characters)
     new = {old: number for number, old in enumerate(kept)}
     sizes: dict[str, Any] = {"vocabulary": len(kept)}
-    if config.source_vocabulary is not None:
-        sizes["source_vocabulary"] = len(read)
-    if config.begin is not None:
-        sizes["begin"] = new[config.begin]
+    sizes |= {} if config.source_vocabulary is None else {"source_vocabulary": len(read)}
+    sizes |= {} if config.begin is None else {"begin": new[config.begin]}
     tensors = dict(opened.network.state_dict())
     if config.padding is not None:  # places are counted from the number of the padding
         sizes["padding"] = new.get(config.padding, config.padding)

@@ -19,17 +19,8 @@ import torch
 
 from weft.checkpoint.card import card_values, record_hashes
 from weft.checkpoint.folder import write_files
-from weft.comparison.compare import (
-    CompareOptions,
-    Comparison,
-    Standing,
-    check_max_drop,
-    compare,
-    lost,
-    megabytes,
-    plain,
-    row_options,
-)
+from weft.comparison.compare import Comparison, Standing, check_max_drop, compare, lost, megabytes, plain
+from weft.comparison.cost import SECONDS, TEXTS
 from weft.data.tables import is_names, rows_in_memory
 from weft.errors import UserError, listed, one_of
 from weft.exporters.export import check_agreement, check_batch_single, logits_of, refuse_exported, texts_of, write_ct2
@@ -40,6 +31,7 @@ from weft.metrics.bootstrap import Score
 from weft.picture import heading, page, paragraph
 from weft.picture import table as table_of
 from weft.progress import Log, ProgressChoice
+from weft.tasks.evaluate import RowOptions
 from weft.tasks.model import Model, load
 
 GAIN = 1.05  # times: what two runs on a busy machine differ by, or a few bytes of names, is no gain
@@ -184,14 +176,16 @@ def quantize(
     trust: bool = False,
     log: Log = lambda line: None,
     progress: ProgressChoice = None,
-    **options: Unpack[CompareOptions],
+    texts: int = TEXTS,
+    seconds: float = SECONDS,
+    **rows: Unpack[RowOptions],
 ) -> Quantized:
     """Make a model smaller and faster, and write the fastest (or smallest) candidate that passes the gate.
 
     A candidate passes if it loses at most `max_drop` points, or if the paired 95 % interval of its loss does not
     exclude `max_drop`, and if it is faster (`prefer="fast"`) or smaller (`prefer="small"`) than the model. Points are
     hundredths of the task's metric; where the data has no labels, of the agreement. Raises `Refused`, and writes
-    nothing, where no candidate passes. `options` are those of `weft.compare`: how `data` is read, `texts`, `seconds`.
+    nothing, where no candidate passes. `texts`, `seconds` and `rows` are those of `weft.compare`.
     """
     for kind in kinds or ():
         one_of(kind, KINDS, "kind")
@@ -204,15 +198,16 @@ def quantize(
     writes = reference.task_object.writes
     if data is None and not writes:
         raise UserError(f"a model for {reference.task} is evaluated on rows: give --data")
-    inputs = [] if writes else texts_of(reference, data, **row_options(options))
+    inputs = [] if writes else texts_of(reference, data, **rows)
     if kinds is None:
         kinds = [kind for kind in KINDS if not writes or not kind.startswith("onnx")]
         if not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # several times slower, and the longest to evaluate
             kinds.remove("bf16")
     with whole_folder(Path(out)) as inside, temporary_folder(libraries=True) as place:
         folders, failed = _written(reference, inputs, kinds, place, log)
-        comparing: Any = {**options, "memory": False, "device": "cpu", "progress": progress, "task": reference.task}
-        comparison = compare([place / ORIGINAL, *folders.values()], data, **comparing)
+        models = [place / ORIGINAL, *folders.values()]
+        limits: Any = {"memory": False, "texts": texts, "seconds": seconds, "progress": progress}
+        comparison = compare(models, data, task=reference.task, device="cpu", **limits, **rows)
         candidates = (*judged(comparison, max_drop, prefer), *failed)
         best = chosen(candidates, prefer)
         result = Quantized(comparison, candidates, best, None if best is None else Path(out), prefer, max_drop)
