@@ -7,6 +7,7 @@ has no padding that is not masked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,17 +30,16 @@ BLOCK = 32  # weights of four bits that share one scale
 Range = tuple[float, float]
 
 
+@dataclass
 class Graph:
     """A graph in the making; what is added is named, and a weight that is used twice is stored once."""
 
-    def __init__(self, precision: Precision = "fp32", ranges: Mapping[nn.Module, Range] | None = None) -> None:
-        """`ranges`: between which numbers the inputs of each linear map lie, for static integers."""
-        self.onnx = library()
-        self.precision = precision
-        self.ranges = ranges or {}
-        self.nodes: list[Any] = []
-        self.tensors: dict[str, NDArray[Any]] = {}
-        self.known: dict[Any, str] = {}
+    precision: Precision = "fp32"
+    ranges: Mapping[nn.Module, Range] = field(default_factory=dict)  # of the inputs of linear maps: static integers
+    nodes: list[Any] = field(default_factory=list)
+    tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
+    known: dict[Any, str] = field(default_factory=dict)
+    onnx: Any = field(default_factory=library)
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
         """Add an operator; the name of what it gives, or the names."""
@@ -63,16 +63,13 @@ class Graph:
     def constant(self, value: Any, kind: Any = np.float32) -> str:
         """A number or a few."""
         array = np.array(value, dtype=kind)
-        key = ("constant", array.tobytes(), array.shape, array.dtype.str)
-        if key not in self.known:
-            self.known[key] = f"constant_{len(self.tensors)}"
-            self.tensors[self.known[key]] = array
-        return self.known[key]
+        return self._stored((array.tobytes(), array.shape, array.dtype.str), "", array)
 
     def _stored(self, key: Any, suffix: str, array: NDArray[Any]) -> str:
-        """A tensor of weights by its key; the second who asks gets the first one's."""
+        """A tensor by its key, which is stored once; a constant has no suffix."""
         if (key, suffix) not in self.known:
-            self.known[key, suffix] = f"weight_{len(self.tensors)}_{suffix}"
+            number = len(self.tensors)
+            self.known[key, suffix] = f"weight_{number}_{suffix}" if suffix else f"constant_{number}"
             self.tensors[self.known[key, suffix]] = array
         return self.known[key, suffix]
 

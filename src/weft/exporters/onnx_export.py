@@ -26,9 +26,6 @@ from weft.nn.rows import Rows
 from weft.tasks.registry import task_class
 from weft.version import VERSION
 
-Sizes = Mapping[str, list[Any]]
-ENTRANCE = ("input_ids", "attention_mask")  # as others call them
-
 
 def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     """BERT and its relatives, and GPT: tables and layers."""
@@ -46,7 +43,10 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     x = graph.op("Reshape", x, graph.ints(-1, network.tokens.weight.shape[1]))  # N W: the rows below each other
     if network.widened is not None:
         x = graph.linear(x, network.widened)
-    bias = _bias(graph, network.positions, causal)
+    # B 1 1 T: 0 where a key is a token, and far below any score where it is none.
+    gone = graph.op("Sub", graph.constant(1.0), graph.floats("attention_mask"))
+    padding = graph.op("Unsqueeze", graph.op("Mul", gone, graph.constant(FAR)), graph.ints(1, 2))
+    bias = _bias(graph, padding, network.positions, causal)
     layers = list(network.layers) * (opened.config.layers // len(network.layers))  # ALBERT repeats its one layer
     place = FIRST
     if causal:  # B 1: the place of each row's last token
@@ -56,7 +56,7 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     seen = [x]
     for number, layer in enumerate(layers):
         one = alone and number == len(layers) - 1
-        x = graph.layer(x, layer, _padding(graph) if one and causal else bias, place if one else None)
+        x = graph.layer(x, layer, padding if one and causal else bias, place if one else None)
         seen.append(x)
     x = graph.norm(x, network.final_norm)
     if network.mix is not None:
@@ -68,7 +68,7 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     return x if alone else graph.pick(x, place)  # B W
 
 
-def _head_outputs(graph: Graph, opened: LoadedModel, head: str | None, x: str) -> Sizes:
+def _head_outputs(graph: Graph, opened: LoadedModel, head: str | None, x: str) -> dict[str, list[Any]]:
     """The head, and its outputs by their usual names."""
     network: Any = opened.network
     if head in (None, "words"):
@@ -80,14 +80,13 @@ def _head_outputs(graph: Graph, opened: LoadedModel, head: str | None, x: str) -
     if isinstance(module, DeepLabelHead):
         x = graph.activate(graph.linear(x, module.dense, small=True), module.activation)
     x = graph.linear(x, module.output, small=True)
-    outputs = opened.heads[head]
     if head == "answer":
         ends = graph.op("Split", x, outputs=2, axis=-1, num_outputs=2)
         for name, end in zip(("start_logits", "end_logits"), ends, strict=True):
             graph.named(name, graph.op("Squeeze", end, graph.ints(-1)))
         return {"start_logits": ["batch", "length"], "end_logits": ["batch", "length"]}
     graph.named("logits", x)
-    return {"logits": ["batch", "length", outputs] if head == "tag" else ["batch", outputs]}
+    return {"logits": ["batch", *(["length"] if head == "tag" else []), opened.heads[head]]}
 
 
 def _positions(graph: Graph, x: str, positions: Any) -> str:
@@ -111,18 +110,8 @@ def _positions(graph: Graph, x: str, positions: Any) -> str:
     return graph.op("Add", x, graph.op("Gather", graph.weight(positions, "places", table), places))
 
 
-def _padding(graph: Graph) -> str:
-    """B 1 1 T: 0 where a key is a token, and far below any score where it is none."""
-    if "padding" not in graph.known:
-        gone = graph.floats("attention_mask")
-        gone = graph.op("Mul", graph.op("Sub", graph.constant(1.0), gone), graph.constant(FAR))
-        graph.known["padding"] = graph.op("Unsqueeze", gone, graph.ints(1, 2))
-    return graph.known["padding"]
-
-
-def _bias(graph: Graph, positions: Any, causal: bool) -> str:
+def _bias(graph: Graph, padding: str, positions: Any, causal: bool) -> str:
     """B or 1, H or 1, T T: what is added to the scores of all layers."""
-    padding = _padding(graph)
     if not causal and positions.kind != "alibi":
         return padding
     every = graph.floats(_places(graph))
@@ -157,12 +146,9 @@ def words_of(graph: Graph, network: Any) -> None:
         raise UserError("a word head of this kind cannot be written as ONNX")
     x = graph.activate(graph.linear("hidden_states", head.dense, small=True), head.activation)
     x = graph.norm(x, head.norm)
-    if head.decoder is None:
-        x = graph.map(x, network.tokens, network.tokens.weight, head.bias, "words", False)
-    else:
-        bias = head.bias if head.decoder.bias is None else head.decoder.bias
-        x = graph.map(x, head.decoder, head.decoder.weight, bias, "words", False)
-    graph.named("logits", x)
+    source = network.tokens if head.decoder is None else head.decoder
+    bias = head.bias if head.decoder is None or head.decoder.bias is None else head.decoder.bias
+    graph.named("logits", graph.map(x, source, source.weight, bias, "words", False))
 
 
 def _vectors(graph: Graph, opened: LoadedModel, head: str | None) -> str:
@@ -236,9 +222,8 @@ def _cells(graph: Graph, layer: Any, x: str, lengths: str) -> tuple[str, str]:
     settings: dict[str, Any] = {"hidden_size": layer.width, "direction": "bidirectional" if ways > 1 else "forward"}
     settings |= {"linear_before_reset": 1} if layer.cell == "gru" else {}
     settings |= {"activations": [layer.activation.capitalize()] * ways} if layer.cell == "rnn" else {}
-    made, ends, *_ = graph.op(
-        layer.cell.upper(), x, *names, lengths, outputs=3 if layer.cell == "lstm" else 2, **settings
-    )
+    settings["outputs"] = 3 if layer.cell == "lstm" else 2
+    made, ends, *_ = graph.op(layer.cell.upper(), x, *names, lengths, **settings)
     width = graph.ints(0, 0, ways * layer.width)
     made = graph.op("Reshape", graph.op("Transpose", made, perm=[0, 2, 1, 3]), width)  # T D B W -> T B DW
     flat = graph.ints(0, ways * layer.width)
@@ -284,13 +269,14 @@ def write_onnx(
     write_files(inside, replace(opened, heads=heads, card=card), weights=False)
     width, outputs = opened.config.width, opened.config.vocabulary
     if name in FAMILIES:
-        graph = Graph(precision, ranges)
+        graph = Graph(precision, ranges or {})
         two = opened.network.segments is not None and opened.config.segments > 1
-        inputs = {each: ["batch", "length"] for each in (*ENTRANCE, *(["token_type_ids"] if two else []))}
+        names = ["input_ids", "attention_mask", *(["token_type_ids"] if two else [])]
+        inputs = {each: ["batch", "length"] for each in names}
         x = FAMILIES[name](graph, opened, head)
         graph.write(inside / GRAPH, inputs, _head_outputs(graph, opened, head, x))
         if head == "words":
-            words = Graph(precision, ranges)
+            words = Graph(precision, ranges or {})
             words_of(words, opened.network)
             words.write(inside / WORDS, {"hidden_states": ["places", width]}, {"logits": ["places", outputs]})
         return
