@@ -455,7 +455,7 @@ def half_the_layers(teacher: Path, place: Place, test: str, scratch: Path, **bri
         model.opened = replace(model.opened, card=replace(model.card, task="classify"))
         model.save(folder)
     models = [weft.load(folder) for folder in folders]
-    six, three = measure(models, texts, folders, memory=False, **brief).costs
+    six, three = measure(models, texts, folders, memory=False, **brief)[1]
     return {"one text": six.p50 / three.p50, "many": three.per_second / six.per_second}
 
 

@@ -17,8 +17,7 @@ from weft.data.dataset import read_table
 from weft.errors import NotFinite, UserError, listed, refuse, shown
 from weft.files import write_json, write_text
 from weft.metrics.bootstrap import Replicates, Score, WorstRows
-from weft.picture import Bar, ChartLine, bar_chart, heading, line_chart, page, paragraph
-from weft.picture import table as table_of
+from weft.picture import Bar, ChartLine, bar_chart, heading, line_chart, page, paragraph, table
 from weft.progress import ProgressChoice, log_notes, progress_of, to_logger
 from weft.tasks.base import Example, Normalization, Prediction, Task
 from weft.tasks.evaluate import Paths, ReadCounts, Reader, RowOptions, mistake, table_for
@@ -38,6 +37,7 @@ AGREEMENT_METRICS = ("correlation", "bleu", "same", "cosine", "similarities")  #
 AGREEMENT_NAMES = {"pearson": "correlation", "exact": "same"}  # of the metrics that agreement borrows
 NO_AGREEMENT = ("spearman", "r2", "length_ratio", "mse")  # that it leaves out
 Table = tuple[str, list[str], list[list[str]]]
+Predictions = list[Prediction] | None
 
 
 @dataclass(frozen=True)
@@ -91,10 +91,7 @@ class Comparison:
 
     def values(self) -> dict[str, Any]:
         """As JSON has it: what is not finite, or not known, is null."""
-        values = asdict(self)
-        if self.measured is not None:
-            del values["measured"]["costs"]  # those of each model are in `models`
-        return plain(values)
+        return plain(asdict(self))
 
     def write(self, out: str | os.PathLike[str]) -> None:
         """One self-contained HTML page; a file that ends in .json gets the values."""
@@ -112,7 +109,7 @@ class Comparison:
         whole = iter([each.disagreements for each in self.models if each.disagreements])
         for title, header, rows in self.tables():
             disagreements = "".join(map(mistake, next(whole))) if title.startswith("Where ") else ""
-            parts.append(heading(title) + (disagreements or table_of(header, rows)))
+            parts.append(heading(title) + (disagreements or table(header, rows)))
             if title.startswith("Costs"):
                 parts += [paragraph(str(self.measured)), *self._charts()]
         return parts
@@ -235,11 +232,9 @@ class ComparedRows:
     normalization: Normalization
 
 
-def rows_of(
-    task: Task, card_columns: Mapping[str, str], data: Any = None, **options: Unpack[RowOptions]
-) -> ComparedRows:
-    """The rows of files as a task reads them, with or without targets."""
-    files = table_for(task, card_columns, data, options, targets=False)
+def rows_of(task: Task, known: Mapping[str, str], data: Any = None, **options: Unpack[RowOptions]) -> ComparedRows:
+    """The rows of files as a task reads them, with or without targets; `known`: the columns that a card names."""
+    files = table_for(task, known, data, options, targets=False)
     skipped, normalization, given = Skipped(), task.normalization(), options.get("columns") or {}
 
     def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
@@ -285,13 +280,11 @@ class Participant:
     def __post_init__(self) -> None:
         self.agreement = self.task.agreement()
 
-    def predict(
-        self, examples: Sequence[Example], others: Mapping[str, list[Prediction] | None]
-    ) -> list[Prediction] | None:
+    def predict(self, examples: Sequence[Example], others: Mapping[str, Predictions]) -> Predictions:
         """A prediction for each example, of an ensemble the mean of its members'; None: its outputs are no numbers."""
         if self.damaged == NOT_FINITE:
             return None
-        predictions: list[Prediction] | None = None
+        predictions: Predictions = None
         if self.members and self.task.averages:
             known = [each for member in self.members if (each := others[member.name]) is not None]
             if len(known) == len(self.members):
@@ -419,13 +412,11 @@ def participants_of(
 
 def with_ensemble(models: Sequence[Participant], name: str, count: int) -> list[Participant]:
     """The models after the ensemble of the first `count` of them, where their task has one."""
-    members = tuple(models[:count])
-    task: Task | None = members[0].task
-    if task is not None and not task.averages:
-        task = task.with_others([member.model.opened for member in members[1:]])
-    if count < 2 or task is None:
+    members, task = tuple(models[:count]), models[0].task
+    joint = task if task.averages else task.with_others([member.model.opened for member in members[1:]])
+    if count < 2 or joint is None:
         return list(models)
-    return [Participant(name, members[0].model, None, task, task, members), *models]
+    return [Participant(name, members[0].model, None, joint, joint, members), *models]
 
 
 def check_max_drop(max_drop: float | None) -> None:
@@ -498,7 +489,7 @@ def compared(
     examples = rows.examples if isinstance(rows, ComparedRows) else rows
     data, hash = (rows.where, rows.hash) if isinstance(rows, ComparedRows) else (data, "")
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):
-        predictions: dict[str, list[Prediction] | None] = {}
+        predictions: dict[str, Predictions] = {}
         for model in reversed(models):  # an ensemble stands before its members
             predictions[model.name] = model.predict(some, predictions)
         for example in some:
@@ -543,8 +534,8 @@ def _measured(
     sound = [model for model in models if model.damaged != NOT_FINITE and not model.members]
     if not sound:
         return None, {}
-    measured = measure([each.model for each in sound], inputs, [each.folder for each in sound], **measuring)
-    costs: dict[str, Costs | None] = dict(zip((model.name for model in sound), measured.costs, strict=True))
+    measured, each_cost = measure([each.model for each in sound], inputs, [each.folder for each in sound], **measuring)
+    costs: dict[str, Costs | None] = dict(zip((model.name for model in sound), each_cost, strict=True))
     for model in models:
         if model.members:
             costs[model.name] = total_costs([costs.get(member.name) for member in model.members])

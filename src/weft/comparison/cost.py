@@ -46,9 +46,8 @@ class Costs:
 
 @dataclass(frozen=True)
 class Measured:
-    """The costs of several models, and how they were measured."""
+    """How the costs of several models were measured."""
 
-    costs: tuple[Costs, ...]
     texts: int  # timed one by one
     bulk: int  # timed together
     rounds: int
@@ -71,7 +70,7 @@ def measure(
     memory: bool = True,
     texts: int = TEXTS,
     seconds: float = SECONDS,
-) -> Measured:
+) -> tuple[Measured, list[Costs]]:
     """Measure models that answer the same inputs; of those that have a folder also its size and the memory."""
     refuse(
         (not models or not inputs, "nothing to measure: there is no model, or no text"),
@@ -93,7 +92,7 @@ def measure(
     bulk = min(len(chosen), max(8, int(seconds / (ROUNDS * slowest))))
     together = {name: lambda _, name=name: call(name, slice(bulk)) for name in asked}
     many = turns(together, ROUNDS, warm=1, **limits)
-    costs = tuple(
+    costs = [
         Costs(
             bytes=None if folder is None else weight_bytes(folder),
             parameters=parameters_of(model),
@@ -103,9 +102,9 @@ def measure(
             memory=memory_of(folder, model, chosen[:REMEMBERED]) if memory and folder is not None else None,
         )
         for name, model, folder in zip(asked, models, folders or [None] * len(models), strict=True)
-    )
-    device = str(models[0].opened.device)
-    return Measured(costs, len(single["0"]), bulk, len(many["0"]), device, torch.get_num_threads())
+    ]
+    device, threads = str(models[0].opened.device), torch.get_num_threads()
+    return Measured(len(single["0"]), bulk, len(many["0"]), device, threads), costs
 
 
 def timing_inputs(model: Model, inputs: Sequence[Any]) -> list[Any]:

@@ -27,8 +27,7 @@ from weft.checkpoint.card import Made
 from weft.checkpoint.families import outline
 from weft.checkpoint.folder import LoadedModel, fill, save_folder
 from weft.comparison.compare import ComparedRows, Comparison, Table, compared, participants_of, plain, rows_of
-from weft.comparison.cost import evenly as some_of
-from weft.comparison.cost import parameters_of
+from weft.comparison.cost import evenly, parameters_of
 from weft.data.examples import Examples, batch_of
 from weft.data.rows import every_example
 from weft.data.shards import TextFiles
@@ -128,7 +127,7 @@ def prune(
         layers, written = pruner.layers(asked.layers), None
         if smaller.family.reads:
             total = len(smaller.network.decoder)
-            written = evenly(min(asked.layers, total), total)
+            written = spaced_layers(min(asked.layers, total), total)
         smaller = with_layers(smaller, layers, written)
     if asked.heads is not None or asked.heads_each is not None:
         heads = pruner.heads(smaller)
@@ -168,7 +167,7 @@ class Pruner:
         """Rows with labels, evenly from all of them."""
         if not self.task.supervised:
             raise UserError(f"a model for {self.model.task} has no labels to rank its parts by")
-        sample = some_of([each for each in self.rows().examples if self.task.has_target(each)], MAX_ROWS)
+        sample = evenly([each for each in self.rows().examples if self.task.has_target(each)], MAX_ROWS)
         if not sample:
             raise UserError("the data has no labels, so nothing shows which parts matter")
         return sample
@@ -176,7 +175,7 @@ class Pruner:
     def layers(self, count: int) -> tuple[int, ...]:
         """The layers that stay; by importance, the layer is removed without which the metric is best, one by one."""
         opened, task, total = self.model.opened, self.task, layers_in(self.model.opened)
-        spaced = evenly(count, total)
+        spaced = spaced_layers(count, total)
         if self.options.by == "even":
             return spaced
         refuse(
@@ -257,11 +256,11 @@ RESERVED = re.compile(r"[\[<]unused_?\d+[\]>]|madeupword\d+")  # room that publi
 LISTS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")  # of ids, in a published config
 
 
-def evenly(count: int, of: int) -> tuple[int, ...]:
+def spaced_layers(count: int, of: int) -> tuple[int, ...]:
     """Which layers stay, evenly spaced from the first on: 3 of 6 are 0, 2, 4, as DistilBERT begins from BERT's."""
     if not 1 <= count <= of:
         raise UserError(f"between 1 and {of} of {of} layers can be kept, not {count}")
-    return tuple(number * of // count for number in range(count))
+    return tuple(evenly(range(of), count))
 
 
 def layers_in(opened: LoadedModel) -> int:

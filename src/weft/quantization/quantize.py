@@ -28,8 +28,7 @@ from weft.exporters.onnx_builder import Precision
 from weft.exporters.onnx_export import ranges_of, write_onnx
 from weft.files import temporary_folder, whole_folder, write_json, write_text
 from weft.metrics.bootstrap import Score
-from weft.picture import heading, page, paragraph
-from weft.picture import table as table_of
+from weft.picture import heading, page, paragraph, table
 from weft.progress import Log, ProgressChoice
 from weft.tasks.evaluate import RowOptions
 from weft.tasks.model import Model, load
@@ -139,7 +138,7 @@ class Quantized:
         """quantize.json and quantize.html in a folder."""
         write_json(folder / "quantize.json", self.values())
         parts = [paragraph(line) for line in (self.summary(), *self.warnings())]
-        parts = [*parts, heading("The gate"), table_of(*self.rows()), *self.comparison.parts()]
+        parts = [*parts, heading("The gate"), table(*self.rows()), *self.comparison.parts()]
         write_text(folder / "quantize.html", page(f"Quantized on {self.comparison.data}", parts))
 
 
