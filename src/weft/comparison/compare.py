@@ -83,11 +83,9 @@ class Comparison:
 
     def card_metrics(self, number: int) -> tuple[Metric, ...]:
         """The metrics of a model, for its card."""
-        return tuple(
-            Metric(data=self.hash, name=name, value=score.value, low=score.low, high=score.high)
-            for name, score in self.models[number].scores.items()
-            if all(map(math.isfinite, (score.value, score.low, score.high)))
-        )
+        scores = self.models[number].scores.items()
+        finite = [(name, vars(score)) for name, score in scores if all(map(math.isfinite, vars(score).values()))]
+        return tuple(Metric(data=self.hash, name=name, **values) for name, values in finite)
 
     def values(self) -> dict[str, Any]:
         """As JSON has it: what is not finite, or not known, is null."""
@@ -162,12 +160,9 @@ class Comparison:
         charts = [bar_chart("One text, median", times, "milliseconds, less is better")]
         charts.append(bar_chart("Texts in bulk", speeds, "texts a second"))
         charts += [bar_chart("Size on disk", sizes, "megabytes, less is better")] if sizes else []
-        points = [
-            ChartLine(each.name, [(cost.p50, each.scores[self.metric].value)])
-            for each, cost in known
-            if self.metric in each.scores
-        ]
-        if self.metric is not None and len(points) > 1:
+        scored = [(each, cost) for each, cost in known if self.metric in each.scores]
+        if self.metric is not None and len(scored) > 1:
+            points = [ChartLine(each.name, [(cost.p50, each.scores[self.metric].value)]) for each, cost in scored]
             name = self.metric.replace("_", " ")
             charts.append(line_chart("Quality by latency", points, "milliseconds of one text", name))
         return charts
@@ -192,7 +187,7 @@ def three(score: Score | None, scale: float = 1.0, places: int = 4, signed: bool
     """A score and the ends of its interval as cells."""
     if score is None:
         return ["-", "-", "-"]
-    numbers = (score.value, score.low, score.high)
+    numbers = vars(score).values()
     return [f"{scale * each:{'+' * signed}.{places}f}" if math.isfinite(each) else "-" for each in numbers]
 
 
@@ -374,10 +369,8 @@ class Participant:
             agreement = {AGREEMENT_NAMES.get(name, name): each.score() for name, each in sampled.items()}
         worst = list({row["text"]: row for row in reversed(self.worst.rows())}.values())[::-1][:MAX_SHOWN]
         filled = [{name: cell for name, cell in row.items() if any(each[name] for each in worst)} for row in worst]
-        return replace(
-            standing, difference=difference, retained=retained, agreement=agreement, disagreements=filled,
-            dropped=dropped,
-        )  # fmt: skip
+        standing = replace(standing, difference=difference, retained=retained, dropped=dropped)
+        return replace(standing, agreement=agreement, disagreements=filled)
 
 
 def participants_of(
@@ -451,10 +444,8 @@ def compare(
     folders = [None if isinstance(each, Model) else Path(each) for each in models]
     if not models:
         raise UserError("no model to compare: give one folder or several")
-    loaded = [
-        each if isinstance(each, Model) else load(each, task=task, device=device, online=online, trust=trust)
-        for each in models
-    ]
+    opening: Any = {"task": task, "device": device, "online": online, "trust": trust}
+    loaded = [each if isinstance(each, Model) else load(each, **opening) for each in models]
     for each in models:
         if isinstance(each, Model) and device is not None:
             each.to(device)
@@ -511,9 +502,8 @@ def compared(
                 model.compare(first, zip(mine, references, some, strict=True))
     refuse(
         (not timed.seen, f"{data}: there are no rows" if data else "there are no rows to compare by"),
-        (max_drop is not None and not known,
-         f"{data}: the data has no labels, so a loss cannot be measured: leave out --max-drop"),
-    )  # fmt: skip
+        (max_drop is not None and not known, f"{data}: without labels no loss is measured: leave out --max-drop"),
+    )
     for model in models:
         model.sampled = model.metrics.sampled() if model.metrics is not None else {}
     for model in models:

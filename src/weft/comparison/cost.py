@@ -158,13 +158,9 @@ def memory_of(folder: Path, model: Model, inputs: Sequence[Any]) -> int | None:
     """The most bytes that a process of its own holds while it loads a model and answers; None where nobody tells."""
     if peak_memory() is None and model.opened.device.type != "cuda":
         return None
-    task = {
-        "folder": str(folder.resolve()),
-        "task": model.task,
-        "device": str(model.opened.device),
-        "threads": torch.get_num_threads(),
-        "inputs": list(inputs),
-    }
+    device, threads = str(model.opened.device), torch.get_num_threads()
+    task = {"folder": str(folder.resolve()), "task": model.task, "device": device, "threads": threads}
+    task["inputs"] = list(inputs)
     code, pipe = "from weft.comparison.cost import alone; alone()", subprocess.PIPE
     try:
         with start_child(code, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as child:

@@ -90,13 +90,11 @@ def spec_of(opened: LoadedModel) -> Any:
     network, config = opened.network, opened.config
     decodes = isinstance(network, Gpt)
     refuse(
-        (config.layer_heads is not None,
-         "CTranslate2 has one number of heads for all layers, and this model has several; try --to onnx"),
-        (decodes and set(opened.heads) != {"words"},
-         "CTranslate2 runs decoders only to generate text, and this one has another head; try --to onnx"),
+        (config.layer_heads is not None, "CTranslate2 has one number of heads for all layers; try --to onnx"),
+        (decodes and set(opened.heads) != {"words"}, "CTranslate2 runs decoders to generate only; try --to onnx"),
         (config.mix, "CTranslate2 returns the last layer only, and the heads of this model read a mix of all layers"),
         (config.positions == "alibi" and not decodes, "CTranslate2 has alibi positions for decoders only"),
-    )  # fmt: skip
+    )
     specs = library("specs.transformer_spec")
     words = named_tokens(opened.writer, config.vocabulary)
     if decodes:
@@ -448,11 +446,7 @@ class Exported:
 
 
 # Each writes the files of a folder, which is then loaded and checked.
-WAYS: dict[str, Callable[[Path, LoadedModel, str], None]] = {
-    "onnx": write_onnx,
-    "ctranslate2": write_ct2,
-    "transformers": write_transformers,
-}
+WAYS: dict[str, Callable[..., Any]] = {"onnx": write_onnx, "ctranslate2": write_ct2, "transformers": write_transformers}
 
 
 def export(

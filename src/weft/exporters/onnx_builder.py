@@ -188,10 +188,8 @@ class Graph:
             key, value = self.op("Split", joined, outputs=2, axis=-1, num_outputs=2)
         places = self.shape(module.heads, module.head_width)  # B T H D
         one = places if whole else self.ints(-1, 1, module.heads, module.head_width)
-        query, value = (
-            self.op("Transpose", self.op("Reshape", y, shape), perm=[0, 2, 1, 3])
-            for y, shape in ((query, one), (value, places))
-        )
+        query = self.op("Transpose", self.op("Reshape", query, one), perm=[0, 2, 1, 3])
+        value = self.op("Transpose", self.op("Reshape", value, places), perm=[0, 2, 1, 3])
         key = self.op("Transpose", self.op("Reshape", key, places), perm=[0, 2, 3, 1])
         scores = self.op("MatMul", query, key)  # B H T T
         shares = self.op("Softmax", scores if bias is None else self.op("Add", scores, bias), axis=-1)
@@ -225,15 +223,13 @@ class Graph:
 
     def write(self, path: Path, inputs: Mapping[str, Sequence[Any]], outputs: Mapping[str, Sequence[Any]]) -> None:
         """The graph as a file; inputs and outputs by name, with their shapes, in which a word is any number."""
-        helper, kinds = self.onnx.helper, self.onnx.TensorProto
+        value_info, types = self.onnx.helper.make_tensor_value_info, self.onnx.TensorProto
         total = sum(array.nbytes for array in self.tensors.values())
         if total > (1 << 31) - (1 << 20):
             raise UserError(f"{total / 1e9:.1f} GB of weights are more than an ONNX file can hold")
-        feeds = [
-            helper.make_tensor_value_info(name, kinds.FLOAT if name == "hidden_states" else kinds.INT64, list(shape))
-            for name, shape in inputs.items()
-        ]
-        gives = [helper.make_tensor_value_info(name, kinds.FLOAT, list(shape)) for name, shape in outputs.items()]
+        kinds = dict.fromkeys(inputs, types.INT64) | {"hidden_states": types.FLOAT}
+        feeds = [value_info(name, kinds[name], list(shape)) for name, shape in inputs.items()]
+        gives = [value_info(name, types.FLOAT, list(shape)) for name, shape in outputs.items()]
         tensors = [self.onnx.numpy_helper.from_array(array, name) for name, array in self.tensors.items()]
         model = model_of(self.onnx, self.nodes, feeds, gives, tensors)
         model.producer_name, model.producer_version = "weft", VERSION

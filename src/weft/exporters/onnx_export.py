@@ -260,9 +260,8 @@ def write_onnx(
     writes = kind.writes or head not in HEADS or (head == "words" and opened.family.generates)
     refuse(
         (writes, f"a model for {task} cannot be written as ONNX; ctranslate2 is for models that generate"),
-        (head is not None and head not in opened.heads,
-         f"this {name} model has no head for {task}; weft finetune --task {task} makes one"),
-    )  # fmt: skip
+        (head is not None and head not in opened.heads, f"this {name} model has no head for {task}: finetune it first"),
+    )
     plain: Any = precision.partition("-")[0]
     card = replace(opened.card, task=task, backend="onnx", precision=plain, weft=VERSION)
     heads = {} if head is None else {head: opened.heads[head]}
@@ -355,17 +354,16 @@ def _write_traced(
     except ImportError:
         needs = "which needs the package onnxscript: pip install 'weft[fast-cpu]'"
         raise UserError(f"a {family} model is exported by torch, {needs}") from None
-    named: dict[str, Any] = {"input_names": list(inputs), "output_names": outputs, "opset_version": OPSET}
+    options: dict[str, Any] = {"input_names": list(inputs), "output_names": outputs, "opset_version": OPSET}
     sizes = tuple(dict.fromkeys(range(dynamic), torch.export.Dim.DYNAMIC) for _ in inputs)
+    options |= {"dynamo": True, "dynamic_shapes": sizes, "verbose": False}
     tensors, log = tuple(inputs.values()), logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)  # it tells of packages that nobody needs here
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            program: Any = torch.onnx.export(
-                graph.eval(), tensors, dynamo=True, dynamic_shapes=sizes, verbose=False, **named
-            )
+            program: Any = torch.onnx.export(graph.eval(), tensors, **options)
     except Exception as error:  # of many kinds: whatever the network does that an ONNX graph cannot
         lines = [line.partition(": ")[2] for line in str(error).splitlines() if line.startswith("<class")]
         reason = shown(lines[0] if lines else str(error), 160)

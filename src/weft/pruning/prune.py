@@ -180,9 +180,8 @@ class Pruner:
             return spaced
         refuse(
             (opened.family.reads, "layers of an encoder-decoder stay evenly spaced: leave out --by importance"),
-            (len(opened.network.layers) < total,
-             f"{opened.family.name} reads one layer again and again: none of them matters more; leave out --by"),
-        )  # fmt: skip
+            (len(opened.network.layers) < total, f"{opened.family.name} repeats one layer: leave out --by importance"),
+        )
         rows, kept = self.labeled, tuple(range(total))
         with self.progress("ranking layers", "layers") as step:
             while len(kept) > count:
@@ -243,10 +242,9 @@ class Pruner:
             folders = None if folder is None else [folder, scratch / "pruned"]
             if folder is not None:  # so that both have a size on disk
                 save_folder(scratch / "pruned", after.opened)
-            comparison = compared(
-                participants_of([self.model, after], names, folders), self.rows(), max_drop=options.max_drop,
-                costs=options.costs, seconds=options.seconds, memory=False, progress=count,
-            )  # fmt: skip
+            limits: Any = {name: vars(options)[name] for name in ("max_drop", "costs", "seconds")}
+            models = participants_of([self.model, after], names, folders)
+            comparison = compared(models, self.rows(), memory=False, progress=count, **limits)
         return replace(comparison, models=[replace(each, folder=None) for each in comparison.models])
 
 
@@ -295,16 +293,14 @@ def with_layers(opened: LoadedModel, keep: Sequence[int], written: Sequence[int]
     for some, of in stacks.values() or [(keep, count)]:
         if not some or list(some) != sorted(set(some)) or some[0] < 0 or some[-1] >= of:
             raise UserError(f"layers to keep must be some of 0 to {of - 1}, in their order, not {list(some)}")
-    places = {
-        f"{stack}.{old}.": f"{stack}.{new}." for stack, (kept, _) in stacks.items() for new, old in enumerate(kept)
-    }
     tensors = {}
     for name, tensor in opened.network.state_dict().items():
-        layer = re.match(r"(\w+)\.\d+\.", name)
-        if layer is None or layer[1] not in stacks:
+        stack, _, rest = name.partition(".")
+        number, _, rest = rest.partition(".")
+        if stack not in stacks:
             tensors[name] = tensor
-        elif layer[0] in places:
-            tensors[places[layer[0]] + name[layer.end() :]] = tensor
+        elif int(number) in (kept := stacks[stack][0]):
+            tensors[f"{stack}.{kept.index(int(number))}.{rest}"] = tensor
     if config.layer_heads is not None:
         changes["layer_heads"] = tuple(config.layer_heads[number] for number in keep)
     if "mix.shares" in tensors:  # of the embeddings, then of each layer
