@@ -169,8 +169,8 @@ def test_a_model_that_only_foresees_words(tmp_path: Path) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "nothing to prune"),
-    ({"heads": 0.3}, "heads are ranked on rows with labels: give --data FILE"),
-    ({"layers": 2, "by": "importance"}, "layers are ranked on rows with labels: give --data FILE"),
+    ({"heads": 0.3}, "heads and layers are ranked on rows with labels: give --data FILE"),
+    ({"layers": 2, "by": "importance"}, "heads and layers are ranked on rows with labels: give --data FILE"),
     ({"layers": 2, "max_drop": 1.0}, "the loss is measured on rows with labels: give --data FILE"),
     ({"vocabulary": 200}, "give --text FILE or --data FILE"),
     ({"layers": 4}, "between 1 and 3 of 3 layers can be kept, not 4"),

@@ -49,7 +49,7 @@ SAMPLES = 24  # texts that are made up where none are given
 # How far the probabilities of a text may differ, in a batch and alone, by the precision of the weights.
 BOUNDS = {"fp32": 1e-5, "fp16": 2e-2, "bf16": 2e-2, "int8": 5e-3, "int4": 5e-3}
 MIXED = 200  # inputs on which that is tested
-PROMPTS = 64  # of a model that generates
+PROMPTS = 64  # texts, of a model that generates
 MAX_CHARACTERS = 4000  # of one such text: enough for several windows
 MAX_TOKENS = 24  # that a model generates for each of them
 TIED = 1e-3  # how far two log-probabilities may differ where another token is generated
@@ -57,7 +57,6 @@ SAME = 0.9  # share of the generated texts that must be the same, word for word
 NEAR = {"fp32": 1e-3, "fp16": 1e-2, "int8": 0.3}  # how far the log-probability of a token may be off
 EXHAUSTIVE = 1000.0  # patience of a search to the end, so that only the models are compared
 CHECKED = 512  # texts of a file that an export is checked on
-COMPARED = 64  # of a model that generates
 DIFFERS = "the exported model differs from its source"
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "tanh": "Tanh"}
 KINDS: dict[str, str | None] = {"fp32": None, "fp16": "float16", "int8": "int8_float32"}  # in the engine's words
@@ -180,8 +179,8 @@ def _filled(opened: LoadedModel, stack: Any, layers: Iterable[Any], final: nn.Mo
         for spec in stack.layer:
             spec.self_attention.relative_attention_bias = table
             spec.self_attention.relative_attention_max_distance = np.dtype("int32").type(module.farthest)
-    elif "position_encodings" in vars(stack):
-        _fill_places(stack, network.positions)
+    elif "position_encodings" in vars(stack) and network.positions.kind not in ("rotary", "alibi"):
+        stack.position_encodings.encodings = _array(_position_table(network.positions))
     for spec, layer in zip(stack.layer, layers, strict=True):
         assert isinstance(layer, Layer)
         parts: list[Any] = [(spec.self_attention, layer.attention, layer.attention_norm, ("qkv", "output"))]
@@ -219,18 +218,13 @@ def _fill_norm(spec: Any, module: Any) -> None:
         spec.beta = _array(module.bias)
 
 
-def _fill_places(spec: Any, positions: Positions) -> None:
+def _position_table(positions: Positions) -> Tensor:
     """The table of positions, worked out where it is not learned; without one the engine would use its own."""
-    if positions.kind in ("rotary", "alibi"):
-        return
     if positions.table is not None:
-        spec.position_encodings.encodings = _array(positions.table.weight[positions.unused :])
-        return
+        return positions.table.weight[positions.unused :]
     if positions.context > WAVES:
         raise UserError(f"a context of {positions.context} tokens is too long for CTranslate2's table of positions")
-    zeros = torch.zeros(positions.context, positions.width)
-    with torch.no_grad():
-        spec.position_encodings.encodings = _array(positions.add(zeros, torch.arange(positions.context)))
+    return positions.add(torch.zeros(positions.context, positions.width), torch.arange(positions.context))
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:
@@ -402,8 +396,9 @@ def write_transformers(inside: Path, opened: LoadedModel, task: str) -> None:
         for spec in fields(config):
             usual, value = family.standard.get(spec.name, spec.default), vars(config)[spec.name]
             with suppress(UserError):  # what is usual may not go with the other sizes
-                usually = replace(config, **{spec.name: usual}) if value != usual else None
-                if usually is not None and is_published(family.table, usually, family.standard):
+                if value != usual and is_published(
+                    family.table, replace(config, **{spec.name: usual}), family.standard
+                ):
                     why = f"transformers has no {family.name} model with {spec.name}={value}"
                     break
     raise UserError(why)
@@ -413,8 +408,8 @@ def check_same(ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: flo
     """That a folder, read back, has the same config, weights, tokens and outputs."""
     one, two = ours.opened, theirs.opened
     first, second = one.network.state_dict(), two.network.state_dict()
-    other = [name for name in {**first, **second} if name not in first or name not in second]
-    other = other or [name for name, tensor in first.items() if not torch.equal(tensor.cpu(), second[name])]
+    both = {name for name in first if name in second and torch.equal(first[name].cpu(), second[name])}
+    other = [name for name in {**first, **second} if name not in both]
     # None stands for what is usual; dropouts and the like are for training alone.
     usual = {"head_width": one.config.width // one.config.heads, "inner": 4 * one.config.width}
     values = {spec.name: (vars(one.config)[spec.name], vars(two.config)[spec.name]) for spec in fields(one.config)}
@@ -520,12 +515,10 @@ def texts_of(model: Model, data: Any, **options: Unpack[RowOptions]) -> list[Any
 def read_from(data: Any, columns: Mapping[str, str]) -> list[str]:
     """The first texts of what a model that writes is given: lines of a plain file, or the sources of a table."""
     texts, whole = list[str](), Table(data, columns)
-    tables = [whole]
-    if not whole.in_memory:  # .en and .de tell no format: lines
-        tables = [
-            replace(whole, data=name, format=SUFFIXES.get(format_suffix(PurePath(name)), "txt")) for name in whole.data
-        ]
-    for record in islice(chain.from_iterable(table.records() for table in tables), COMPARED):
+    files = [] if whole.in_memory else whole.data
+    formats = [SUFFIXES.get(format_suffix(PurePath(name)), "txt") for name in files]  # .en and .de name none: lines
+    tables = [replace(whole, data=name, format=kind) for name, kind in zip(files, formats, strict=True)] or [whole]
+    for record in islice(chain.from_iterable(table.records() for table in tables), PROMPTS):
         names = paired_columns(list(record.values)) or ("text",)
         name = columns.get("source") or columns.get("text") or names[0]
         if name not in record.values:

@@ -27,7 +27,7 @@ FAR = -1e9  # added to the scores of keys that are no tokens: no share is left o
 # Of seven bits: the instructions of processors without VNNI add two products in sixteen bits, and eight overflow there.
 LARGEST = 63
 BLOCK = 32  # weights of four bits that share one scale
-Range = tuple[float, float]
+Ranges = Mapping[nn.Module, tuple[float, float]]
 
 
 @dataclass
@@ -35,7 +35,7 @@ class Graph:
     """A graph in the making; what is added is named, and a weight that is used twice is stored once."""
 
     precision: Precision = "fp32"
-    ranges: Mapping[nn.Module, Range] = field(default_factory=dict)  # of the inputs of linear maps: static integers
+    ranges: Ranges = field(default_factory=dict)  # of the inputs of linear maps: static integers
     nodes: list[Any] = field(default_factory=list)
     tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
     known: dict[Any, str] = field(default_factory=dict)

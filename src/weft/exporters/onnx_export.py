@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from weft.backends.onnx import GRAPH, OPSET, WORDS
 from weft.checkpoint.folder import LoadedModel, write_files
 from weft.errors import UserError, refuse, shown
-from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Range, model_of
+from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Ranges, model_of
 from weft.files import write_bytes
 from weft.models.classifiers import sight
 from weft.nn.heads import DeepLabelHead, MaskedWordHead
@@ -248,11 +248,7 @@ HEADS = (None, "classify", "tag", "answer", "words")  # that a graph can end in
 
 
 def write_onnx(
-    inside: Path,
-    opened: LoadedModel,
-    task: str,
-    precision: Precision = "fp32",
-    ranges: Mapping[nn.Module, Range] | None = None,
+    inside: Path, opened: LoadedModel, task: str, precision: Precision = "fp32", ranges: Ranges | None = None
 ) -> None:
     """The files of an ONNX folder, for this task, one by one."""
     kind, name = task_class(task), opened.family.name
@@ -290,9 +286,9 @@ def write_onnx(
         _write_traced(inside / WORDS, name, DenseNetwork(opened.network, head), hidden, 1, ["logits"])
 
 
-def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> dict[nn.Module, Range]:
+def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> Ranges:
     """Between which numbers the inputs of every linear map lie while `read` runs."""
-    ranges: dict[nn.Module, Range] = {}
+    ranges: dict[nn.Module, tuple[float, float]] = {}
 
     def observe(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         low, high = (float(end) for end in inputs[0].detach().aminmax())

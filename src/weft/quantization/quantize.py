@@ -114,8 +114,8 @@ class Quantized:
             return []
         (candidate, standing), warnings = self._best(), list[str]()
         if candidate.smaller is not None and candidate.smaller < GAIN:
-            sizes = [each.costs for each in (standing, self.comparison.models[0])]
-            now, before = (megabytes(None if each is None else each.bytes) for each in sizes)
+            both = standing, self.comparison.models[0]
+            now, before = (megabytes(each.costs and each.costs.bytes) for each in both)
             small = chosen([each for each in self.candidates if (each.smaller or 0) >= GAIN], "small")
             hint = f"; --prefer small would choose {small}" if small is not None else ""
             warnings.append(f"{self.chosen} is not smaller than the model: {now}, was {before}{hint}")
