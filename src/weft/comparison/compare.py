@@ -350,8 +350,8 @@ class Participant:
 
     def standing(self, first: Participant, metric: str | None, max_drop: float | None, costs: Costs | None) -> Standing:
         """It beside the first model."""
-        folder = None if self.folder is None else str(self.folder)
         scores = {name: each.score() for name, each in self.sampled.items()}
+        folder = None if self.folder is None else str(self.folder)
         standing = Standing(self.name, folder, scores, costs=costs, damaged=self.damaged)
         if self is first or self.damaged == NOT_FINITE:
             return standing
@@ -502,7 +502,7 @@ def compared(
                 model.compare(first, zip(mine, references, some, strict=True))
     refuse(
         (not timed.seen, f"{data}: there are no rows" if data else "there are no rows to compare by"),
-        (max_drop is not None and not known, f"{data}: without labels no loss is measured: leave out --max-drop"),
+        (max_drop is not None and not known, f"{data}: the data has no labels to measure by: leave out --max-drop"),
     )
     for model in models:
         model.sampled = model.metrics.sampled() if model.metrics is not None else {}

@@ -396,9 +396,8 @@ def write_transformers(inside: Path, opened: LoadedModel, task: str) -> None:
         for spec in fields(config):
             usual, value = family.standard.get(spec.name, spec.default), vars(config)[spec.name]
             with suppress(UserError):  # what is usual may not go with the other sizes
-                if value != usual and is_published(
-                    family.table, replace(config, **{spec.name: usual}), family.standard
-                ):
+                usually = replace(config, **{spec.name: usual}) if value != usual else None
+                if usually is not None and is_published(family.table, usually, family.standard):
                     why = f"transformers has no {family.name} model with {spec.name}={value}"
                     break
     raise UserError(why)

@@ -348,8 +348,10 @@ def _write_traced(
         import onnx.reference
         import onnxscript  # noqa: F401  (torch's exporter writes with it)
     except ImportError:
-        needs = "which needs the package onnxscript: pip install 'weft[fast-cpu]'"
-        raise UserError(f"a {family} model is exported by torch, {needs}") from None
+        install = "pip install 'weft[fast-cpu]'"
+        raise UserError(
+            f"a {family} model is exported by torch, which needs the package onnxscript: {install}"
+        ) from None
     options: dict[str, Any] = {"input_names": list(inputs), "output_names": outputs, "opset_version": OPSET}
     sizes = tuple(dict.fromkeys(range(dynamic), torch.export.Dim.DYNAMIC) for _ in inputs)
     options |= {"dynamo": True, "dynamic_shapes": sizes, "verbose": False}

@@ -1,8 +1,4 @@
-"""`weft.quantize`: smaller numbers for a model, evaluated beside it on the user's data and this machine; the gate.
-
-Every candidate is written, evaluated on the same rows, and timed in turns with the original model. One that surely
-loses too much, or is not faster (or smaller, where that is preferred), is never written to the folder of the user.
-"""
+"""`weft.quantize`: smaller numbers for a model, evaluated beside it on the user's data and this machine; the gate."""
 
 from __future__ import annotations
 
@@ -114,8 +110,8 @@ class Quantized:
             return []
         (candidate, standing), warnings = self._best(), list[str]()
         if candidate.smaller is not None and candidate.smaller < GAIN:
-            both = standing, self.comparison.models[0]
-            now, before = (megabytes(each.costs and each.costs.bytes) for each in both)
+            sizes = [each.costs for each in (standing, self.comparison.models[0])]
+            now, before = (megabytes(None if each is None else each.bytes) for each in sizes)
             small = chosen([each for each in self.candidates if (each.smaller or 0) >= GAIN], "small")
             hint = f"; --prefer small would choose {small}" if small is not None else ""
             warnings.append(f"{self.chosen} is not smaller than the model: {now}, was {before}{hint}")
