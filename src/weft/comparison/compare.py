@@ -442,8 +442,7 @@ def compare(
     check_max_drop(max_drop)
     models = [models] if isinstance(models, str | os.PathLike | Model) else models
     folders = [None if isinstance(each, Model) else Path(each) for each in models]
-    if not models:
-        raise UserError("no model to compare: give one folder or several")
+    refuse((not models, "no model to compare: give one folder or several"))
     opening: Any = {"task": task, "device": device, "online": online, "trust": trust}
     loaded = [each if isinstance(each, Model) else load(each, **opening) for each in models]
     for each in models:

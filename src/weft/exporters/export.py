@@ -64,8 +64,7 @@ KINDS: dict[str, str | None] = {"fp32": None, "fp16": "float16", "int8": "int8_f
 
 def write_ct2(inside: Path, opened: LoadedModel, task: str, precision: str = "fp32") -> None:
     """The files of a CTranslate2 folder, for this task, one by one."""
-    if precision not in KINDS:
-        raise UserError(f"CTranslate2 has the precisions {', '.join(KINDS)}, not {shown(precision)}")
+    refuse((precision not in KINDS, f"CTranslate2 has the precisions {', '.join(KINDS)}, not {shown(precision)}"))
     if task == "fill" and opened.family.sentinels:
         task = "complete"  # gaps are filled step by step, which the engine does not do
     spec = spec_of(opened)
@@ -469,8 +468,7 @@ def export(
         with suppress(UserError):  # rows with other labels show nothing
             damaged = compare([model], data, columns=columns, costs=False, task=model.task).models[0].damaged
     try:
-        if damaged:
-            raise UserError(f"the model itself is damaged: {damaged}")
+        refuse((bool(damaged), f"the model itself is damaged: {damaged}"))
         with whole_folder(Path(out)) as inside:
             WAYS[to](inside, model.opened, model.task)
             exported = load(inside)
@@ -506,8 +504,7 @@ def texts_of(model: Model, data: Any, **options: Unpack[RowOptions]) -> list[Any
     table = table_of(data, options)
     rows = table_rows(model, table, Skipped())
     inputs = list(islice((row.input for row in rows if row.problem is None), CHECKED))
-    if not inputs:
-        raise UserError(f"{table.name}: there are no rows")
+    refuse((not inputs, f"{table.name}: there are no rows"))
     return inputs
 
 
@@ -523,6 +520,5 @@ def read_from(data: Any, columns: Mapping[str, str]) -> list[str]:
         if name not in record.values:
             raise UserError(f"{record.where}: has no column {shown(name)!r}; name it with --column source=NAME")
         texts.append(str(record.values[name]))
-    if not any(text.strip() for text in texts):
-        raise UserError(f"{whole.name}: there are no texts")
+    refuse((not any(text.strip() for text in texts), f"{whole.name}: there are no texts"))
     return texts

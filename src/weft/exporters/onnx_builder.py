@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from weft.backends.onnx import FORMAT, OPERATORS, OPSET, RUNTIME, library
-from weft.errors import UserError
+from weft.errors import refuse
 from weft.files import write_bytes
 from weft.nn.layers import Layer
 from weft.version import VERSION
@@ -225,8 +225,7 @@ class Graph:
         """The graph as a file; inputs and outputs by name, with their shapes, in which a word is any number."""
         value_info, types = self.onnx.helper.make_tensor_value_info, self.onnx.TensorProto
         total = sum(array.nbytes for array in self.tensors.values())
-        if total > (1 << 31) - (1 << 20):
-            raise UserError(f"{total / 1e9:.1f} GB of weights are more than an ONNX file can hold")
+        refuse((total > (1 << 31) - (1 << 20), f"{total / 1e9:.1f} GB of weights are more than an ONNX file can hold"))
         kinds = dict.fromkeys(inputs, types.INT64) | {"hidden_states": types.FLOAT}
         feeds = [value_info(name, kinds[name], list(shape)) for name, shape in inputs.items()]
         gives = [value_info(name, types.FLOAT, list(shape)) for name, shape in outputs.items()]

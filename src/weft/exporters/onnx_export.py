@@ -93,8 +93,7 @@ def _positions(graph: Graph, x: str, positions: Any) -> str:
     """B T W with what a place adds to its token."""
     if positions.kind in ("alibi", "none"):
         return x
-    if positions.kind == "rotary":
-        raise UserError("a model with rotary positions cannot be written as ONNX yet")
+    refuse((positions.kind == "rotary", "a model with rotary positions cannot be written as ONNX yet"))
     if positions.kind == "learned":
         table = positions.table.weight
     else:
@@ -208,8 +207,7 @@ def _recurrent(graph: Graph, opened: LoadedModel, head: str | None) -> str:
 def _cells(graph: Graph, layer: Any, x: str, lengths: str) -> tuple[str, str]:
     """T B inputs -> T B width of all directions, and B width: where each direction ends."""
     ways, order = len(layer.directions), GATES[layer.cell]
-    if layer.directions == (True,):
-        raise UserError("a network that reads backwards alone cannot be written as ONNX")
+    refuse((layer.directions == (True,), "a network that reads backwards alone cannot be written as ONNX"))
 
     def ordered(tensor: torch.Tensor) -> torch.Tensor:
         return torch.cat([tensor.chunk(len(order))[gate] for gate in order])
@@ -275,8 +273,7 @@ def write_onnx(
             words_of(words, opened.network)
             words.write(inside / WORDS, {"hidden_states": ["places", width]}, {"logits": ["places", outputs]})
         return
-    if precision != "fp32":
-        raise UserError(f"a {name} model is exported by torch, in fp32 only")
+    refuse((precision != "fp32", f"a {name} model is exported by torch, in fp32 only"))
     names = ["input_ids", *(["token_type_ids"] if opened.config.segments > 1 else [])]
     gives = {"answer": ["start_logits", "end_logits"], None: ["last_hidden_state"], "words": ["last_hidden_state"]}
     tokens = {each: torch.zeros(3, 5, dtype=torch.int64) for each in names}  # one tensor twice would be one input
@@ -348,10 +345,8 @@ def _write_traced(
         import onnx.reference
         import onnxscript  # noqa: F401  (torch's exporter writes with it)
     except ImportError:
-        install = "pip install 'weft[fast-cpu]'"
-        raise UserError(
-            f"a {family} model is exported by torch, which needs the package onnxscript: {install}"
-        ) from None
+        needs = "which needs the package onnxscript: pip install 'weft[fast-cpu]'"
+        raise UserError(f"a {family} model is exported by torch, {needs}") from None
     options: dict[str, Any] = {"input_names": list(inputs), "output_names": outputs, "opset_version": OPSET}
     sizes = tuple(dict.fromkeys(range(dynamic), torch.export.Dim.DYNAMIC) for _ in inputs)
     options |= {"dynamo": True, "dynamic_shapes": sizes, "verbose": False}

@@ -165,11 +165,9 @@ class Pruner:
     @cached_property
     def labeled(self) -> list[Example]:
         """Rows with labels, evenly from all of them."""
-        if not self.task.supervised:
-            raise UserError(f"a model for {self.model.task} has no labels to rank its parts by")
+        refuse((not self.task.supervised, f"a model for {self.model.task} has no labels to rank its parts by"))
         sample = evenly([each for each in self.rows().examples if self.task.has_target(each)], MAX_ROWS)
-        if not sample:
-            raise UserError("the data has no labels, so nothing shows which parts matter")
+        refuse((not sample, "the data has no labels, so nothing shows which parts matter"))
         return sample
 
     def layers(self, count: int) -> tuple[int, ...]:
@@ -256,8 +254,7 @@ LISTS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")  # of ids,
 
 def spaced_layers(count: int, of: int) -> tuple[int, ...]:
     """Which layers stay, evenly spaced from the first on: 3 of 6 are 0, 2, 4, as DistilBERT begins from BERT's."""
-    if not 1 <= count <= of:
-        raise UserError(f"between 1 and {of} of {of} layers can be kept, not {count}")
+    refuse((not 1 <= count <= of, f"between 1 and {of} of {of} layers can be kept, not {count}"))
     return tuple(evenly(range(of), count))
 
 
@@ -376,8 +373,7 @@ def least(importances: Sequence[Tensor], share: float | None = None, each: int |
     counts = [len(layer) for layer in importances]
     order = sorted((float(value), n, head) for n, layer in enumerate(importances) for head, value in enumerate(layer))
     if share is not None and each is None:
-        if not 0 < share < 1:
-            raise UserError(f"the share of heads to remove must be above 0 and below 1, not {share:g}")
+        refuse((not 0 < share < 1, f"the share of heads to remove must be above 0 and below 1, not {share:g}"))
         wanted, lowest = round(share * sum(counts)), [1] * len(counts)
     elif share is None and each is not None:
         most = min(counts) - 1
@@ -399,8 +395,7 @@ def least(importances: Sequence[Tensor], share: float | None = None, each: int |
 def with_heads(opened: LoadedModel, keep: Sequence[Sequence[int]]) -> LoadedModel:
     """The model with these heads of each layer alone; its folder is `weft-FAMILY`, as published formats have none."""
     attentions, config = attentions_of(opened), opened.config
-    if len(keep) != len(attentions):
-        raise UserError(f"heads of {len(keep)} layers are given for a model of {len(attentions)}")
+    refuse((len(keep) != len(attentions), f"heads of {len(keep)} layers are given for a model of {len(attentions)}"))
     tensors = dict(opened.network.state_dict())
     for number, (attention, some) in enumerate(zip(attentions, keep, strict=True)):
         if not some or list(some) != sorted(set(some)) or some[0] < 0 or some[-1] >= attention.heads:

@@ -18,7 +18,7 @@ from weft.checkpoint.folder import write_files
 from weft.comparison.compare import Comparison, Standing, check_max_drop, compare, lost, megabytes, plain
 from weft.comparison.cost import SECONDS, TEXTS
 from weft.data.tables import is_names, rows_in_memory
-from weft.errors import UserError, listed, one_of
+from weft.errors import UserError, listed, one_of, refuse
 from weft.exporters.export import check_agreement, check_batch_single, logits_of, refuse_exported, texts_of, write_ct2
 from weft.exporters.onnx_builder import Precision
 from weft.exporters.onnx_export import ranges_of, write_onnx
@@ -191,8 +191,7 @@ def quantize(
     reference.to("cpu")
     data = data if data is None or is_names(data) else rows_in_memory(data)  # a generator is gone through twice
     writes = reference.task_object.writes
-    if data is None and not writes:
-        raise UserError(f"a model for {reference.task} is evaluated on rows: give --data")
+    refuse((data is None and not writes, f"a model for {reference.task} is evaluated on rows: give --data"))
     inputs = [] if writes else texts_of(reference, data, **rows)
     if kinds is None:
         kinds = [kind for kind in KINDS if not writes or not kind.startswith("onnx")]
@@ -237,16 +236,14 @@ def _written(
             folders[kind] = folder
         except UserError as error:
             failed.append(CandidateResult(kind, refused=str(error)))
-    if not folders:
-        raise UserError(f"nothing to choose from: {'; '.join(f'{each.kind}: {each.refused}' for each in failed)}")
+    refuse((not folders, f"nothing to choose from: {'; '.join(f'{each.kind}: {each.refused}' for each in failed)}"))
     return folders, failed
 
 
 def judged(comparison: Comparison, max_drop: float, prefer: str = "fast") -> list[CandidateResult]:
     """The result of every model but the first, which is the original."""
     (first, *others), results = comparison.models, list[CandidateResult]()
-    if first.damaged:
-        raise UserError(f"the model itself is damaged: {first.damaged}")
+    refuse((bool(first.damaged), f"the model itself is damaged: {first.damaged}"))
     for each in others:
         if each.damaged or each.costs is None or first.costs is None:
             why = f"damaged: {each.damaged or 'it could not be timed'}"
