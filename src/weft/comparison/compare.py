@@ -187,8 +187,7 @@ def three(score: Score | None, scale: float = 1.0, places: int = 4, signed: bool
     """A score and the ends of its interval as cells."""
     if score is None:
         return ["-", "-", "-"]
-    numbers = vars(score).values()
-    return [f"{scale * each:{'+' * signed}.{places}f}" if math.isfinite(each) else "-" for each in numbers]
+    return [f"{scale * each:{'+' * signed}.{places}f}" if math.isfinite(each) else "-" for each in vars(score).values()]
 
 
 def spread(score: Score | None, scale: float = 1.0, places: int = 4) -> str:

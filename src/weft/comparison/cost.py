@@ -183,5 +183,4 @@ def alone() -> None:
     inputs = timing_inputs(model, task["inputs"])
     for asked in (inputs[0], inputs):
         model(asked, **model.task_object.timing_options)
-    cuda = model.opened.device.type == "cuda"
-    print(torch.cuda.max_memory_allocated() if cuda else peak_memory())
+    print(torch.cuda.max_memory_allocated() if model.opened.device.type == "cuda" else peak_memory())

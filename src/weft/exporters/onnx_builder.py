@@ -113,15 +113,13 @@ class Graph:
             scale, zero = self.constant(step), self.constant(round(-low / step), np.uint8)
             x = self.op("QuantizeLinear", x, scale, zero)
             return self.op("MatMulIntegerToFloat", x, matrix, scale, scales, zero, zeros, added, domain=RUNTIME)
-        last = self.ints(-1)
-        ends = [self.op(kind, x, last, keepdims=0) for kind in ("ReduceMax", "ReduceMin")]
+        ends = [self.op(kind, x, self.ints(-1), keepdims=0) for kind in ("ReduceMax", "ReduceMin")]
         parts = [self.op("Mul", end, self.constant(sign / 127)) for end, sign in zip(ends, (1, -1), strict=True)]
         by_row = self.op("Max", *parts, self.constant(1e-12))  # N: a row of zeros stays one
         middle = self.constant(128, np.uint8)
         middles = self.op("QuantizeLinear", by_row, self.constant(1e30), middle)  # N times 128, in one operator
         integers = self.op("QuantizeLinear", x, by_row, middles, axis=0)
-        one = self.constant(1.0)
-        x = self.op("MatMulIntegerToFloat", integers, matrix, one, scales, middle, zeros, domain=RUNTIME)
+        x = self.op("MatMulIntegerToFloat", integers, matrix, self.constant(1.0), scales, middle, zeros, domain=RUNTIME)
         x = self.op("Mul", x, self.op("Unsqueeze", by_row, self.ints(1)))
         # As a matrix: beside a vector the runtime would fuse it with a GELU, into an operator that is slower than both.
         return x if bias is None else self.op("Add", x, self._stored(key, "bias", bias.detach().float().numpy()[None]))
@@ -217,8 +215,7 @@ class Graph:
     def shape(self, *sizes: int) -> str:
         """The shape B T and these sizes, as far as the inputs say it."""
         if ("shape", sizes) not in self.known:
-            ends = self.op("Shape", "input_ids")
-            self.known["shape", sizes] = self.op("Concat", ends, self.ints(*sizes), axis=0)
+            self.known["shape", sizes] = self.op("Concat", self.op("Shape", "input_ids"), self.ints(*sizes), axis=0)
         return self.known["shape", sizes]
 
     def write(self, path: Path, inputs: Mapping[str, Sequence[Any]], outputs: Mapping[str, Sequence[Any]]) -> None:
@@ -258,8 +255,7 @@ def four_bits(weight: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[n
     padded[:, :columns] = weight
     blocks = padded.reshape(rows, -1, BLOCK)
     # The number farthest from 0 becomes -8, the one end of the range that has no opposite.
-    far = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
-    scales = far / -8
+    scales = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1) / -8
     safe = np.where(scales == 0, 1, scales)
     whole = np.clip(np.round(blocks / safe) + 8, 0, 15).astype(np.uint8)
     packed: NDArray[np.uint8] = np.bitwise_or(whole[..., 0::2], np.left_shift(whole[..., 1::2], 4))

@@ -99,8 +99,7 @@ def _positions(graph: Graph, x: str, positions: Any) -> str:
     else:
         table = positions._waves(torch.arange(positions.context), torch.float32)
     if not positions.unused:
-        length = graph.op("Shape", "input_ids", start=1, end=2)
-        ends = [graph.ints(0), length, graph.ints(0)]
+        ends = [graph.ints(0), graph.op("Shape", "input_ids", start=1, end=2), graph.ints(0)]
         return graph.op("Add", x, graph.op("Slice", graph.weight(positions, "places", table), *ends))
     # RoBERTa counts the tokens that are none of the padding, from the row after the padding's.
     counted = graph.op("CumSum", "attention_mask", graph.constant(1, np.int64))
@@ -215,8 +214,7 @@ def _cells(graph: Graph, layer: Any, x: str, lengths: str) -> tuple[str, str]:
     weights = [[ordered(tensor) for tensor in module._flat_weights] for module in layer.layers]
     inputs, back = (torch.stack([each[number] for each in weights]) for number in (0, 1))
     biases = torch.stack([torch.cat(each[2:]) for each in weights])
-    named = {"inputs": inputs, "back": back, "bias": biases}
-    names = [graph.weight(layer, name, each) for name, each in named.items()]
+    names = [graph.weight(layer, name, each) for name, each in {"inputs": inputs, "back": back, "bias": biases}.items()]
     settings: dict[str, Any] = {"hidden_size": layer.width, "direction": "bidirectional" if ways > 1 else "forward"}
     settings |= {"linear_before_reset": 1} if layer.cell == "gru" else {}
     settings |= {"activations": [layer.activation.capitalize()] * ways} if layer.cell == "rnn" else {}
@@ -224,8 +222,7 @@ def _cells(graph: Graph, layer: Any, x: str, lengths: str) -> tuple[str, str]:
     made, ends, *_ = graph.op(layer.cell.upper(), x, *names, lengths, **settings)
     width = graph.ints(0, 0, ways * layer.width)
     made = graph.op("Reshape", graph.op("Transpose", made, perm=[0, 2, 1, 3]), width)  # T D B W -> T B DW
-    flat = graph.ints(0, ways * layer.width)
-    return made, graph.op("Reshape", graph.op("Transpose", ends, perm=[1, 0, 2]), flat)
+    return made, graph.op("Reshape", graph.op("Transpose", ends, perm=[1, 0, 2]), graph.ints(0, ways * layer.width))
 
 
 def _mask(graph: Graph) -> str:
@@ -386,8 +383,7 @@ def _plain(onnx: Any, traced: Any) -> Any:
         part = onnx.helper.make_graph([plain], "part", [], [onnx.ValueInfoProto(name=name) for name in plain.output])
         part.initializer.extend(onnx.numpy_helper.from_array(arrays[name], name) for name in inputs)
         alone = onnx.helper.make_model(part, opset_imports=[onnx.helper.make_opsetid("", OPSET)])
-        values = onnx.reference.ReferenceEvaluator(alone).run(None, {})
-        arrays |= dict(zip(plain.output, values, strict=True))
+        arrays |= dict(zip(plain.output, onnx.reference.ReferenceEvaluator(alone).run(None, {}), strict=True))
     used = {name for node in nodes for name in node.input}
     stored = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items() if name in used]
     ends = [

@@ -199,8 +199,7 @@ class Pruner:
         attentions_of(opened)  # a model without heads is refused before anything is read
         dataset: Any = self.task.dataset(self.labeled, opened, framing_for(opened))
         with self.progress("ranking heads", "examples") as count:
-            table = dataset.for_training(MOST_WINDOWS, 0, False)
-            ranked = importance(opened, self.task.objective(), table, count)
+            ranked = importance(opened, self.task.objective(), dataset.for_training(MOST_WINDOWS, 0, False), count)
         return tuple(map(tuple, least(ranked, self.options.heads, self.options.heads_each)))
 
     def with_vocabulary(self, opened: LoadedModel, count: int) -> tuple[LoadedModel, VocabularyCoverage]:
@@ -307,8 +306,7 @@ def with_layers(opened: LoadedModel, keep: Sequence[int], written: Sequence[int]
 
 def rebuilt(opened: LoadedModel, config: Any, tensors: Mapping[str, Tensor], **changes: Any) -> LoadedModel:
     """The model of another config with these weights, copied; `changes` are those of what was opened."""
-    heads = changes.get("heads", opened.heads)
-    network = outline(opened.family, config, heads)
+    network = outline(opened.family, config, changes.get("heads", opened.heads))
     expected = network.state_dict()
     unfit = [name for name, tensor in expected.items() if name not in tensors or tensors[name].shape != tensor.shape]
     if unfit or len(expected) != len(tensors):
@@ -340,8 +338,7 @@ def gated(attentions: Sequence[Attention], gates: Sequence[Tensor], rows: Rows |
 
     with ExitStack() as hooks:
         for attention, gate in zip(attentions, gates, strict=True):
-            hook = partial(multiplied, attention.heads, gate)
-            hooks.enter_context(attention.output.register_forward_pre_hook(hook))
+            hooks.enter_context(attention.output.register_forward_pre_hook(partial(multiplied, attention.heads, gate)))
         yield
 
 

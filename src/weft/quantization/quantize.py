@@ -246,8 +246,7 @@ def judged(comparison: Comparison, max_drop: float, prefer: str = "fast") -> lis
     refuse((bool(first.damaged), f"the model itself is damaged: {first.damaged}"))
     for each in others:
         if each.damaged or each.costs is None or first.costs is None:
-            why = f"damaged: {each.damaged or 'it could not be timed'}"
-            results.append(CandidateResult(each.name, refused=why))
+            results.append(CandidateResult(each.name, refused=f"damaged: {each.damaged or 'it could not be timed'}"))
             continue
         single, many = first.costs.p50 / each.costs.p50, each.costs.per_second / first.costs.per_second
         smaller = first.costs.bytes / each.costs.bytes if first.costs.bytes and each.costs.bytes else None
