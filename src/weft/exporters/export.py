@@ -89,10 +89,7 @@ def spec_of(opened: LoadedModel) -> Any:
     decodes = isinstance(network, Gpt)
     refuse(
         (config.layer_heads is not None, "CTranslate2 has one number of heads for all layers; try --to onnx"),
-        (
-            decodes and set(opened.heads) != {"words"},
-            "a CTranslate2 decoder only generates, without another head; try --to onnx",
-        ),
+        (decodes and set(opened.heads) != {"words"}, "CTranslate2 has no decoder with another head; try --to onnx"),
         (config.mix, "CTranslate2 returns the last layer only, and the heads of this model read a mix of all layers"),
         (config.positions == "alibi" and not decodes, "CTranslate2 has alibi positions for decoders only"),
     )
