@@ -262,7 +262,7 @@ class Participant:
     task: Task  # with the labels of all models, in one order
     members: tuple[Participant, ...] = ()  # of an ensemble: the models that it consists of
     metrics: Any = None
-    agreement: Any = None
+    agreement: Any = None  # with the first model
     # The rows where it agrees least; the same text may come again and again.
     worst: WorstRows = field(default_factory=lambda: WorstRows(20 * MAX_SHOWN))
     keys: set[Hashable] = field(default_factory=set)  # a few of its answers: two are enough to tell that they differ
@@ -270,9 +270,6 @@ class Participant:
     labeled: int = 0
     damaged: str | None = None
     sampled: dict[str, Replicates] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.agreement = self.task.agreement()
 
     def predict(self, examples: Sequence[Example], others: Mapping[str, Predictions]) -> Predictions:
         """A prediction for each example, of an ensemble the mean of its members'; None: its outputs are no numbers."""
@@ -302,20 +299,15 @@ class Participant:
 
     def compare(self, first: Participant, rows: Iterable[tuple[Prediction, Prediction, Example]]) -> None:
         """Count where it agrees with the first model, and keep where it does so least."""
-        task = self.task
+        task, self.agreement = self.task, self.agreement or self.task.agreement()
         for prediction, reference, example in rows:
             counted, distance = task.compare(prediction, reference, example, first.task)
             self.agreement.add(*counted)
-            if not distance > ROUNDING:
-                continue
-            row = {
-                "target": task.describe_target(example) if task.has_target(example) else "",
-                first.name: first.task.describe(reference, prediction, example),
-                self.name: task.describe(prediction, reference, example),
-                "where": example.where,
-                "text": " | ".join(example.texts),
-            }
-            self.worst.add(distance, row)
+            if distance > ROUNDING:
+                target = task.describe_target(example) if task.has_target(example) else ""
+                theirs = first.task.describe(reference, prediction, example)
+                row = {"target": target, first.name: theirs, self.name: task.describe(prediction, reference, example)}
+                self.worst.add(distance, {**row, "where": example.where, "text": " | ".join(example.texts)})
 
     def fault(self, first: Participant, varied: bool, rows: int, hash: str) -> str | None:
         """Why it cannot be used, as far as these rows show it; `varied`: their targets differ."""

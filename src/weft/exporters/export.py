@@ -295,14 +295,14 @@ def short_prompts(opened: LoadedModel, texts: Sequence[str]) -> list[str]:
     return [text for text in prompts if text.strip()]
 
 
-def check_batch_single(model: Model, inputs: Sequence[Any]) -> float:
-    """The largest difference between a text in a batch and alone; refused beyond the bound."""
+def check_batch_single(model: Model, inputs: Sequence[Any]) -> None:
+    """Refuse a model whose answer to a text in a batch is not near enough to the one to the text alone."""
     task = model.task_object
     if task.writes:
         # Smaller numbers may well change a token by rounding; and torch itself is not in question.
         if model.opened.exported and model.card.precision == "fp32":
             _check_generated(model, short_prompts(model.opened, mixed(model, inputs, PROMPTS)))
-        return 0.0
+        return
     inputs = mixed(model, inputs, MIXED)
     largest, place = largest_difference(model, inputs)
     bound = BOUNDS[model.card.precision or "fp32"]
@@ -310,7 +310,6 @@ def check_batch_single(model: Model, inputs: Sequence[Any]) -> float:
         what = f"{'values' if task.unbounded else 'probabilities'} of a text alone and among {len(inputs)}"
         limit = f"{largest:.3g} (limit {bound:g})"
         raise UserError(f"its answers depend on the batch: {what} differ by {limit}, on {_shown(inputs[place])}")
-    return largest
 
 
 def largest_difference(model: Model, inputs: Sequence[Any]) -> tuple[float, int]:

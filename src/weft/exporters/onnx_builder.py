@@ -78,9 +78,8 @@ class Graph:
         array = tensor.detach().float().numpy()
         if self.precision == "fp32" or array.ndim < 2:
             return self._stored(key, suffix, array)
-        half = self._stored(key, suffix, array.astype(np.float16))
         if (key, suffix, "wide") not in self.known:
-            self.known[key, suffix, "wide"] = self.floats(half)
+            self.known[key, suffix, "wide"] = self.floats(self._stored(key, suffix, array.astype(np.float16)))
         return self.known[key, suffix, "wide"]
 
     def linear(self, x: str, module: nn.Linear, small: bool = False) -> str:
