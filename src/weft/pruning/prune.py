@@ -124,10 +124,9 @@ def prune(
         pruner.rows()  # a file that cannot be read is refused before anything is computed
     smaller, layers, heads, covered = before.opened, None, None, None
     if asked.layers is not None:
-        layers, written = pruner.layers(asked.layers), None
-        if smaller.family.reads:
-            total = len(smaller.network.decoder)
-            written = spaced_layers(min(asked.layers, total), total)
+        layers = pruner.layers(asked.layers)
+        total = len(smaller.network.decoder) if smaller.family.reads else None
+        written = None if total is None else spaced_layers(min(asked.layers, total), total)
         smaller = with_layers(smaller, layers, written)
     if asked.heads is not None or asked.heads_each is not None:
         heads = pruner.heads(smaller)
