@@ -29,7 +29,7 @@ from common import RESULTS, machine, minilm, parse, write
 
 import weft
 from weft.exporters.export import BOUNDS, write_ct2
-from weft.quantization.quantize import KINDS, Source
+from weft.quantization.quantize import KINDS, write_candidate
 
 REVIEWS = 128  # of the texts; the others are single sentences
 Row = tuple[str, str | None]  # a text and its label, where it has one
@@ -95,7 +95,7 @@ def classifiers(folder: Path, rows: list[Row], scratch: Path, device: str) -> di
         written = model
         if kind != "torch-fp32":
             (scratch / kind).mkdir()
-            KINDS[kind](scratch / kind, Source(model, [text for text, _ in rows[:128]]))
+            write_candidate(kind, scratch / kind, model, [text for text, _ in rows[:128]])
             written = weft.load(scratch / kind, device=device)
         found[{"bf16": "torch-bf16"}.get(kind, kind)] = compared(written, rows)
         print(json.dumps({kind: found[{"bf16": "torch-bf16"}.get(kind, kind)]}), flush=True)

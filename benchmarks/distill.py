@@ -455,7 +455,7 @@ def half_the_layers(teacher: Path, place: Place, test: str, scratch: Path, **bri
         model.opened = replace(model.opened, card=replace(model.card, task="classify"))
         model.save(folder)
     models = [weft.load(folder) for folder in folders]
-    six, three = measure(models, texts, folders, memory=False, **brief).costs
+    six, three = measure(models, texts, folders, memory=False, **brief)[1]
     return {"one text": six.p50 / three.p50, "many": three.per_second / six.per_second}
 
 
@@ -472,10 +472,10 @@ def damage(student: Path, dev: str, scratch: Path, **brief: Any) -> dict[str, st
 
     turned(weft.load(student)).save(scratch / "damaged")
     said = {"compare": "; ".join(weft.compare([student, scratch / "damaged"], dev, costs=False).refused)}
-    way, kind = exporting.WAYS["onnx"], quantizing.KINDS["onnx-int8"]
+    way, write = exporting.WAYS["onnx"], quantizing.write_candidate
     try:
         exporting.WAYS["onnx"] = lambda inside, opened, task: way(inside, turned(weft.Model(opened, task)).opened, task)
-        quantizing.KINDS["onnx-int8"] = lambda inside, source: kind(inside, replace(source, model=turned(source.model)))
+        quantizing.write_candidate = lambda kind, inside, model, texts: write(kind, inside, turned(model), texts)
         for name, attempt in (
             ("export", lambda: weft.export(student, "onnx", out=scratch / "bad-export", data=dev)),
             ("quantize", lambda: weft.quantize(student, dev, out=scratch / "bad-int8", kinds=["onnx-int8"], **brief)),
@@ -486,7 +486,7 @@ def damage(student: Path, dev: str, scratch: Path, **brief: Any) -> dict[str, st
             except weft.UserError as error:
                 said[name] = re.sub(r"on '.*?'; ", "on one of the reviews; ", str(error))
     finally:
-        exporting.WAYS["onnx"], quantizing.KINDS["onnx-int8"] = way, kind
+        exporting.WAYS["onnx"], quantizing.write_candidate = way, write
     return said
 
 

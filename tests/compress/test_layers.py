@@ -17,7 +17,7 @@ from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import LoadedModel, open_folder, save_folder
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.pruning.prune import can_take, evenly, with_layers
+from weft.pruning.prune import can_take, spaced_layers, with_layers
 
 STACKED = [name for name in PLAIN if CASES[name].config().layers]
 
@@ -30,12 +30,12 @@ def opened_of(name: str, **sizes: Any) -> LoadedModel:
 
 
 def test_which_layers_stay() -> None:
-    assert evenly(3, 6) == (0, 2, 4)
-    assert evenly(6, 12) == (0, 2, 4, 6, 8, 10)
-    assert evenly(4, 6) == (0, 1, 3, 4)
-    assert evenly(1, 6) == (0,) and evenly(6, 6) == tuple(range(6))
+    assert spaced_layers(3, 6) == (0, 2, 4)
+    assert spaced_layers(6, 12) == (0, 2, 4, 6, 8, 10)
+    assert spaced_layers(4, 6) == (0, 1, 3, 4)
+    assert spaced_layers(1, 6) == (0,) and spaced_layers(6, 6) == tuple(range(6))
     with pytest.raises(UserError, match="between 1 and 6 of 6 layers can be kept, not 7"):
-        evenly(7, 6)
+        spaced_layers(7, 6)
 
 
 @pytest.mark.parametrize("name", STACKED)

@@ -65,8 +65,8 @@ def test_the_answers_that_are_timed_are_whole(saved: tuple[Model, Path], monkeyp
     real = Model.__call__
     monkeypatch.setattr(Model, "__call__", call)
     monkeypatch.setattr("weft.timing.time.perf_counter", lambda: clock[0])
-    found = measure([model, slow], [("the cat is there",), ("an oak",)], [folder, None], seconds=0.5, memory=False)
-    quick, slower = found.costs
+    texts = [("the cat is there",), ("an oak",)]
+    found, (quick, slower) = measure([model, slow], texts, [folder, None], seconds=0.5, memory=False)
     assert (quick.p50, quick.p95, slower.p50) == (pytest.approx(3), pytest.approx(3), pytest.approx(12))
     assert quick.per_second == pytest.approx(2 / 0.003) and slower.per_second == pytest.approx(2 / 0.012)
     assert quick.bytes == weight_bytes(folder) and slower.bytes is None and quick.parameters == slower.parameters

@@ -169,14 +169,14 @@ def test_a_model_that_only_foresees_words(tmp_path: Path) -> None:
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({}, "nothing to prune"),
-    ({"heads": 0.3}, "heads are ranked on rows with labels: give --data FILE"),
-    ({"layers": 2, "by": "importance"}, "layers are ranked on rows with labels: give --data FILE"),
+    ({"heads": 0.3}, "heads and layers are ranked on rows with labels: give --data FILE"),
+    ({"layers": 2, "by": "importance"}, "heads and layers are ranked on rows with labels: give --data FILE"),
     ({"layers": 2, "max_drop": 1.0}, "the loss is measured on rows with labels: give --data FILE"),
     ({"vocabulary": 200}, "give --text FILE or --data FILE"),
     ({"layers": 4}, "between 1 and 3 of 3 layers can be kept, not 4"),
     ({"layers": 2, "by": "odd"}, "by 'odd' is not one of even, importance"),
     ({"heads": 1.5, "data": "dev"}, "must be above 0 and below 1, not 1.5"),
-    ({"heads_each": 4, "data": "dev"}, "between 1 and 3 of the 4 heads of a layer can be removed, not 4"),
+    ({"heads_each": 4, "data": "dev"}, "1 to 3 of the 4 heads of a layer can be removed, not 4"),
     ({"heads": 0.5, "heads_each": 1, "data": "dev"}, "give either a share of all heads or a number for each layer"),
     ({"vocabulary": 10, "data": "dev"}, "a vocabulary of 10 is too small"),
     ({"vocabulary": 10_000, "data": "dev"}, "tokens of the vocabulary can be kept"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,8 @@ from weft.errors import UserError
 from weft.exporters.export import logits_of
 from weft.metrics.bootstrap import Score
 from weft.quantization import quantize as room
-from weft.quantization.quantize import CandidateResult, Refused, Source, chosen, judged
+from weft.quantization.quantize import CandidateResult, Refused, chosen, judged
+from weft.tasks.model import Model
 
 need_engine("onnx")
 SHORT = {"texts": 6, "seconds": 0.5}
@@ -66,20 +67,21 @@ def timed(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, float]]:
     yield told
 
 
-def damaged(kind: str) -> Callable[[Path, Source], None]:
+def damaged(kind: str) -> Callable[..., None]:
     """A candidate of a network that has forgotten everything."""
 
-    def write(inside: Path, source: Source) -> None:
-        model = source.model
+    def write(asked: str, inside: Path, model: Model, texts: Sequence[Any]) -> None:
+        if asked != kind:
+            return before(asked, inside, model, texts)
         head = model.network.heads["classify"].output  # type: ignore[index, union-attr]
         kept = head.weight.data.clone()
         head.weight.data.mul_(-1)  # type: ignore[operator]
         try:
-            before[kind](inside, source)
+            before(kind, inside, model, texts)
         finally:
             head.weight.data.copy_(kept)  # type: ignore[operator]
 
-    before = dict(room.KINDS)
+    before = room.write_candidate
     return write
 
 
@@ -111,7 +113,7 @@ def test_a_damaged_candidate_is_refused_though_it_is_fast(
     place: Path, tmp_path: Path, timed: dict[str, float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed |= {"onnx-int8": 9.0, "onnx-fp16": 2.0}
-    monkeypatch.setitem(room.KINDS, "onnx-int8", damaged("onnx-int8"))
+    monkeypatch.setattr(room, "write_candidate", damaged("onnx-int8"))
     names = ["onnx-int8", "onnx-fp16"]
     found = weft.quantize(place / "model", place / "rows.jsonl", out=tmp_path / "out", kinds=names, **SHORT)
     assert found.chosen == "onnx-fp16"

@@ -26,7 +26,7 @@ from weft.checkpoint.card import record_hashes
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
 from weft.exporters.export import write_ct2
-from weft.quantization.quantize import KINDS, Source
+from weft.quantization.quantize import write_candidate
 from weft.tasks.model import Model
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.training import learn
@@ -143,7 +143,7 @@ def make_export(task: str, kind: str, path: Path) -> None:
     model = task_model(task)
     path.mkdir()
     texts = {"answer": [("where lives Ada ?", "Ada lives in Rome .")], "fill": ["the [MASK] is now"]}
-    KINDS[kind](path, Source(model, texts.get(task, [row["text"] for row in kinds(8)])))
+    write_candidate(kind, path, model, texts.get(task, [row["text"] for row in kinds(8)]))
     record_hashes(path)
 
 

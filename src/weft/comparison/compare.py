@@ -9,16 +9,15 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 from weft.checkpoint.card import Metric
-from weft.comparison.cost import TEXTS, Costs, Measured, Measuring, measure, total_costs
+from weft.comparison.cost import SECONDS, TEXTS, Costs, Measured, measure, total_costs
 from weft.data.dataset import read_table
 from weft.errors import NotFinite, UserError, listed, refuse, shown
 from weft.files import write_json, write_text
 from weft.metrics.bootstrap import Replicates, Score, WorstRows
-from weft.picture import Bar, ChartLine, bar_chart, heading, line_chart, page, paragraph
-from weft.picture import table as table_of
+from weft.picture import Bar, ChartLine, bar_chart, heading, line_chart, page, paragraph, table
 from weft.progress import ProgressChoice, log_notes, progress_of, to_logger
 from weft.tasks.base import Example, Normalization, Prediction, Task
 from weft.tasks.evaluate import Paths, ReadCounts, Reader, RowOptions, mistake, table_for
@@ -36,7 +35,9 @@ ROUNDING = 1e-6  # a smaller difference is none
 NOT_FINITE = "its outputs are not numbers (NaN or infinite)"
 AGREEMENT_METRICS = ("correlation", "bleu", "same", "cosine", "similarities")  # the most telling first
 AGREEMENT_NAMES = {"pearson": "correlation", "exact": "same"}  # of the metrics that agreement borrows
+NO_AGREEMENT = ("spearman", "r2", "length_ratio", "mse")  # that it leaves out
 Table = tuple[str, list[str], list[list[str]]]
+Predictions = list[Prediction] | None
 
 
 @dataclass(frozen=True)
@@ -82,18 +83,13 @@ class Comparison:
 
     def card_metrics(self, number: int) -> tuple[Metric, ...]:
         """The metrics of a model, for its card."""
-        return tuple(
-            Metric(data=self.hash, name=name, value=score.value, low=score.low, high=score.high)
-            for name, score in self.models[number].scores.items()
-            if all(map(math.isfinite, (score.value, score.low, score.high)))
-        )
+        scores = self.models[number].scores.items()
+        finite = [(name, vars(score)) for name, score in scores if all(map(math.isfinite, vars(score).values()))]
+        return tuple(Metric(data=self.hash, name=name, **values) for name, values in finite)
 
     def values(self) -> dict[str, Any]:
         """As JSON has it: what is not finite, or not known, is null."""
-        values = asdict(self)
-        if self.measured is not None:
-            del values["measured"]["costs"]  # those of each model are in `models`
-        return plain(values)
+        return plain(asdict(self))
 
     def write(self, out: str | os.PathLike[str]) -> None:
         """One self-contained HTML page; a file that ends in .json gets the values."""
@@ -103,33 +99,21 @@ class Comparison:
         else:
             write_text(path, page(f"{len(self.models)} models for {self.task} on {self.data}", self.parts()))
 
-    def tables(self) -> list[Table]:
-        """Title, header and rows of every table."""
-        tables = self._tables()
-        for title, rows in self._disagreements():
-            header = list(rows[0])
-            cells = [[shown(" ".join(row[name].split()), LETTERS) for name in header] for row in rows]
-            tables.append((title, header, cells))
-        return tables
-
     def parts(self) -> list[str]:
         """What a page shows."""
         parts = [paragraph(f"{self.data}: {self.reading}")]
         if not self.labeled:
             parts.append(paragraph("The data has no labels: models are only compared with the first."))
-        for title, header, rows in self._tables():
-            parts.append(heading(title) + table_of(header, rows))
+        whole = iter([each.disagreements for each in self.models if each.disagreements])
+        for title, header, rows in self.tables():
+            disagreements = "".join(map(mistake, next(whole))) if title.startswith("Where ") else ""
+            parts.append(heading(title) + (disagreements or table(header, rows)))
             if title.startswith("Costs"):
                 parts += [paragraph(str(self.measured)), *self._charts()]
-        return parts + [heading(title) + "".join(map(mistake, rows)) for title, rows in self._disagreements()]
+        return parts
 
-    def _disagreements(self) -> list[tuple[str, list[dict[str, str]]]]:
-        first, *others = self.models
-        title = "Where {} and {} disagree most"
-        return [(title.format(each.name, first.name), each.disagreements) for each in others if each.disagreements]
-
-    def _tables(self) -> list[Table]:
-        """All tables but those of disagreements: a row for each model first, then metrics, agreement, faults, costs."""
+    def tables(self) -> list[Table]:
+        """Title, header and rows of every table: models, metrics, agreement, faults, costs, disagreements."""
         first, *others = self.models
         costs = [_cost_cells(each.costs, first.costs) for each in self.models]
         columns = {"model": [each.name for each in self.models]}
@@ -161,25 +145,24 @@ class Comparison:
         if self.measured is not None:
             rows = [[each.name, *cells.values()] for each, cells in zip(self.models, costs, strict=True)]
             tables.append(("Costs on this machine", ["model", *costs[0]], rows))
+        for each in self.models:
+            if each.disagreements:  # of others with the first
+                header = list(each.disagreements[0])
+                rows = [[shown(" ".join(row[name].split()), LETTERS) for name in header] for row in each.disagreements]
+                tables.append((f"Where {each.name} and {first.name} disagree most", header, rows))
         return tables
 
     def _charts(self) -> list[str]:
         """Bars of speed and size, and what each model reaches by what an answer takes."""
         known = [(each, each.costs) for each in self.models if each.costs is not None]
-        bars = {
-            ("One text, median", "milliseconds, less is better"): [Bar(each.name, cost.p50) for each, cost in known],
-            ("Texts in bulk", "texts a second"): [Bar(each.name, cost.per_second) for each, cost in known],
-            ("Size on disk", "megabytes, less is better"): [
-                Bar(each.name, cost.bytes / 1e6) for each, cost in known if cost.bytes
-            ],
-        }
-        charts = [bar_chart(title, some, unit) for (title, unit), some in bars.items() if some]
-        points = [
-            ChartLine(each.name, [(cost.p50, each.scores[self.metric].value)])
-            for each, cost in known
-            if self.metric in each.scores
-        ]
-        if self.metric is not None and len(points) > 1:
+        times, speeds = ([Bar(each.name, vars(cost)[name]) for each, cost in known] for name in ("p50", "per_second"))
+        sizes = [Bar(each.name, cost.bytes / 1e6) for each, cost in known if cost.bytes]
+        charts = [bar_chart("One text, median", times, "milliseconds, less is better")]
+        charts.append(bar_chart("Texts in bulk", speeds, "texts a second"))
+        charts += [bar_chart("Size on disk", sizes, "megabytes, less is better")] if sizes else []
+        scored = [(each, cost) for each, cost in known if self.metric in each.scores]
+        if self.metric is not None and len(scored) > 1:
+            points = [ChartLine(each.name, [(cost.p50, each.scores[self.metric].value)]) for each, cost in scored]
             name = self.metric.replace("_", " ")
             charts.append(line_chart("Quality by latency", points, "milliseconds of one text", name))
         return charts
@@ -204,8 +187,7 @@ def three(score: Score | None, scale: float = 1.0, places: int = 4, signed: bool
     """A score and the ends of its interval as cells."""
     if score is None:
         return ["-", "-", "-"]
-    numbers = (score.value, score.low, score.high)
-    return [f"{scale * each:{'+' * signed}.{places}f}" if math.isfinite(each) else "-" for each in numbers]
+    return [f"{scale * each:{'+' * signed}.{places}f}" if math.isfinite(each) else "-" for each in vars(score).values()]
 
 
 def spread(score: Score | None, scale: float = 1.0, places: int = 4) -> str:
@@ -244,11 +226,9 @@ class ComparedRows:
     normalization: Normalization
 
 
-def rows_of(
-    task: Task, card_columns: Mapping[str, str], data: Any = None, **options: Unpack[RowOptions]
-) -> ComparedRows:
-    """The rows of files as a task reads them, with or without targets."""
-    files = table_for(task, card_columns, data, options, targets=False)
+def rows_of(task: Task, known: Mapping[str, str], data: Any = None, **options: Unpack[RowOptions]) -> ComparedRows:
+    """The rows of files as a task reads them, with or without targets; `known`: the columns that a card names."""
+    files = table_for(task, known, data, options, targets=False)
     skipped, normalization, given = Skipped(), task.normalization(), options.get("columns") or {}
 
     def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], Example]]:
@@ -282,7 +262,7 @@ class Participant:
     task: Task  # with the labels of all models, in one order
     members: tuple[Participant, ...] = ()  # of an ensemble: the models that it consists of
     metrics: Any = None
-    agreement: Any = None
+    agreement: Any = None  # with the first model
     # The rows where it agrees least; the same text may come again and again.
     worst: WorstRows = field(default_factory=lambda: WorstRows(20 * MAX_SHOWN))
     keys: set[Hashable] = field(default_factory=set)  # a few of its answers: two are enough to tell that they differ
@@ -291,16 +271,11 @@ class Participant:
     damaged: str | None = None
     sampled: dict[str, Replicates] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        self.agreement = self.task.agreement()
-
-    def predict(
-        self, examples: Sequence[Example], others: Mapping[str, list[Prediction] | None]
-    ) -> list[Prediction] | None:
+    def predict(self, examples: Sequence[Example], others: Mapping[str, Predictions]) -> Predictions:
         """A prediction for each example, of an ensemble the mean of its members'; None: its outputs are no numbers."""
         if self.damaged == NOT_FINITE:
             return None
-        predictions: list[Prediction] | None = None
+        predictions: Predictions = None
         if self.members and self.task.averages:
             known = [each for member in self.members if (each := others[member.name]) is not None]
             if len(known) == len(self.members):
@@ -324,20 +299,15 @@ class Participant:
 
     def compare(self, first: Participant, rows: Iterable[tuple[Prediction, Prediction, Example]]) -> None:
         """Count where it agrees with the first model, and keep where it does so least."""
-        task = self.task
+        task, self.agreement = self.task, self.agreement or self.task.agreement()
         for prediction, reference, example in rows:
             counted, distance = task.compare(prediction, reference, example, first.task)
             self.agreement.add(*counted)
-            if not distance > ROUNDING:
-                continue
-            row = {
-                "target": task.describe_target(example) if task.has_target(example) else "",
-                first.name: first.task.describe(reference, prediction, example),
-                self.name: task.describe(prediction, reference, example),
-                "where": example.where,
-                "text": " | ".join(example.texts),
-            }
-            self.worst.add(distance, row)
+            if distance > ROUNDING:
+                target = task.describe_target(example) if task.has_target(example) else ""
+                theirs = first.task.describe(reference, prediction, example)
+                row = {"target": target, first.name: theirs, self.name: task.describe(prediction, reference, example)}
+                self.worst.add(distance, {**row, "where": example.where, "text": " | ".join(example.texts)})
 
     def fault(self, first: Participant, varied: bool, rows: int, hash: str) -> str | None:
         """Why it cannot be used, as far as these rows show it; `varied`: their targets differ."""
@@ -372,8 +342,8 @@ class Participant:
 
     def standing(self, first: Participant, metric: str | None, max_drop: float | None, costs: Costs | None) -> Standing:
         """It beside the first model."""
-        folder = None if self.folder is None else str(self.folder)
         scores = {name: each.score() for name, each in self.sampled.items()}
+        folder = None if self.folder is None else str(self.folder)
         standing = Standing(self.name, folder, scores, costs=costs, damaged=self.damaged)
         if self is first or self.damaged == NOT_FINITE:
             return standing
@@ -386,16 +356,13 @@ class Participant:
             if max_drop is not None and not drop <= max_drop + ROUNDING:
                 dropped = f"it loses {drop:.2f} points of {metric}, and {max_drop:g} are allowed"
         agreement: dict[str, Score] = {}
-        if self.agreement is not None and first.damaged != NOT_FINITE:
-            for name, each in self.agreement.sampled().items():
-                if name not in ("spearman", "r2", "length_ratio", "mse"):
-                    agreement[AGREEMENT_NAMES.get(name, name)] = each.score()
+        if first.damaged != NOT_FINITE:
+            sampled = {name: each for name, each in self.agreement.sampled().items() if name not in NO_AGREEMENT}
+            agreement = {AGREEMENT_NAMES.get(name, name): each.score() for name, each in sampled.items()}
         worst = list({row["text"]: row for row in reversed(self.worst.rows())}.values())[::-1][:MAX_SHOWN]
         filled = [{name: cell for name, cell in row.items() if any(each[name] for each in worst)} for row in worst]
-        return replace(
-            standing, difference=difference, retained=retained, agreement=agreement, disagreements=filled,
-            dropped=dropped,
-        )  # fmt: skip
+        standing = replace(standing, difference=difference, retained=retained, dropped=dropped)
+        return replace(standing, agreement=agreement, disagreements=filled)
 
 
 def participants_of(
@@ -440,18 +407,6 @@ def with_ensemble(models: Sequence[Participant], name: str, count: int) -> list[
     return [Participant(name, members[0].model, None, task, task, members), *models]
 
 
-class CompareOptions(RowOptions, Measuring, total=False):
-    """How rows are read, and what is measured."""
-
-    costs: bool  # measure size, speed and memory
-
-
-def row_options(options: Mapping[str, Any]) -> RowOptions:
-    """The options of reading rows among those of a comparison."""
-    other = {"costs", *Measuring.__annotations__}
-    return cast(RowOptions, {name: value for name, value in options.items() if name not in other})
-
-
 def check_max_drop(max_drop: float | None) -> None:
     if max_drop is not None and not 0 <= max_drop <= 100:
         raise UserError(f"max_drop must be between 0 and 100 points, not {max_drop:g}")
@@ -467,23 +422,24 @@ def compare(
     online: bool = False,
     trust: bool = False,
     progress: ProgressChoice = None,
-    **options: Unpack[CompareOptions],
+    costs: bool = True,
+    memory: bool = True,
+    texts: int = TEXTS,
+    seconds: float = SECONDS,
+    **rows: Unpack[RowOptions],
 ) -> Comparison:
     """Compare several models with the first of them on the same rows: metrics, agreement, costs.
 
     Rows need no labels; `columns`, `format`, `source`, `target` ... say how they are read. `costs=False` measures no
-    size, speed and memory, `memory=False` no memory; `texts` (256) and `seconds` (20) limit what is timed. `max_drop`
-    is in points of the metric (hundredths): a model that loses more, or is damaged, is named in `refused`.
+    size, speed and memory, `memory=False` no memory; `texts` and `seconds` limit what is timed. `max_drop` is in
+    points of the metric (hundredths): a model that loses more, or is damaged, is named in `refused`.
     """
     check_max_drop(max_drop)
     models = [models] if isinstance(models, str | os.PathLike | Model) else models
     folders = [None if isinstance(each, Model) else Path(each) for each in models]
-    if not models:
-        raise UserError("no model to compare: give one folder or several")
-    loaded = [
-        each if isinstance(each, Model) else load(each, task=task, device=device, online=online, trust=trust)
-        for each in models
-    ]
+    refuse((not models, "no model to compare: give one folder or several"))
+    opening: Any = {"task": task, "device": device, "online": online, "trust": trust}
+    loaded = [each if isinstance(each, Model) else load(each, **opening) for each in models]
     for each in models:
         if isinstance(each, Model) and device is not None:
             each.to(device)
@@ -492,8 +448,7 @@ def compare(
         whole = [name if path is None else str(path) for name, path in zip(names, folders, strict=True)]
         names = [name if whole.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(whole, 1)]
     participants = participants_of(loaded, names, folders)
-    rows = row_options(options)
-    measuring: Any = {name: value for name, value in options.items() if name not in rows}
+    measuring: Any = {"costs": costs, "memory": memory, "texts": texts, "seconds": seconds}
     read = rows_of(participants[0].own, loaded[0].card.columns, data, **rows)
     with progress_of(progress)(f"comparing on {read.where}", "examples") as count:
         comparison = compared(participants, read, max_drop=max_drop, progress=count, **measuring)
@@ -511,16 +466,15 @@ def compared(
     max_drop: float | None = None,
     costs: bool = True,
     progress: Callable[[int], None] = lambda more: None,
-    **measuring: Unpack[Measuring],
+    **measuring: Any,
 ) -> Comparison:
     """Compare models on examples, streaming: nothing is held but the rows at hand and the texts to be timed."""
     first, reading, timed = models[0], ReadCounts(), _Sample(measuring.get("texts", TEXTS))
-    examples, data, hash = (
-        (rows.examples, rows.where, rows.hash) if isinstance(rows, ComparedRows) else (rows, data, "")
-    )
     targets, known = set[str](), 0
+    examples = rows.examples if isinstance(rows, ComparedRows) else rows
+    data, hash = (rows.where, rows.hash) if isinstance(rows, ComparedRows) else (data, "")
     for some in chunked(examples, lambda example: sum(map(len, example.texts))):
-        predictions: dict[str, list[Prediction] | None] = {}
+        predictions: dict[str, Predictions] = {}
         for model in reversed(models):  # an ensemble stands before its members
             predictions[model.name] = model.predict(some, predictions)
         for example in some:
@@ -542,9 +496,8 @@ def compared(
                 model.compare(first, zip(mine, references, some, strict=True))
     refuse(
         (not timed.seen, f"{data}: there are no rows" if data else "there are no rows to compare by"),
-        (max_drop is not None and not known,
-         f"{data}: the data has no labels, so a loss cannot be measured: leave out --max-drop"),
-    )  # fmt: skip
+        (max_drop is not None and not known, f"{data}: the data has no labels to measure by: leave out --max-drop"),
+    )
     for model in models:
         model.sampled = model.metrics.sampled() if model.metrics is not None else {}
     for model in models:
@@ -554,21 +507,19 @@ def compared(
     standings = [model.standing(first, metric, max_drop, by_name.get(model.name)) for model in models]
     agreements = [name for each in standings for name in each.agreement]
     agreement = next((name for name in AGREEMENT_METRICS if name in agreements), None)
-    counts = timed.seen, known
-    return Comparison(
-        first.model.task, data, hash, *counts, metric or None, agreement, standings, measured, str(reading), max_drop
-    )
+    shared = first.model.task, data, hash, timed.seen, known, metric or None, agreement
+    return Comparison(*shared, standings, measured, str(reading), max_drop)
 
 
 def _measured(
-    models: Sequence[Participant], inputs: Sequence[Any], **measuring: Unpack[Measuring]
+    models: Sequence[Participant], inputs: Sequence[Any], **measuring: Any
 ) -> tuple[Measured | None, dict[str, Costs | None]]:
     """How costs were measured, and those of each model by its name; an ensemble costs what its members cost."""
     sound = [model for model in models if model.damaged != NOT_FINITE and not model.members]
     if not sound:
         return None, {}
-    measured = measure([each.model for each in sound], inputs, [each.folder for each in sound], **measuring)
-    costs: dict[str, Costs | None] = dict(zip((model.name for model in sound), measured.costs, strict=True))
+    measured, each_cost = measure([each.model for each in sound], inputs, [each.folder for each in sound], **measuring)
+    costs: dict[str, Costs | None] = dict(zip((model.name for model in sound), each_cost, strict=True))
     for model in models:
         if model.members:
             costs[model.name] = total_costs([costs.get(member.name) for member in model.members])

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import torch
 
@@ -46,9 +46,8 @@ class Costs:
 
 @dataclass(frozen=True)
 class Measured:
-    """The costs of several models, and how they were measured."""
+    """How the costs of several models were measured."""
 
-    costs: tuple[Costs, ...]
     texts: int  # timed one by one
     bulk: int  # timed together
     rounds: int
@@ -64,14 +63,6 @@ class Measured:
         )
 
 
-class Measuring(TypedDict, total=False):
-    """What is measured of models beside their answers."""
-
-    memory: bool  # of a process of its own for each model
-    texts: int  # that are timed, at most
-    seconds: float  # that each model may take for each measure
-
-
 def measure(
     models: Sequence[Model],
     inputs: Sequence[Any],
@@ -79,7 +70,7 @@ def measure(
     memory: bool = True,
     texts: int = TEXTS,
     seconds: float = SECONDS,
-) -> Measured:
+) -> tuple[Measured, list[Costs]]:
     """Measure models that answer the same inputs; of those that have a folder also its size and the memory."""
     refuse(
         (not models or not inputs, "nothing to measure: there is no model, or no text"),
@@ -101,7 +92,7 @@ def measure(
     bulk = min(len(chosen), max(8, int(seconds / (ROUNDS * slowest))))
     together = {name: lambda _, name=name: call(name, slice(bulk)) for name in asked}
     many = turns(together, ROUNDS, warm=1, **limits)
-    costs = tuple(
+    costs = [
         Costs(
             bytes=None if folder is None else weight_bytes(folder),
             parameters=parameters_of(model),
@@ -111,9 +102,9 @@ def measure(
             memory=memory_of(folder, model, chosen[:REMEMBERED]) if memory and folder is not None else None,
         )
         for name, model, folder in zip(asked, models, folders or [None] * len(models), strict=True)
-    )
-    device = str(models[0].opened.device)
-    return Measured(costs, len(single["0"]), bulk, len(many["0"]), device, torch.get_num_threads())
+    ]
+    device, threads = str(models[0].opened.device), torch.get_num_threads()
+    return Measured(len(single["0"]), bulk, len(many["0"]), device, threads), costs
 
 
 def timing_inputs(model: Model, inputs: Sequence[Any]) -> list[Any]:
@@ -167,13 +158,9 @@ def memory_of(folder: Path, model: Model, inputs: Sequence[Any]) -> int | None:
     """The most bytes that a process of its own holds while it loads a model and answers; None where nobody tells."""
     if peak_memory() is None and model.opened.device.type != "cuda":
         return None
-    task = {
-        "folder": str(folder.resolve()),
-        "task": model.task,
-        "device": str(model.opened.device),
-        "threads": torch.get_num_threads(),
-        "inputs": list(inputs),
-    }
+    device, threads = str(model.opened.device), torch.get_num_threads()
+    task = {"folder": str(folder.resolve()), "task": model.task, "device": device, "threads": threads}
+    task["inputs"] = list(inputs)
     code, pipe = "from weft.comparison.cost import alone; alone()", subprocess.PIPE
     try:
         with start_child(code, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as child:
@@ -196,5 +183,4 @@ def alone() -> None:
     inputs = timing_inputs(model, task["inputs"])
     for asked in (inputs[0], inputs):
         model(asked, **model.task_object.timing_options)
-    cuda = model.opened.device.type == "cuda"
-    print(torch.cuda.max_memory_allocated() if cuda else peak_memory())
+    print(torch.cuda.max_memory_allocated() if model.opened.device.type == "cuda" else peak_memory())

@@ -21,7 +21,7 @@ from weft.errors import UserError, shown
 from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
 from weft.objectives.losses import Objective, SoftTargets
 from weft.progress import Log
-from weft.pruning.prune import best_of, can_take, counted, evenly, with_layers, with_vocabulary
+from weft.pruning.prune import best_of, can_take, counted, spaced_layers, with_layers, with_vocabulary
 from weft.runs.architecture import Beginning, both_ways, from_folder, size_of, sizes_of, vocabulary_for
 from weft.runs.recipes import TokenizerSection
 from weft.tasks.forward import tokenizer_of
@@ -195,7 +195,7 @@ def _sized(name: str, teacher: LoadedModel) -> tuple[Family, Any]:
         config, count = teacher.config, int(alone[1])
         changes: dict[str, Any] = {"layers": count}
         if config.layer_heads is not None:
-            numbers = evenly(count, config.layers) if count <= config.layers else ()
+            numbers = spaced_layers(count, config.layers) if count <= config.layers else ()
             changes["layer_heads"] = tuple(config.layer_heads[number] for number in numbers) or None
         return teacher.family, replace(config, **changes)
     family, usual = find_size(kind, size) if colon or alone else find_size(name)
@@ -235,7 +235,7 @@ def begun_student(
     if start == "scratch":
         model = _fresh(lineage, tokenizer, target, heads, recipe.seed)
         return _noted(context, Beginning(model, True, True), "fresh weights")
-    numbers = evenly(lineage.config.layers, teacher.config.layers)
+    numbers = spaced_layers(lineage.config.layers, teacher.config.layers)
     cut = with_layers(teacher, numbers)
     cut = cut if kept is None else with_vocabulary(cut, kept[0], characters=kept[1])
     stored = cut.network.state_dict()

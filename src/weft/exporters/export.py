@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import Any, Unpack
 
@@ -50,7 +49,7 @@ SAMPLES = 24  # texts that are made up where none are given
 # How far the probabilities of a text may differ, in a batch and alone, by the precision of the weights.
 BOUNDS = {"fp32": 1e-5, "fp16": 2e-2, "bf16": 2e-2, "int8": 5e-3, "int4": 5e-3}
 MIXED = 200  # inputs on which that is tested
-PROMPTS = 64  # of a model that generates
+PROMPTS = 64  # texts, of a model that generates
 MAX_CHARACTERS = 4000  # of one such text: enough for several windows
 MAX_TOKENS = 24  # that a model generates for each of them
 TIED = 1e-3  # how far two log-probabilities may differ where another token is generated
@@ -58,17 +57,14 @@ SAME = 0.9  # share of the generated texts that must be the same, word for word
 NEAR = {"fp32": 1e-3, "fp16": 1e-2, "int8": 0.3}  # how far the log-probability of a token may be off
 EXHAUSTIVE = 1000.0  # patience of a search to the end, so that only the models are compared
 CHECKED = 512  # texts of a file that an export is checked on
-COMPARED = 64  # of a model that generates
 DIFFERS = "the exported model differs from its source"
-
-
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "tanh": "Tanh"}
 KINDS: dict[str, str | None] = {"fp32": None, "fp16": "float16", "int8": "int8_float32"}  # in the engine's words
 
 
 def write_ct2(inside: Path, opened: LoadedModel, task: str, precision: str = "fp32") -> None:
     """The files of a CTranslate2 folder, for this task, one by one."""
-    if precision not in KINDS:
-        raise UserError(f"CTranslate2 has the precisions {', '.join(KINDS)}, not {shown(precision)}")
+    refuse((precision not in KINDS, f"CTranslate2 has the precisions {', '.join(KINDS)}, not {shown(precision)}"))
     if task == "fill" and opened.family.sentinels:
         task = "complete"  # gaps are filled step by step, which the engine does not do
     spec = spec_of(opened)
@@ -87,29 +83,23 @@ def write_ct2(inside: Path, opened: LoadedModel, task: str, precision: str = "fp
         raise unwritable(inside, error) from None
 
 
-ENCODERS = (Bert, DistilBert, Roberta)
-READERS = (Transformer, T5)
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH", "tanh": "Tanh"}
-
-
 def spec_of(opened: LoadedModel) -> Any:
     """The whole model as a spec, with its vocabularies and the tokens that the engine must know by name."""
     network, config = opened.network, opened.config
     decodes = isinstance(network, Gpt)
     refuse(
-        (config.layer_heads is not None,
-         "CTranslate2 has one number of heads for all layers, and this model has several; try --to onnx"),
-        (decodes and set(opened.heads) != {"words"},
-         "CTranslate2 runs decoders only to generate text, and this one has another head; try --to onnx"),
+        (config.layer_heads is not None, "CTranslate2 has one number of heads for all layers; try --to onnx"),
+        (decodes and set(opened.heads) != {"words"}, "CTranslate2 has no decoder with another head; try --to onnx"),
         (config.mix, "CTranslate2 returns the last layer only, and the heads of this model read a mix of all layers"),
-    )  # fmt: skip
+        (config.positions == "alibi" and not decodes, "CTranslate2 has alibi positions for decoders only"),
+    )
     specs = library("specs.transformer_spec")
     words = named_tokens(opened.writer, config.vocabulary)
     if decodes:
         spec = specs.TransformerDecoderModelSpec(_decoder_spec(opened))
-    elif isinstance(network, ENCODERS):
+    elif isinstance(network, Bert | DistilBert | Roberta):
         spec = specs.TransformerEncoderModelSpec(_encoder_spec(opened))
-    elif isinstance(network, READERS) and "words" in opened.heads:
+    elif isinstance(network, Transformer | T5) and "words" in opened.heads:
         spec = specs.TransformerSpec(_encoder_spec(opened), _decoder_spec(opened))
         spec.register_source_vocabulary(named_tokens(opened.tokenizer, config.source_vocabulary or config.vocabulary))
         spec.register_target_vocabulary(words)
@@ -126,7 +116,7 @@ def spec_of(opened: LoadedModel) -> Any:
 def _encoder_spec(opened: LoadedModel) -> Any:
     config, alone = opened.config, not opened.family.reads
     network: Any = opened.network
-    settings = _settings(config, causal=False)
+    settings = _settings(config)
     if alone:
         settings |= {"embeddings_merge": library("specs.common_spec").EmbeddingsMerge.ADD, "layernorm_embedding": True}
         settings["num_source_embeddings"] = 1 if network.segments is None else 2
@@ -146,7 +136,7 @@ def _decoder_spec(opened: LoadedModel) -> Any:
     network: Any = opened.network
     config = opened.config if near or alone else of_decoder(opened.config)
     layers, norm = (network.layers, network.final_norm) if alone else (network.decoder, network.decoder_norm)
-    settings = {"with_encoder_attention": not alone, **_settings(config, causal=True)}
+    settings = {"with_encoder_attention": not alone, **_settings(config)}
     decoder = library("specs.transformer_spec").TransformerDecoderSpec(len(layers), config.heads, **settings)
     if near and config.scaled:
         decoder.scale_outputs = config.width**-0.5
@@ -158,25 +148,21 @@ def _decoder_spec(opened: LoadedModel) -> Any:
     return _filled(opened, decoder, layers, norm, "decoder_positions")
 
 
-def _settings(config: Any, causal: bool) -> dict[str, Any]:
+def _settings(config: Any) -> dict[str, Any]:
     """The settings of a stack of layers; positions that are no table turn queries and keys, or lower far scores."""
     plain = config.activation.removeprefix("gated-")
-    settings = {
+    positions: dict[str, dict[str, Any]] = {
+        "rotary": {"rotary_dim": 0, "rotary_interleave": False},
+        "alibi": {"alibi": True, "alibi_use_positive_positions": True},
+    }
+    return {
         "pre_norm": config.norm_place == "before",
         "activation": library("specs.common_spec").Activation[ACTIVATIONS[plain]],
         "ffn_glu": plain != config.activation,
         "rms_norm": config.norm != "layer",
         "head_dim": config.head_width or config.width // config.heads,
+        **({"relative_attention_bias": True} if config.buckets else positions.get(config.positions, {})),
     }
-    if config.buckets:
-        return {**settings, "relative_attention_bias": True}
-    if config.positions == "rotary":
-        return {**settings, "rotary_dim": 0, "rotary_interleave": False}
-    if config.positions == "alibi":
-        if not causal:
-            raise UserError("CTranslate2 has alibi positions for decoders only")
-        return {**settings, "alibi": True, "alibi_use_positive_positions": True}
-    return settings
 
 
 def _filled(opened: LoadedModel, stack: Any, layers: Iterable[Any], final: nn.Module, distances: str = "") -> Any:
@@ -192,23 +178,19 @@ def _filled(opened: LoadedModel, stack: Any, layers: Iterable[Any], final: nn.Mo
         for spec in stack.layer:
             spec.self_attention.relative_attention_bias = table
             spec.self_attention.relative_attention_max_distance = np.dtype("int32").type(module.farthest)
-    elif "position_encodings" in vars(stack):
-        _fill_places(stack, network.positions)
+    elif "position_encodings" in vars(stack) and network.positions.kind not in ("rotary", "alibi"):
+        stack.position_encodings.encodings = _array(_position_table(network.positions))
     for spec, layer in zip(stack.layer, layers, strict=True):
         assert isinstance(layer, Layer)
-        _fill_linear(spec.self_attention.linear[0], layer.attention.qkv.weight, layer.attention.qkv.bias)
-        _fill_linear(spec.self_attention.linear[1], layer.attention.output.weight, layer.attention.output.bias)
-        _fill_norm(spec.self_attention.layer_norm, layer.attention_norm)
-        if layer.attention.scale is not None:
-            spec.self_attention.queries_scale = layer.attention.scale
+        parts: list[Any] = [(spec.self_attention, layer.attention, layer.attention_norm, ("qkv", "output"))]
         if layer.reads:
-            for inner, module in zip(
-                spec.attention.linear, (layer.cross.query, layer.cross.key_value, layer.cross.output), strict=True
-            ):
-                _fill_linear(inner, module.weight, module.bias)
-            _fill_norm(spec.attention.layer_norm, layer.cross_norm)
-            if layer.cross.scale is not None:
-                spec.attention.queries_scale = layer.cross.scale
+            parts.append((spec.attention, layer.cross, layer.cross_norm, ("query", "key_value", "output")))
+        for attention, module, norm, names in parts:
+            for inner, name in zip(attention.linear, names, strict=True):
+                _fill_linear(inner, module.get_submodule(name).weight, module.get_submodule(name).bias)
+            _fill_norm(attention.layer_norm, norm)
+            if module.scale is not None:
+                attention.queries_scale = module.scale
         up = layer.feedforward.up
         if layer.feedforward.gated:  # the first half is bent, and multiplied by the second
             biases = (None, None) if up.bias is None else up.bias.chunk(2)
@@ -235,18 +217,13 @@ def _fill_norm(spec: Any, module: Any) -> None:
         spec.beta = _array(module.bias)
 
 
-def _fill_places(spec: Any, positions: Positions) -> None:
+def _position_table(positions: Positions) -> Tensor:
     """The table of positions, worked out where it is not learned; without one the engine would use its own."""
-    if positions.kind in ("rotary", "alibi"):
-        return
     if positions.table is not None:
-        spec.position_encodings.encodings = _array(positions.table.weight[positions.unused :])
-        return
+        return positions.table.weight[positions.unused :]
     if positions.context > WAVES:
         raise UserError(f"a context of {positions.context} tokens is too long for CTranslate2's table of positions")
-    zeros = torch.zeros(positions.context, positions.width)
-    with torch.no_grad():
-        spec.position_encodings.encodings = _array(positions.add(zeros, torch.arange(positions.context)))
+    return positions.add(torch.zeros(positions.context, positions.width), torch.arange(positions.context))
 
 
 def _array(tensor: Tensor) -> NDArray[np.float32]:
@@ -278,14 +255,15 @@ def check_generation(source: Model, exported: Model, texts: Sequence[str], preci
     prompts = short_prompts(source.opened, texts)
     width = min(4, source.config.vocabulary)
     greedy: list[Any] = complete(source.opened, prompts, max_tokens=MAX_TOKENS)
-    rows = [row for row, answer in enumerate(greedy) if answer.tokens]
-    tokens = [list(greedy[row].tokens) for row in rows]
-    logprobs = _logprobs(exported.opened, [prompts[row] for row in rows], tokens)
-    errors = [abs(own - greedy[row].logprob) / len(greedy[row].tokens) for row, own in zip(rows, logprobs, strict=True)]
-    for row, error in zip(rows, errors, strict=True):
+    answers = [(prompt, answer) for prompt, answer in zip(prompts, greedy, strict=True) if answer.tokens]
+    tokens = [list(answer.tokens) for _, answer in answers]
+    logprobs, largest = _logprobs(exported.opened, [prompt for prompt, _ in answers], tokens), 0.0
+    for (prompt, answer), logprob in zip(answers, logprobs, strict=True):
+        error = abs(logprob - answer.logprob) / len(answer.tokens)
         if not error <= NEAR[precision]:
             limit = f"{error:.3g} (limit {NEAR[precision]:g})"
-            raise UserError(f"{DIFFERS}: the log-probability of a token by {limit}, on {_shown(prompts[row])}")
+            raise UserError(f"{DIFFERS}: the log-probability of a token by {limit}, on {_shown(prompt)}")
+        largest = max(largest, error)
     if precision == "fp32":
         exported.network.patience = EXHAUSTIVE  # type: ignore[assignment]
         beams = complete(source.opened, prompts, max_tokens=MAX_TOKENS, beam_size=width)
@@ -297,7 +275,7 @@ def check_generation(source: Model, exported: Model, texts: Sequence[str], preci
                 such = f"{two!r} in place of {one!r}"
                 raise UserError(f"{DIFFERS}: {len(pairs)} of {len(prompts)} texts, such as {such}")
         exported.network.patience = PATIENCE  # type: ignore[assignment]
-    return max(errors, default=0.0)
+    return largest
 
 
 def _logprobs(opened: LoadedModel, prompts: Sequence[str], tokens: Sequence[list[int]]) -> list[float]:
@@ -317,14 +295,14 @@ def short_prompts(opened: LoadedModel, texts: Sequence[str]) -> list[str]:
     return [text for text in prompts if text.strip()]
 
 
-def check_batch_single(model: Model, inputs: Sequence[Any]) -> float:
-    """The largest difference between a text in a batch and alone; refused beyond the bound."""
+def check_batch_single(model: Model, inputs: Sequence[Any]) -> None:
+    """Refuse a model whose answer to a text in a batch is not near enough to the one to the text alone."""
     task = model.task_object
     if task.writes:
         # Smaller numbers may well change a token by rounding; and torch itself is not in question.
         if model.opened.exported and model.card.precision == "fp32":
             _check_generated(model, short_prompts(model.opened, mixed(model, inputs, PROMPTS)))
-        return 0.0
+        return
     inputs = mixed(model, inputs, MIXED)
     largest, place = largest_difference(model, inputs)
     bound = BOUNDS[model.card.precision or "fp32"]
@@ -332,7 +310,6 @@ def check_batch_single(model: Model, inputs: Sequence[Any]) -> float:
         what = f"{'values' if task.unbounded else 'probabilities'} of a text alone and among {len(inputs)}"
         limit = f"{largest:.3g} (limit {bound:g})"
         raise UserError(f"its answers depend on the batch: {what} differ by {limit}, on {_shown(inputs[place])}")
-    return largest
 
 
 def largest_difference(model: Model, inputs: Sequence[Any]) -> tuple[float, int]:
@@ -345,14 +322,9 @@ def largest_difference(model: Model, inputs: Sequence[Any]) -> tuple[float, int]
 def difference(one: Sequence[NDArray[Any]], other: Sequence[NDArray[Any]], relative: bool) -> tuple[float, int]:
     """The largest difference of two lists of arrays, and where; `relative`: as a share of the largest number."""
     unit = max((float(np.abs(each).max()) for each in one if each.size), default=0.0) if relative else 1.0
-    worst, place = 0.0, 0
-    for number, (first, second) in enumerate(zip(one, other, strict=True)):
-        largest = float(np.abs(first - second).max()) / (unit or 1.0) if first.size else 0.0
-        if math.isnan(largest):
-            return largest, number
-        if largest > worst:
-            worst, place = largest, number
-    return worst, place
+    largest = [np.abs(first - second).max(initial=0.0) for first, second in zip(one, other, strict=True)] or [0.0]
+    place = int(np.argmax(largest))  # what is not a number counts as the largest
+    return float(largest[place]) / (unit or 1.0), place
 
 
 def _check_generated(model: Model, prompts: Sequence[str]) -> None:
@@ -390,15 +362,12 @@ def made_up_inputs(model: Model, count: int = SAMPLES, seed: int = 0) -> list[An
 def mixed(model: Model, inputs: Sequence[Any], total: int) -> list[Any]:
     """Short and long inputs: up to three quarters from those given, evenly by length; the rest is made up."""
 
-    def size(value: Any) -> int:
-        return len(value) if isinstance(value, str) else sum(map(len, value))
-
     def truncated(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(text[:MAX_CHARACTERS] for text in value)
         return value[: MAX_CHARACTERS if isinstance(value, str) else MAX_CHARACTERS // 5]  # characters, or words
 
-    order = sorted(inputs, key=size)
+    order = sorted(inputs, key=lambda value: len("".join(value)))
     count = min(total * 3 // 4, len(order))
     given = [truncated(order[number * (len(order) - 1) // max(1, count - 1)]) for number in range(count)]
     return [*given, *made_up_inputs(model, total - count)]
@@ -437,8 +406,8 @@ def check_same(ours: Model, theirs: Model, inputs: Sequence[Any], tolerance: flo
     """That a folder, read back, has the same config, weights, tokens and outputs."""
     one, two = ours.opened, theirs.opened
     first, second = one.network.state_dict(), two.network.state_dict()
-    other = [name for name in {**first, **second} if name not in first or name not in second]
-    other = other or [name for name, tensor in first.items() if not torch.equal(tensor.cpu(), second[name])]
+    both = {name for name in first if name in second and torch.equal(first[name].cpu(), second[name])}
+    other = [name for name in {**first, **second} if name not in both]
     # None stands for what is usual; dropouts and the like are for training alone.
     usual = {"head_width": one.config.width // one.config.heads, "inner": 4 * one.config.width}
     values = {spec.name: (vars(one.config)[spec.name], vars(two.config)[spec.name]) for spec in fields(one.config)}
@@ -470,11 +439,7 @@ class Exported:
 
 
 # Each writes the files of a folder, which is then loaded and checked.
-WAYS: dict[str, Callable[[Path, LoadedModel, str], None]] = {
-    "onnx": write_onnx,
-    "ctranslate2": write_ct2,
-    "transformers": write_transformers,
-}
+WAYS: dict[str, Callable[..., Any]] = {"onnx": write_onnx, "ctranslate2": write_ct2, "transformers": write_transformers}
 
 
 def export(
@@ -503,8 +468,7 @@ def export(
         with suppress(UserError):  # rows with other labels show nothing
             damaged = compare([model], data, columns=columns, costs=False, task=model.task).models[0].damaged
     try:
-        if damaged:
-            raise UserError(f"the model itself is damaged: {damaged}")
+        refuse((bool(damaged), f"the model itself is damaged: {damaged}"))
         with whole_folder(Path(out)) as inside:
             WAYS[to](inside, model.opened, model.task)
             exported = load(inside)
@@ -540,29 +504,21 @@ def texts_of(model: Model, data: Any, **options: Unpack[RowOptions]) -> list[Any
     table = table_of(data, options)
     rows = table_rows(model, table, Skipped())
     inputs = list(islice((row.input for row in rows if row.problem is None), CHECKED))
-    if not inputs:
-        raise UserError(f"{table.name}: there are no rows")
+    refuse((not inputs, f"{table.name}: there are no rows"))
     return inputs
 
 
 def read_from(data: Any, columns: Mapping[str, str]) -> list[str]:
     """The first texts of what a model that writes is given: lines of a plain file, or the sources of a table."""
-    texts: list[str] = []
-    whole = Table(data, columns)
-    tables = [whole]
-    if not whole.in_memory:  # .en and .de tell no format: lines
-        tables = [
-            replace(whole, data=name, format=SUFFIXES.get(format_suffix(PurePath(name)), "txt")) for name in whole.data
-        ]
-    for table in tables:
-        for record in table.records():
-            names = paired_columns(list(record.values)) or ("text",)
-            name = columns.get("source") or columns.get("text") or names[0]
-            if name not in record.values:
-                raise UserError(f"{record.where}: has no column {shown(name)!r}; name it with --column source=NAME")
-            texts.append(str(record.values[name]))
-            if len(texts) == COMPARED:
-                return texts
-    if not any(text.strip() for text in texts):
-        raise UserError(f"{whole.name}: there are no texts")
+    texts, whole = list[str](), Table(data, columns)
+    files = [] if whole.in_memory else whole.data
+    formats = [SUFFIXES.get(format_suffix(PurePath(name)), "txt") for name in files]  # .en and .de name none: lines
+    tables = [replace(whole, data=name, format=kind) for name, kind in zip(files, formats, strict=True)] or [whole]
+    for record in islice(chain.from_iterable(table.records() for table in tables), PROMPTS):
+        names = paired_columns(list(record.values)) or ("text",)
+        name = columns.get("source") or columns.get("text") or names[0]
+        if name not in record.values:
+            raise UserError(f"{record.where}: has no column {shown(name)!r}; name it with --column source=NAME")
+        texts.append(str(record.values[name]))
+    refuse((not any(text.strip() for text in texts), f"{whole.name}: there are no texts"))
     return texts

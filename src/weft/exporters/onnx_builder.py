@@ -7,6 +7,7 @@ has no padding that is not masked.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from weft.backends.onnx import FORMAT, OPERATORS, OPSET, RUNTIME, library
-from weft.errors import UserError
+from weft.errors import refuse
 from weft.files import write_bytes
 from weft.nn.layers import Layer
 from weft.version import VERSION
@@ -26,20 +27,19 @@ FAR = -1e9  # added to the scores of keys that are no tokens: no share is left o
 # Of seven bits: the instructions of processors without VNNI add two products in sixteen bits, and eight overflow there.
 LARGEST = 63
 BLOCK = 32  # weights of four bits that share one scale
-Range = tuple[float, float]
+Ranges = Mapping[nn.Module, tuple[float, float]]
 
 
+@dataclass
 class Graph:
     """A graph in the making; what is added is named, and a weight that is used twice is stored once."""
 
-    def __init__(self, precision: Precision = "fp32", ranges: Mapping[nn.Module, Range] | None = None) -> None:
-        """`ranges`: between which numbers the inputs of each linear map lie, for static integers."""
-        self.onnx = library()
-        self.precision = precision
-        self.ranges = ranges or {}
-        self.nodes: list[Any] = []
-        self.tensors: dict[str, NDArray[Any]] = {}
-        self.known: dict[Any, str] = {}
+    precision: Precision = "fp32"
+    ranges: Ranges = field(default_factory=dict)  # of the inputs of linear maps: static integers
+    nodes: list[Any] = field(default_factory=list)
+    tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
+    known: dict[Any, str] = field(default_factory=dict)
+    onnx: Any = field(default_factory=library)
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
         """Add an operator; the name of what it gives, or the names."""
@@ -63,16 +63,13 @@ class Graph:
     def constant(self, value: Any, kind: Any = np.float32) -> str:
         """A number or a few."""
         array = np.array(value, dtype=kind)
-        key = ("constant", array.tobytes(), array.shape, array.dtype.str)
-        if key not in self.known:
-            self.known[key] = f"constant_{len(self.tensors)}"
-            self.tensors[self.known[key]] = array
-        return self.known[key]
+        return self._stored((array.tobytes(), array.shape, array.dtype.str), "", array)
 
     def _stored(self, key: Any, suffix: str, array: NDArray[Any]) -> str:
-        """A tensor of weights by its key; the second who asks gets the first one's."""
+        """A tensor by its key, which is stored once; a constant has no suffix."""
         if (key, suffix) not in self.known:
-            self.known[key, suffix] = f"weight_{len(self.tensors)}_{suffix}"
+            number = len(self.tensors)
+            self.known[key, suffix] = f"weight_{number}_{suffix}" if suffix else f"constant_{number}"
             self.tensors[self.known[key, suffix]] = array
         return self.known[key, suffix]
 
@@ -81,9 +78,8 @@ class Graph:
         array = tensor.detach().float().numpy()
         if self.precision == "fp32" or array.ndim < 2:
             return self._stored(key, suffix, array)
-        half = self._stored(key, suffix, array.astype(np.float16))
         if (key, suffix, "wide") not in self.known:
-            self.known[key, suffix, "wide"] = self.floats(half)
+            self.known[key, suffix, "wide"] = self.floats(self._stored(key, suffix, array.astype(np.float16)))
         return self.known[key, suffix, "wide"]
 
     def linear(self, x: str, module: nn.Linear, small: bool = False) -> str:
@@ -116,15 +112,13 @@ class Graph:
             scale, zero = self.constant(step), self.constant(round(-low / step), np.uint8)
             x = self.op("QuantizeLinear", x, scale, zero)
             return self.op("MatMulIntegerToFloat", x, matrix, scale, scales, zero, zeros, added, domain=RUNTIME)
-        last = self.ints(-1)
-        ends = [self.op(kind, x, last, keepdims=0) for kind in ("ReduceMax", "ReduceMin")]
+        ends = [self.op(kind, x, self.ints(-1), keepdims=0) for kind in ("ReduceMax", "ReduceMin")]
         parts = [self.op("Mul", end, self.constant(sign / 127)) for end, sign in zip(ends, (1, -1), strict=True)]
         by_row = self.op("Max", *parts, self.constant(1e-12))  # N: a row of zeros stays one
         middle = self.constant(128, np.uint8)
         middles = self.op("QuantizeLinear", by_row, self.constant(1e30), middle)  # N times 128, in one operator
         integers = self.op("QuantizeLinear", x, by_row, middles, axis=0)
-        one = self.constant(1.0)
-        x = self.op("MatMulIntegerToFloat", integers, matrix, one, scales, middle, zeros, domain=RUNTIME)
+        x = self.op("MatMulIntegerToFloat", integers, matrix, self.constant(1.0), scales, middle, zeros, domain=RUNTIME)
         x = self.op("Mul", x, self.op("Unsqueeze", by_row, self.ints(1)))
         # As a matrix: beside a vector the runtime would fuse it with a GELU, into an operator that is slower than both.
         return x if bias is None else self.op("Add", x, self._stored(key, "bias", bias.detach().float().numpy()[None]))
@@ -191,10 +185,8 @@ class Graph:
             key, value = self.op("Split", joined, outputs=2, axis=-1, num_outputs=2)
         places = self.shape(module.heads, module.head_width)  # B T H D
         one = places if whole else self.ints(-1, 1, module.heads, module.head_width)
-        query, value = (
-            self.op("Transpose", self.op("Reshape", y, shape), perm=[0, 2, 1, 3])
-            for y, shape in ((query, one), (value, places))
-        )
+        query = self.op("Transpose", self.op("Reshape", query, one), perm=[0, 2, 1, 3])
+        value = self.op("Transpose", self.op("Reshape", value, places), perm=[0, 2, 1, 3])
         key = self.op("Transpose", self.op("Reshape", key, places), perm=[0, 2, 3, 1])
         scores = self.op("MatMul", query, key)  # B H T T
         shares = self.op("Softmax", scores if bias is None else self.op("Add", scores, bias), axis=-1)
@@ -222,21 +214,17 @@ class Graph:
     def shape(self, *sizes: int) -> str:
         """The shape B T and these sizes, as far as the inputs say it."""
         if ("shape", sizes) not in self.known:
-            ends = self.op("Shape", "input_ids")
-            self.known["shape", sizes] = self.op("Concat", ends, self.ints(*sizes), axis=0)
+            self.known["shape", sizes] = self.op("Concat", self.op("Shape", "input_ids"), self.ints(*sizes), axis=0)
         return self.known["shape", sizes]
 
     def write(self, path: Path, inputs: Mapping[str, Sequence[Any]], outputs: Mapping[str, Sequence[Any]]) -> None:
         """The graph as a file; inputs and outputs by name, with their shapes, in which a word is any number."""
-        helper, kinds = self.onnx.helper, self.onnx.TensorProto
+        value_info, types = self.onnx.helper.make_tensor_value_info, self.onnx.TensorProto
         total = sum(array.nbytes for array in self.tensors.values())
-        if total > (1 << 31) - (1 << 20):
-            raise UserError(f"{total / 1e9:.1f} GB of weights are more than an ONNX file can hold")
-        feeds = [
-            helper.make_tensor_value_info(name, kinds.FLOAT if name == "hidden_states" else kinds.INT64, list(shape))
-            for name, shape in inputs.items()
-        ]
-        gives = [helper.make_tensor_value_info(name, kinds.FLOAT, list(shape)) for name, shape in outputs.items()]
+        refuse((total > (1 << 31) - (1 << 20), f"{total / 1e9:.1f} GB of weights are more than an ONNX file can hold"))
+        kinds = dict.fromkeys(inputs, types.INT64) | {"hidden_states": types.FLOAT}
+        feeds = [value_info(name, kinds[name], list(shape)) for name, shape in inputs.items()]
+        gives = [value_info(name, types.FLOAT, list(shape)) for name, shape in outputs.items()]
         tensors = [self.onnx.numpy_helper.from_array(array, name) for name, array in self.tensors.items()]
         model = model_of(self.onnx, self.nodes, feeds, gives, tensors)
         model.producer_name, model.producer_version = "weft", VERSION
@@ -266,8 +254,7 @@ def four_bits(weight: NDArray[np.float32]) -> tuple[NDArray[np.uint8], NDArray[n
     padded[:, :columns] = weight
     blocks = padded.reshape(rows, -1, BLOCK)
     # The number farthest from 0 becomes -8, the one end of the range that has no opposite.
-    far = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1)
-    scales = far / -8
+    scales = np.take_along_axis(blocks, np.abs(blocks).argmax(-1)[..., None], -1) / -8
     safe = np.where(scales == 0, 1, scales)
     whole = np.clip(np.round(blocks / safe) + 8, 0, 15).astype(np.uint8)
     packed: NDArray[np.uint8] = np.bitwise_or(whole[..., 0::2], np.left_shift(whole[..., 1::2], 4))

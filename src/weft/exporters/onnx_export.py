@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from weft.backends.onnx import GRAPH, OPSET, WORDS
 from weft.checkpoint.folder import LoadedModel, write_files
 from weft.errors import UserError, refuse, shown
-from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Range, model_of
+from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Ranges, model_of
 from weft.files import write_bytes
 from weft.models.classifiers import sight
 from weft.nn.heads import DeepLabelHead, MaskedWordHead
@@ -25,9 +25,6 @@ from weft.nn.positions import alibi_slopes
 from weft.nn.rows import Rows
 from weft.tasks.registry import task_class
 from weft.version import VERSION
-
-Sizes = Mapping[str, list[Any]]
-ENTRANCE = ("input_ids", "attention_mask")  # as others call them
 
 
 def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> str:
@@ -46,7 +43,10 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     x = graph.op("Reshape", x, graph.ints(-1, network.tokens.weight.shape[1]))  # N W: the rows below each other
     if network.widened is not None:
         x = graph.linear(x, network.widened)
-    bias = _bias(graph, network.positions, causal)
+    # B 1 1 T: 0 where a key is a token, and far below any score where it is none.
+    gone = graph.op("Sub", graph.constant(1.0), graph.floats("attention_mask"))
+    padding = graph.op("Unsqueeze", graph.op("Mul", gone, graph.constant(FAR)), graph.ints(1, 2))
+    bias = _bias(graph, padding, network.positions, causal)
     layers = list(network.layers) * (opened.config.layers // len(network.layers))  # ALBERT repeats its one layer
     place = FIRST
     if causal:  # B 1: the place of each row's last token
@@ -56,7 +56,7 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     seen = [x]
     for number, layer in enumerate(layers):
         one = alone and number == len(layers) - 1
-        x = graph.layer(x, layer, _padding(graph) if one and causal else bias, place if one else None)
+        x = graph.layer(x, layer, padding if one and causal else bias, place if one else None)
         seen.append(x)
     x = graph.norm(x, network.final_norm)
     if network.mix is not None:
@@ -68,7 +68,7 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     return x if alone else graph.pick(x, place)  # B W
 
 
-def _head_outputs(graph: Graph, opened: LoadedModel, head: str | None, x: str) -> Sizes:
+def _head_outputs(graph: Graph, opened: LoadedModel, head: str | None, x: str) -> dict[str, list[Any]]:
     """The head, and its outputs by their usual names."""
     network: Any = opened.network
     if head in (None, "words"):
@@ -80,29 +80,26 @@ def _head_outputs(graph: Graph, opened: LoadedModel, head: str | None, x: str) -
     if isinstance(module, DeepLabelHead):
         x = graph.activate(graph.linear(x, module.dense, small=True), module.activation)
     x = graph.linear(x, module.output, small=True)
-    outputs = opened.heads[head]
     if head == "answer":
         ends = graph.op("Split", x, outputs=2, axis=-1, num_outputs=2)
         for name, end in zip(("start_logits", "end_logits"), ends, strict=True):
             graph.named(name, graph.op("Squeeze", end, graph.ints(-1)))
         return {"start_logits": ["batch", "length"], "end_logits": ["batch", "length"]}
     graph.named("logits", x)
-    return {"logits": ["batch", "length", outputs] if head == "tag" else ["batch", outputs]}
+    return {"logits": ["batch", *(["length"] if head == "tag" else []), opened.heads[head]]}
 
 
 def _positions(graph: Graph, x: str, positions: Any) -> str:
     """B T W with what a place adds to its token."""
     if positions.kind in ("alibi", "none"):
         return x
-    if positions.kind == "rotary":
-        raise UserError("a model with rotary positions cannot be written as ONNX yet")
+    refuse((positions.kind == "rotary", "a model with rotary positions cannot be written as ONNX yet"))
     if positions.kind == "learned":
         table = positions.table.weight
     else:
         table = positions._waves(torch.arange(positions.context), torch.float32)
     if not positions.unused:
-        length = graph.op("Shape", "input_ids", start=1, end=2)
-        ends = [graph.ints(0), length, graph.ints(0)]
+        ends = [graph.ints(0), graph.op("Shape", "input_ids", start=1, end=2), graph.ints(0)]
         return graph.op("Add", x, graph.op("Slice", graph.weight(positions, "places", table), *ends))
     # RoBERTa counts the tokens that are none of the padding, from the row after the padding's.
     counted = graph.op("CumSum", "attention_mask", graph.constant(1, np.int64))
@@ -111,18 +108,8 @@ def _positions(graph: Graph, x: str, positions: Any) -> str:
     return graph.op("Add", x, graph.op("Gather", graph.weight(positions, "places", table), places))
 
 
-def _padding(graph: Graph) -> str:
-    """B 1 1 T: 0 where a key is a token, and far below any score where it is none."""
-    if "padding" not in graph.known:
-        gone = graph.floats("attention_mask")
-        gone = graph.op("Mul", graph.op("Sub", graph.constant(1.0), gone), graph.constant(FAR))
-        graph.known["padding"] = graph.op("Unsqueeze", gone, graph.ints(1, 2))
-    return graph.known["padding"]
-
-
-def _bias(graph: Graph, positions: Any, causal: bool) -> str:
+def _bias(graph: Graph, padding: str, positions: Any, causal: bool) -> str:
     """B or 1, H or 1, T T: what is added to the scores of all layers."""
-    padding = _padding(graph)
     if not causal and positions.kind != "alibi":
         return padding
     every = graph.floats(_places(graph))
@@ -157,12 +144,9 @@ def words_of(graph: Graph, network: Any) -> None:
         raise UserError("a word head of this kind cannot be written as ONNX")
     x = graph.activate(graph.linear("hidden_states", head.dense, small=True), head.activation)
     x = graph.norm(x, head.norm)
-    if head.decoder is None:
-        x = graph.map(x, network.tokens, network.tokens.weight, head.bias, "words", False)
-    else:
-        bias = head.bias if head.decoder.bias is None else head.decoder.bias
-        x = graph.map(x, head.decoder, head.decoder.weight, bias, "words", False)
-    graph.named("logits", x)
+    source = network.tokens if head.decoder is None else head.decoder
+    bias = head.bias if head.decoder is None or head.decoder.bias is None else head.decoder.bias
+    graph.named("logits", graph.map(x, source, source.weight, bias, "words", False))
 
 
 def _vectors(graph: Graph, opened: LoadedModel, head: str | None) -> str:
@@ -222,8 +206,7 @@ def _recurrent(graph: Graph, opened: LoadedModel, head: str | None) -> str:
 def _cells(graph: Graph, layer: Any, x: str, lengths: str) -> tuple[str, str]:
     """T B inputs -> T B width of all directions, and B width: where each direction ends."""
     ways, order = len(layer.directions), GATES[layer.cell]
-    if layer.directions == (True,):
-        raise UserError("a network that reads backwards alone cannot be written as ONNX")
+    refuse((layer.directions == (True,), "a network that reads backwards alone cannot be written as ONNX"))
 
     def ordered(tensor: torch.Tensor) -> torch.Tensor:
         return torch.cat([tensor.chunk(len(order))[gate] for gate in order])
@@ -231,18 +214,15 @@ def _cells(graph: Graph, layer: Any, x: str, lengths: str) -> tuple[str, str]:
     weights = [[ordered(tensor) for tensor in module._flat_weights] for module in layer.layers]
     inputs, back = (torch.stack([each[number] for each in weights]) for number in (0, 1))
     biases = torch.stack([torch.cat(each[2:]) for each in weights])
-    named = {"inputs": inputs, "back": back, "bias": biases}
-    names = [graph.weight(layer, name, each) for name, each in named.items()]
+    names = [graph.weight(layer, name, each) for name, each in {"inputs": inputs, "back": back, "bias": biases}.items()]
     settings: dict[str, Any] = {"hidden_size": layer.width, "direction": "bidirectional" if ways > 1 else "forward"}
     settings |= {"linear_before_reset": 1} if layer.cell == "gru" else {}
     settings |= {"activations": [layer.activation.capitalize()] * ways} if layer.cell == "rnn" else {}
-    made, ends, *_ = graph.op(
-        layer.cell.upper(), x, *names, lengths, outputs=3 if layer.cell == "lstm" else 2, **settings
-    )
+    settings["outputs"] = 3 if layer.cell == "lstm" else 2
+    made, ends, *_ = graph.op(layer.cell.upper(), x, *names, lengths, **settings)
     width = graph.ints(0, 0, ways * layer.width)
     made = graph.op("Reshape", graph.op("Transpose", made, perm=[0, 2, 1, 3]), width)  # T D B W -> T B DW
-    flat = graph.ints(0, ways * layer.width)
-    return made, graph.op("Reshape", graph.op("Transpose", ends, perm=[1, 0, 2]), flat)
+    return made, graph.op("Reshape", graph.op("Transpose", ends, perm=[1, 0, 2]), graph.ints(0, ways * layer.width))
 
 
 def _mask(graph: Graph) -> str:
@@ -263,11 +243,7 @@ HEADS = (None, "classify", "tag", "answer", "words")  # that a graph can end in
 
 
 def write_onnx(
-    inside: Path,
-    opened: LoadedModel,
-    task: str,
-    precision: Precision = "fp32",
-    ranges: Mapping[nn.Module, Range] | None = None,
+    inside: Path, opened: LoadedModel, task: str, precision: Precision = "fp32", ranges: Ranges | None = None
 ) -> None:
     """The files of an ONNX folder, for this task, one by one."""
     kind, name = task_class(task), opened.family.name
@@ -275,27 +251,26 @@ def write_onnx(
     writes = kind.writes or head not in HEADS or (head == "words" and opened.family.generates)
     refuse(
         (writes, f"a model for {task} cannot be written as ONNX; ctranslate2 is for models that generate"),
-        (head is not None and head not in opened.heads,
-         f"this {name} model has no head for {task}; weft finetune --task {task} makes one"),
-    )  # fmt: skip
+        (head is not None and head not in opened.heads, f"this {name} model has no head for {task}: finetune it first"),
+    )
     plain: Any = precision.partition("-")[0]
     card = replace(opened.card, task=task, backend="onnx", precision=plain, weft=VERSION)
     heads = {} if head is None else {head: opened.heads[head]}
     write_files(inside, replace(opened, heads=heads, card=card), weights=False)
     width, outputs = opened.config.width, opened.config.vocabulary
     if name in FAMILIES:
-        graph = Graph(precision, ranges)
+        graph = Graph(precision, ranges or {})
         two = opened.network.segments is not None and opened.config.segments > 1
-        inputs = {each: ["batch", "length"] for each in (*ENTRANCE, *(["token_type_ids"] if two else []))}
+        names = ["input_ids", "attention_mask", *(["token_type_ids"] if two else [])]
+        inputs = {each: ["batch", "length"] for each in names}
         x = FAMILIES[name](graph, opened, head)
         graph.write(inside / GRAPH, inputs, _head_outputs(graph, opened, head, x))
         if head == "words":
-            words = Graph(precision, ranges)
+            words = Graph(precision, ranges or {})
             words_of(words, opened.network)
             words.write(inside / WORDS, {"hidden_states": ["places", width]}, {"logits": ["places", outputs]})
         return
-    if precision != "fp32":
-        raise UserError(f"a {name} model is exported by torch, in fp32 only")
+    refuse((precision != "fp32", f"a {name} model is exported by torch, in fp32 only"))
     names = ["input_ids", *(["token_type_ids"] if opened.config.segments > 1 else [])]
     gives = {"answer": ["start_logits", "end_logits"], None: ["last_hidden_state"], "words": ["last_hidden_state"]}
     tokens = {each: torch.zeros(3, 5, dtype=torch.int64) for each in names}  # one tensor twice would be one input
@@ -305,9 +280,9 @@ def write_onnx(
         _write_traced(inside / WORDS, name, DenseNetwork(opened.network, head), hidden, 1, ["logits"])
 
 
-def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> dict[nn.Module, Range]:
+def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> Ranges:
     """Between which numbers the inputs of every linear map lie while `read` runs."""
-    ranges: dict[nn.Module, Range] = {}
+    ranges: dict[nn.Module, tuple[float, float]] = {}
 
     def observe(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         low, high = (float(end) for end in inputs[0].detach().aminmax())
@@ -369,17 +344,16 @@ def _write_traced(
     except ImportError:
         needs = "which needs the package onnxscript: pip install 'weft[fast-cpu]'"
         raise UserError(f"a {family} model is exported by torch, {needs}") from None
-    named: dict[str, Any] = {"input_names": list(inputs), "output_names": outputs, "opset_version": OPSET}
+    options: dict[str, Any] = {"input_names": list(inputs), "output_names": outputs, "opset_version": OPSET}
     sizes = tuple(dict.fromkeys(range(dynamic), torch.export.Dim.DYNAMIC) for _ in inputs)
+    options |= {"dynamo": True, "dynamic_shapes": sizes, "verbose": False}
     tensors, log = tuple(inputs.values()), logging.getLogger("torch.onnx")
     level = log.level
     log.setLevel(logging.ERROR)  # it tells of packages that nobody needs here
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
-            program: Any = torch.onnx.export(
-                graph.eval(), tensors, dynamo=True, dynamic_shapes=sizes, verbose=False, **named
-            )
+            program: Any = torch.onnx.export(graph.eval(), tensors, **options)
     except Exception as error:  # of many kinds: whatever the network does that an ONNX graph cannot
         lines = [line.partition(": ")[2] for line in str(error).splitlines() if line.startswith("<class")]
         reason = shown(lines[0] if lines else str(error), 160)
@@ -409,8 +383,7 @@ def _plain(onnx: Any, traced: Any) -> Any:
         part = onnx.helper.make_graph([plain], "part", [], [onnx.ValueInfoProto(name=name) for name in plain.output])
         part.initializer.extend(onnx.numpy_helper.from_array(arrays[name], name) for name in inputs)
         alone = onnx.helper.make_model(part, opset_imports=[onnx.helper.make_opsetid("", OPSET)])
-        values = onnx.reference.ReferenceEvaluator(alone).run(None, {})
-        arrays |= dict(zip(plain.output, values, strict=True))
+        arrays |= dict(zip(plain.output, onnx.reference.ReferenceEvaluator(alone).run(None, {}), strict=True))
     used = {name for node in nodes for name in node.input}
     stored = [onnx.numpy_helper.from_array(array, name) for name, array in arrays.items() if name in used]
     ends = [

@@ -29,13 +29,12 @@ class PruneOptions:
         """Refuse what cannot be done; `rows`: whether there are any."""
         one_of(self.by, ("even", "importance"), "by")
         heads = self.heads is not None or self.heads_each is not None
-        ranked = self.layers is not None and self.by == "importance"
+        ranked = heads or (self.layers is not None and self.by == "importance")
         uncounted = self.vocabulary is not None and not rows and not self.text
         asked = heads or self.layers is not None or self.vocabulary is not None
         refuse(
             (not asked, "nothing to prune: give --layers, --heads or --vocabulary"),
-            (heads and not rows, "heads are ranked on rows with labels: give --data FILE"),
-            (ranked and not rows, "layers are ranked on rows with labels: give --data FILE"),
+            (ranked and not rows, "heads and layers are ranked on rows with labels: give --data FILE"),
             (self.max_drop is not None and not rows, "the loss is measured on rows with labels: give --data FILE"),
             (uncounted, "tokens are counted in texts: give --text FILE or --data FILE"),
         )

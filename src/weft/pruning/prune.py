@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,7 @@ from weft.checkpoint.card import Made
 from weft.checkpoint.families import outline
 from weft.checkpoint.folder import LoadedModel, fill, save_folder
 from weft.comparison.compare import ComparedRows, Comparison, Table, compared, participants_of, plain, rows_of
-from weft.comparison.cost import evenly as some_of
-from weft.comparison.cost import parameters_of
+from weft.comparison.cost import evenly, parameters_of
 from weft.data.examples import Examples, batch_of
 from weft.data.rows import every_example
 from weft.data.shards import TextFiles
@@ -127,7 +126,7 @@ def prune(
     if asked.layers is not None:
         layers = pruner.layers(asked.layers)
         total = len(smaller.network.decoder) if smaller.family.reads else None
-        written = None if total is None else evenly(min(asked.layers, total), total)
+        written = None if total is None else spaced_layers(min(asked.layers, total), total)
         smaller = with_layers(smaller, layers, written)
     if asked.heads is not None or asked.heads_each is not None:
         heads = pruner.heads(smaller)
@@ -165,24 +164,20 @@ class Pruner:
     @cached_property
     def labeled(self) -> list[Example]:
         """Rows with labels, evenly from all of them."""
-        if not self.task.supervised:
-            raise UserError(f"a model for {self.model.task} has no labels to rank its parts by")
-        sample = some_of([each for each in self.rows().examples if self.task.has_target(each)], MAX_ROWS)
-        if not sample:
-            raise UserError("the data has no labels, so nothing shows which parts matter")
+        refuse((not self.task.supervised, f"a model for {self.model.task} has no labels to rank its parts by"))
+        sample = evenly([each for each in self.rows().examples if self.task.has_target(each)], MAX_ROWS)
+        refuse((not sample, "the data has no labels, so nothing shows which parts matter"))
         return sample
 
     def layers(self, count: int) -> tuple[int, ...]:
         """The layers that stay; by importance, the layer is removed without which the metric is best, one by one."""
-        opened, task = self.model.opened, self.task
-        total = layers_in(opened)
-        spaced = evenly(count, total)
+        opened, task, total = self.model.opened, self.task, layers_in(self.model.opened)
+        spaced = spaced_layers(count, total)
         if self.options.by == "even":
             return spaced
-        once = f"{opened.family.name} reads one layer again and again: none of them matters more; leave out --by"
         refuse(
             (opened.family.reads, "layers of an encoder-decoder stay evenly spaced: leave out --by importance"),
-            (len(opened.network.layers) < total, once),
+            (len(opened.network.layers) < total, f"{opened.family.name} repeats one layer: leave out --by importance"),
         )
         rows, kept = self.labeled, tuple(range(total))
         with self.progress("ranking layers", "layers") as step:
@@ -191,11 +186,11 @@ class Pruner:
                 for layer in kept:
                     fewer = tuple(each for each in kept if each != layer)
                     smaller = with_layers(opened, fewer)
-                    evaluation = evaluate_examples(task, smaller, framing_for(smaller), rows)
-                    value = evaluation.scores[task.default_metric].value
-                    scores[fewer] = (value if value == value else float("-inf"), layer)
+                    metrics = evaluate_examples(task, smaller, framing_for(smaller), rows).scores
+                    value = metrics[task.default_metric].value
+                    scores[value if value == value else float("-inf"), layer] = fewer
                     step(1)
-                kept = max(scores, key=lambda fewer: scores[fewer])  # of equals the upper one is removed
+                kept = scores[max(scores)]  # of equals the upper one is removed
         return kept
 
     def heads(self, opened: LoadedModel) -> tuple[tuple[int, ...], ...]:
@@ -203,8 +198,7 @@ class Pruner:
         attentions_of(opened)  # a model without heads is refused before anything is read
         dataset: Any = self.task.dataset(self.labeled, opened, framing_for(opened))
         with self.progress("ranking heads", "examples") as count:
-            table = dataset.for_training(MOST_WINDOWS, 0, False)
-            ranked = importance(opened, self.task.objective(), table, count)
+            ranked = importance(opened, self.task.objective(), dataset.for_training(MOST_WINDOWS, 0, False), count)
         return tuple(map(tuple, least(ranked, self.options.heads, self.options.heads_each)))
 
     def with_vocabulary(self, opened: LoadedModel, count: int) -> tuple[LoadedModel, VocabularyCoverage]:
@@ -241,14 +235,12 @@ class Pruner:
         """The pruned model beside the one it was made from."""
         options, names = self.options, [name, "pruned" if name != "pruned" else "pruned again"]
         with temporary_folder() as scratch, self.progress("comparing", "examples") as count:
-            folders: list[Path | None] | None = None
+            folders = None if folder is None else [folder, scratch / "pruned"]
             if folder is not None:  # so that both have a size on disk
-                folders = [folder, scratch / "pruned"]
                 save_folder(scratch / "pruned", after.opened)
-            comparison = compared(
-                participants_of([self.model, after], names, folders), self.rows(), max_drop=options.max_drop,
-                costs=options.costs, seconds=options.seconds, memory=False, progress=count,
-            )  # fmt: skip
+            limits: Any = {name: vars(options)[name] for name in ("max_drop", "costs", "seconds")}
+            models = participants_of([self.model, after], names, folders)
+            comparison = compared(models, self.rows(), memory=False, progress=count, **limits)
         return replace(comparison, models=[replace(each, folder=None) for each in comparison.models])
 
 
@@ -258,11 +250,10 @@ RESERVED = re.compile(r"[\[<]unused_?\d+[\]>]|madeupword\d+")  # room that publi
 LISTS = ("suppress_tokens", "begin_suppress_tokens", "bad_words_ids")  # of ids, in a published config
 
 
-def evenly(count: int, of: int) -> tuple[int, ...]:
+def spaced_layers(count: int, of: int) -> tuple[int, ...]:
     """Which layers stay, evenly spaced from the first on: 3 of 6 are 0, 2, 4, as DistilBERT begins from BERT's."""
-    if not 1 <= count <= of:
-        raise UserError(f"between 1 and {of} of {of} layers can be kept, not {count}")
-    return tuple(number * of // count for number in range(count))
+    refuse((not 1 <= count <= of, f"between 1 and {of} of {of} layers can be kept, not {count}"))
+    return tuple(evenly(range(of), count))
 
 
 def layers_in(opened: LoadedModel) -> int:
@@ -297,16 +288,14 @@ def with_layers(opened: LoadedModel, keep: Sequence[int], written: Sequence[int]
     for some, of in stacks.values() or [(keep, count)]:
         if not some or list(some) != sorted(set(some)) or some[0] < 0 or some[-1] >= of:
             raise UserError(f"layers to keep must be some of 0 to {of - 1}, in their order, not {list(some)}")
-    places = {
-        f"{stack}.{old}.": f"{stack}.{new}." for stack, (kept, _) in stacks.items() for new, old in enumerate(kept)
-    }
     tensors = {}
     for name, tensor in opened.network.state_dict().items():
-        layer = re.match(r"(\w+)\.\d+\.", name)
-        if layer is None or layer[1] not in stacks:
+        stack, _, rest = name.partition(".")
+        number, _, rest = rest.partition(".")
+        if stack not in stacks:
             tensors[name] = tensor
-        elif layer[0] in places:
-            tensors[places[layer[0]] + name[layer.end() :]] = tensor
+        elif int(number) in (kept := stacks[stack][0]):
+            tensors[f"{stack}.{kept.index(int(number))}.{rest}"] = tensor
     if config.layer_heads is not None:
         changes["layer_heads"] = tuple(config.layer_heads[number] for number in keep)
     if "mix.shares" in tensors:  # of the embeddings, then of each layer
@@ -316,8 +305,7 @@ def with_layers(opened: LoadedModel, keep: Sequence[int], written: Sequence[int]
 
 def rebuilt(opened: LoadedModel, config: Any, tensors: Mapping[str, Tensor], **changes: Any) -> LoadedModel:
     """The model of another config with these weights, copied; `changes` are those of what was opened."""
-    heads = changes.get("heads", opened.heads)
-    network = outline(opened.family, config, heads)
+    network = outline(opened.family, config, changes.get("heads", opened.heads))
     expected = network.state_dict()
     unfit = [name for name, tensor in expected.items() if name not in tensors or tensors[name].shape != tensor.shape]
     if unfit or len(expected) != len(tensors):
@@ -342,17 +330,14 @@ def attentions_of(opened: LoadedModel) -> list[Attention]:
 def gated(attentions: Sequence[Attention], gates: Sequence[Tensor], rows: Rows | None = None) -> Iterator[None]:
     """While it lasts, the output of each head is multiplied by its gate: H of a layer, or R H where rows are given."""
 
-    def hook(attention: Attention, gate: Tensor) -> Callable[..., Any]:
-        def multiplied(module: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
-            mixed = given[0].view(-1, attention.heads, attention.head_width)  # N H D
-            chosen = gate if rows is None else gate[rows.numbers(mixed.shape[0])]  # H or N H
-            return ((mixed * chosen[..., None]).flatten(-2),)
-
-        return multiplied
+    def multiplied(heads: int, gate: Tensor, module: nn.Module, inputs: tuple[Tensor]) -> tuple[Tensor]:
+        mixed = inputs[0].view(len(inputs[0]), heads, -1)  # N H D
+        chosen = gate if rows is None else gate[rows.numbers(mixed.shape[0])]  # H or N H
+        return ((mixed * chosen[..., None]).flatten(-2),)
 
     with ExitStack() as hooks:
         for attention, gate in zip(attentions, gates, strict=True):
-            hooks.enter_context(attention.output.register_forward_pre_hook(hook(attention, gate)))
+            hooks.enter_context(attention.output.register_forward_pre_hook(partial(multiplied, attention.heads, gate)))
         yield
 
 
@@ -384,17 +369,14 @@ def least(importances: Sequence[Tensor], share: float | None = None, each: int |
     counts = [len(layer) for layer in importances]
     order = sorted((float(value), n, head) for n, layer in enumerate(importances) for head, value in enumerate(layer))
     if share is not None and each is None:
-        if not 0 < share < 1:
-            raise UserError(f"the share of heads to remove must be above 0 and below 1, not {share:g}")
+        refuse((not 0 < share < 1, f"the share of heads to remove must be above 0 and below 1, not {share:g}"))
         wanted, lowest = round(share * sum(counts)), [1] * len(counts)
     elif share is None and each is not None:
         most = min(counts) - 1
-        single = "a layer has only one head, which cannot be removed: give a share of all heads, or remove layers"
         refuse(
-            (not most, single),
-            (not 1 <= each <= most,
-             f"between 1 and {most} of the {most + 1} heads of a layer can be removed, not {each}"),
-        )  # fmt: skip
+            (not most, "a layer has only one head, which cannot be removed: give --heads SHARE, or remove layers"),
+            (not 1 <= each <= most, f"1 to {most} of the {most + 1} heads of a layer can be removed, not {each}"),
+        )
         wanted, lowest = each * len(counts), [count - each for count in counts]
     else:
         raise UserError("give either a share of all heads or a number for each layer")
@@ -409,8 +391,7 @@ def least(importances: Sequence[Tensor], share: float | None = None, each: int |
 def with_heads(opened: LoadedModel, keep: Sequence[Sequence[int]]) -> LoadedModel:
     """The model with these heads of each layer alone; its folder is `weft-FAMILY`, as published formats have none."""
     attentions, config = attentions_of(opened), opened.config
-    if len(keep) != len(attentions):
-        raise UserError(f"heads of {len(keep)} layers are given for a model of {len(attentions)}")
+    refuse((len(keep) != len(attentions), f"heads of {len(keep)} layers are given for a model of {len(attentions)}"))
     tensors = dict(opened.network.state_dict())
     for number, (attention, some) in enumerate(zip(attentions, keep, strict=True)):
         if not some or list(some) != sorted(set(some)) or some[0] < 0 or some[-1] >= attention.heads:
@@ -421,10 +402,10 @@ def with_heads(opened: LoadedModel, keep: Sequence[Sequence[int]]) -> LoadedMode
             tensors[before + name] = cut[:, chosen].flatten(0, 2)
         cut = tensors[before + "output.weight"].unflatten(1, (attention.heads, attention.head_width))
         tensors[before + "output.weight"] = cut[:, chosen].flatten(1)
-    counts = [len(some) for some in keep]
+    counts = tuple(len(some) for some in keep)
     if all(count == attention.heads for count, attention in zip(counts, attentions, strict=True)):
         return opened
-    changes: dict[str, Any] = {"head_width": attentions[0].head_width, "layer_heads": tuple(counts)}
+    changes: dict[str, Any] = {"head_width": attentions[0].head_width, "layer_heads": counts}
     if len(set(counts)) == 1:
         changes |= {"heads": counts[0], "layer_heads": None}
     changes = {name: value for name, value in changes.items() if value is not None or config.has(name)}
@@ -464,10 +445,10 @@ def chosen(
     kept: set[int] = set()
     while (more := {each for anatomy in anatomies for each in anatomy.closed((*kept, *first))}) != kept:
         kept = more
-    small = "a vocabulary of {:,} is too small: special tokens, single characters and the like need at least {:,}"
+    smallest = f"special tokens, single characters and the like need at least {len(kept):,}"
     refuse(
         (not 1 <= count <= size, f"between 1 and {size:,} tokens of the vocabulary can be kept, not {count:,}"),
-        (len(kept) > count, small.format(count, len(kept))),
+        (len(kept) > count, f"a vocabulary of {count:,} is too small: {smallest}"),
     )
     # Where the texts use fewer tokens, the first of the others fill up: vocabularies begin with what is frequent.
     used = sorted(counts, key=lambda number: (-counts[number], number))
@@ -528,10 +509,8 @@ def with_vocabulary(
     changes, read, kept = _cut(opened, set(keep), None if written is None else set(written), required, characters)
     new = {old: number for number, old in enumerate(kept)}
     sizes: dict[str, Any] = {"vocabulary": len(kept)}
-    if config.source_vocabulary is not None:
-        sizes["source_vocabulary"] = len(read)
-    if config.begin is not None:
-        sizes["begin"] = new[config.begin]
+    sizes |= {} if config.source_vocabulary is None else {"source_vocabulary": len(read)}
+    sizes |= {} if config.begin is None else {"begin": new[config.begin]}
     tensors = dict(opened.network.state_dict())
     if config.padding is not None:  # places are counted from the number of the padding
         sizes["padding"] = new.get(config.padding, config.padding)

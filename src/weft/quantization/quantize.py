@@ -1,8 +1,4 @@
-"""`weft.quantize`: smaller numbers for a model, evaluated beside it on the user's data and this machine; the gate.
-
-Every candidate is written, evaluated on the same rows, and timed in turns with the original model. One that surely
-loses too much, or is not faster (or smaller, where that is preferred), is never written to the folder of the user.
-"""
+"""`weft.quantize`: smaller numbers for a model, evaluated beside it on the user's data and this machine; the gate."""
 
 from __future__ import annotations
 
@@ -10,41 +6,30 @@ import copy
 import math
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any, Unpack, get_args
+from typing import Any, Unpack, cast, get_args
 
 import torch
 
 from weft.checkpoint.card import card_values, record_hashes
 from weft.checkpoint.folder import write_files
-from weft.comparison.compare import (
-    CompareOptions,
-    Comparison,
-    Standing,
-    check_max_drop,
-    compare,
-    lost,
-    megabytes,
-    plain,
-    row_options,
-)
+from weft.comparison.compare import Comparison, Standing, check_max_drop, compare, lost, megabytes, plain
+from weft.comparison.cost import SECONDS, TEXTS
 from weft.data.tables import is_names, rows_in_memory
-from weft.errors import UserError, listed, one_of
+from weft.errors import UserError, listed, one_of, refuse
 from weft.exporters.export import check_agreement, check_batch_single, logits_of, refuse_exported, texts_of, write_ct2
 from weft.exporters.onnx_builder import Precision
 from weft.exporters.onnx_export import ranges_of, write_onnx
 from weft.files import temporary_folder, whole_folder, write_json, write_text
 from weft.metrics.bootstrap import Score
-from weft.picture import heading, page, paragraph
-from weft.picture import table as table_of
+from weft.picture import heading, page, paragraph, table
 from weft.progress import Log, ProgressChoice
+from weft.tasks.evaluate import RowOptions
 from weft.tasks.model import Model, load
 
-FASTER = 1.05  # times: what two runs on a busy machine differ by is no gain
-SMALLER = 1.05  # times: a few more or fewer bytes of names are no gain either
+GAIN = 1.05  # times: what two runs on a busy machine differ by, or a few bytes of names, is no gain
 SLOWEST = 0.95  # times, for one text alone or many together: what is won for one is not to be lost for the other
 ORIGINAL = "original"  # what the model itself is called in tables
 CALIBRATION = 128  # texts by which static integers learn between which numbers everything lies
@@ -93,24 +78,20 @@ class Quantized:
             rows.append([each.kind, *times, points, each.refused or gate])
         return ["candidate", "smaller", "faster", "points lost (95 %)", "gate"], rows
 
-    def _best(self) -> tuple[CandidateResult, Standing] | None:
+    def _best(self) -> tuple[CandidateResult, Standing]:
         """The chosen candidate, and how it stands to the original."""
-        for each in self.candidates:
-            if each.kind == self.chosen:
-                return each, next(standing for standing in self.comparison.models if standing.name == each.kind)
-        return None
+        candidate = next(each for each in self.candidates if each.kind == self.chosen)
+        return candidate, next(each for each in self.comparison.models if each.name == self.chosen)
 
     def summary(self) -> str:
         """Which kind was chosen, what it gains and what it loses, in one line."""
-        best = self._best()
-        if best is None:
+        if self.chosen is None:
             return "chosen: nothing; no candidate passes"
-        candidate, standing = best
-        parts = [f"chosen: {self.chosen}"]
+        (candidate, standing), parts = self._best(), [f"chosen: {self.chosen}"]
         if candidate.smaller is not None:
-            parts.append(f"{candidate.smaller:.1f}x smaller" if candidate.smaller >= SMALLER else "not smaller")
+            parts.append(f"{candidate.smaller:.1f}x smaller" if candidate.smaller >= GAIN else "not smaller")
         if candidate.faster is not None:
-            parts.append(f"{candidate.faster:.1f}x {'faster' if candidate.faster >= FASTER else 'the speed'}")
+            parts.append(f"{candidate.faster:.1f}x {'faster' if candidate.faster >= GAIN else 'the speed'}")
         if (name := self.comparison.metric) is not None:
             gap, before = standing.difference[name], self.comparison.models[0].scores[name]
             scores = f"{before.value:.3f} -> {standing.scores[name].value:.3f}"
@@ -125,14 +106,13 @@ class Quantized:
 
     def warnings(self) -> list[str]:
         """What the user should know of the chosen one: not smaller, slower, or evaluated on too few rows."""
-        best, warnings = self._best(), list[str]()
-        if best is None:
-            return warnings
-        candidate, standing = best
-        if candidate.smaller is not None and candidate.smaller < SMALLER:
+        if self.chosen is None:
+            return []
+        (candidate, standing), warnings = self._best(), list[str]()
+        if candidate.smaller is not None and candidate.smaller < GAIN:
             sizes = [each.costs for each in (standing, self.comparison.models[0])]
             now, before = (megabytes(None if each is None else each.bytes) for each in sizes)
-            small = chosen([each for each in self.candidates if (each.smaller or 0) >= SMALLER], "small")
+            small = chosen([each for each in self.candidates if (each.smaller or 0) >= GAIN], "small")
             hint = f"; --prefer small would choose {small}" if small is not None else ""
             warnings.append(f"{self.chosen} is not smaller than the model: {now}, was {before}{hint}")
         if candidate.faster is not None and candidate.faster < SLOWEST:
@@ -154,43 +134,28 @@ class Quantized:
         """quantize.json and quantize.html in a folder."""
         write_json(folder / "quantize.json", self.values())
         parts = [paragraph(line) for line in (self.summary(), *self.warnings())]
-        parts = [*parts, heading("The gate"), table_of(*self.rows()), *self.comparison.parts()]
+        parts = [*parts, heading("The gate"), table(*self.rows()), *self.comparison.parts()]
         write_text(folder / "quantize.html", page(f"Quantized on {self.comparison.data}", parts))
 
 
-@dataclass(frozen=True)
-class Source:
-    """What candidates are made of: the model, and texts of the user's."""
-
-    model: Model
-    texts: Sequence[Any]
+KINDS = (*(f"onnx-{precision}" for precision in get_args(Precision)), "ctranslate2-fp32", "ctranslate2-int8", "bf16")
 
 
-def _write_onnx(precision: Precision, inside: Path, source: Source) -> None:
-    model, some, ranges = source.model, source.texts[:CALIBRATION], None
-    if precision == "int8-static":
-        ranges = ranges_of(model.opened, lambda: logits_of(model, some))
-    write_onnx(inside, model.opened, model.task, precision, ranges)
-    if precision == "fp32":
-        check_agreement(model, load(inside), some)
-
-
-def _write_ct2(precision: str, inside: Path, source: Source) -> None:
-    write_ct2(inside, source.model.opened, source.model.task, precision)
-
-
-def _write_half(inside: Path, source: Source) -> None:
-    """A folder for torch in numbers of two bytes."""
-    opened = source.model.opened
-    card = replace(opened.card, precision="bf16", task=source.model.task)
-    write_files(inside, replace(opened, network=copy.deepcopy(opened.network).to(torch.bfloat16), card=card))
-
-
-KINDS: dict[str, Callable[[Path, Source], None]] = {
-    **{f"onnx-{precision}": partial(_write_onnx, precision) for precision in get_args(Precision)},
-    **{f"ctranslate2-{precision}": partial(_write_ct2, precision) for precision in ("fp32", "int8")},
-    "bf16": _write_half,
-}
+def write_candidate(kind: str, inside: Path, model: Model, texts: Sequence[Any]) -> None:
+    """The files of one candidate; it is calibrated and checked on the user's texts."""
+    engine, _, precision = kind.partition("-")
+    opened, some, ranges = model.opened, texts[:CALIBRATION], None
+    if engine == "onnx":
+        if precision == "int8-static":
+            ranges = ranges_of(opened, lambda: logits_of(model, some))
+        write_onnx(inside, opened, model.task, cast(Precision, precision), ranges)
+        if precision == "fp32":
+            check_agreement(model, load(inside), some)
+    elif engine == "ctranslate2":
+        write_ct2(inside, opened, model.task, precision)
+    else:  # torch in numbers of two bytes
+        card = replace(opened.card, precision="bf16", task=model.task)
+        write_files(inside, replace(opened, network=copy.deepcopy(opened.network).to(torch.bfloat16), card=card))
 
 
 def quantize(
@@ -206,14 +171,16 @@ def quantize(
     trust: bool = False,
     log: Log = lambda line: None,
     progress: ProgressChoice = None,
-    **options: Unpack[CompareOptions],
+    texts: int = TEXTS,
+    seconds: float = SECONDS,
+    **rows: Unpack[RowOptions],
 ) -> Quantized:
     """Make a model smaller and faster, and write the fastest (or smallest) candidate that passes the gate.
 
     A candidate passes if it loses at most `max_drop` points, or if the paired 95 % interval of its loss does not
     exclude `max_drop`, and if it is faster (`prefer="fast"`) or smaller (`prefer="small"`) than the model. Points are
     hundredths of the task's metric; where the data has no labels, of the agreement. Raises `Refused`, and writes
-    nothing, where no candidate passes. `options` are those of `weft.compare`: how `data` is read, `texts`, `seconds`.
+    nothing, where no candidate passes. `texts`, `seconds` and `rows` are those of `weft.compare`.
     """
     for kind in kinds or ():
         one_of(kind, KINDS, "kind")
@@ -224,17 +191,17 @@ def quantize(
     reference.to("cpu")
     data = data if data is None or is_names(data) else rows_in_memory(data)  # a generator is gone through twice
     writes = reference.task_object.writes
-    if data is None and not writes:
-        raise UserError(f"a model for {reference.task} is evaluated on rows: give --data")
-    inputs = [] if writes else texts_of(reference, data, **row_options(options))
+    refuse((data is None and not writes, f"a model for {reference.task} is evaluated on rows: give --data"))
+    inputs = [] if writes else texts_of(reference, data, **rows)
     if kinds is None:
         kinds = [kind for kind in KINDS if not writes or not kind.startswith("onnx")]
         if not torch.ops.mkldnn._is_mkldnn_bf16_supported():  # several times slower, and the longest to evaluate
             kinds.remove("bf16")
     with whole_folder(Path(out)) as inside, temporary_folder(libraries=True) as place:
         folders, failed = _written(reference, inputs, kinds, place, log)
-        comparing: Any = {**options, "memory": False, "device": "cpu", "progress": progress, "task": reference.task}
-        comparison = compare([place / ORIGINAL, *folders.values()], data, **comparing)
+        models = [place / ORIGINAL, *folders.values()]
+        limits: Any = {"memory": False, "texts": texts, "seconds": seconds, "progress": progress}
+        comparison = compare(models, data, task=reference.task, device="cpu", **limits, **rows)
         candidates = (*judged(comparison, max_drop, prefer), *failed)
         best = chosen(candidates, prefer)
         result = Quantized(comparison, candidates, best, None if best is None else Path(out), prefer, max_drop)
@@ -258,32 +225,28 @@ def _written(
     (place / ORIGINAL).mkdir()
     write_files(place / ORIGINAL, model.opened)
     unmeasured = replace(model.opened, card=replace(model.card, metrics=()))  # theirs are measured
-    source = Source(Model(unmeasured, model.task), inputs)
-    folders, failed = {}, []
+    source, folders, failed = Model(unmeasured, model.task), {}, []
     for kind in kinds:
         log(f"making {kind}")
         folder = place / kind
         folder.mkdir()
         try:
-            KINDS[kind](folder, source)
-            check_batch_single(load(folder), source.texts)
+            write_candidate(kind, folder, source, inputs)
+            check_batch_single(load(folder), inputs)
             folders[kind] = folder
         except UserError as error:
             failed.append(CandidateResult(kind, refused=str(error)))
-    if not folders:
-        raise UserError(f"nothing to choose from: {'; '.join(f'{each.kind}: {each.refused}' for each in failed)}")
+    refuse((not folders, f"nothing to choose from: {'; '.join(f'{each.kind}: {each.refused}' for each in failed)}"))
     return folders, failed
 
 
 def judged(comparison: Comparison, max_drop: float, prefer: str = "fast") -> list[CandidateResult]:
     """The result of every model but the first, which is the original."""
     (first, *others), results = comparison.models, list[CandidateResult]()
-    if first.damaged:
-        raise UserError(f"the model itself is damaged: {first.damaged}")
+    refuse((bool(first.damaged), f"the model itself is damaged: {first.damaged}"))
     for each in others:
         if each.damaged or each.costs is None or first.costs is None:
-            why = f"damaged: {each.damaged or 'it could not be timed'}"
-            results.append(CandidateResult(each.name, refused=why))
+            results.append(CandidateResult(each.name, refused=f"damaged: {each.damaged or 'it could not be timed'}"))
             continue
         single, many = first.costs.p50 / each.costs.p50, each.costs.per_second / first.costs.per_second
         smaller = first.costs.bytes / each.costs.bytes if first.costs.bytes and each.costs.bytes else None
@@ -301,9 +264,9 @@ def judged(comparison: Comparison, max_drop: float, prefer: str = "fast") -> lis
         if not math.isfinite(drop.value) or min(drop.value, drop.low) > max_drop:
             interval = f"95 % {drop.low:.2f} to {drop.high:.2f}"
             refused = f"loses {drop.value:.2f} points of {of} ({interval}), and {max_drop:g} are allowed"
-        elif prefer == "small" and (smaller is None or smaller < SMALLER):
+        elif prefer == "small" and (smaller is None or smaller < GAIN):
             refused = f"not smaller: {megabytes(each.costs.bytes)}, was {megabytes(first.costs.bytes)}"
-        elif prefer == "fast" and (faster < FASTER or min(single, many) < SLOWEST):
+        elif prefer == "fast" and (faster < GAIN or min(single, many) < SLOWEST):
             refused = f"not faster: {single:.2f} x for one text, {many:.2f} x for many"
         noise = refused is None and max_drop < drop.value
         results.append(CandidateResult(each.name, faster, refused, smaller, drop, noise))
@@ -313,12 +276,9 @@ def judged(comparison: Comparison, max_drop: float, prefer: str = "fast") -> lis
 def chosen(candidates: Sequence[CandidateResult], prefer: str = "fast") -> str | None:
     """The fastest, or the smallest, of those that pass; of nearly equal ones the one that is better in the other."""
     passed = [each for each in candidates if each.refused is None and each.faster is not None]
-    if not passed:
-        return None
-
-    def gains(each: CandidateResult) -> tuple[float, float]:
-        both = each.faster or 0.0, each.smaller or 0.0
-        return both if prefer == "fast" else both[::-1]
-
-    best, near = max(gains(each)[0] for each in passed), FASTER if prefer == "fast" else SMALLER
-    return max((each for each in passed if gains(each)[0] * near >= best), key=lambda each: gains(each)[::-1]).kind
+    gains = {each.kind: (each.faster or 0.0, each.smaller or 0.0) for each in passed}
+    if prefer == "small":
+        gains = {kind: (smaller, faster) for kind, (faster, smaller) in gains.items()}
+    best = max((first for first, _ in gains.values()), default=0.0)
+    near = [kind for kind, (first, _) in gains.items() if first * GAIN >= best]
+    return max(near, key=lambda kind: gains[kind][::-1], default=None)
