@@ -219,9 +219,9 @@ def search(way: str, data: Path, weights: Path, scratch: Path, limit: int | None
     asked = random.Random(0).sample(wiki, 20 if limit else 2000)
     first, second = RankingMetrics(), RankingMetrics()
     pairs = [(row["question"], numbers[row["context"]]) for row in asked]
-    for found in places(Index(embedder.opened, pool), pairs, rerank=pair_scores(pair), candidates=20):
-        first.add(found.embedding)
-        second.add(found.pair)
+    for place, reranked in places(Index(embedder.opened, pool), pairs, rerank=pair_scores(pair), candidates=20):
+        first.add(place)
+        second.add(reranked)
     results = {"embedding": first.result(), "re-ranked": second.result()}
     return {
         "texts": len(pool),

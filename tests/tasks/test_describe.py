@@ -222,9 +222,9 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(made: Path, here: 
             taught(here, **more)
     model: Any = weft.load(made)
     for given, match in (
-        ([1.0, 2.0], "the vector: a vector of 2 numbers, where 3 are expected"),
+        ([1.0, 2.0], "vector 1 of 1: a vector of 2 numbers, where 3 are expected"),
         ([[1.0, 2.0, 3.0], [1.0, "x", 2.0]], "vector 2 of 2: 'x', number 2 of 3, is no number"),
-        ("some words", "the vector: 'some', number 1 of 2, is no number"),
+        ("some words", "vector 1 of 1: 'some', number 1 of 2, is no number"),
         ("[1, 2", "is no list of numbers"),
     ):
         with pytest.raises(UserError, match=match):

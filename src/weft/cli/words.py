@@ -292,9 +292,9 @@ def _judge(index: Index, rights: list[tuple[str, int]], rerank: Rerank | None, c
 
     before, after = RankingMetrics(at=10), RankingMetrics(at=10)
     with progress("searching", "queries") as tick:
-        for place in late.embed.places(index, rights, rerank=rerank, candidates=candidates):
-            before.add(place.embedding)
-            after.add(place.pair)
+        for place, reranked in late.embed.places(index, rights, rerank=rerank, candidates=candidates):
+            before.add(place)
+            after.add(reranked)
             tick(1)
     stages = {"embedding": before.result(), **({} if rerank is None else {"pair": after.result()})}
     rows = [

@@ -195,7 +195,7 @@ class Spans(Answer):
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One possible answer, by characters of the context."""
+    """One possible answer, or sentence, by characters of its context."""
 
     text: str
     start: int
@@ -271,15 +271,10 @@ class Chosen(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sentence(Choice):
-    """A sentence, where it stands in its text (in characters), and how near it is to the others."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Central(Answer):
-    """The most central sentences of a text, in the order of the text."""
+    """The most central sentences of a text, in the order of the text; a score is how near one is to the others."""
 
-    sentences: tuple[Sentence, ...]
+    sentences: tuple[Choice, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from weft.tasks.answers import Chosen, Continuation
 from weft.tasks.base import UnsupervisedTask
 from weft.tasks.forward import check_finite, evaluating, unseen_in_words
 from weft.tasks.model import Model
-from weft.tasks.perplexity import Reading, beginning, surprises, tokenizer_of
+from weft.tasks.perplexity import Reading, beginning, surprises, writing_tokenizer
 from weft.text.records import read_records
 from weft.text.sentences import lead
 from weft.text.sources import Patterns
@@ -64,28 +64,27 @@ def choose(
     """The best continuation of each prompt: one of `choices`, or of the prompt's own where it is (prompt, choices).
 
     `normalize`: by its log-probability (none), that divided by its tokens (token) or bytes (byte), or less its
-    log-probability after the text `prior` (prior). `probability` is the softmax of these scores over the choices.
-    `between` stands between prompt and choice: a space unless given, none where one of them brings its own or the
-    prompt is empty. Both are cut into tokens together; a token that crosses the border belongs to the choice.
-    A prompt too long for the context is an error, or with `slide` read from as far back as there is room.
+    log-probability after the text `prior` (prior). `between` stands between prompt and choice: a space unless given,
+    none where one of them brings its own. A token that crosses the border belongs to the choice. A prompt too long for
+    the context is an error, or with `slide` read from as far back as there is room.
     """
     one_of(normalize, NORMALIZE, "normalize")
-    asked = [_asked(prompt, choices, number) for number, prompt in enumerate(prompts, 1)]
+    asked = [_asked(prompt, choices, f"prompt {number}") for number, prompt in enumerate(prompts, 1)]
+
+    def logprobs(lines: Iterable[_Line]) -> Iterator[float]:
+        return (-float(each.nats.sum()) for each in surprises(model, (line.reading for line in lines), budget))
+
     lines = list[_Line]()
     for number, (prompt, some) in enumerate(asked, 1):
         lines += _lines(model, prompt, some, between, slide, f"prompt {number}")
-    logprobs = [-float(each.nats.sum()) for each in surprises(model, (line.reading for line in lines), budget)]
-    after_prior = dict[str, float]()
-    if normalize == "prior":
-        every = list(dict.fromkeys(choice for _, some in asked for choice in some))
-        plain = _lines(model, prior, every, between, False, "the prior")
-        priors = surprises(model, (line.reading for line in plain), budget)
-        after_prior = {choice: -float(each.nats.sum()) for choice, each in zip(every, priors, strict=True)}
-    answers, scored = list[Chosen](), iter(zip(lines, logprobs, strict=True))
-    for number, (_, some) in enumerate(asked, 1):
-        here = list(islice(scored, len(some)))
-        answers.append(_chosen(some, here, normalize, after_prior, f"prompt {number}"))
-    return answers
+    scored = iter(list(zip(lines, logprobs(lines), strict=True)))
+    every = list(dict.fromkeys(choice for _, some in asked for choice in some)) if normalize == "prior" else []
+    priors = logprobs(_lines(model, prior, every, between, False, "the prior"))
+    after_prior = dict(zip(every, priors, strict=True))
+    return [
+        _chosen(some, list(islice(scored, len(some))), normalize, after_prior, f"prompt {number}")
+        for number, (_, some) in enumerate(asked, 1)
+    ]
 
 
 def _chosen(
@@ -122,16 +121,16 @@ def _chosen(
     )
 
 
-def _asked(given: Any, choices: Sequence[str] | None, number: int) -> tuple[str, list[str]]:
+def _asked(given: Any, choices: Sequence[str] | None, where: str) -> tuple[str, list[str]]:
     """A prompt and its choices, checked."""
     prompt, some = (given, choices) if isinstance(given, str) else given
     if some is None or isinstance(some, str) or not some:
-        raise UserError(f"prompt {number}: no choices; give a list of continuations to choose from")
+        raise UserError(f"{where}: no choices; give a list of continuations to choose from")
     for place, choice in enumerate(some):
         if not isinstance(choice, str) or not choice:
-            raise UserError(f"prompt {number}: choice {place + 1} is {'empty' if choice == '' else 'not text'}")
+            raise UserError(f"{where}: choice {place + 1} is {'empty' if choice == '' else 'not text'}")
         if choice in some[:place]:
-            raise UserError(f"prompt {number}: choice {shown(choice)!r} is there twice")
+            raise UserError(f"{where}: choice {shown(choice)!r} is there twice")
     return prompt, list(some)
 
 
@@ -139,7 +138,7 @@ def _lines(
     model: LoadedModel, prompt: str, choices: Sequence[str], between: str | None, slide: bool, where: str
 ) -> Iterator[_Line]:
     """A prompt with each of its choices; the tokens of the choice are those that end after the border."""
-    tokenizer, context = tokenizer_of(model), model.config.context
+    tokenizer, context = writing_tokenizer(model, decoder=True), model.config.context
     before, _ = frame(tokenizer)
     spaced = between is None and prompt and not prompt[-1].isspace()
     spaces = [between or " " * bool(spaced and not choice[0].isspace()) for choice in choices]
@@ -157,12 +156,10 @@ def _lines(
         targets = ids[border:]
         room = context - (len(targets) - 1)
         if room < 1 or (len(head) > room and not slide):
-            raise UserError(
-                f"{where} and choice {shown(choice)!r} have {len(head)} + {len(targets)} tokens, more than the model's "
-                f"context of {context} can predict" + ("; --slide (slide=True) keeps the prompt's end" * (room > 0))
-            )
-        tokens = [*head[-room:], *targets[:-1]]
-        yield _Line(Reading(tokens, targets), len(head), len(head) > room, crossing)
+            much = f"{len(head)} + {len(targets)} tokens, more than the model's context of {context} can predict"
+            keeping = "; --slide (slide=True) keeps the prompt's end" * (room > 0)
+            raise UserError(f"{where} and choice {shown(choice)!r} have {much}{keeping}")
+        yield _Line(Reading([*head[-room:], *targets[:-1]], targets), len(head), len(head) > room, crossing)
 
 
 class Question(NamedTuple):
@@ -187,19 +184,11 @@ def read_questions(files: Patterns) -> Iterator[Question]:
         if not isinstance(choices, list) or not choices:
             raise UserError(f"{record.where}: column 'choices' holds no list of texts")
         if isinstance(label, str) and label in choices:
-            right = choices.index(label)
-        elif isinstance(label, int | str) and str(label).isdecimal() and int(label) < len(choices):
-            right = int(label)
-        else:
-            raise UserError(
-                f"{record.where}: label {shown(str(label))!r} is neither one of the {len(choices)} choices "
-                f"nor a number from 0 to {len(choices) - 1}"
-            )
-        try:
-            _asked(prompt, choices, 1)
-        except UserError as error:
-            raise UserError(f"{record.where}: {str(error).removeprefix('prompt 1: ')}") from None
-        yield Question(prompt, choices, right)
+            label = choices.index(label)
+        elif not isinstance(label, int | str) or not str(label).isdecimal() or int(label) >= len(choices):
+            known = f"one of the {len(choices)} choices nor a number from 0 to {len(choices) - 1}"
+            raise UserError(f"{record.where}: label {shown(str(label))!r} is neither {known}")
+        yield Question(*_asked((prompt, choices), None, record.where), int(label))
 
 
 def evaluate_choices(
@@ -226,8 +215,11 @@ class ChooseTask(UnsupervisedTask):
 
     name = "choose"
     head = "words"
-    either = True  # a prompt with its own choices
     run = staticmethod(choose)
+
+    def check_input(self, where: str, value: Any) -> Any:
+        """A prompt, or one with its own choices."""
+        return value if isinstance(value, tuple | list) else super().check_input(where, value)
 
 
 # -------------------------------------------------------------------------------------------------------- next words
@@ -269,13 +261,13 @@ def suggest(
 ) -> Suggestions:
     """The likeliest next words of a text, or with `tokens` the likeliest next tokens.
 
-    The last word of the text is taken to be complete: probabilities are those of what comes after its end. With
-    `endings` it may also go on ("weave" with an r), unless a space at the end of the text says that it does not.
+    The last word of the text is taken to be complete; with `endings` it may also go on ("weave" with an r), unless a
+    space follows it.
     """
     opened = model.opened if isinstance(model, Model) else model
     if not 1 <= top <= 1000:
         raise UserError(f"between 1 and 1000 suggestions can be made, not {top}")
-    tokenizer, plain, context = tokenizer_of(opened), text.rstrip(" "), opened.config.context
+    tokenizer, plain, context = writing_tokenizer(opened, decoder=True), text.rstrip(" "), opened.config.context
     prompt = [*frame(tokenizer)[0], *tokenizer.ids([plain], specials=False)[0]] or beginning(tokenizer)
     if not prompt:
         raise UserError("the text is empty, and this vocabulary has no token that begins one")
@@ -287,9 +279,20 @@ def suggest(
         logits, state = opened.network.start(Ragged.of([kept], opened.device), room=len(kept) + longest)
         first = _probabilities(check_finite(opened, logits, infinite=True))
         if not tokens:
-            search = _Search(opened, kept, bool(plain) and inside(plain[-1]) and not closed, top, width)
-            search.follow(search.allowed(first, closed, endings), state, longest)
-            return Suggestions(words=search.words(), exact=search.exact, aside=search.aside, **read)
+            spelling, after_word = _Spelling.of(tokenizer), bool(plain) and inside(plain[-1]) and not closed
+            if closed or (after_word and not endings):  # a word that is complete does not go on
+                first[0] *= (spelling.spaced | spelling.ends) if closed else ~spelling.goes_on
+                if not first[0].sum():
+                    raise UserError("this model predicts no other word here: the last one would go on")
+                first[0] /= first[0].sum()
+            search = _Search(opened, tokenizer, kept, after_word, top, width)
+            search.follow(first, state, longest)
+            likeliest = sorted(search.known.items(), key=lambda item: (-item[1][0], item[0]))[:top]
+            words = tuple(
+                Suggestion(text=text, probability=probability, tokens=spelling, joined=joined)
+                for (text, joined), (probability, _, spelling) in likeliest
+            )
+            return Suggestions(words=words, exact=search.exact, aside=search.aside, **read)
     best, texts = np.argsort(-first[0], kind="stable")[:top].tolist(), _Spelling.of(tokenizer).texts
     words = tuple(
         Suggestion(text=texts[token] or tokenizer.token(token) or "", probability=probability, tokens=(token,))
@@ -355,29 +358,14 @@ class _Beginning(NamedTuple):
 class _Search:
     """Follows the likeliest beginnings of words token by token until each word ends."""
 
-    def __init__(self, model: LoadedModel, prompt: list[int], after_word: bool, top: int, width: int) -> None:
-        self.network, self.device, self.tokenizer = model.network, model.device, tokenizer_of(model)
-        self.spelling, self.prompt, self.after_word = _Spelling.of(self.tokenizer), prompt, after_word
+    def __init__(
+        self, model: LoadedModel, tokenizer: Tokenizer, prompt: list[int], after_word: bool, top: int, width: int
+    ) -> None:
+        self.network, self.device, self.tokenizer = model.network, model.device, tokenizer
+        self.spelling, self.prompt, self.after_word = _Spelling.of(tokenizer), prompt, after_word
         self.top, self.width, self.exact, self.aside = top, width, True, 0.0
         # By word, and whether it is joined to the last: its probability, and that of its best spelling with the tokens.
         self.known = dict[tuple[str, bool], tuple[float, float, tuple[int, ...]]]()
-
-    def allowed(self, first: Floats, closed: bool, endings: bool) -> Floats:
-        """The probabilities of the first token; a word that is complete does not go on."""
-        spelling = self.spelling
-        if closed or (self.after_word and not endings):
-            first[0] *= (spelling.spaced | spelling.ends) if closed else ~spelling.goes_on
-            if not first[0].sum():
-                raise UserError("this model predicts no other word here: the last one would go on")
-            first[0] /= first[0].sum()
-        return first
-
-    def words(self) -> tuple[Suggestion, ...]:
-        best = sorted(self.known.items(), key=lambda item: (-item[1][0], item[0]))[: self.top]
-        return tuple(
-            Suggestion(text=text, probability=probability, tokens=tokens, joined=joined)
-            for (text, joined), (probability, _, tokens) in best
-        )
 
     def _note(self, word: str, joined: bool, probability: float, tokens: tuple[int, ...]) -> None:
         total, best, spelling = self.known.get((word, joined), (0.0, 0.0, ()))
@@ -415,33 +403,24 @@ class _Search:
             few = grown * spelling.whole
             self._leave(few[few <= 1e-3 * self._worst()])
             grown[:, spelling.whole] = 0.0
-            rows, beginnings = self._kept(beginnings, grown) if depth < longest else ([], [])
-            if not rows:
+            # A beginning may still add to a word that is known, so those that nearly count are followed too.
+            flat = grown.ravel()
+            count = min(self.width, int((flat > 0.01 * self._worst()).sum())) if depth < longest else 0
+            if not count:
                 self._leave(grown)
                 return
-            state.pick(torch.tensor(rows, device=self.device))
-            last = torch.tensor([each.tokens[-1] for each in beginnings], device=self.device)
-            probabilities = _probabilities(self.network.step(last, state))
-
-    def _kept(self, beginnings: list[_Beginning], grown: Floats) -> tuple[list[int], list[_Beginning]]:
-        """The likeliest beginnings of one more token, after the rows that they come from; the others are left aside."""
-        flat = grown.ravel()
-        # A beginning may still add to a word that is known, so those that nearly count are followed too.
-        top = min(self.width, int((flat > 0.01 * self._worst()).sum()))
-        best = np.argpartition(-flat, top - 1)[:top] if top else np.zeros(0, dtype=np.int64)
-        best = best[np.argsort(-flat[best], kind="stable")]
-        probabilities = flat[best].tolist()
-        flat[best] = 0.0
-        if len(best):
+            best = np.argpartition(-flat, count - 1)[:count]
+            best = best[np.argsort(-flat[best], kind="stable")]
+            rows, tokens = (numbers.tolist() for numbers in np.divmod(best, grown.shape[1]))
+            parents = [beginnings[row] for row in rows]
+            beginnings = [
+                _Beginning((*each.tokens, token), chance, each.text + spelling.texts[token], self._joins(each, token))
+                for each, token, chance in zip(parents, tokens, flat[best].tolist(), strict=True)
+            ]
+            flat[best] = 0.0
             self._leave(grown)
-        rows, kept = list[int](), list[_Beginning]()
-        for place, probability in zip(best.tolist(), probabilities, strict=True):
-            row, token = divmod(place, grown.shape[1])
-            each = beginnings[row]
-            text, joined = each.text + self.spelling.texts[token], self._joins(each, token)
-            rows.append(row)
-            kept.append(_Beginning((*each.tokens, token), probability, text, joined))
-        return rows, kept
+            state.pick(torch.tensor(rows, device=self.device))
+            probabilities = _probabilities(self.network.step(torch.tensor(tokens, device=self.device), state))
 
     def _joins(self, each: _Beginning, token: int) -> bool:
         return each.joined or (not each.tokens and self.after_word and bool(self.spelling.goes_on[token]))
@@ -456,8 +435,6 @@ class _Search:
 
 
 # -------------------------------------------------------------------------------------------------------- templates
-#
-# Prompts that make a language model translate, summarize and answer without training (Radford et al., 2019).
 
 
 def first_line(text: str) -> str:
@@ -467,19 +444,15 @@ def first_line(text: str) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Template:
-    """How a task is put to a language model.
+    """How a task is put to a language model."""
 
-    `head` comes once (left out where its placeholders have no value); `turn` comes for each example, followed by its
-    answer, and last for the text itself. `decoding` is how the paper drew from the model (options of `complete`), and
-    `finish` what it kept of the output.
-    """
-
-    turn: str
-    head: str = ""
-    decoding: Mapping[str, Any] = field(default_factory=dict)
-    finish: Callable[[str], str] = str.strip
+    turn: str  # for each example, followed by its answer, and last for the text itself
+    head: str = ""  # once; left out where its placeholders have no value
+    decoding: Mapping[str, Any] = field(default_factory=dict)  # options of `complete`, as in the paper
+    finish: Callable[[str], str] = str.strip  # what the paper kept of the output
 
 
+# Prompts that make a language model translate, summarize and answer without training (Radford et al., 2019).
 TEMPLATES = {
     "translate": Template(
         turn="{text} =", decoding={"stop": ("\n",), "max_tokens": 100}, finish=lambda text: lead(text, 1)
@@ -501,11 +474,8 @@ def filled(template: str, values: Mapping[str, str]) -> str:
         if name is None:
             raise UserError(f"template {shown(template)!r}: a single {match[0]!r}; write {match[0] * 2} for a brace")
         if name not in PLACEHOLDERS:
-            known = listed(f"{{{known}}}" for known in PLACEHOLDERS)
-            raise UserError(
-                f"template {shown(template)!r}: unknown placeholder {{{shown(name)}}}; known are {known}"
-                f"{did_you_mean(name, PLACEHOLDERS)}"
-            )
+            known = listed(f"{{{known}}}" for known in PLACEHOLDERS) + did_you_mean(name, PLACEHOLDERS)
+            raise UserError(f"template {shown(template)!r}: unknown placeholder {{{shown(name)}}}; known are {known}")
         if name not in values:
             raise UserError(f"template {shown(template)!r} needs a {name}")
         return values[name]

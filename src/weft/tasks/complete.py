@@ -38,6 +38,7 @@ BEAM_SIZE, VECTOR_BEAM = 5, 3  # defaults of translations and of descriptions (V
 TRANSLATING = ("beam_size", "n", "length_penalty", "coverage", "max_tokens", "alignments")  # options of a translation
 ENDLESS = 1 << 20  # tokens: a context that no text fills
 MAX_TOKENS = 256  # new tokens there by default: such a model would otherwise go on for hours
+Progress = Callable[[int], None] | None
 TIMED_TOKENS, TIMED_CHARACTERS = 32, 400  # that are generated where its speed is measured, and of its prompt
 
 
@@ -52,12 +53,8 @@ def vector_in(record: Record, column: str, features: int | None = None) -> NDArr
 class VectorInputs(Task):
     """A task that reads vectors in place of texts."""
 
-    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
-        return ("vector",)
-
-    @property
-    def expected(self) -> str:
-        return "a list of numbers, a list of such lists, or a table with a column vector"
+    input_names = ("vector",)
+    expected = "a list of numbers, a list of such lists, or a table with a column vector"
 
     def is_input(self, value: Any) -> bool:
         if getattr(value, "ndim", None) is not None:
@@ -68,8 +65,8 @@ class VectorInputs(Task):
     def is_row(self, values: Mapping[str, Any]) -> bool:
         return any(self.is_input(value) for value in values.values() if not isinstance(value, str))
 
-    def check_item(self, where: str, value: Any) -> None:
-        """`numbers_of` says what is wrong."""
+    def check_input(self, where: str, value: Any) -> Any:
+        return value  # `numbers_of` says what is wrong
 
     def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
         return vector_in(record, columns["vector"]).tolist()
@@ -113,10 +110,9 @@ def prompts_of(opened: LoadedModel, inputs: Sequence[Any]) -> list[Prompt]:
     context = opened.config.context
     if opened.family.numbers:
         limit = max(MIN_LIMIT, 2 * opened.card.window.length if opened.card.window else 0)
-        count, features = len(inputs), opened.config.features
-        names = [f"vector {number + 1} of {count}" for number in range(count)] if count != 1 else ["the vector"]
-        pairs = zip(inputs, names, strict=True)
-        return [Prompt([opened.config.begin], limit, [numbers_of(vector, name, features)]) for vector, name in pairs]
+        features, pairs = opened.config.features, enumerate(inputs, 1)
+        vectors = [numbers_of(vector, f"vector {number} of {len(inputs)}", features) for number, vector in pairs]
+        return [Prompt([opened.config.begin], limit, [vector]) for vector in vectors]
     tokenizer = tokenizer_of(opened)
     if not opened.family.reads:
         before, _ = frame(tokenizer)  # without a prompt a text starts as in training, after what parts documents
@@ -125,10 +121,8 @@ def prompts_of(opened: LoadedModel, inputs: Sequence[Any]) -> list[Prompt]:
     sources = sources_of(opened, [(opened.card.prefix or "") + text for text in inputs])
     for number, ids in enumerate(sources, 1):
         if len(ids) > context:
-            raise UserError(
-                f"prompt {number} has {len(ids)} tokens, more than the model's context of {context}; "
-                "weft translate reads long texts in pieces"
-            )
+            much = f"{len(ids)} tokens, more than the model's context of {context}"
+            raise UserError(f"prompt {number} has {much}; weft translate reads long texts in pieces")
     return source_prompts(opened, sources)
 
 
@@ -184,31 +178,24 @@ class TextGenerator:
     folder: Path | None = None  # of the model, for messages
 
     def completions(
-        self,
-        prompts: Sequence[Prompt],
-        options: GenerationOptions,
-        batches: Iterable[Sequence[int]],
-        on_progress: Callable[[int], None] | None = None,
+        self, prompts: Sequence[Prompt], options: GenerationOptions, batches: Iterable[Sequence[int]], ticks: Progress
     ) -> list[list[Completion]]:
         """The completions of each prompt, those of a batch side by side."""
         seeds, completions = options.seeds(len(prompts)), [list[Completion]() for _ in prompts]
         for batch in batches:
+            own = [seeds[number] for number in batch]
             with naming(self.folder):
                 request = self._request([prompts[number] for number in batch], options)
-                some = generate(
-                    self.decoder, **request, seeds=[seeds[number] for number in batch], on_progress=on_progress
-                )
+                some = generate(self.decoder, **request, seeds=own, on_progress=ticks)
             for number, best in zip(batch, some, strict=True):
                 completions[number] = best
         return completions
 
-    def write(
-        self, prompts: Sequence[Prompt], options: GenerationOptions, on_progress: Callable[[int], None] | None = None
-    ) -> list[Text]:
+    def write(self, prompts: Sequence[Prompt], options: GenerationOptions, progress: Progress = None) -> list[Text]:
         """A text for each prompt."""
         rows, count = max(1, ROWS // (options.beam_size or options.n)), len(prompts)
         batches = [range(first, min(first + rows, count)) for first in range(0, count, rows)]
-        completions = self.completions(prompts, options, batches, on_progress)
+        completions = self.completions(prompts, options, batches, progress)
         return [self._answer(*pair, options) for pair in zip(prompts, completions, strict=True)]
 
     def pieces(self, prompt: Prompt, options: GenerationOptions) -> Generator[str, None, Text]:
@@ -357,7 +344,7 @@ def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
 
 
 def complete(
-    opened: LoadedModel, prompts: Sequence[str], *, on_progress: Callable[[int], None] | None = None, **options: Any
+    opened: LoadedModel, prompts: Sequence[str], *, on_progress: Progress = None, **options: Any
 ) -> list[Text]:
     """Continue each prompt; an encoder-decoder writes its output for it. `options` are those of `GenerationOptions`."""
     generator = generator_of(opened)
@@ -399,7 +386,7 @@ def translate(
     *,
     others: Sequence[LoadedModel] = (),
     prefix: str | None = None,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Progress = None,
     **options: Any,
 ) -> list[Translation]:
     """Write each text in other words; `others`: models of the same vocabulary that write together with it.
@@ -439,10 +426,8 @@ def together(opened: LoadedModel, others: Sequence[LoadedModel]) -> None:
         for what, tokenizer in (("vocabulary", tokenizer_of), ("vocabulary of what is written", writer_of)):
             one, two = tokenizer(opened), tokenizer(other)
             if one.library.to_str() != two.library.to_str():
-                sizes = f"{one.vocabulary:,} tokens against {two.vocabulary:,}"
-                raise UserError(
-                    f"model {number} has another {what} than the first ({sizes}): they cannot write together"
-                )
+                other_than = f"{what} than the first ({one.vocabulary:,} tokens against {two.vocabulary:,})"
+                raise UserError(f"model {number} has another {other_than}: they cannot write together")
         if opened.config.begin != other.config.begin or (opened.card.prefix or "") != (other.card.prefix or ""):
             raise UserError(f"model {number} begins otherwise than the first: they cannot write together")
 
@@ -482,26 +467,28 @@ def parts_of(opened: LoadedModel, texts: Sequence[str], prefix: str, context: in
 
 
 def _translation(opened: LoadedModel, pieces: list[tuple[Part, list[Completion]]], n: int) -> Translation:
-    """The completions of the pieces of a text, put together."""
-    if not pieces:
-        nothing = Wording(text="", score=0.0, logprob=0.0, finish_reason="end")
-        empty: dict[str, Any] = {"n_tokens": 0, "n_windows": 0, "source_tokens": (), "target_tokens": ()}
-        return Translation(**vars(nothing), best=(nothing,), **empty)
+    """The completions of the pieces of a text, put together; an empty text has none."""
     writer, reader = writer_of(opened), tokenizer_of(opened)
-    count = min(n, max(len(completions) for _, completions in pieces))
-    best = tuple(
-        _wording(writer, [(part, completions[min(rank, len(completions) - 1)]) for part, completions in pieces])
-        for rank in range(count)
-    )
     sizes, first = [len(part.tokens) for part, _ in pieces], [completions[0] for _, completions in pieces]
+    best = list[Wording]()
+    for rank in range(min(n, max((len(completions) for _, completions in pieces), default=1))):
+        every = [(part, completions[min(rank, len(completions) - 1)]) for part, completions in pieces]
+        wording = Wording(
+            text="".join(writer.decode(each.tokens).strip() + part.after for part, each in every).strip(),
+            # Their mean, by what each read: so that the better hypothesis of a piece is the better whole.
+            score=sum(each.score * len(part.tokens) for part, each in every) / max(1, sum(sizes)),
+            logprob=sum((each.logprob for _, each in every), 0.0),
+            finish_reason=next((each.finish_reason for _, each in every if each.finish_reason != "end"), "end"),
+        )
+        best.append(wording)
     alignments = None
-    if all(each.attention is not None for each in first):  # nothing of a piece came from another
+    if first and all(each.attention is not None for each in first):  # nothing of a piece came from another
         maps = [each.attention[:, :size] for each, size in zip(first, sizes, strict=True)]  # type: ignore[index]
         whole: torch.Tensor = torch.block_diag(*maps)  # type: ignore[no-untyped-call]
         alignments = tuple(tuple(round(value, 6) for value in row) for row in whole.tolist())
     return Translation(
         **vars(best[0]),
-        best=best,
+        best=tuple(best),
         n_tokens=sum(sizes),
         n_windows=len(pieces),
         source_tokens=tuple(str(reader.token(token)) for part, _ in pieces for token in part.tokens),
@@ -510,23 +497,12 @@ def _translation(opened: LoadedModel, pieces: list[tuple[Part, list[Completion]]
     )
 
 
-def _wording(writer: Tokenizer, pieces: list[tuple[Part, Completion]]) -> Wording:
-    # The mean of the pieces' scores, by what each read: so that the better hypothesis of a piece is the better whole.
-    score = sum(each.score * len(part.tokens) for part, each in pieces) / sum(len(part.tokens) for part, _ in pieces)
-    return Wording(
-        text="".join(writer.decode(each.tokens).strip() + part.after for part, each in pieces).strip(),
-        score=score,
-        logprob=sum(each.logprob for _, each in pieces),
-        finish_reason=next((each.finish_reason for _, each in pieces if each.finish_reason != "end"), "end"),
-    )
-
-
 def describe(
     opened: LoadedModel,
     vectors: Sequence[Any],
     *,
     others: Sequence[LoadedModel] = (),
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Progress = None,
     **options: Any,
 ) -> list[Text]:
     """Write a text from each vector, by default with a beam of 3; `options`: `GenerationOptions`; `others` join it."""
@@ -556,11 +532,8 @@ class CompleteTask(LikelihoodTask):
     def from_model(cls, model: LoadedModel, name: str) -> CompleteTask:
         return CompleteVectorTask() if model.family.numbers else cls()
 
-    def timing_input(self, texts: Sequence[str], tokenizer: Any) -> str:
+    def sample_input(self, texts: Sequence[str], tokenizer: Any) -> str:
         return texts[0][:TIMED_CHARACTERS]
-
-    def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
-        return stream(model, input, **options)
 
     def readings(self, model: LoadedModel, texts: Sequence[str]) -> Iterator[Reading]:
         tokenizer, window = tokenizer_of(model), sliding_window(model)
@@ -577,7 +550,7 @@ class CompleteTask(LikelihoodTask):
         for text in (prediction.output for prediction in predictions):
             parts = {"bits_per_byte": (text.nats / math.log(2), float(text.bytes))}
             if len(text.best) == len(text.tokens):
-                parts["foreseen"] = (float((text.best == text.tokens).sum()), float(len(text.tokens)))
+                parts["foreseen"] = (text.hits, float(len(text.tokens)))
             metrics.add(parts)
 
 

@@ -6,8 +6,7 @@ import math
 import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import tee
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ from weft.errors import UserError, did_you_mean, one_of, refuse, shown
 from weft.metrics.numeric import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.rows import Ragged, Rows
 from weft.objectives.losses import TextVectors
-from weft.tasks.answers import Central, Hit, Ranked, Sentence, Value, Vector
+from weft.tasks.answers import Central, Choice, Hit, Ranked, Value, Vector
 from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
 from weft.tasks.forward import check_finite, evaluating, stripped, tokenizer_of
 from weft.text.sentences import sentence_spans
@@ -52,48 +51,26 @@ class Embedded:
         return [Vector(values=tuple(row.tolist()), n_tokens=tokens, n_windows=n) for row, tokens, n in self]
 
 
-@dataclass(frozen=True)
-class Layers:
-    """Which hidden states make the vector of a token, and how they are put together."""
-
-    numbers: tuple[int, ...] | None  # 0: the embeddings; None: what the network itself gives out
-    together: str = "sum"  # or mean, or concat
-
-    @staticmethod
-    def of(word: str, layers: int) -> Layers:
-        """What a word such as "last4-sum" means in a network of so many layers."""
-        if word == "last":
-            return Layers(None)
-        if re.fullmatch(r"-?[0-9]{1,4}", word) and -layers - 1 <= int(word) <= layers:
-            return Layers((int(word) % (layers + 1),))
-        match = re.fullmatch(r"(?:all|last([0-9]{1,4}))-(sum|mean|concat)", word)
-        count = layers + 1 if match is None or match[1] is None else int(match[1])
-        if match is None or not 1 <= count <= layers + 1:
-            raise UserError(
-                f"layers {shown(word)!r} is neither last, nor a number from {-layers - 1} to {layers}, nor lastK-sum, "
-                f"lastK-mean, lastK-concat with K from 1 to {layers + 1}, nor all-sum, all-mean, all-concat"
-                f"{did_you_mean(word, ['last', 'all-sum', 'all-mean', 'all-concat'])}"
-            )
-        return Layers(tuple(range(layers + 1 - count, layers + 1)), match[2])
-
-    def parts(self, hidden: Tensor, states: list[Tensor]) -> list[Tensor]:
-        """What is pooled: one state for each token, or, to stand side by side, several; N width each."""
-        if self.numbers is None:
-            return [hidden]
-        chosen = [states[number] for number in self.numbers]
-        if self.together == "concat":
-            return chosen
-        total = chosen[0]
-        for state in chosen[1:]:
-            total = total + state
-        return [total / len(chosen) if self.together == "mean" else total]
+def layers_of(word: str, layers: int) -> tuple[tuple[int, ...], str]:
+    """Which hidden states (0: the embeddings; none: what the network gives out) "last4-sum" names, and how combined."""
+    match = re.fullmatch(r"(-?[0-9]{1,4})|(?:all|last([0-9]{1,4}))-(sum|mean|concat)", word)
+    if word == "last":
+        return (), "sum"
+    if match and match[1] and -layers - 1 <= int(word) <= layers:
+        return (int(word) % (layers + 1),), "sum"
+    count = int(match[2]) if match and match[2] else layers + 1
+    if match is None or match[1] or not 1 <= count <= layers + 1:
+        known = f"last, nor a number from {-layers - 1} to {layers}, nor lastK-sum, lastK-mean, lastK-concat"
+        near = did_you_mean(word, ["last", "all-sum", "all-mean", "all-concat"])
+        raise UserError(f"layers {shown(word)!r} is neither {known} (K from 1 to {layers + 1}; or all-sum, ...){near}")
+    return tuple(range(layers + 1 - count, layers + 1)), match[3]
 
 
 class Embedder:
     """A model made ready to turn texts into vectors: mean or maximum of a text's tokens, or its first; none is cut.
 
-    `layers` says of which layers the tokens are taken: "last" (the learned mix, where the model has one), a number
-    (0: the embeddings; negative: from the end), "last4-sum", "last4-mean", "last4-concat" for any number, "all-mean".
+    `layers`: "last" (the learned mix, where the model has one), a number (0: the embeddings; negative: from the end),
+    "last4-sum", "last4-mean", "last4-concat" for any number, "all-mean".
     """
 
     def __init__(
@@ -112,9 +89,8 @@ class Embedder:
         if self.pooling == "first" and family.generates:
             raise UserError(f"the first token of a {family.name} has seen nothing of the text; use mean pooling")
         self.normalize = bool(card.normalize) if normalize is None else normalize
-        self.layers = Layers.of(str(layers), model.config.layers)
-        side_by_side = len(self.layers.numbers or ()) if self.layers.together == "concat" else 1
-        self.width: int = model.network.features * side_by_side
+        self.layers, self.combined = layers_of(str(layers), model.config.layers)
+        self.width: int = model.network.features * (len(self.layers) if self.combined == "concat" else 1)
         before, after = map(tuple, frame(self.tokenizer))
         window = card.window or Window(length=context, stride=max(1, 3 * context // 4))
         self.framing = Framing(before, after, None, False, min(window.length, context), window.stride)
@@ -144,12 +120,15 @@ class Embedder:
         for batch in by_budget(flat, lambda item: len(item[1].tokens)):
             ragged = Ragged.of([window.tokens for _, window in batch], self.model.device)
             own = [own_tokens(window) for _, window in batch]
-            states: list[Tensor] | None = None if self.layers.numbers is None else []
+            states: list[Tensor] | None = [] if self.layers else None
             with evaluating(self.model.network):
                 hidden = self.model.network(ragged.tokens, ragged.rows, states=states)
+            parts = [hidden] if states is None else [states[number] for number in self.layers]  # N width each
+            if self.combined != "concat":
+                total = sum(parts[1:], parts[0])
+                parts = [total / len(parts) if self.combined == "mean" else total]
             mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
-            parts = [self._pool(part, ragged.rows, mask) for part in self.layers.parts(hidden, states or [])]
-            pooled = torch.cat([part.double().cpu() for part in parts], 1)
+            pooled = torch.cat([self._pool(part, ragged.rows, mask).double().cpu() for part in parts], 1)
             numbers = torch.tensor([number for number, _ in batch])
             if self.pooling == "max":
                 vectors.scatter_reduce_(0, numbers[:, None].expand_as(pooled), pooled, "amax")
@@ -196,8 +175,7 @@ class VectorTask(UnsupervisedTask):
     def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
         return [vector for some in Embedder(model).chunks(inputs) for vector in some.vectors.numpy()]
 
-    def numbers_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
-        return self.logits_of(model, inputs)
+    numbers_of = logits_of
 
 
 @dataclass(frozen=True)
@@ -215,6 +193,8 @@ class EmbedTask(VectorTask):
     overlap = 0.25
     prediction_columns = ("vector",)
     metric_names = ("spearman", "pearson", "neighbors")
+    metrics = staticmethod(SimilarityMetrics)
+    agreement = staticmethod(VectorAgreement)
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> EmbedTask:
@@ -234,9 +214,6 @@ class EmbedTask(VectorTask):
     def key(self, prediction: Prediction) -> Hashable:
         return tuple(np.round(prediction.output.astype(np.float64), 6).tolist())
 
-    def agreement(self) -> VectorAgreement:
-        return VectorAgreement()
-
     def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
         one, two = prediction.output, reference.output
         return (one, two), 1 - cosine(one, two) if len(one) == len(two) else 0.0
@@ -250,9 +227,6 @@ class EmbedTask(VectorTask):
         parts = [each.output.astype(np.float64) for each in predictions]
         units = [part / max(float(np.linalg.norm(part)), 1e-12) for part in parts]
         return replace(predictions[0], output=np.concatenate(units) / math.sqrt(len(units)))
-
-    def metrics(self) -> SimilarityMetrics:
-        return SimilarityMetrics()
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         for prediction, example in zip(predictions, examples, strict=True):
@@ -288,20 +262,16 @@ class EmbedTask(VectorTask):
             # Where vectors are normalized afterwards, only their direction matters.
             "distance_weight": taught * np.float32(0 if self.normalize else 1 / directions.variance),
         }
-        notes: tuple[str, ...] = ()
-        if width < (theirs := len(directions.shares)):
-            kept = f"{directions.shares[:width].sum():.1%}"
-            notes = (f"of the teacher's vectors of {theirs} numbers, {kept} fits into the student's {width}",)
-        return builder.examples(whole, by_token={"own": np.concatenate(own).astype(np.float32)}, notes=notes)
+        theirs, kept = len(directions.shares), f"{directions.shares[:width].sum():.1%}"
+        note = f"of the teacher's vectors of {theirs} numbers, {kept} fits into the student's {width}"
+        by_token = {"own": np.concatenate(own).astype(np.float32)}
+        return builder.examples(whole, by_token=by_token, notes=(note,) if width < theirs else ())
 
 
 @dataclass(frozen=True)
 class Directions:
-    """The principal directions of the teacher's vectors of all texts, and how much lies in each.
-
-    A student with shorter vectors learns the teacher's rotated and truncated so that as much as possible of all
-    products between texts is left (Eckart and Young, 1936).
-    """
+    """The principal directions of the teacher's vectors; a student with shorter vectors learns them rotated and
+    truncated, so that most of all products between texts is left (Eckart and Young, 1936)."""
 
     basis: NDArray[np.float64]  # width width: a direction in each column, those first in which most lies
     shares: NDArray[np.float64]  # width: of the squared length
@@ -382,7 +352,9 @@ class Index:
 
     def hits(self, scores: Tensor, count: int) -> list[Hit]:
         """The best texts by their vectors alone."""
-        numbers = best(scores, count)
+        count = min(count, len(scores))
+        among = (scores >= scores.topk(count).values[-1]).nonzero()[:, 0]  # of equal ones the earlier
+        numbers = among[scores[among].argsort(descending=True, stable=True)][:count].tolist()
         pairs = zip(numbers, scores[numbers].tolist(), strict=True)
         return [Hit(text=self.texts[number], number=number, score=score, stage="embedding") for number, score in pairs]
 
@@ -396,14 +368,6 @@ class Index:
                 scores = torch.cat([(embedded.vectors.double() @ block.T).float() for block in blocks], 1)
                 for row, tokens, windows in zip(scores, embedded.n_tokens, embedded.n_windows, strict=True):
                     yield next(asked), row, tokens, windows
-
-
-def best(scores: Tensor, count: int) -> list[int]:
-    """The numbers of the highest scores, highest first; of equal ones the earlier, at the border too."""
-    count = min(count, len(scores))
-    least = scores.topk(count).values[-1]
-    candidates = (scores >= least).nonzero()[:, 0]
-    return candidates[scores[candidates].argsort(descending=True, stable=True)][:count].tolist()
 
 
 def rank(model: LoadedModel, queries: str | Sequence[str], texts: Sequence[str], **options: Any) -> list[Ranked]:
@@ -434,25 +398,16 @@ def pair_scores(model: Any, positive: str | None = None) -> Rerank:
     return lambda pairs: [score(answer) for answer in model(pairs)]
 
 
-class Places(NamedTuple):
-    """At which place, from 1, the right text came: by vectors alone, and after re-ranking."""
-
-    embedding: int
-    pair: int
-
-
 def places(
-    index: Index, pairs: Iterable[tuple[str, int]], *, rerank: Rerank | None = None, candidates: int = 50
-) -> Iterator[Places]:
-    """Where the right text (its number) of a query comes; one that is no candidate for re-ranking keeps its place."""
-    queries, rights = tee(pairs)
-    scored = index.scored(query for query, _ in queries)
-    for (query, scores, _, _), (_, right) in zip(scored, rights, strict=True):
+    index: Index, pairs: Sequence[tuple[str, int]], *, rerank: Rerank | None = None, candidates: int = 50
+) -> Iterator[tuple[int, int]]:
+    """At which place, from 1, the right text (its number) of a query comes: by vectors alone, and after re-ranking."""
+    for (query, scores, _, _), (_, right) in zip(index.scored(query for query, _ in pairs), pairs, strict=True):
         place = after = 1 + int((scores > scores[right]).sum()) + int((scores[:right] == scores[right]).sum())
         if rerank is not None and place <= candidates:
             hits = reranked(query, index.hits(scores, candidates), rerank)
             after = 1 + [hit.number for hit in hits].index(right)
-        yield Places(place, after)
+        yield place, after  # one that is no candidate keeps its place
 
 
 class RankTask(VectorTask):
@@ -463,10 +418,8 @@ class RankTask(VectorTask):
 
 
 def central(model: LoadedModel, texts: Sequence[str], *, top: int = 3, **options: Any) -> list[Central]:
-    """The `top` most central sentences of each text, in text order: those most like all the others.
-
-    Unlike LexRank (Erkan and Radev, 2004) it has no threshold and no damping, and it needs no table of all pairs.
-    """
+    """The `top` most central sentences of each text, in text order: those most like all the others."""
+    # Unlike LexRank (Erkan and Radev, 2004) it has no threshold and no damping, and it needs no table of all pairs.
     if top < 1:
         raise UserError(f"top must be 1 or more, not {top}")
     embedder, answers = Embedder(model, normalize=True, **options), list[Central]()
@@ -477,13 +430,10 @@ def central(model: LoadedModel, texts: Sequence[str], *, top: int = 3, **options
         others = vectors @ vectors.sum(0) - (vectors * vectors).sum(1)  # of each, the cosines with all the others
         scores = [1.0] if len(spans) == 1 else (others / (len(spans) - 1)).float().tolist()
         best = sorted(range(len(spans)), key=lambda number: -scores[number])[:top]  # of equal ones the earlier
-        chosen = (
-            Sentence(text=text[begin:end], start=begin, end=end, score=scores[number])
-            for number, (begin, end) in enumerate(spans)
-            if number in best
-        )
+        chosen = [(*spans[number], scores[number]) for number in sorted(best)]
+        sentences = tuple(Choice(text=text[begin:end], start=begin, end=end, score=s) for begin, end, s in chosen)
         tokens, windows = (sum(sum(vars(some)[name]) for some in embedded) for name in ("n_tokens", "n_windows"))
-        answers.append(Central(sentences=tuple(chosen), n_tokens=tokens, n_windows=windows))
+        answers.append(Central(sentences=sentences, n_tokens=tokens, n_windows=windows))
     return answers
 
 

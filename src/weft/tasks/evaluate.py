@@ -35,7 +35,6 @@ MATRIX = 40  # labels; of more, the most frequent confusions are listed instead 
 LISTED = 20  # confusions in that list
 SHOWN = {"target": "true", "prediction": "predicted", "near": "similarity", "where": "row"}  # what mistakes hold
 Paths = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-SCORES_HEADER = ["score", "value", "95 % from", "to"]
 LONGEST = 100_000  # characters of one text on a page; what is longer is truncated, and the page says so
 
 
@@ -93,16 +92,19 @@ class Evaluation:
 
     def tables(self) -> list[tuple[str, list[str], list[list[str]]]]:
         """Title, header and rows of every table."""
-        rows = [[name, *(f"{value:.4f}" for value in (s.value, s.low, s.high))] for name, s in self.scores.items()]
-        tables = [("Scores", SCORES_HEADER, rows)]
-        parts = (("By label", self.by_label), ("By words of the source", self.by_length))
-        tables += [(title, *cells(part)) for title, part in parts if part]
+        rows = [[name, *map(figure, (s.value, s.low, s.high))] for name, s in self.scores.items()]
+        tables = [("Scores", ["score", "value", "95 % from", "to"], rows)]
+        labels = "By type" if self.task == "tag" else "By label"
+        parts = {labels: self.by_label, "By words of the source": self.by_length}
+        tables += [(title, *cells(part)) for title, part in parts.items() if part]
         if 2 <= len(self.labels) <= MATRIX and self.confusion:
             rows = [[name, *(f"{n:,}" for n in line)] for name, line in zip(self.labels, self.confusion, strict=True)]
             tables.append(("Right label by row, taken for by column", ["", *self.labels], rows))
         if self.worst:
             header = list(self.worst[0])
-            tables.append(("Worst mistakes", header, [[_short(row[name]) for name in header] for row in self.worst]))
+            lines = [[" ".join(row[name].split()) for name in header] for row in self.worst]
+            short = [[line if len(line) <= 100 else f"{line[:97]}..." for line in row] for row in lines]
+            tables.append(("Worst mistakes", header, short))
         return tables
 
     def _repr_html_(self) -> str:
@@ -122,11 +124,6 @@ def _each(value: Any, change: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return {name: _each(item, change) for name, item in value.items()}
     return [_each(item, change) for item in value] if isinstance(value, list | tuple) else change(value)
-
-
-def _short(text: str, most: int = 100) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= most else line[: most - 3] + "..."
 
 
 def named(paths: Paths | None) -> tuple[str, ...]:
@@ -157,10 +154,7 @@ def table_of(data: Any, options: RowOptions) -> Table:
 def table_for(
     task: Task, card_columns: Mapping[str, str], data: Any, options: RowOptions, targets: bool = True
 ) -> Table:
-    """The rows of `data`, or of the source and target files; `targets`: sources alone are not enough.
-
-    `card_columns` are the names of columns in the training data, which count where this data has them too.
-    """
+    """The rows of `data`, or of the source and target files; `targets`: sources alone are not enough."""
     sources, target_files = named(options.get("source")), named(options.get("target"))
     if bool(sources or target_files) == (data is not None):
         raise UserError("rows come from a table or from files of lines: give --data, or --source and --target")
@@ -173,7 +167,7 @@ def table_for(
         return Table(sources, {"source": "text"}, "txt", on_bad_row=table.on_bad_row, encoding=table.encoding)
     first = next(table.records(Skipped()), None)
     values = {} if first is None else first.values
-    known = {ours: theirs for ours, theirs in card_columns.items() if theirs in values}
+    known = {ours: theirs for ours, theirs in card_columns.items() if theirs in values}  # as in the training data
     if task.parallel and not targets and set(values) == {"text"}:
         known["source"] = "text"
     return replace(table, columns={**known, **table.columns})
@@ -189,16 +183,14 @@ def inputs_in_call(model: Any, given: Any, columns: Mapping[str, str] | None = N
         rows = [given] if one else given
     elif not is_frame(given):
         if task.is_input(given):
+            task.check_input("", given)
             return [given], True
         if given is None or isinstance(given, bytes | bytearray | memoryview) or not isinstance(given, Iterable):
-            kind = type(given).__name__
-            if given is None or isinstance(given, bool | int | float | bytes):
-                kind = f"{kind} {shown(repr(given), 40)}" if isinstance(given, bytes) else repr(given)
+            kind = repr(given) if given is None or isinstance(given, bool | int | float) else type(given).__name__
             raise UserError(f"a model for {task.name} is asked about {task.expected}; not about {kind}")
         rows = list(given)
         if not rows or not all(isinstance(item, Mapping) for item in rows):
-            for number, item in enumerate(rows, 1):
-                task.check_item(f"input {number}: ", item)
+            task.check_inputs(rows)
             return rows, False
     # An empty cell is asked about like an empty line of standard input.
     records = _with_columns(model, Table(rows, columns or {}), Skipped())
@@ -217,36 +209,33 @@ class Row:
 def rows_of(model: Any, table: Table, skipped: Skipped) -> Iterator[Row]:
     """Every row of a table; with `on_bad_row="keep"` one that cannot be read keeps its place, counted as skipped."""
     for record, columns in _with_columns(model, table, skipped):
-        row = Row({}, None, record.problem)
-        if record.problem is None:
+        values, value, problem = {}, None, record.problem
+        if problem is None:
+            values = record.values
             try:
                 value = _input(model, record, columns)
                 named = zip(columns.values(), model.task_object.texts_of(value), strict=False)
                 empty = next((name for name, text in named if not text.strip()), None)
                 problem = None if empty is None else f"{record.where}: column {shown(empty)!r} is empty"
-                row = Row(record.values, value, problem)
             except UserError as error:
                 if table.on_bad_row == "stop":
                     raise
-                row = Row(record.values, None, str(error))
-        if row.problem is not None:
-            skipped.add(row.problem)
-        yield row
+                problem = str(error)
+        if problem is not None:
+            skipped.add(problem)
+        yield Row(values, value, problem)
 
 
 def _with_columns(model: Any, table: Table, skipped: Skipped) -> Iterator[tuple[Record, dict[str, str]]]:
     """Each record with its columns: called as in the training data, as `table` says, or as usual."""
-    columns: dict[str, str] = {}
+    columns, likely, noted = dict[str, str](), dict[str, str](), set[str]()
     before: str | None = None
-    likely: Mapping[str, str] = {}
-    noted = set[str]()
-    task = model.task_object
     for record in table.records(skipped):
-        likely = record.likely or likely
+        likely = dict(record.likely) or likely
         if record.problem is None and (file := file_of(record.where, before or "")) != before:
             known = {ours: theirs for ours, theirs in model.opened.card.columns.items() if theirs in record.values}
-            given = known | dict(table.columns)
-            columns, before = task.find_inputs(replace(record, likely=likely), given, skipped.note), file
+            here, given = replace(record, likely=likely), known | dict(table.columns)
+            columns, before = model.task_object.find_inputs(here, given, skipped.note), file
             log_notes(Skipped(notes={note: None for note in skipped.notes if note not in noted}).lines(), to_logger)
             noted.update(skipped.notes)
         yield record, columns
@@ -300,24 +289,22 @@ class ReadCounts:
     """How much was read."""
 
     examples: int = 0
-    tokens: int = 0
-    windows: int = 0
+    n_tokens: int = 0
+    n_windows: int = 0
+    n_truncated: int = 0
     in_windows: int = 0  # texts that took more than one
-    truncated: int = 0
 
     def add(self, prediction: Prediction) -> None:
         self.examples += 1
-        self.tokens += prediction.n_tokens
-        self.windows += prediction.n_windows
+        self.n_tokens += prediction.n_tokens
+        self.n_windows += prediction.n_windows
+        self.n_truncated += prediction.truncated
         self.in_windows += prediction.n_windows > 1
-        self.truncated += prediction.truncated
 
     def __str__(self) -> str:
-        cut = f"{self.truncated:,} texts were cut" if self.truncated else "nothing was cut"
-        return (
-            f"{self.examples:,} examples, {self.tokens:,} tokens in {self.windows:,} windows "
-            f"({self.in_windows:,} took more than one); {cut}"
-        )
+        windows = f"{self.n_windows:,} windows ({self.in_windows:,} took more than one)"
+        cut = f"{self.n_truncated:,} texts were cut" if self.n_truncated else "nothing was cut"
+        return f"{self.examples:,} examples, {self.n_tokens:,} tokens in {windows}; {cut}"
 
 
 @dataclass(frozen=True)
@@ -332,20 +319,17 @@ class EvaluationResult:
 
     def evaluation(self, data: str, hash: str, skipped: Skipped | None = None) -> Evaluation:
         """The same with all that a page shows."""
-        reading, skipped = self.reading, skipped or Skipped()
+        skipped, counts = skipped or Skipped(), {**vars(self.reading)}
+        del counts["in_windows"]
         return Evaluation(
             task=self.task.name,
             data=data,
             hash=hash,
             scores=self.scores,
             worst=self.worst,
-            examples=reading.examples,
-            n_tokens=reading.tokens,
-            n_windows=reading.windows,
-            n_truncated=reading.truncated,
-            reading=str(reading) + (f"; {skipped}" if skipped.count else ""),
+            reading=str(self.reading) + (f"; {skipped}" if skipped.count else ""),
             skipped=skipped.count + skipped.empty.count + skipped.unlabeled.count,
-            **{"by_label": [], "labels": (), "confusion": [], **self.task.tables(self.metrics)},
+            **{"by_label": [], "labels": (), "confusion": [], **counts, **self.task.tables(self.metrics)},
         )
 
 
@@ -392,10 +376,9 @@ def evaluate(
     progress: ProgressChoice = None,
     **rows: Unpack[RowOptions],
 ) -> Evaluation:
-    """Evaluate a model on the rows of some files, streaming: nothing is held but the rows at hand.
+    """Evaluate a model on the rows of some files, of which only those at hand are held.
 
-    Of models that write: `source` and `target` are files that belong together line for line; `beam_size` is that
-    of the search; `others` are further models of an ensemble.
+    Of models that generate: `source` and `target` are files that belong together line for line; `others` join it.
     """
     task: Any = task_for(model, name)
     if not task.writes and (rows.get("source") or rows.get("target") or beam_size is not None or others):
@@ -433,8 +416,8 @@ def evaluation_parts(evaluation: Evaluation) -> list[str]:
     """What a page shows of an evaluation, each part a section."""
     intro = paragraph(f"{evaluation.data}: {evaluation.reading}")
     intro += paragraph(evaluation.signature) if evaluation.signature else ""
-    scores = [[name, *map(figure, (s.value, s.low, s.high))] for name, s in evaluation.scores.items()]
-    parts = [heading("Scores") + intro + html_table(SCORES_HEADER, scores)]
+    tables = {title: html_table(header, rows) for title, header, rows in evaluation.tables()}
+    parts = [heading("Scores") + intro + tables.pop("Scores")]
     if evaluation.points:
         pairs = [(true, predicted) for true, predicted in evaluation.points]
         ends = [(end, end) for end in (min(map(min, pairs)), max(map(max, pairs)))]
@@ -444,11 +427,7 @@ def evaluation_parts(evaluation: Evaluation) -> list[str]:
         parts.append(heading("Predicted against true") + chart)
     if len(evaluation.labels) >= 2 and evaluation.confusion:
         parts.append(heading("Confusion") + confusion(evaluation.labels, evaluation.confusion))
-    if evaluation.by_label:
-        title = "By type" if evaluation.task == "tag" else "By label"
-        parts.append(heading(title) + html_table(*cells(evaluation.by_label)))
-    if evaluation.by_length:
-        parts.append(heading("By words of the source") + html_table(*cells(evaluation.by_length)))
+    parts += [heading(title) + table for title, table in tables.items() if title.startswith("By ")]
     if evaluation.worst:
         parts.append(heading("Worst mistakes") + "".join(map(mistake, evaluation.worst)))
     return parts
@@ -456,16 +435,14 @@ def evaluation_parts(evaluation: Evaluation) -> list[str]:
 
 def cells(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
     """Header and cells of rows that are dictionaries of the same keys."""
-
-    def cell(value: Any) -> str:
-        return figure(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-
-    return list(rows[0]), [[cell(row[name]) for name in rows[0]] for row in rows]
+    return list(rows[0]), [[figure(row[name]) for name in rows[0]] for row in rows]
 
 
-def figure(value: float) -> str:
-    """A score in few characters: errors of values in the thousands need no four decimals."""
-    return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
+def figure(value: Any) -> str:
+    """A value in few characters: errors of values in the thousands need no four decimals."""
+    if isinstance(value, float):
+        return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def confusion(labels: Sequence[str], counts: Sequence[Sequence[int]]) -> str:

@@ -55,15 +55,10 @@ class Surprise(NamedTuple):
     best: Tensor  # the likeliest token at each place; empty where a model scores single tokens only
 
 
-def tokenizer_of(opened: LoadedModel) -> Tokenizer:
-    """The tokenizer of a model that writes on from what it has read; an error for any other model."""
-    if opened.family.reads:
+def writing_tokenizer(opened: LoadedModel, decoder: bool = False) -> Tokenizer:
+    """The tokenizer of a model that generates text; `decoder`: an encoder-decoder is refused."""
+    if decoder and opened.family.reads:
         raise UserError(f"this {opened.family.name} model is an encoder-decoder; a decoder such as gpt2 is needed")
-    return writing_tokenizer(opened)
-
-
-def writing_tokenizer(opened: LoadedModel) -> Tokenizer:
-    """The tokenizer of a model that generates text."""
     if not opened.family.generates or "words" not in opened.heads:
         raise UserError(f"this {opened.family.name} model does not generate text: it has no language model head")
     if opened.tokenizer is None:
@@ -73,10 +68,8 @@ def writing_tokenizer(opened: LoadedModel) -> Tokenizer:
 
 def beginning(tokenizer: Tokenizer) -> list[int]:
     """What stands before the first token of a text: what the tokenizer puts there, else the token that parts texts."""
-    before, _ = frame(tokenizer)
-    begin = tokenizer.id_of("start")
-    begin = tokenizer.id_of("end") if begin is None else begin
-    return before or ([] if begin is None else [begin])
+    known = [token for name in ("start", "end") if (token := tokenizer.id_of(name)) is not None]
+    return frame(tokenizer)[0] or known[:1]
 
 
 @torch.inference_mode()
@@ -147,8 +140,7 @@ CUT = re.compile(r"\S(?=\s\S)")
 
 @dataclass(frozen=True, kw_only=True)
 class Perplexity:
-    """How well a text was predicted, and what was counted: words between spaces and bytes of UTF-8 with one byte to a
-    line end, before any detokenizer. The intervals take the words and bytes of each token as known."""
+    """How well a text was predicted; words between spaces and bytes of UTF-8 are counted before any detokenizer."""
 
     per_token: Score
     per_word: Score | None  # None where the text has no word
@@ -169,23 +161,20 @@ class Perplexity:
     stride: int
     stream: bool  # each document went on from the one before it
     carried: bool  # in one go, with the state of a recurrent network; else in windows
-    detokenized: str | None
 
 
 class _TextCounts:
     """Words and bytes of a text that comes in pieces."""
 
     words = bytes = 0
-    inside = False  # a word, which may go on
 
     def passed(self, pieces: Iterable[str]) -> Iterator[str]:
         """The pieces of one document, which are counted."""
-        self.inside = False
-        for text in pieces:
-            if text:
-                self.words += len(text.split()) - (self.inside and not text[0].isspace())
-                self.bytes += len(text.encode("utf-8", "surrogatepass"))
-                self.inside = not text[-1].isspace()
+        inside = False  # a word, which may go on
+        for text in filter(None, pieces):
+            self.words += len(text.split()) - (inside and not text[0].isspace())
+            self.bytes += len(text.encode("utf-8", "surrogatepass"))
+            inside = not text[-1].isspace()
             yield text
 
 
@@ -196,7 +185,8 @@ class _Count:
         self.tokenizer, self.detokenize, self.stream, self.count_ends = tokenizer, detokenize, stream, count_ends
         self.begin, self.end = beginning(tokenizer), tokenizer.id_of("end")
         self.given, self.read = _TextCounts(), _TextCounts()
-        self.documents = self.ends = self.left_out = self.windows = self.impossible = 0
+        # As `Perplexity` calls them.
+        self.counts: dict[str, Any] = dict.fromkeys(("n_documents", "n_ends", "n_windows", "left_out", "impossible"), 0)
         self.counted = deque[bool]()  # of each target, in their order
         self.sums = Bootstrap(2, seed)
         self.block, self.nats, self.size = 0, 0.0, 0  # neighboring tokens: their document, nats and number
@@ -209,14 +199,14 @@ class _Count:
         any_token = False
         for ids in _ids(self.tokenizer, self.read.passed(pieces)):
             # The first token is no target where nothing comes before it.
-            first = bool(ids) and not any_token and not self.begin and not (self.stream and self.documents)
-            self.left_out += first
+            first = bool(ids) and not any_token and not self.begin and not (self.stream and self.counts["n_documents"])
+            self.counts["left_out"] += first
             any_token = any_token or bool(ids)
             self.counted.extend(repeat(True, len(ids) - first))
             yield ids
-        self.documents += any_token
+        self.counts["n_documents"] += any_token
         if any_token and self.end is not None and (self.stream or self.count_ends):
-            self.ends += self.count_ends
+            self.counts["n_ends"] += self.count_ends
             self.counted.append(self.count_ends)
             yield [self.end]
 
@@ -231,12 +221,6 @@ class _Count:
                 yield ids
                 first = False
 
-    def readings(self, documents: Iterable[str | Iterable[str]], length: int, stride: int) -> Iterator[Reading]:
-        """Windows over the documents, one after the other or each from nothing."""
-        runs = [self.one_after_the_other(documents)] if self.stream else map(self.of, documents)
-        for number, run in enumerate(runs):
-            yield from slid(run, self.begin, length, stride, number)
-
     def add(self, document: int, nats: Tensor) -> None:
         """Take in the next targets of a document."""
         if document != self.block:
@@ -245,7 +229,7 @@ class _Count:
         for value in nats.tolist():  # one by one: the same sum wherever windows and batches begin
             if not self.counted.popleft():
                 continue
-            self.impossible += math.isinf(value)
+            self.counts["impossible"] += math.isinf(value)
             self.nats += 0.0 if math.isinf(value) else value
             self.size += 1
             if self.size == BLOCK:
@@ -257,10 +241,10 @@ class _Count:
             self.sums.add(1, [0, 0], [0, 1], [self.nats, self.size])
         self.nats, self.size = 0.0, 0
 
-    def result(self, length: int, stride: int, carried: bool) -> Perplexity:
+    def result(self, **settings: Any) -> Perplexity:
         """The sums as scores with their intervals."""
         totals, given, read = self.sums.totals(), self.given, self.read
-        tokens, possible = round(float(totals.sums[1, 0])), not self.impossible
+        tokens, possible = round(float(totals.sums[1, 0])), not self.counts["impossible"]
         with np.errstate(all="ignore"):  # resamplings that drew nothing, words of a thousand letters
             loss = np.where(totals.sizes > 0, totals.sums[0] / totals.sums[1], np.nan)
 
@@ -274,21 +258,13 @@ class _Count:
                 bits_per_byte=score(given.bytes),
                 bits_per_read_byte=score(read.bytes),
                 nats=float(totals.sums[0, 0]) if possible else math.inf,
-                impossible=self.impossible,
                 n_tokens=tokens,
-                n_ends=self.ends,
                 n_words=given.words,
                 n_bytes=given.bytes,
                 n_read_bytes=read.bytes,
-                n_windows=self.windows,
-                n_documents=self.documents,
-                left_out=self.left_out,
                 begin=self.tokenizer.token(self.begin[-1]) if self.begin else None,
-                length=length,
-                stride=stride,
-                stream=self.stream,
-                carried=carried,
-                detokenized=self.detokenize,
+                **self.counts,
+                **settings,
             )
 
 
@@ -303,38 +279,38 @@ def perplexity(
     count_ends: bool = False,
     budget: int = BUDGET,
     seed: int = 0,
-    on_progress: Callable[[int], None] | None = None,
+    on_progress: Callable[[int], None] = lambda tokens: None,
 ) -> Perplexity:
     """The perplexity of documents, each a text or the pieces of one, of any length.
 
     A window reads `length` tokens (default: the context, at most 2048) and the next is `stride` further on (default:
-    half the length): each token is predicted once, after at least `length - stride` tokens. The first one follows on
-    the token that parts documents; without such a token it is left out. `stream`: each document continues the one
-    before it; a recurrent network then carries its state, unless a length is given. `count_ends`: the end of a document
-    is predicted too, as in training.
+    half the length): each token is predicted once. The first one follows on the token that parts documents; without
+    such a token it is left out. `stream`: each document continues the one before it; a recurrent network then carries
+    its state, unless a length is given. `count_ends`: the end of a document is predicted too, as in training.
     """
-    tokenizer = tokenizer_of(opened)
+    tokenizer = writing_tokenizer(opened, decoder=True)
     if detokenize is not None:
         one_of(detokenize, DETOKENIZERS, "detokenize")
     carried = stream and length is None and stride is None and opened.network.CARRIES
     length, stride = sliding_window(opened, length, stride)
     count = _Count(tokenizer, detokenize, stream, count_ends, seed)
-    progress = on_progress or (lambda tokens: None)
     if carried:
         ids = [*count.begin, *(token for ids in count.one_after_the_other(documents) for token in ids)]
         if len(ids) > 1:
-            count.windows, nats = carried_surprises(opened, np.array(ids, dtype=np.int64), budget)
+            count.counts["n_windows"], nats = carried_surprises(opened, np.array(ids, dtype=np.int64), budget)
             count.add(0, nats)
-            progress(len(nats))
+            on_progress(len(nats))
     else:
-        for reading, nats, _ in surprises(opened, count.readings(documents, length, stride), budget):
-            count.windows += 1
+        runs = enumerate([count.one_after_the_other(documents)] if stream else map(count.of, documents))
+        readings = (reading for number, run in runs for reading in slid(run, count.begin, length, stride, number))
+        for reading, nats, _ in surprises(opened, readings, budget):
+            count.counts["n_windows"] += 1
             count.add(reading.document, nats)
-            progress(len(nats))
+            on_progress(len(nats))
     count.close()
     if not count.sums.examples:
         raise UserError(f"no token to predict: the text is {'too short' if count.read.bytes else 'empty'}")
-    return count.result(length, stride, carried)
+    return count.result(length=length, stride=stride, stream=stream, carried=carried)
 
 
 def sliding_window(opened: LoadedModel, length: int | None = None, stride: int | None = None) -> tuple[int, int]:
@@ -355,15 +331,11 @@ def sliding_window(opened: LoadedModel, length: int | None = None, stride: int |
 
 def _whole_lines(pieces: Iterable[str]) -> Iterator[str]:
     """The same text in pieces that end where lines do."""
-    held = list[str]()
+    rest = ""
     for piece in pieces:
-        whole, end, rest = piece.rpartition("\n")
-        if end:
-            yield "".join((*held, whole, end))
-            held = []
-        held.append(rest)
-    if any(held):
-        yield "".join(held)
+        whole, end, rest = (rest + piece).rpartition("\n")
+        yield whole + end
+    yield rest
 
 
 def _ids(tokenizer: Tokenizer, pieces: Iterable[str]) -> Iterator[list[int]]:
@@ -392,7 +364,6 @@ def slid(pieces: Iterable[list[int]], begin: list[int], length: int, stride: int
     full = max(1, length + 1 - done)  # targets of a window: of the first as many as it reads, then a stride
 
     def window(count: int) -> Reading:
-        """The next window, also where the text ends before it is full."""
         return Reading(held[max(0, done + full - 1 - length) : done + count - 1], held[done : done + count], document)
 
     for piece in pieces:
@@ -410,18 +381,13 @@ def read_documents(files: Patterns, *, documents: str = "file", column: str = "t
     """The documents of files: each whole file in pieces, or its lines or blocks; rows of a table one by one."""
     one_of(documents, DOCUMENTS, "documents")
     for path in find_files(files):
-        if documents != "file":
-            for document in read_texts([path], column=column, documents=documents):
-                yield [document.text]
-            continue
         for source in open_sources(path):
             kind = next((SUFFIXES[suffix] for suffix in source.suffixes if suffix in SUFFIXES), "txt")
-            if kind == "txt":
+            if documents == "file" and kind == "txt":
                 yield _lines_of(source)
                 continue
-            for document in read_texts([path], column=column):
-                yield [document.text]
-            break  # the reader of tables goes through all that a path stands for
+            yield from ([document.text] for document in read_texts([path], column=column, documents=documents))
+            break  # this reader goes through all that a path stands for
 
 
 def _lines_of(source: TextSource) -> Iterator[str]:
@@ -459,9 +425,8 @@ def places_of(size: int, longest: int, work: int = WORK) -> list[int]:
 @torch.inference_mode()
 def by_context(opened: LoadedModel, tokens: Sequence[int]) -> ByContext:
     """The loss at the same places of a text, after each of `CONTEXTS` tokens, each read as if the text began there."""
-    work = WORK if opened.device.type == "cpu" else 4 * WORK
     longest = max((context for context in CONTEXTS if context <= len(tokens) // 2), default=0)
-    places = places_of(len(tokens), longest, work) if longest else []
+    places = places_of(len(tokens), longest, WORK * (1 if opened.device.type == "cpu" else 4)) if longest else []
     if len(places) < LEAST:
         raise UserError(f"{len(tokens)} tokens of held-out text are too few to see what context is worth")
     reach = min(longest if opened.config.reach is None else opened.config.reach, opened.config.context)
@@ -471,10 +436,9 @@ def by_context(opened: LoadedModel, tokens: Sequence[int]) -> ByContext:
     for row, context in enumerate(contexts):
         readings = [Reading(list(tokens[place - context : place]), [tokens[place]]) for place in places]
         losses[row] = [float(each.nats[0]) for each in surprises(opened, readings)]
-    errors = losses.std(axis=1, ddof=1) / math.sqrt(len(places))
-    nats = tuple(losses.mean(axis=1).tolist())
+    nats, errors = losses.mean(axis=1).tolist(), (losses.std(axis=1, ddof=1) / math.sqrt(len(places))).tolist()
     best = contexts[useful(losses)] if reach else 0
-    return ByContext(tuple(contexts), nats, tuple(errors.tolist()), best, len(places))
+    return ByContext(tuple(contexts), tuple(nats), tuple(errors), best, len(places))
 
 
 def useful(losses: Floats) -> int:

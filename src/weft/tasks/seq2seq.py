@@ -23,21 +23,8 @@ from weft.metrics.bootstrap import Replicates
 from weft.metrics.generation import GenerationMetrics, RougeMetrics, chrf_of, letter_grams, rouge_of
 from weft.objectives.losses import Writing
 from weft.progress import Log
+from weft.tasks import complete
 from weft.tasks.base import Columns, Difference, Example, Prediction, Task, TeacherArrays, TeacherRows
-from weft.tasks.complete import (
-    BEAM_SIZE,
-    VECTOR_BEAM,
-    Stream,
-    VectorInputs,
-    check_writer,
-    describe,
-    sources_of,
-    stream,
-    together,
-    translate,
-    vector_in,
-    writer_of,
-)
 from weft.text.records import Record
 from weft.text.sentences import lead
 from weft.text.windows import Framing
@@ -50,6 +37,12 @@ RIGHT = "by their letters; is it the right way round?"
 RATIO = 9.0  # how many times as long as the other a side of a translation may be
 ROOM = 30  # characters by which a side may always be longer than the other
 CHUNK = 1024  # pairs that are tokenized at a time
+METRICS = {  # by the loss alone, nothing need be written
+    "translate": ("bleu", "chrf", "exact", "loss"),
+    "summarize": ("rougeL", "rouge1", "rouge2", "loss"),
+    "rewrite": ("chrf", "bleu", "exact", "loss"),  # BLEU asks for four words in a row: dates have one or two
+    "describe": ("bleu", "chrf", "exact", "loss"),
+}
 
 
 def _letter_pairs(texts: Iterable[str]) -> Counter[str]:
@@ -91,11 +84,6 @@ class TeacherTexts:
     hard: float = 0.0  # share of the epochs in which the target is learned, where there is one
     others: tuple[LoadedModel, ...] = ()  # teachers that write together with the one that is run
 
-    @property
-    def count(self) -> int:
-        """Texts that the teacher writes; the closest is sought among all of its beam."""
-        return self.beam_size if self.closest else self.n
-
 
 @dataclass(frozen=True)
 class SequenceTask(Task):
@@ -117,9 +105,11 @@ class SequenceTask(Task):
     needs = "reads one text and writes another"
     loss_by_token = True
     writes = True
-    joint_teachers = True
+    joint = True
+    packages: ClassVar[Mapping[str, str]] = dict.fromkeys(("bleu", "chrf", "exact"), "sacrebleu")
     parallel = True
-    pair_names: ClassVar[tuple[str, str]] = ("source", "target")  # usual columns
+    input_names: ClassVar[tuple[str, ...]] = ("source",)
+    row_names: ClassVar[tuple[str, ...]] = ("source", "target")
 
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> SequenceTask:
@@ -131,7 +121,7 @@ class SequenceTask(Task):
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> SequenceTask:
-        return cls(name, model.card.prefix, profiles=model.card.profiles, beam_size=BEAM_SIZE, baseline=True)
+        return cls(name, model.card.prefix, profiles=model.card.profiles, beam_size=complete.BEAM_SIZE, baseline=True)
 
     @classmethod
     def fits(cls, family: Family) -> bool:
@@ -140,12 +130,6 @@ class SequenceTask(Task):
     def to_card(self, card: Card) -> Card:
         profiles = dict(self.profiles) or card.profiles
         return replace(card, labels=None, thresholds={}, temperature=None, prefix=self.prefix, profiles=profiles)
-
-    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
-        return self.pair_names[:1]
-
-    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[SequenceTask, tuple[str, ...]]:
-        return self, self.pair_names
 
     def find_inputs(self, record: Record, given: Mapping[str, str], note: Log = lambda text: None) -> Columns:
         """Sources beside targets, else texts."""
@@ -169,7 +153,7 @@ class SequenceTask(Task):
         return self, find_columns(("source",), known, record), {}
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return replace(self.read_input(record, columns), target=text_in(record, columns[self.pair_names[1]]))
+        return replace(self.read_input(record, columns), target=text_in(record, columns[self.row_names[1]]))
 
     def inputs(self, example: Example) -> str:
         return example.texts[0]
@@ -217,11 +201,11 @@ class SequenceTask(Task):
             kept = [pair for pair in taught if pair[1]]
             if not kept:
                 raise UserError("the teacher has written no text that came to an end, so there is nothing to learn")
-            examples, targets = [example for example, _ in kept], [shares for _, shares in kept]
-            lost = len(taught) - len(kept)
-            note = f"{lost:,} text{'s' * (lost > 1)} from which the teacher wrote nothing that came to an end: left out"
-            notes += [note] if lost else []
-        writer, length = writer_of(model), windows.length
+            if lost := len(taught) - len(kept):
+                sources = f"{lost:,} text{'s' * (lost > 1)}"
+                notes.append(f"{sources} from which the teacher wrote nothing that came to an end: left out")
+            examples, targets = zip(*kept, strict=True)
+        writer, length = complete.writer_of(model), windows.length
         end = writer.id_of("end")
         if end is None:
             raise UserError("the tokenizer has no token to end a text with, so nothing can be written")
@@ -244,17 +228,15 @@ class SequenceTask(Task):
         if long:
             _, example = max(long, key=lambda each: each[0])
             words = max(len(text.split()) for text in (*example.texts, str(example.target)))
-            limit = f"longer than the model's context of {length:,} tokens: left out"
-            notes.append(
-                f"{len(long):,} pair{'s' * (len(long) > 1)} {limit} (the longest: {words:,} words, {example.where})"
-            )
+            count = f"{len(long):,} pair{'s' * (len(long) > 1)} longer than the model's context of {length:,} tokens"
+            notes.append(f"{count}: left out (the longest: {words:,} words, {example.where})")
         several = TargetSampler.of(shares) if len(written) > len(read) else None
         sides = self.read_side(read), TextSide.of(written)
         return Sequences(*sides, model.config.begin, length, notes=tuple(notes), ways=several)
 
     def sources(self, examples: Sequence[Example], model: LoadedModel) -> list[Any]:
         """What the network reads of each example."""
-        return sources_of(model, [(self.prefix or "") + example.texts[0] for example in examples])
+        return complete.sources_of(model, [(self.prefix or "") + example.texts[0] for example in examples])
 
     def read_side(self, sources: list[Any]) -> Any:
         return TextSide.of(sources)
@@ -273,23 +255,20 @@ class SequenceTask(Task):
 
     def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
         """Evenly from all of them."""
-        if len(examples) <= self.max_evaluated:
-            return examples
-        return [examples[number * len(examples) // self.max_evaluated] for number in range(self.max_evaluated)]
-
-    def metric_package(self, metric: str) -> str | None:
-        return "sacrebleu" if metric in ("bleu", "chrf", "exact") else None
+        count = min(len(examples), self.max_evaluated)
+        return [examples[number * len(examples) // count] for number in range(count)]
 
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         if all(isinstance(text, str) for text in inputs) and swapped(inputs, (), model.card.profiles):
             warnings.warn(f"input: it looks like what the model has learned to write, {RIGHT}", stacklevel=2)
-        return translate(model, inputs, **options)
+        return self.generate(model, inputs, **options)
 
-    def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
-        return stream(model, input, **options)
+    def generate(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        """The text for each input; `options` as those of `translate` or `describe`."""
+        return complete.translate(model, inputs, **{"prefix": self.prefix, **options})
 
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
-        texts = translate(model, inputs, beam_size=self.beam_size, prefix=self.prefix, others=self.others)
+        texts = self.generate(model, inputs, beam_size=self.beam_size, others=self.others)
         return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
 
     chance_metric = None
@@ -308,20 +287,9 @@ class SequenceTask(Task):
         same = self.key(prediction) == task.key(reference)
         return ([one], [two]), 0.0 if same else 1 - chrf_near(one, two)
 
-    def with_others(self, models: Sequence[LoadedModel]) -> SequenceTask:
-        return replace(self, others=tuple(models))
-
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """By its loss alone, nothing need be written."""
-        if self.name == "summarize":
-            return ("rougeL", "rouge1", "rouge2", "loss")
-        return ("bleu", "chrf", "exact", "loss")
-
-    @property
-    def default_metric(self) -> str:
-        # BLEU asks for four words in a row: it says nothing about answers of a word or two, such as dates.
-        return {"translate": "bleu", "summarize": "rougeL", "rewrite": "chrf"}[self.name]
+        return METRICS[self.name]
 
     def metrics(self) -> Any:
         return SummaryMetrics(self.baseline) if self.name == "summarize" else GenerationMetrics()
@@ -360,8 +328,8 @@ class SequenceTask(Task):
 
     def learning_from(self, settings: Any, teachers: Sequence[LoadedModel]) -> SequenceTask:
         first, *others = teachers
-        check_writer(first)
-        together(first, others)
+        complete.check_writer(first)
+        complete.together(first, others)
         soft = TeacherTexts(settings.beam_size, settings.n, settings.closest, settings.hard, tuple(others))
         return replace(self, beam_size=1, baseline=False, soft=soft)  # evaluated as in fine-tuning
 
@@ -370,16 +338,16 @@ class SequenceTask(Task):
 
     @property
     def teacher_settings(self) -> dict[str, Any]:
-        return {"beam": self.soft.beam_size, "number": self.soft.count, "prefix": self.prefix}
+        count = self.soft.beam_size if self.soft.closest else self.soft.n  # the closest is sought among all of a beam
+        return {"beam": self.soft.beam_size, "number": count, "prefix": self.prefix}
 
     def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
         """The best texts for each source that came to an end, best first, with their log-probabilities."""
-        options: dict[str, Any] = {"beam_size": self.soft.beam_size, "n": self.soft.count, "others": self.soft.others}
+        options = {"beam_size": self.soft.beam_size, "n": self.teacher_settings["number"], "others": self.soft.others}
         sources = [example.texts[0] for example in examples]
-        translations = translate(model, sources, prefix=self.prefix, **options)
         return [  # a text that came to no end was truncated somewhere, mostly in a circle
             pack_texts([(text.text, text.logprob) for text in each.best if text.finish_reason == "end"])
-            for each in translations
+            for each in self.generate(model, sources, **options)
         ]
 
     def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
@@ -454,18 +422,18 @@ class SummaryMetrics(RougeMetrics):
 
 
 @dataclass(frozen=True)
-class DescribeTask(VectorInputs, SequenceTask):
+class DescribeTask(complete.VectorInputs, SequenceTask):
     """A text written from a vector; all texts of one vector stand on one side of a split, and are references."""
 
     features: int = 0  # numbers of a vector, once that is known
 
     needs = "writes from vectors"
     parallel = False
-    pair_names = ("vector", "text")
+    input_names = ("vector",)
+    row_names = ("vector", "text")
     whole_groups = True
     comparable = False
     independent = False  # row n draws from seed + n
-    default_metric = "bleu"
     select = Task.select
 
     @classmethod
@@ -475,14 +443,14 @@ class DescribeTask(VectorInputs, SequenceTask):
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> DescribeTask:
-        return cls("describe", beam_size=VECTOR_BEAM, features=model.config.features)
+        return cls("describe", beam_size=complete.VECTOR_BEAM, features=model.config.features)
 
     @classmethod
     def fits(cls, family: Family) -> bool:
         return family.reads and family.numbers
 
     def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return Example((), None, record.where, vector_in(record, columns["vector"]).tobytes())
+        return Example((), None, record.where, complete.vector_in(record, columns["vector"]).tobytes())
 
     def inputs(self, example: Example) -> Any:
         return np.frombuffer(example.numbers, dtype=np.float32)
@@ -535,9 +503,5 @@ class DescribeTask(VectorInputs, SequenceTask):
     def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
         return super().sample(list(self.merge_references(examples)))
 
-    def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
-        return describe(model, inputs, **options)
-
-    def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
-        texts = describe(model, inputs, beam_size=self.beam_size, others=self.others)
-        return [Prediction(text, text.n_tokens, text.n_windows, text.truncated) for text in texts]
+    def generate(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
+        return complete.describe(model, inputs, **options)

@@ -16,7 +16,7 @@ from weft.checkpoint.locate import find_folder
 from weft.checkpoint.tensors import read_file as read_tensor_file
 from weft.checkpoint.tensors import save_tensors
 from weft.config import build, values_of
-from weft.errors import UserError, listed, shown
+from weft.errors import UserError, listed, one_of, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.progress import Log, to_logger
 from weft.text.records import read_records
@@ -63,9 +63,7 @@ def convert(source: Path_, target: Path_, format: str | None = None, log: Log = 
     path = Path(target)
     if path.exists() and path.is_dir():
         raise UserError(f"{path}: is a folder; name a file")
-    chosen = format or ("binary" if path.suffix == ".bin" else "text")
-    if chosen not in FORMATS:
-        raise UserError(f"format {chosen!r} is not one of {', '.join(FORMATS)}")
+    chosen = one_of(format or ("binary" if path.suffix == ".bin" else "text"), FORMATS, "format")
     words, matrix = read_words(source)
     # A file of this kind cannot hold a word with a space in it: nobody could tell where it ends.
     lost = [shown(word, 30) for word in words if word.split() != [word]]
@@ -128,9 +126,8 @@ def learn_map(
         raise UserError(f"holdout must be at least 0 and below 1, not {holdout}")
     spaces = open_words(source), open_words(target)
     there = [pair for pair in pairs if pair[0] in spaces[0] and pair[1] in spaces[1]]
-    missing = tuple(
-        dict.fromkeys(word for pair in pairs for word, space in zip(pair, spaces, strict=True) if word not in space)
-    )
+    words = ((word, space) for pair in pairs for word, space in zip(pair, spaces, strict=True))
+    missing = tuple(dict.fromkeys(word for word, space in words if word not in space))
     some, held_out = split(there, holdout, seed)
     if len(some) < 2 and missing:
         raise UserError(f"{len(some)} of {len(pairs)} pairs can be learned from; missing: {listed(missing)}")
@@ -168,5 +165,5 @@ def open_map(folder: Path_, source: WordSpace | None = None) -> Map:
         if name not in tensors or tensors[name].shape != shape or not np.isfinite(tensors[name]).all():
             has = tensors[name].shape if name in tensors else "nothing"
             raise UserError(f"{path}: {name} is {has}, and the vectors need {shape}")
-    before, after = (PreparedVectors(card.normalize, tensors[name]) for name in ("source", "target"))
-    return Map(source, target, tensors["matrix"], before, after)
+    means = (PreparedVectors(card.normalize, tensors[name]) for name in ("source", "target"))
+    return Map(source, target, tensors["matrix"], *means)
