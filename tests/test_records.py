@@ -124,7 +124,7 @@ def test_reports_of_a_student(runs: Path) -> None:
 
 def test_a_tally(runs: Path) -> None:
     path = runs / "task/run/teacher_reads.json"
-    path.write_text(json.dumps({"read": 3, "pending": {"shard": "nowhere", "count": 2}}))
+    path.write_text(json.dumps({"read": 3, "shard": "nowhere", "count": 2}))
     check_sweep(path, lambda: TeacherReads(path.parent), 30)
 
 

@@ -24,7 +24,6 @@ from weft.distillation.teacher_outputs import (
     Teacher,
     TokenOutputs,
     TokenRequest,
-    WithTokenOutputs,
     shortened,
     token_outputs,
 )
@@ -117,7 +116,7 @@ def test_terms_count_as_the_recipe_says() -> None:
     model = speaking()
     asked = asked_of(model, temperature=2.0)
     table = PlacedRows(asked.framed, 8, 1, False, 0)
-    batch = WithTokenOutputs(token_outputs(asked))(table.draw(np.zeros(3, dtype=np.int64), np.arange(3)))
+    batch = token_outputs(asked).batch(table.draw(np.zeros(3, dtype=np.int64), np.arange(3)))
     network = speaking(seed=2).network.requires_grad_(False)
     plain = float(NextToken().sums(network, batch)["words"])
     for hard in (0.0, 0.25, 1.0):
@@ -214,9 +213,7 @@ def test_rows_find_their_forecasts_in_every_epoch() -> None:
     tokens = asked.framed.read(np.arange(asked.framed.size))[0]
     cuts = set()
     for epoch in range(3):
-        batch = WithTokenOutputs(TokenOutputs([marked], 0))(
-            table.draw(np.full(2, epoch), np.array([0, table.count - 1]))
-        )
+        batch = TokenOutputs([marked], 0).batch(table.draw(np.full(2, epoch), np.array([0, table.count - 1])))
         places = batch.targets[TOKENS][:, 0].numpy()
         assert (tokens[places] == batch.tokens.numpy()).all()
         assert (tokens[(places + 1) % len(tokens)] == batch.targets["words"].numpy()).all()

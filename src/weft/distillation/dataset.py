@@ -1,8 +1,4 @@
-"""The dataset of a distillation: texts, rows with or without targets, and copies of them with some words replaced.
-
-Words are replaced (Jiao et al., 2020) by a model's guess, drawn from its likeliest, or by a word of the texts
-themselves. Which words those are follows from the seed, the number of the text and the number of the copy alone.
-"""
+"""The dataset of a distillation: texts, rows, and copies of them with some words replaced (Jiao et al., 2020)."""
 
 from __future__ import annotations
 
@@ -15,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from weft.checkpoint.folder import LoadedModel
 from weft.comparison.cost import evenly
@@ -36,8 +31,7 @@ from weft.tasks.fill import filler
 from weft.tasks.forward import batches, framing_for, window_for
 from weft.text.records import Record, read_texts
 from weft.text.rows import Skipped
-from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, TextWindow, pieces
+from weft.text.windows import TextWindow, pieces
 from weft.training.signals import Control
 
 ENOUGH = 40  # rows with targets; fewer tell less about a student than its teacher does
@@ -99,10 +93,9 @@ def read_lines(files: TextFiles, data: DistillDataSection, format: str | None, c
     """Unlabeled texts, one on each line of a file or in its column."""
     skipped, examples = Skipped(), list[Example]()
     reading: dict[str, Any] = {name: vars(data)[name] for name in ("delimiter", "on_bad_row", "encoding")}
-    column = data.columns.get("text", "text")
-    texts = read_texts(files.paths(), column=column, format=format, skipped=skipped, **reading)
+    reading |= {"column": data.columns.get("text", "text"), "format": format, "skipped": skipped}
     with control.count("reading the texts", "texts", "stopped while reading") as advance:
-        for text in texts:
+        for text in read_texts(files.paths(), **reading):
             examples.append(Example((text.text,), None, text.where))
             advance(1)
     log_notes(skipped.lines(), control.log)
@@ -132,10 +125,8 @@ def read_rows(task: Task, table: Table, control: Control) -> list[Example]:
     labeled = [example for example in examples if task.has_target(example)]
     labels = {label for example in labeled for label in task.labels_of(example)}
     if labels and not labels & set(task.labels):
-        raise UserError(
-            f"{file_of(labeled[0].where)}: no common labels: its rows have "
-            f"{listed([shown(label) for label in sorted(labels)], 6)}, the teacher has {listed(task.labels, 6)}"
-        )
+        ours, where = listed([shown(label) for label in sorted(labels)], 6), file_of(labeled[0].where)
+        raise UserError(f"{where}: no common labels: its rows have {ours}, the teacher has {listed(task.labels, 6)}")
     return checked(task, examples, table.on_bad_row, control.log)
 
 
@@ -161,31 +152,24 @@ Words = Callable[[Sequence["Gaps"]], list[list[str]]]  # other words for those o
 
 
 def augmented(
-    task: Task,
-    examples: Sequence[Example],
-    times: int,
-    by: LoadedModel | None,
-    seed: int,
-    progress: Callable[[int], None] = lambda more: None,
+    task: Task, examples: Sequence[Example], times: int, by: LoadedModel | None, seed: int, control: Control
 ) -> list[Example]:
-    """The new examples alone, `times` for each of those given; they have no target.
-
-    `by`: a masked language model; without it the words come from the texts, each as often as it is there.
-    """
+    """`times` copies of each example, without targets; words by a masked language model, or those of the texts."""
     if not 0 <= times < COPIES:
         raise UserError(f"a text may come between 0 and {COPIES - 1} times again, not {times}")
-    source = Guesses.of(by).words if by is not None else frequent(examples)
+    source = frequent(examples) if by is None else Guesses(by).words
     numbers = ((example, number * COPIES + copy) for number, example in enumerate(examples) for copy in range(times))
     key, copied = key_of(seed, "augment"), list[Example]()
-    while chunk := list(islice(numbers, CHUNK)):
-        gaps = [_gaps(task, example, int(scrambled(key, np.array([number]))[0])) for example, number in chunk]
-        words = iter(source([gap for sides in gaps for gap in sides.values()]))
-        for (example, _), sides in zip(chunk, gaps, strict=True):
-            texts = list(zip(example.texts, task.word_spans(example), strict=True))
-            for side, gap in sides.items():
-                texts[side] = gap.filled(next(words))
-            copied.append(task.with_texts(example, [text for text, _ in texts], [spans for _, spans in texts]))
-        progress(len(chunk))
+    with control.count("replacing words", "texts", "stopped while replacing words") as advance:
+        while chunk := list(islice(numbers, CHUNK)):
+            gaps = [_gaps(task, example, int(scrambled(key, np.array([number]))[0])) for example, number in chunk]
+            words = iter(source([gap for sides in gaps for gap in sides.values()]))
+            for (example, _), sides in zip(chunk, gaps, strict=True):
+                texts = list(zip(example.texts, task.word_spans(example), strict=True))
+                for side, gap in sides.items():
+                    texts[side] = gap.filled(next(words))
+                copied.append(task.with_texts(example, [text for text, _ in texts], [spans for _, spans in texts]))
+            advance(len(chunk))
     return copied
 
 
@@ -261,30 +245,21 @@ def frequent(examples: Sequence[Example]) -> Words:
     ]
 
 
-@dataclass(frozen=True)
 class Guesses:
     """A model's predictions of masked words; whole words only, and never a special token."""
 
-    opened: LoadedModel
-    tokenizer: Tokenizer
-    mask: int
-    framing: Framing
-    barred: Tensor  # by token: it is no word
-
-    @staticmethod
-    def of(opened: LoadedModel) -> Guesses:
-        tokenizer, mask = filler(opened)
-        inside = inside_words(tokenizer)
+    def __init__(self, opened: LoadedModel) -> None:
+        self.opened, (tokenizer, self.mask) = opened, filler(opened)
+        self.tokenizer, inside = tokenizer, inside_words(tokenizer)
         special = {number for number, token in tokenizer.library.get_added_tokens_decoder().items() if token.special}
         special |= {tokenizer.id_of(role) for role in vars(tokenizer.roles)} - {None}  # type: ignore[arg-type]
-        barred = torch.ones(opened.heads["words"], dtype=torch.bool)
+        self.barred = barred = torch.ones(opened.heads["words"], dtype=torch.bool)  # by token: it is no word
         for number in range(min(tokenizer.vocabulary, len(barred))):
             whole = number not in special and not inside[number]
             barred[number] = not (whole and WHOLE.fullmatch(tokenizer.decode([number]).strip()))
         if int((~barred).sum()) <= TOP:
             raise UserError("the vocabulary of the masked language model has no whole words to put in")
-        framing = framing_for(opened, window_for(opened, None, None, "windows", 0.25))
-        return Guesses(opened, tokenizer, mask, framing, barred)
+        self.framing = framing_for(opened, window_for(opened, None, None, "windows", 0.25))
 
     def words(self, gaps: Sequence[Gaps]) -> list[list[str]]:
         """For each gap another word; the word itself where the tokenizer does not see it."""
@@ -318,9 +293,7 @@ class Guesses:
 
     def _masked(self, ids: list[int], offsets: Spans, spans: Spans) -> tuple[list[int], list[tuple[int, int]]]:
         """The tokens with one mask in place of each of the words; by word, where its mask stands."""
-        masked: list[int] = []
-        places: list[tuple[int, int]] = []
-        word = 0
+        masked, places, word = list[int](), list[tuple[int, int]](), 0
         for token, (begin, end) in zip(ids, offsets, strict=True):
             while word < len(spans) and spans[word][1] <= begin:
                 word += 1
@@ -380,12 +353,11 @@ def language_texts(data: DistillDataSection, control: Control) -> LanguageTexts:
     )
     dev = replace(text, files=tuple(data.dev)) if data.dev else None
     count -= 0 if dev else max(1, round(data.holdout * count))
+    documents = dev.read(Skipped()) if dev else islice(text.read(Skipped()), count, None)
     held_out, size = list[str](), 0
-    for document in dev.read(Skipped()) if dev else islice(text.read(Skipped()), count, None):
+    while size <= MAX_HELD_OUT and (document := next(documents, None)) is not None:
         held_out.append(document)
         size += len(document)
-        if size > MAX_HELD_OUT:
-            break
     if dev is not None and not held_out:
         raise UserError(f"{listed([path.name for path in dev.paths()], 2)}: there is no text to evaluate on")
     hashes = {"text": text.hash(), **({"dev": dev.hash()} if dev else {})}

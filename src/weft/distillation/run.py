@@ -33,7 +33,6 @@ from weft.distillation.teacher_outputs import (
     Teacher,
     TeacherOutputs,
     TokenRequest,
-    WithTokenOutputs,
     teacher_outputs,
     token_outputs,
 )
@@ -232,8 +231,7 @@ def _dataset(context: Distillation, task: Task) -> tuple[Task, Dataset[Example]]
     dataset = gather(task, data, control)
     if data.augment:
         by = None if data.augment_by is None else load(data.augment_by).to(context.device).opened
-        with control.count("replacing words", "texts", "stopped while replacing words") as advance:
-            dataset = dataset.with_more(augmented(task, dataset.train, data.augment, by, context.recipe.seed, advance))
+        dataset = dataset.with_more(augmented(task, dataset.train, data.augment, by, context.recipe.seed, control))
     dataset = part_of(dataset, data.share, data.split)
     if not any(map(task.has_target, dataset.train)):  # labels do not count
         task = task.learning_from(replace(context.recipe.distill, hard=0.0), context.models)
@@ -404,7 +402,7 @@ def language_rows(
     summary = f"the teacher's probabilities of the next token at {places}; {weight}"
     objective = NextToken(soft=SoftTargets(settings.temperature, settings.hard))
     source = PlacedRows(framed, length, 1, False, recipe.seed)
-    return source, held_out, WithTokenOutputs(outputs), objective, summary
+    return source, held_out, outputs.batch, objective, summary
 
 
 def _teacher_texts(context: Distillation, texts: LanguageTexts, tokenizer: Tokenizer) -> tuple[Corpus, str]:

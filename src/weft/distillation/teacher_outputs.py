@@ -1,7 +1,4 @@
-"""The cache of teacher outputs: teachers read all examples once, and every later epoch and run reads the outputs there.
-
-A shard is named by its teacher's files, the task and its examples. Each is whole or absent.
-"""
+"""The cache of teacher outputs, in shards named by their teacher, task and examples; each is whole or absent."""
 
 from __future__ import annotations
 
@@ -45,8 +42,7 @@ from weft.training.signals import Control
 
 READS = "teacher_reads.json"  # in the inside of a run folder
 Advance = Callable[[int], None]
-Check = Callable[[], None]
-WriteShard = Callable[[int, Path], None]  # the n-th
+Shard = tuple[str, Sequence[Any]]  # the name of its file, and its examples
 
 
 @dataclass(frozen=True)
@@ -68,19 +64,12 @@ class Teacher:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PendingShard:
-    """A shard that a teacher is reading: how many examples, and the file that is there when it has been written."""
-
-    shard: str
-    count: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class ReadRecord:
     """`teacher_reads.json`."""
 
     read: int = 0
-    pending: PendingShard | None = None
+    shard: str | None = None  # that a teacher is reading: the file that is there when it has been written ...
+    count: int = 0  # ... and its number of examples
 
 
 class TeacherReads:
@@ -91,13 +80,13 @@ class TeacherReads:
         record = ReadRecord() if self.path is None or not self.path.is_file() else read_record(ReadRecord, self.path)
         self.total = record.read
         # A process that was killed right after it wrote a shard had no time left to count it.
-        if record.pending is not None and Path(record.pending.shard).exists():
-            self.total += record.pending.count
+        if record.shard is not None and Path(record.shard).exists():
+            self.total += record.count
 
     @contextmanager
     def shard(self, path: Path, count: int) -> Iterator[None]:
         """A teacher reads one shard; if it is not written in the end it does not count, since it is read again."""
-        self._note(pending={"shard": str(path.absolute()), "count": count})
+        self._note(shard=str(path.absolute()), count=count)
         try:
             yield
             self.total += count
@@ -109,23 +98,21 @@ class TeacherReads:
             write_json(self.path, {"read": self.total, **more})
 
     def shards(
-        self, key: Sequence[Any], source: str, sizes: Sequence[tuple[str, int]], write: WriteShard, check: Check
+        self, key: list[Any], source: str, shards: Sequence[Shard], write: Callable[[Path, Any], None], advance: Advance
     ) -> tuple[list[Path], int]:
-        """The files of shards (name and number of examples), written where missing; how many examples that took.
-
-        `source` is for `weft cache list`; `check` may raise to stop waiting for another process.
-        """
+        """The files of these shards, written where missing, and how many examples that took; `advance` may raise."""
         waiting = "weft: note: another process runs this teacher; waiting for it"
-        cache = CacheFolder(TEACHERS, key, lambda: self.log(waiting))
-        paths, read = [cache.path / name for name, _ in sizes], 0
+        cache, paths, read = CacheFolder(TEACHERS, key, lambda: self.log(waiting)), list[Path](), 0
 
-        def make(number: int) -> None:
-            with self.shard(manifest_of(paths[number]), sizes[number][1]):
-                write(number, paths[number])
-                cache.seal(paths[number], source)
+        def make(path: Path, examples: Sequence[Any]) -> None:
+            with self.shard(manifest_of(path), len(examples)):
+                write(path, examples)
+                cache.seal(path, source)
 
-        for number, (path, (_, count)) in enumerate(zip(paths, sizes, strict=True)):
-            read += count if cache.make(manifest_of(path), partial(make, number), check) else 0
+        for name, examples in shards:
+            paths.append(cache.path / name)
+            write_it = partial(make, paths[-1], examples)
+            read += len(examples) if cache.make(manifest_of(paths[-1]), write_it, lambda: advance(0)) else 0
         cache.touch()
         return paths, read
 
@@ -217,58 +204,48 @@ class ShardReader:
 def teacher_outputs(
     context: Distillation, task: Task, examples: Sequence[Example], parts: Sequence[int]
 ) -> TeacherOutputs:
-    """The outputs of the teachers for all examples, from the cache as far as it has them.
-
-    `parts`: how many examples are of each kind of files; shards begin anew with each, so that the same texts are cached
-    whatever stands beside them.
-    """
+    """The outputs of the teachers for all examples, from the cache as far as it has them."""
     teachers, control = context.teachers, context.control
     if task.joint_teachers and len(teachers) > 1:
         digest = hashlib.sha256(" ".join(teacher.digest for teacher in teachers).encode()).hexdigest()
         teachers = [replace(teachers[0], digest=digest)]
-    ends = list(accumulate(parts))
+    ends, shards = list(accumulate(parts)), list[Shard]()
     assert ends[-1] == len(examples)
-    shards = [
-        examples[place : min(place + SHARD, end)]
-        for begin, end in zip([0, *ends], ends, strict=False)
-        for place in range(begin, end, SHARD)
-    ]
+    for begin, end in zip([0, *ends], ends, strict=False):  # each part anew: it is cached whatever stands beside it
+        for place in range(begin, end, SHARD):
+            shard = examples[place : min(place + SHARD, end)]
+            keys = "".join(json.dumps(task.teacher_key(example)) + "\n" for example in shard)
+            shards.append((f"{hashlib.sha256(keys.encode()).hexdigest()[:32]}.safetensors", shard))
+    message = "stopped while the teacher reads; its outputs so far are cached"
     forwards, readers = 0, list[ShardReader]()
     for number, teacher in enumerate(teachers, 1):
         name = "teacher" if len(teachers) == 1 else f"teacher {number}"
-        with control.progress(f"{name} reads", "texts") as advance:
+        with control.count(f"{name} reads", "texts", message) as advance:
             paths, read = _cached(context, task, teacher, shards, advance)
         cached = ", all from the cache" if not read else ", the others from the cache" if read < len(examples) else ""
         control.log(f"{name}: {len(examples):,} texts, {read:,} read anew{cached}")
         forwards += read
-        readers.append(ShardReader(paths, map(len, shards)))
+        readers.append(ShardReader(paths, [len(shard) for _, shard in shards]))
     read_one = readers[0] if len(readers) == 1 else lambda place: task.average([read(place) for read in readers])
     return TeacherOutputs(read_one, range(len(examples)), forwards)
 
 
 def _cached(
-    context: Distillation, task: Task, teacher: Teacher, shards: Sequence[Sequence[Example]], advance: Advance
+    context: Distillation, task: Task, teacher: Teacher, shards: Sequence[Shard], advance: Advance
 ) -> tuple[list[Path], int]:
     """The shards of one teacher, written where they are missing; and how many examples it read for that."""
-    windows, control = framing_for(teacher.model), context.control
+    windows = framing_for(teacher.model)
 
     def outputs(examples: Sequence[Example]) -> Iterator[TeacherArrays]:
         for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):
-            control.stop.check("stopped while the teacher reads; its outputs so far are cached")
-            yield from task.teacher_outputs(teacher.model, windows, chunk)
             advance(len(chunk))
+            yield from task.teacher_outputs(teacher.model, windows, chunk)
 
-    def name(examples: Sequence[Example]) -> str:
-        keys = (json.dumps(task.teacher_key(example)) + "\n" for example in examples)
-        return hashlib.sha256("".join(keys).encode()).hexdigest()[:32] + ".safetensors"
+    def write(path: Path, examples: Sequence[Example]) -> None:
+        _write(path, outputs(examples))
 
-    return context.reads.shards(
-        [FORMAT, SHARD, teacher.digest, task.name, task.teacher_settings],
-        f"teacher {teacher.folder}",
-        [(name(shard), len(shard)) for shard in shards],
-        lambda number, path: _write(path, outputs(shards[number])),
-        lambda: control.stop.check("stopped while another process runs the teacher"),
-    )
+    key = [FORMAT, SHARD, teacher.digest, task.name, task.teacher_settings]
+    return context.reads.shards(key, f"teacher {teacher.folder}", shards, write, advance)
 
 
 def _write(path: Path, outputs: Iterable[TeacherArrays]) -> None:
@@ -318,13 +295,6 @@ class TokenRequest:
         k = min(self.top, self.vocabulary)
         return np.dtype([("tokens", tokens, (k,)), ("logprobs", np.float16, (k,)), ("rest", np.float32)])
 
-    @property
-    def key(self) -> list[Any]:
-        corpus = self.framed.corpus
-        part = [corpus.hash, corpus.begin, corpus.size, *vars(self.framed.frame).values()]
-        digests = sorted(teacher.digest for teacher in self.teachers)
-        return [TOKEN_FORMAT, TOKEN_SHARD, digests, part, self.vocabulary, self.temperature, self.top]
-
 
 @dataclass(frozen=True)
 class TokenOutputs:
@@ -342,16 +312,32 @@ class TokenOutputs:
             outputs[here] = self.shards[number][places[here] - number * TOKEN_SHARD]
         return outputs
 
+    def batch(self, drawn: Drawn) -> Batch:
+        """Each token predicts the next, with the outputs of the teachers where the rows are placed."""
+        batch = shift(replace(drawn, places=None))
+        if drawn.places is None:  # held-out text
+            return batch
+        inside = np.ones(len(drawn.tokens), dtype=bool)
+        inside[drawn.starts[1:] - 1] = False
+        outputs = self.take(drawn.places[inside])
+        soft = {
+            TOKENS: torch.from_numpy(outputs["tokens"].astype(np.int64)),
+            LOGPROBS: torch.from_numpy(outputs["logprobs"].astype(np.float32)),
+            REST: torch.from_numpy(np.ascontiguousarray(outputs["rest"])),
+        }
+        return replace(batch, targets={**batch.targets, **soft})
+
 
 def token_outputs(
     request: TokenRequest, progress: Advance = lambda more: None, context: Distillation | None = None
 ) -> TokenOutputs:
     """The outputs of the teachers, from the cache or made now; `progress` gets numbers of places and may raise."""
-    size = request.framed.size
-    shards = [
-        (f"forecasts-{number:05d}.npy", min(TOKEN_SHARD, size - number * TOKEN_SHARD))
-        for number in range(-(-size // TOKEN_SHARD))
-    ]
+    corpus, places = request.framed.corpus, range(request.framed.size)
+    part = [corpus.hash, corpus.begin, corpus.size, *vars(request.framed.frame).values()]
+    digests = sorted(teacher.digest for teacher in request.teachers)
+    key = [TOKEN_FORMAT, TOKEN_SHARD, digests, part, request.vocabulary, request.temperature, request.top]
+    parts = [places[begin : begin + TOKEN_SHARD] for begin in places[::TOKEN_SHARD]]
+    shards = [(f"forecasts-{number:05d}.npy", part) for number, part in enumerate(parts)]
     source = "forecasts of " + ", ".join(str(teacher.folder) for teacher in request.teachers)
 
     def read(path: Path) -> NDArray[Any]:
@@ -360,27 +346,27 @@ def token_outputs(
             raise ValueError("of another kind")
         return outputs
 
-    def write(number: int, path: Path) -> None:
-        shard = _shard(request, number * TOKEN_SHARD, shards[number][1], progress)
+    def write(path: Path, places: range) -> None:
+        shard = _shard(request, places, progress)
         with whole_file(path) as file:
             np.save(file, shard)
 
     reads = TeacherReads() if context is None else context.reads
-    paths, forwards = reads.shards(request.key, source, shards, write, lambda: progress(0))
+    paths, forwards = reads.shards(key, source, shards, write, progress)
     return TokenOutputs([_read(path, read) for path in paths], forwards)
 
 
 @torch.inference_mode()
-def _shard(request: TokenRequest, begin: int, count: int, progress: Advance) -> NDArray[Any]:
+def _shard(request: TokenRequest, places: range, progress: Advance) -> NDArray[Any]:
     """The mean of what the teachers predict after each of these places, window by window."""
     models = [teacher.model for teacher in request.teachers]
     length = min(LONG, *(model.config.context for model in models))
     # Each place has at least half a window before it, or as much as its teacher looks back at.
     reach = max(length if model.config.reach is None else model.config.reach for model in models)
     before = min(length // 2, reach)
-    step, end = max(1, length - before), begin + count
-    cuts = [(max(0, first - before), first, min(first + step, end)) for first in range(begin, end, step)]
-    shard, done = np.empty(count, dtype=request.dtype), 0
+    step = max(1, length - before)
+    cuts = [(max(0, first - before), first, min(first + step, places.stop)) for first in places[::step]]
+    shard, done = np.empty(len(places), dtype=request.dtype), 0
     size = max(1, SCORES // request.vocabulary)
     for batch in by_budget(cuts, lambda cut: cut[2] - cut[0], BUDGET):
         progress(0)
@@ -391,25 +377,21 @@ def _shard(request: TokenRequest, begin: int, count: int, progress: Advance) -> 
             firsts = zip(ragged.rows.starts.tolist(), batch, strict=False)
             at = [row + place - start for row, (start, first, last) in firsts for place in range(first, last)]
             hidden.append(model.network(ragged.tokens, ragged.rows)[torch.tensor(at, device=model.device)])
-        places = len(hidden[0])
-        for chunk in range(0, places, size):
-            states = [part[chunk : chunk + size] for part in hidden]
-            each = [_logprobs(request, *pair) for pair in zip(models, states, strict=True)]
+        count = len(hidden[0])
+        for chunk in range(0, count, size):
+            each = list[Tensor]()
+            for model, states in zip(models, hidden, strict=True):
+                with unseen_in_words(model):  # some tables are longer than their vocabulary
+                    logits = model.network.words(states[chunk : chunk + size])[:, : request.vocabulary]
+                each.append((in_full(logits) / request.temperature).log_softmax(-1))
             logprobs = each[0] if len(each) == 1 else torch.stack(each).logsumexp(0) - float(np.log(len(each)))
-            here = slice(done + chunk, min(done + places, done + chunk + size))
+            here = slice(done + chunk, min(done + count, done + chunk + size))
             parts = shortened(logprobs, shard["tokens"].shape[1])
             for name, values in zip(("tokens", "logprobs", "rest"), parts, strict=True):
                 shard[name][here] = values.cpu().numpy()
-        done += places
-        progress(places)
+        done += count
+        progress(count)
     return shard
-
-
-def _logprobs(request: TokenRequest, model: LoadedModel, states: Tensor) -> Tensor:
-    network: Any = model.network
-    with unseen_in_words(model):
-        logits = network.words(states)[:, : request.vocabulary]  # some tables are longer than their vocabulary
-    return (in_full(logits) / request.temperature).log_softmax(-1)
 
 
 def shortened(logprobs: Tensor, k: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -428,24 +410,3 @@ class PlacedRows(PackedRows):
 
     def draw(self, epochs: Places, numbers: Places) -> Drawn:
         return replace(super().draw(epochs, numbers), places=self.places(epochs, numbers)[0])
-
-
-@dataclass(frozen=True)
-class WithTokenOutputs:
-    """Each token predicts the next, with the outputs of the teachers where there are some."""
-
-    outputs: TokenOutputs
-
-    def __call__(self, drawn: Drawn) -> Batch:
-        batch = shift(replace(drawn, places=None))
-        if drawn.places is None:  # held-out text
-            return batch
-        inside = np.ones(len(drawn.tokens), dtype=bool)
-        inside[drawn.starts[1:] - 1] = False
-        outputs = self.outputs.take(drawn.places[inside])
-        soft = {
-            TOKENS: torch.from_numpy(outputs["tokens"].astype(np.int64)),
-            LOGPROBS: torch.from_numpy(outputs["logprobs"].astype(np.float32)),
-            REST: torch.from_numpy(np.ascontiguousarray(outputs["rest"])),
-        }
-        return replace(batch, targets={**batch.targets, **soft})
