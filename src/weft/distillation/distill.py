@@ -54,7 +54,12 @@ def staged(run: Run, recipe: DistillRecipe, control: Control) -> Model:
         if not labeled or not dataset.labeled_dev:
             raise UserError("no row has a target, so there is nothing to fine-tune on: leave out the stage finetune")
         task.fit_labels(labeled, task.labels)
-    write_rows(stages, task, dataset)
+    stages.mkdir(parents=True, exist_ok=True)
+    texts = dict.fromkeys(" ".join(text.split()) for row in dataset.train for text in row.texts)
+    write_text(stages / "texts.txt", "".join(f"{text}\n" for text in texts if text))
+    for name, rows in (("rows", dataset.train), ("dev", dataset.dev)):
+        records = [json.dumps(task.to_record(row), ensure_ascii=False) for row in rows if task.has_target(row)]
+        write_text(stages / f"{name}.jsonl", "".join(f"{record}\n" for record in records))
     if not run.about.exists():
         run.describe({"date": datetime.now(UTC).isoformat(timespec="seconds"), "seed": recipe.seed, "stages": names})
 
@@ -105,16 +110,6 @@ def check_unchanged(folder: Path) -> None:
             read_checked(record)
     except Damaged as error:
         raise UserError(f"{error}; remove {folder} and {record} to do this stage again") from None
-
-
-def write_rows(stages: Path, task: Task, dataset: Dataset[Example]) -> None:
-    """The texts of the first stage and the rows of the last, without those that are held out."""
-    stages.mkdir(parents=True, exist_ok=True)
-    texts = (" ".join(text.split()) for row in dataset.train for text in row.texts)
-    write_text(stages / "texts.txt", "".join(f"{text}\n" for text in dict.fromkeys(texts) if text))
-    for name, rows in (("rows", dataset.train), ("dev", dataset.dev)):
-        known = [task.to_record(row) for row in rows if task.has_target(row)]
-        write_text(stages / f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in known))
 
 
 def pretraining(context: Distillation, dataset: Dataset[Example], stages: Path) -> Recipe:
@@ -199,14 +194,18 @@ def distill(
 ) -> Model:
     """Train a small model on the outputs of a large one; without `out`, in a folder that goes away with the process.
 
-    `weft.distill("runs/reviews", text="unlabeled.txt", student="3x256")`; every section of the recipe may be given so:
-    `distill={"temperature": 4}`, `data={"files": ["rows.csv"], "holdout": 0.1}`; what is given stands above `recipe`.
-    `data` and `dev` may also be rows in memory: a data frame, a Dataset, dicts or tuples (`weft.data.tables`).
+    `weft.distill("runs/reviews", text="unlabeled.txt", student="3x256")`. Any section of the recipe may be given, such
+    as `distill={"temperature": 4}`. `data` and `dev` may be rows in memory: a data frame, a Dataset, dicts or tuples.
     """
     rows = RunRows()
     if not isinstance(recipe, DistillRecipe):
         tables = {"text": text, "files": data, "dev": dev}
-        folders = None if teacher is None else _listed(teacher)
+        several: Any = teacher if teacher is None or isinstance(teacher, list | tuple) else [teacher]
+        for name in several or ():
+            if not isinstance(name, str | os.PathLike):
+                kind = type(name).__name__
+                raise UserError(f"a teacher is the name of a folder, not a {kind}; model.save(FOLDER) writes one")
+        folders = None if several is None else [os.fspath(name) for name in several]
         values = {"teacher.folders": folders, "student.model": student, "out": out}
         given = overlaid(settings or {}, more)
         recipe = recipe_of(recipe, settings_of(given, rows, DistillDataSection, tables, values))
@@ -228,15 +227,6 @@ def distill(
 def go(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     """In one stage, or in several; from the last checkpoint on where there is one."""
     return (distill_run if recipe.stages.names == ("distill",) else staged)(run, recipe, control)
-
-
-def _listed(names: Names) -> list[str]:
-    several: list[Any] = list(names) if isinstance(names, list | tuple) else [names]
-    for name in several:
-        if not isinstance(name, str | os.PathLike):
-            kind = type(name).__name__
-            raise UserError(f"a teacher is the name of a folder, not a {kind}; model.save(FOLDER) writes one")
-    return [os.fspath(name) for name in several]
 
 
 def _from_anywhere(recipe: DistillRecipe, rows: RunRows, log: Log) -> DistillRecipe:

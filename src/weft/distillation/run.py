@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.util import find_spec
@@ -171,10 +171,7 @@ def distill_task(context: Distillation, task: Task) -> Model:
 
 
 def prepare(context: Distillation, task: Task) -> tuple[DistillRecipe, Dataset[Example], Any, Any, Selection]:
-    """Read the data, begin a student, run its teachers, and decide what is open; mistakes are named first.
-
-    The recipe with every choice made, the dataset, the batches to train on and to evaluate on, and the student.
-    """
+    """The recipe with every choice made, the dataset, the batches to train on and to evaluate on, and the student."""
     recipe, settings, control = context.recipe, context.recipe.distill, context.control
     find_student(recipe, context.teacher)
     task, dataset = _dataset(context, task)
@@ -184,12 +181,10 @@ def prepare(context: Distillation, task: Task) -> tuple[DistillRecipe, Dataset[E
     def outputs() -> TeacherOutputs:
         return teacher_outputs(context, task, dataset.examples, dataset.parts)
 
-    beginning = begun_student(
-        context,
-        task.objective().heads,
-        task.head,
-        lambda: task.vocabulary_texts(dataset.train, lambda: outputs().select(dataset.train_numbers)),
-    )
+    def texts() -> Iterable[str]:
+        return task.vocabulary_texts(dataset.train, lambda: outputs().select(dataset.train_numbers))
+
+    beginning = begun_student(context, task.objective().heads, task.head, texts)
     model, theirs, length, stride = beginning.opened, context.teacher.card.window, settings.length, settings.stride
     # The teacher's window where it can be; a network without attention reads whole texts.
     if not task.writes and theirs is not None and length is None and model.config.heads:
@@ -363,10 +358,9 @@ def distill_language(context: Distillation) -> Model:
 def language_rows(
     context: Distillation, texts: LanguageTexts, student: LoadedModel
 ) -> tuple[Any, PackedRows, Callable[[Drawn], Batch], Objective, str]:
-    """What a student reads, what it is evaluated on, how its batches are made, its objective, and that in words.
+    """Rows to train on and to evaluate on, how batches are made of them, the objective, and that in words.
 
-    Where both have one vocabulary, the teacher's probabilities of the next token (Hinton et al., 2015). Otherwise texts
-    whose first words the teacher has continued, and where they count, the texts themselves.
+    The teacher's probabilities of the next token (Hinton et al., 2015); with another vocabulary, the teacher's texts.
     """
     recipe, control = context.recipe, context.control
     tokenizer, settings, room = tokenizer_of(student), recipe.distill, student.config.context
@@ -380,16 +374,13 @@ def language_rows(
     with control.count("tokenizing the text", "characters", message) as advance:
         whole = tokenized(texts.text, tokenizer, False, advance)
         dev = None if texts.dev is None else tokenized(texts.dev, tokenizer, False, advance)
-    learned, held = whole, dev
-    if held is None:
-        cut = int(whole.documents[texts.count] - whole.begin)
-        learned, held = whole.part(0, cut), whole.part(cut, whole.size)
-    held_out = PackedRows(Framed(held, frame), length, 1, False, None)
+    cut = whole.size if dev is not None else int(whole.documents[texts.count] - whole.begin)
+    held_out = PackedRows(Framed(dev or whole.part(cut, whole.size), frame), length, 1, False, None)
     if not same:
         corpus, summary = _teacher_texts(context, texts, tokenizer)
         source = PackedRows(Framed(corpus, frame), length, 1, False, recipe.seed)
         return source, held_out, shift, NextToken(), summary
-    framed = Framed(learned, frame)
+    framed = Framed(whole if dev is not None else whole.part(0, cut), frame)
     request = TokenRequest(context.teachers, framed, student.heads["words"], settings.temperature)
     message = "stopped while the teacher reads; its outputs so far are cached"
     with control.count("the teacher reads the text", "tokens", message) as advance:
@@ -481,10 +472,8 @@ def pretrain_student(context: Distillation) -> Model:
     teacher, folder, data = context.teacher, context.teachers[0].folder, recipe.data
     generates, room = teacher.family.generates, teacher.config.context
     if "words" not in teacher.heads or teacher.family.reads:
-        raise UserError(
-            f"{folder}: {teacher.family.name} with {', '.join(teacher.heads) or 'no heads'} predicts no words; "
-            "--pretrain needs a model that fills gaps or predicts the next word"
-        )
+        kind = f"{teacher.family.name} with {', '.join(teacher.heads) or 'no heads'}"
+        raise UserError(f"{folder}: {kind} predicts no words; --pretrain needs a masked or causal language model")
     names = ("dev", "holdout", "delimiter", "encoding", "documents", "on_bad_row")
     column, reading = data.columns.get("text", "text"), {name: vars(data)[name] for name in names}
     shared = {name: vars(recipe)[name] for name in ("out", "seed", "device", "tensorboard", "training")}
@@ -505,16 +494,10 @@ def pretrain_student(context: Distillation) -> Model:
     aim = {"name": "next" if generates else "mlm", "rows": "stream", "length": length, "mask": settings.mask}
     own = Path(recipe.student.model)
     student.network.float()
-    job = text_job(
-        run,
-        replace(text, objective=build(ObjectiveSection, aim, "[distill]")),
-        replace(student, card=Card(teacher=folder.name)),
-        objective,
-        control,
-        base=own.name if own.is_dir() else None,
-        evaluate_first=True,  # what layers of the teacher know before anything is learned
-        capture=True,
-    )
+    text = replace(text, objective=build(ObjectiveSection, aim, "[distill]"))
+    # Evaluated first: what layers of the teacher know before anything is learned.
+    more: dict[str, Any] = {"base": own.name if own.is_dir() else None, "evaluate_first": True, "capture": True}
+    job = text_job(run, text, replace(student, card=Card(teacher=folder.name)), objective, control, **more)
     plan = build(FinetuneTraining, values_of(job.setup.plan), run.recipe.name, "training")
     settled = replace(recipe, training=plan, device=job.recipe.device, distill=replace(settings, length=length))
     job = replace(job, recipe=settled, same={**job.same, "teacher": context.teachers[0].digest})
@@ -527,8 +510,6 @@ def pretrain_student(context: Distillation) -> Model:
         sizes = parameters_of(teacher), parameters_of(student)
         both = [{"loss": theirs, "parameters": sizes[0]}, {"loss": best.best, "parameters": sizes[1]}]
         write_json(run.inside / "kept.json", {"teacher": both[0], "student": both[1]})
-        control.log(
-            f"{run.folder}: held-out loss {best.best:.4f}, the teacher's {theirs:.4f}; "
-            f"{100 * sizes[1] / sizes[0]:.1f} % of its parameters"
-        )
+        losses = f"held-out loss {best.best:.4f}, the teacher's {theirs:.4f}"
+        control.log(f"{run.folder}: {losses}; {100 * sizes[1] / sizes[0]:.1f} % of its parameters")
     return load(run.folder)
