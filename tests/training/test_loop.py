@@ -24,8 +24,8 @@ from weft.objectives.losses import NextToken
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
 from weft.training.log import read_metrics
-from weft.training.loop import live_line, quick_arithmetic
-from weft.training.step import Passes, Setup, graphs_compiled, seed_of
+from weft.training.loop import graphs_compiled, live_line, quick_arithmetic
+from weft.training.step import Passes, Setup, seed_of
 
 
 @pytest.fixture(autouse=True)
