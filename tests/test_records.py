@@ -15,8 +15,8 @@ from tests.once import once
 from tests.tasks.small import kinds, quiet, write_rows
 from tests.training.small import stories
 from weft.cli.main import run as command
+from weft.distillation.dataset import TeacherReads
 from weft.distillation.report import read_curve, read_table
-from weft.distillation.teacher_outputs import TeacherReads
 from weft.errors import UserError
 from weft.runs.pages import _baselines, _record, write_curves
 from weft.tasks.evaluate import Evaluation, evaluation_parts

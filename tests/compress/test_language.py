@@ -18,15 +18,9 @@ from tests.tasks.small import quiet
 from weft.cli.main import run
 from weft.data.rows import Framed
 from weft.data.shards import TextFiles, tokenized
+from weft.distillation.dataset import Teacher
 from weft.distillation.distill import distill
-from weft.distillation.teacher_outputs import (
-    PlacedRows,
-    Teacher,
-    TokenOutputs,
-    TokenRequest,
-    shortened,
-    token_outputs,
-)
+from weft.distillation.language import PlacedRows, TokenOutputs, TokenRequest, shortened, token_outputs
 from weft.nn.rows import Ragged
 from weft.objectives.losses import LOGPROBS, REST, TOKENS, NextToken, SoftTargets, kept_divergence
 from weft.runs.dataset import next_frame
@@ -180,7 +174,7 @@ def test_a_second_time_nothing_is_read(here: Path) -> None:
 
 
 def test_whoever_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.distillation.teacher_outputs.TOKEN_SHARD", 64)
+    monkeypatch.setattr("weft.distillation.language.TOKEN_SHARD", 64)
     model = speaking()
     whole = asked_of(model).framed.size
 
@@ -199,7 +193,7 @@ def test_whoever_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch
         token_outputs(asked_of(model), told)
     rest = token_outputs(asked_of(model))
     assert 0 < rest.forwards <= whole - 128
-    monkeypatch.setattr("weft.distillation.teacher_outputs.TOKEN_FORMAT", 3)
+    monkeypatch.setattr("weft.distillation.language.TOKEN_FORMAT", 3)
     assert all((one == two).all() for one, two in zip(token_outputs(asked_of(model)).shards, rest.shards, strict=True))
 
 

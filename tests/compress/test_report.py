@@ -17,7 +17,8 @@ from tests.tasks.small import kinds, quiet, write_rows
 from weft.cli.main import run as command
 from weft.comparison.compare import rows_of
 from weft.data.dataset import Dataset
-from weft.distillation.dataset import held_texts, part_of
+from weft.distillation.dataset import part_of
+from weft.distillation.language import held_texts
 from weft.distillation.recipe import DistillDataSection
 from weft.distillation.report import read_table
 from weft.errors import UserError

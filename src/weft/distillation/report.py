@@ -11,7 +11,7 @@ from typing import Any
 from weft.comparison.compare import Comparison, compared, participants_of, plain, spread, with_ensemble
 from weft.comparison.cost import evenly
 from weft.config import build
-from weft.distillation.teacher_outputs import Distillation, Teacher
+from weft.distillation.dataset import Distillation, Teacher
 from weft.errors import UserError
 from weft.files import read_json, write_json, write_text
 from weft.picture import ChartLine, heading, line_chart, page, paragraph

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from weft.checkpoint.families import Family, find_size
 from weft.checkpoint.folder import LoadedModel
 from weft.config import changed
+from weft.distillation.dataset import Distillation
 from weft.distillation.recipe import DistillRecipe, DistillSection
-from weft.distillation.teacher_outputs import Distillation
 from weft.errors import UserError, refuse, shown
 from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
 from weft.objectives.losses import Objective, SoftTargets
