@@ -88,8 +88,7 @@ def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> tuple[dict
     """The mean loss of each kind over all held-out data, and the task's metrics; in smaller batches if need be."""
     assert s.held_out is not None
     while True:
-        counts: dict[str, int] = {}
-        sums: dict[str, Tensor] = {}
+        counts, sums = dict[str, int](), dict[str, Tensor]()
         objective = s.objective.for_evaluation(s.network, s.held_out)
         s.network.eval()
         try:
@@ -338,8 +337,7 @@ class Trainer:
             torch.cuda.empty_cache()
             largest = max(batch.size for batch in batches)
             if len(batches) >= s.feed.at(state.step)[0].rows:
-                small = f"the GPU's memory is too small for a single row of {largest} tokens; try a smaller length"
-                raise UserError(small) from None
+                raise UserError(f"the GPU's memory is too small for a single row of {largest} tokens") from None
             state.pass_tokens = max(1, min(state.pass_tokens, largest) // 2)
             self.log.line(f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many")
             self._read_on()
@@ -386,11 +384,9 @@ class Trainer:
                 drawn = s.feed.drawn(step)
                 rows = np.split(drawn.tokens, drawn.starts[1:-1])
                 texts = " | ".join(s.decode(row.tolist()) for row in rows[:8])
-                raise self._exploded(
-                    f"the loss of step {step + 1} is {loss:.4g}, the gradient norm {norm:.4g} (the first loss was "
-                    f"{state.first_loss:.4g}, and training.explode allows {s.plan.explode:g} times that)",
-                    f"; the step read: {shown(texts, 400)}",
-                )
+                first = f"the first loss was {state.first_loss:.4g}, and training.explode allows {s.plan.explode:g}"
+                what = f"the loss of step {step + 1} is {loss:.4g}, the gradient norm {norm:.4g} ({first} times that)"
+                raise self._exploded(what, f"; the step read: {shown(texts, 400)}")
         return history
 
     def _exploded(self, what: str, more: str = "") -> Exploded:

@@ -198,7 +198,6 @@ def optimizer_tensors(
 
 KINDS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MOST = 64  # shapes of batches that are recorded; those that come later go without
-Sums = Callable[[Any, Batch], dict[str, Tensor]]
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
@@ -211,7 +210,7 @@ class Passes:
     """Runs the passes of a step: their gradients add up, and so do their losses."""
 
     network: nn.Module
-    sums: Sums
+    sums: Callable[[Any, Batch], dict[str, Tensor]]
     terms: int
     device: torch.device
     precision: str
