@@ -19,7 +19,6 @@ from weft.checkpoint.folder import LoadedModel
 from weft.config import build, read_toml, values_of, write_toml
 from weft.data.chance import key_of
 from weft.data.dataset import Dataset
-from weft.data.examples import batch_of
 from weft.data.masking import shift
 from weft.data.rows import Drawn, Feed, Framed, PackedRows
 from weft.data.shards import Corpus, TextFiles, tokenized
@@ -50,7 +49,7 @@ from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan, tok
 from weft.runs.pretrain import text_job
 from weft.runs.recipes import FROM_NOTHING, FinetuneTraining, ObjectiveSection, Recipe, TextSection
 from weft.tasks.base import Example, Task, TeacherArrays
-from weft.tasks.complete import generator_of, prompts_of, writer_of
+from weft.tasks.complete import generator_of, prompts_of
 from weft.tasks.forward import framing_for, tokenizer_of, unseen_in_words, window_for
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
@@ -62,7 +61,6 @@ from weft.text.windows import Framing
 from weft.training.loop import evaluate
 from weft.training.run import Run
 from weft.training.signals import Control
-from weft.training.step import Setup
 
 AGREEMENT = "agreement"  # the task's own metric, with the teacher's answers as targets
 SEEN = 300_000  # texts that a student with initial weights reads in all, a fresh one twice as many
@@ -139,28 +137,11 @@ def distill_task(context: Distillation, task: Task) -> Model:
         f"plan: {steps:,} step{'s' * (steps != 1)} of {plan.batch}, learning rate {plan.learning_rate:.1e}, "
         f"on {recipe.device} in {plan.precision}, best model by {metric}"
     )
-    setup = Setup(
-        network=model.network,
-        objective=matched(selection.task.objective(), context.teacher, model, recipe.distill),
-        feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
-        held_out=dev,
-        plan=plan,
-        device=context.device,
-        decode=writer_of(model).decode,
-        evaluate=None if metric == "loss" else selection.evaluate,
-        capture=context.captures,
-    )
-    job = Job(
-        recipe=recipe,
-        model=model,
-        setup=setup,
-        same=context.same(dataset.hashes, model),
-        about={"rows": {"train": count, "dev": len(dataset.dev)}, "teacher_forwards": context.reads.total},
-        split=None if dataset.held_out is None else {"split": recipe.data.split, "held_out": dataset.held_out},
-        announce=lambda state: context.control.log(announcement),
-        save=selection.save,
-        metric=metric,
-    )
+    objective = matched(selection.task.objective(), context.teacher, model, recipe.distill)
+    same, options = context.same(dataset.hashes, model), {"capture": context.captures}
+    job = selection.job(recipe, dataset, objective, (train, dev), same, options)
+    about = {**job.about, "teacher_forwards": context.reads.total}
+    job = replace(job, about=about, announce=lambda state: context.control.log(announcement))
     spent = drive(run, job, context.control).seconds
     trained = load(run.folder).to(context.device)
     curve = curve_of(run, recipe, count, context.control)
@@ -340,19 +321,12 @@ def distill_language(context: Distillation) -> Model:
         f"{steps * (plan.batch or 1) / source.count:.1f} epochs, "
         f"learning rate {plan.learning_rate:.1e}, on {context.device.type} in {plan.precision}"
     )
-    setup = Setup(
-        network=model.network,
-        objective=matched(objective, teacher, model, settings),
-        feed=Feed(source, prepare_batch, recipe.seed, plan.batch or 1),
-        held_out=held_out,
-        plan=plan,
-        device=context.device,
-        decode=tokenizer_of(model).decode,
-    )
     job = Job(
         recipe=recipe,
         model=model,
-        setup=setup,
+        objective=matched(objective, teacher, model, settings),
+        feed=Feed(source, prepare_batch, recipe.seed, plan.batch or 1),
+        held_out=held_out,
         same=context.same(texts.hashes, model),
         about={"teacher_forwards": context.reads.total},
         announce=lambda state: control.log(announcement),
@@ -513,9 +487,8 @@ def pretrain_student(context: Distillation) -> Model:
         replace(student, card=Card(teacher=folder.name)),
         objective,
         control,
-        base=own.name if own.is_dir() else None,
-        evaluate_first=True,  # what layers of the teacher know before anything is learned
-        capture=True,
+        own.name if own.is_dir() else None,
+        taught=True,
     )
     plan = build(FinetuneTraining, values_of(job.setup.plan), run.recipe.name, "training")
     settled = replace(recipe, training=plan, device=job.recipe.device, distill=replace(settings, length=length))

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from weft.checkpoint.card import Card, Metric
 from weft.checkpoint.external import open_vectors
@@ -29,6 +28,7 @@ from weft.data.rows import Feed
 from weft.errors import UserError, listed, one_of, refuse
 from weft.files import read_json, sweep, write_json
 from weft.metrics.bootstrap import Score, summarized
+from weft.objectives.losses import Objective
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
 from weft.runs import architecture
 from weft.runs.architecture import Beginning
@@ -38,7 +38,6 @@ from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, n
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe
 from weft.tasks.base import Example, Task, TeacherRows
 from weft.tasks.classify import TextTask
-from weft.tasks.complete import writer_of
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples
 from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.model import Model, load
@@ -47,7 +46,7 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, special_tokens
 from weft.training.run import Run, State, tokenizer_hash
 from weft.training.signals import Control
-from weft.training.step import HeldOutMetrics, Setup, freeze
+from weft.training.step import HeldOutMetrics, freeze
 
 RECIPE = TaskRecipe  # what `weft.resume` reads
 MOST_WINDOWS = 16  # of one text in one step of training
@@ -170,27 +169,23 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     model = replace(model, card=made)
     data = dataset.hashes.get("dev", dataset.hashes["data"])
     selection = Selection(run, task, model, framing, dataset.dev, metric, data, name=work.name)
-    setup = Setup(
-        network=model.network,
-        objective=task.objective(),
-        feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
-        held_out=dev,
-        plan=plan,
-        device=device,
-        decode=writer_of(model).decode,
-        evaluate=None if metric == "loss" else selection.evaluate,
-        pace=_sampled(work.scheduled_sampling, model, plan.steps or 1),
-        capture=capture,
-        faster={f"heads.{task.head}.": plan.head_rate} if plan.head_rate else {},  # a new head
-    )
-    return _driven(selection, recipe, dataset, train, setup, card, control)
+    share, steps = work.scheduled_sampling, plan.steps or 1
+    own = f"task.scheduled_sampling needs a recurrent encoder-decoder, not {model.family.name}"
+    refuse((share > 0 and not model.network.READS_OWN, own))
+    options = {
+        # The share of its own tokens that a decoder reads in each step (Bengio et al., 2015).
+        "pace": (lambda step: {"own": torch.tensor(share * step / steps)}) if share else None,
+        "capture": capture,
+        "faster": {f"heads.{task.head}.": plan.head_rate} if plan.head_rate else {},  # a new head
+    }
+    same = {"data": dataset.hashes, "tokenizer": tokenizer_hash(model)}
+    job = selection.job(recipe, dataset, task.objective(), (train, dev), same, options)
+    return _driven(selection, job, dataset, train, card, control)
 
 
-def _driven(
-    selection: Selection, recipe: TaskRecipe, dataset: Rows, train: Batches, setup: Setup, card: Card, control: Control
-) -> Model:
+def _driven(selection: Selection, job: Job, dataset: Rows, train: Batches, card: Card, control: Control) -> Model:
     """Train, with linear baselines beside where the task has some."""
-    run = selection.run
+    run, recipe, device = selection.run, job.recipe, job.setup.device
     model, task, metric, baselines = selection.model, selection.task, selection.metric, list[Baseline]()
 
     def start(state: State) -> None:
@@ -198,30 +193,19 @@ def _driven(
         if state.finished and (run.inside / BASELINES).exists():
             return
         if recipe.task.baseline and task.linear_baseline:
-            model.network.to(setup.device)
+            model.network.to(device)
             base = replace(model, card=card) if "base" in recipe.model else None  # as it was before training
             baselines.extend(linear_models(task, dataset.train, dataset.dev, base, control.progress))
         for each in baselines:
             score = each.metrics.result()[metric]
             control.log(f"baseline: {each.name}: {metric} {score.value:.4f} ({each.seconds:.1f} s{each.less})")
 
-    job = Job(
-        recipe=recipe,
-        model=model,
-        setup=setup,
-        same={"data": dataset.hashes, "tokenizer": tokenizer_hash(model)},
-        about={"rows": {"train": len(dataset.train), "dev": len(dataset.dev)}},
-        split=None if dataset.held_out is None else {"split": recipe.data.split, "held_out": dataset.held_out},
-        announce=start,
-        save=selection.save,
-        metric=metric,
-    )
-    drive(run, job, control)
+    drive(run, replace(job, announce=start), control)
     trained = load(run.folder)
     if baselines:
         best = selection.best
         if best is None:  # it was kept by the process that this run resumes
-            opened = trained.to(setup.device).opened
+            opened = trained.to(device).opened
             saved = TextTask.from_model(opened, recipe.task.name)
             best = evaluate_examples(saved, opened, selection.framing, dataset.dev, tune=True)
             trained.to("cpu")
@@ -292,16 +276,8 @@ def tokenized_rows(
     return [train, dev]
 
 
-def _sampled(share: float, opened: LoadedModel, steps: int) -> Callable[[int], dict[str, Tensor]] | None:
-    """Scheduled sampling: the share of its own tokens that a decoder reads in each step (Bengio et al., 2015)."""
-    if not share:
-        return None
-    if not opened.network.READS_OWN:
-        raise UserError(f"task.scheduled_sampling needs a recurrent encoder-decoder, not {opened.family.name}")
-    return lambda step: {"own": torch.tensor(share * step / steps)}
-
-
 Scores = Mapping[str, Score]
+Values = Mapping[str, Any]
 
 
 @dataclass
@@ -337,6 +313,24 @@ class Selection:
         self.best = self.last
         if self.last is not None and self.name is not None:
             self.last.evaluation("held-out rows", self.data).save(self.run.evaluation)
+
+    def job(
+        self, recipe: Any, dataset: Rows, objective: Objective, batches: Sequence[Any], same: Values, options: Values
+    ) -> Job:
+        """Train the model on these rows."""
+        return Job(
+            recipe=recipe,
+            model=self.model,
+            objective=objective,
+            feed=Feed(batches[0], batch_of, recipe.seed, recipe.training.batch or 1),
+            held_out=batches[1],
+            options={"evaluate": None if self.metric == "loss" else self.evaluate, **options},
+            same=same,
+            about={"rows": {"train": len(dataset.train), "dev": len(dataset.dev)}},
+            split=None if dataset.held_out is None else {"split": recipe.data.split, "held_out": dataset.held_out},
+            save=self.save,
+            metric=self.metric,
+        )
 
 
 EXAMPLES = 54_000  # that a small model from scratch sees: ten times the questions of TREC
