@@ -270,8 +270,7 @@ def _tokens(
     teacher, size = context.teacher, context.recipe.student.vocabulary
     if own is not None:
         given = TokenizerSection(size=size) if own == "learned" else TokenizerSection(folder=own)
-        alone = lineage.family.generates and not lineage.family.reads
-        learned = vocabulary_for(context.run.folder, given, lineage.family, alone, texts(), context.control)
+        learned = vocabulary_for(context.run.folder, given, lineage.family, texts(), None, context.control)
         return learned, None, None
     if size is None:
         return teacher.tokenizer, teacher.target_tokenizer, None

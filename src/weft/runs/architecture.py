@@ -122,17 +122,11 @@ def both_ways(model: Mapping[str, Any], family: Family, log: Log) -> dict[str, A
 
 
 def vocabulary_for(
-    folder: Path,
-    given: TokenizerSection,
-    family: Family,
-    generates: bool,
-    texts: Iterable[str],
-    control: Control,
-    like: Tokenizer | None = None,
+    path: Path, given: TokenizerSection, family: Family, texts: Iterable[str], like: Tokenizer | None, control: Control
 ) -> Tokenizer:
     """The folder's own vocabulary, the one asked for, or one learned from the texts, cut into words as `like` does."""
-    if (folder / "tokenizer_config.json").exists():  # the last of its files to be written
-        return load_tokenizer(folder)
+    if (path / "tokenizer_config.json").exists():  # the last of its files to be written
+        return load_tokenizer(path)
     if given.folder is not None:
         tokenizer = load_tokenizer(Path(given.folder))
     else:
@@ -151,15 +145,16 @@ def vocabulary_for(
             if like is not None:
                 tokenizer = learn_like(counted(texts, step), like, size, least)
             else:
-                options: dict[str, Any] = {} if generates else {"specials": family.specials, "around": family.around}
                 lowercase = usual.get("lowercase") if given.lowercase is None else given.lowercase
-                options |= {"lowercase": lowercase, "min_count": least}
                 extra = [sentinel(number) for number in reversed(range(family.sentinels))]
-                tokenizer = learn(counted(texts, step), kind, size, extra=extra, **options)
+                options: dict[str, Any] = {"lowercase": lowercase, "min_count": least, "extra": extra}
+                if family.reads or not family.generates:
+                    options |= {"specials": family.specials, "around": family.around}
+                tokenizer = learn(counted(texts, step), kind, size, **options)
         fewer = f" (of {size} requested; the text has no more)" if given.size and tokenizer.vocabulary < size else ""
         control.log(f"vocabulary: {tokenizer.kind}, {tokenizer.vocabulary:,} tokens{fewer}")
-    folder.mkdir(exist_ok=True)
-    tokenizer.save(folder)
+    path.mkdir(exist_ok=True)
+    tokenizer.save(path)
     return tokenizer
 
 
@@ -181,22 +176,16 @@ def find_vectors(name: str) -> Path:
 def from_scratch(
     run: Run, recipe: R, heads: Heads, settings: dict[str, Any], vocabularies: Learn, control: Control, on_bad_row: str
 ) -> tuple[R, LoadedModel]:
-    """A new model with these vocabularies, word vectors in its table; and the recipe with their width.
-
-    `vocabularies` are made, where there are word vectors, of words as their tokenizer cuts them.
-    """
+    """A new model with these vocabularies, word vectors in its table; and the recipe with their width."""
     given, vectors, path = dict[str, Any](recipe.model), None, Path()
     if "vectors" in given and run.checkpoints().newest() is None:  # of a resumed run the weights are in the checkpoint
         path = find_vectors(given["vectors"])
         vectors = open_folder(path) if path.is_dir() else open_vectors(path, {}, on_bad_row=on_bad_row)
         words = vectors.tokenizer is not None and vectors.tokenizer.kind in ("word", "whitespace")
         key = "embedding_width" if find_size(given["family"])[0].config.has("embedding_width") else "width"
-        width, asked = vectors.config.width, given.get(key)
+        width, asked, family = vectors.config.width, given.get(key), vectors.family.name
         refuse(
-            (
-                vectors.family.name != "vectors",
-                f"{path}: is a model folder of {vectors.family.name}, not of word vectors",
-            ),
+            (family != "vectors", f"{path}: is a model folder of {family}, not of word vectors"),
             (not words, f"{path}: has no vocabulary of words"),
             (asked not in (None, width), f"{path}: its vectors have width {width}, not {asked}; leave out model.{key}"),
         )
@@ -256,10 +245,7 @@ class Beginning:
 def from_folder(
     folder: Path, wanted: Heads, head: str, same: tuple[str, tuple[str, ...]] | None, seed: int, mix: bool = False
 ) -> Beginning:
-    """A model folder with the heads that are wanted; those that have learned the `same` task and labels stay.
-
-    Where `same` is None, all that are there stay.
-    """
+    """A model folder with the wanted heads; those that have learned the `same` task and labels stay (None: all)."""
     there = open_folder(folder)
     card, labels = there.card, there.card.labels or ()
     heads = {head: there.config.vocabulary if count is None else count for head, count in wanted.items()}

@@ -259,10 +259,7 @@ def named_files(files: tuple[str, ...]) -> Iterator[None]:
 def gather_text(
     recipe: Recipe, tokenizer: Tokenizer, control: Control, begin: int | None = None, filled: bool = False
 ) -> TextDataset:
-    """The dataset of a run; `begin`: the first token of an encoder-decoder's output.
-
-    `filled`: the number of labels of full rows depends on their size alone, for passes of one shape.
-    """
+    """The dataset of a run; `begin`: the first token of a decoder; `filled`: full rows have as many labels each."""
     aim, given = recipe.objective, recipe.text
     name, length = aim.name or "next", aim.length or 0
     spans = SpanCorruption.of(tokenizer, begin or 0, aim.mask, aim.span, recipe.seed) if name == "spans" else None

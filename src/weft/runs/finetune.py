@@ -246,15 +246,13 @@ def _begun(run: Run, recipe: TaskRecipe, task: Task, dataset: Rows, control: Con
 
     def vocabularies(like: Tokenizer | None) -> tuple[Tokenizer, ...]:
         """One for all texts, or one for the sources and another for the targets."""
-        alone = family.generates and not family.reads
         read = ((work.prefix or "") + text for row in dataset.train for text in row.texts)
         written = (row.target for row in dataset.train) if family.reads else ()
         texts: dict[str, Iterable[str]] = {"": chain(read, written)}
         if recipe.tokenizer.separate and family.reads:
             texts = {"": read, TARGET: written}
-        options = (recipe.tokenizer, family, alone)
-        places = ((run.folder / name, each) for name, each in texts.items())
-        return tuple(architecture.vocabulary_for(place, *options, each, control, like) for place, each in places)
+        places = ((run.folder / name, recipe.tokenizer, family, each) for name, each in texts.items())
+        return tuple(architecture.vocabulary_for(*place, like, control) for place in places)
 
     mix = {"mix": True} if work.mix else {}
     recipe, model = architecture.from_scratch(run, recipe, heads, mix, vocabularies, control, recipe.data.on_bad_row)

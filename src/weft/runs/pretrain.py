@@ -121,8 +121,8 @@ def go(run: Run, recipe: Recipe, control: Control) -> Model:
     def vocabularies(like: Tokenizer | None) -> tuple[Tokenizer]:
         skipped = Skipped()
         with named_files(recipe.text.files):
-            texts, options = text_of(recipe).read(skipped), (recipe.tokenizer, family, family.counts or name == "next")
-            tokenizer = architecture.vocabulary_for(run.folder, *options, texts, control, like)
+            texts = text_of(recipe).read(skipped)
+            tokenizer = architecture.vocabulary_for(run.folder, recipe.tokenizer, family, texts, like, control)
         log_notes(skipped.lines(), control.log)
         return (tokenizer,)
 
