@@ -29,7 +29,7 @@ from weft.distillation.recipe import DistillDataSection
 from weft.errors import UserError, listed, refuse, shown
 from weft.nn.heads import in_full
 from weft.progress import log_notes
-from weft.runs.dataset import checked, normalized, table_of
+from weft.runs.preparation import checked, normalized, table_of
 from weft.tasks.base import Example, Task
 from weft.tasks.evaluate import Reader
 from weft.tasks.fill import filler

@@ -27,8 +27,8 @@ from weft.errors import UserError, listed
 from weft.files import Damaged, digests, read_checked, write_manifest, write_text
 from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs import finetune, pretrain
-from weft.runs.dataset import absolute, absolute_tables, settings_of
 from weft.runs.driver import begun, check_tensorboard, device_for, new_run, scratch_folder
+from weft.runs.preparation import absolute, absolute_tables, settings_of
 from weft.runs.recipes import DataSection, ObjectiveSection, Recipe, TaskRecipe, TaskSection, TextSection, overlaid
 from weft.tasks.base import Example, Task
 from weft.tasks.model import Model, load

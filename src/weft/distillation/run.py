@@ -42,10 +42,9 @@ from weft.generation.options import GenerationOptions
 from weft.metrics.bootstrap import Score
 from weft.nn.rows import Batch
 from weft.objectives.losses import MaskedWords, NextToken, Objective, SoftTargets
-from weft.runs.architecture import Beginning
-from weft.runs.dataset import next_frame, text_of
 from weft.runs.driver import Job, device_for, drive
 from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan, tokenized_rows
+from weft.runs.preparation import Beginning, next_frame, text_of
 from weft.runs.pretrain import text_job
 from weft.runs.recipes import FROM_NOTHING, FinetuneTraining, ObjectiveSection, Recipe, TextSection
 from weft.tasks.base import Example, Task, TeacherArrays

@@ -22,7 +22,7 @@ from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
 from weft.objectives.losses import Objective, SoftTargets
 from weft.progress import Log
 from weft.pruning.prune import best_of, can_take, counted, evenly, with_layers, with_vocabulary
-from weft.runs.architecture import Beginning, both_ways, from_folder, size_of, sizes_of, vocabulary_for
+from weft.runs.preparation import Beginning, both_ways, from_folder, size_of, sizes_of, vocabulary_for
 from weft.runs.recipes import TokenizerSection
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import new

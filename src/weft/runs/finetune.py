@@ -30,12 +30,11 @@ from weft.files import read_json, sweep, write_json
 from weft.metrics.bootstrap import Score, summarized
 from weft.objectives.losses import Objective
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
-from weft.runs import architecture
-from weft.runs.architecture import Beginning
+from weft.runs import preparation
 from weft.runs.baseline import BASELINES, FEW_JUDGES, Baseline, compare_baselines, linear_models
-from weft.runs.dataset import absolute_paths, absolute_tables, gather, settings_of
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, resume, scratch_folder, settled
-from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe
+from weft.runs.preparation import Beginning, absolute_paths, absolute_tables, gather, settings_of
+from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, family_for, overlaid, read_recipe
 from weft.tasks.base import Example, Task, TeacherRows
 from weft.tasks.classify import TextTask
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples
@@ -93,7 +92,7 @@ def finetune(
     run = new_run(recipe)
     if online and isinstance(recipe.model.get("base"), str) and not Path(recipe.model["base"]).exists():
         find_folder(recipe.model["base"], online)  # from here on it lies in the cache
-    recipe = replace(recipe, model=architecture.family_for(recipe.task.name, recipe.model, log))
+    recipe = replace(recipe, model=family_for(recipe.task.name, recipe.model, log))
     _check(recipe)
     tables = absolute_tables(recipe.data, ("files",), rows, recipe.out or "", log)
     recipe = changed(recipe, {"data": tables, **absolute_paths(recipe)})
@@ -108,15 +107,15 @@ def finetune(
 
 def _check(recipe: TaskRecipe) -> None:
     """All that can be wrong before any data is read."""
-    family, work, data = architecture.chosen_family(recipe.model, recipe.tokenizer), recipe.task, recipe.data
+    family, work, data = preparation.chosen_family(recipe.model, recipe.tokenizer), recipe.task, recipe.data
     task = task_class(work.name)
     if "vectors" in recipe.model:
-        architecture.find_vectors(recipe.model["vectors"])
+        preparation.find_vectors(recipe.model["vectors"])
     if not task.fits(family):
         if task.needs:
             able = listed([each.name for each in FAMILIES.values() if task.fits(each)])
             raise UserError(f"{work.name} needs a model that {task.needs} ({able}), not {family.name}")
-        names = listed(architecture.tasks_for(family), 20)
+        names = listed(preparation.tasks_for(family), 20)
         able = f"; it learns {names}" if names else " and learns from text alone"
         raise UserError(f"{family.name} has no head for {work.name}{able}")
     separate, files = recipe.tokenizer.separate, data.source or data.target
@@ -233,16 +232,16 @@ def _begun(run: Run, recipe: TaskRecipe, task: Task, dataset: Rows, control: Con
         return recipe, Beginning(open_vectors(Path(base), counts, recipe.seed, on_bad_row=recipe.data.on_bad_row), True)
     if base is not None:
         same = (work.name, task.labels)
-        beginning = architecture.from_folder(find_folder(base), heads, task.head, same, recipe.seed, work.mix)
+        beginning = preparation.from_folder(find_folder(base), heads, task.head, same, recipe.seed, work.mix)
         if beginning.note and not run.about.exists():
             control.note(beginning.note)
         return recipe, beginning
-    family = architecture.chosen_family(recipe.model, recipe.tokenizer)
+    family = preparation.chosen_family(recipe.model, recipe.tokenizer)
     if family.reads:
-        sizes = architecture.sized(recipe.model, family, len(dataset.train), control.log)
+        sizes = preparation.sized(recipe.model, family, len(dataset.train), control.log)
         recipe = replace(recipe, model=task.network_settings() | sizes)
     elif not work.words:
-        recipe = replace(recipe, model=architecture.both_ways(recipe.model, family, control.log))
+        recipe = replace(recipe, model=preparation.both_ways(recipe.model, family, control.log))
 
     def vocabularies(like: Tokenizer | None) -> tuple[Tokenizer, ...]:
         """One for all texts, or one for the sources and another for the targets."""
@@ -252,10 +251,10 @@ def _begun(run: Run, recipe: TaskRecipe, task: Task, dataset: Rows, control: Con
         if recipe.tokenizer.separate and family.reads:
             texts = {"": read, TARGET: written}
         places = ((run.folder / name, recipe.tokenizer, family, each) for name, each in texts.items())
-        return tuple(architecture.vocabulary_for(*place, like, control) for place in places)
+        return tuple(preparation.vocabulary_for(*place, like, control) for place in places)
 
     mix = {"mix": True} if work.mix else {}
-    recipe, model = architecture.from_scratch(run, recipe, heads, mix, vocabularies, control, recipe.data.on_bad_row)
+    recipe, model = preparation.from_scratch(run, recipe, heads, mix, vocabularies, control, recipe.data.on_bad_row)
     return recipe, Beginning(model, True, True)
 
 

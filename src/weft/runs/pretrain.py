@@ -29,9 +29,9 @@ from weft.nn.rows import Ragged
 from weft.objectives.losses import CarriedToken, MaskedWords, NextToken, Objective, StreamStates, Writing
 from weft.picture import ChartLine, line_chart, page, paragraph, table
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
-from weft.runs import architecture
-from weft.runs.dataset import TextDataset, absolute_paths, documents_of, gather_text, named_files, next_frame, text_of
+from weft.runs import preparation
 from weft.runs.driver import Job, begun, card_of, check_tensorboard, device_for, drive, new_run, record, settled
+from weft.runs.preparation import TextDataset, absolute_paths, gather_text, text_of
 from weft.runs.recipes import ObjectiveSection, Recipe, overlaid, read_recipe
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model, load
@@ -63,7 +63,7 @@ def pretrain(
     run = new_run(recipe)
     _family(recipe)  # all that can be wrong without reading the text is checked before anything is made
     if "vectors" in recipe.model:
-        architecture.find_vectors(recipe.model["vectors"])
+        preparation.find_vectors(recipe.model["vectors"])
     paths = text_of(recipe).paths()
     if not paths:
         raise UserError("no text: give --text FILE")
@@ -74,14 +74,14 @@ def pretrain(
     # With absolute paths the run can be resumed from any folder.
     text = {"files": [str(p.absolute()) for p in paths], "dev": [str(p.absolute()) for p in dev]}
     recipe = changed(recipe, {"text": text, **absolute_paths(recipe)})
-    recipe = changed(recipe, {"text": {"documents": documents_of(recipe, log)}})
+    recipe = changed(recipe, {"text": {"documents": preparation.documents_of(recipe, log)}})
     with begun(run, recipe, log, progress) as control:
         return go(run, recipe, control)
 
 
 def _family(recipe: Recipe) -> Family:
     """The family to train, with every choice of the model and the objective checked."""
-    family, aim = architecture.chosen_family(recipe.model, recipe.tokenizer), recipe.objective
+    family, aim = preparation.chosen_family(recipe.model, recipe.tokenizer), recipe.objective
     name, carries, carried = aim.name, family.network.CARRIES, (aim.rows or family.rows) == "carried"
     pairs = name in ("mlm+nsp", "mlm+sop") and aim.rows not in (None, "stream", "documents")
     unfit = name is not None and name not in family.objectives
@@ -120,9 +120,9 @@ def go(run: Run, recipe: Recipe, control: Control) -> Model:
 
     def vocabularies(like: Tokenizer | None) -> tuple[Tokenizer]:
         skipped = Skipped()
-        with named_files(recipe.text.files):
+        with preparation.named_files(recipe.text.files):
             texts = text_of(recipe).read(skipped)
-            tokenizer = architecture.vocabulary_for(run.folder, recipe.tokenizer, family, texts, like, control)
+            tokenizer = preparation.vocabulary_for(run.folder, recipe.tokenizer, family, texts, like, control)
         log_notes(skipped.lines(), control.log)
         return (tokenizer,)
 
@@ -133,13 +133,13 @@ def go(run: Run, recipe: Recipe, control: Control) -> Model:
     if name in ("next", "spans"):
         objective = NextToken() if name == "next" else Writing()
     if base is not None:  # heads that the base lacks start fresh
-        model = architecture.from_folder(find_folder(base), objective.heads, "words", None, recipe.seed).opened
+        model = preparation.from_folder(find_folder(base), objective.heads, "words", None, recipe.seed).opened
         refuse((model.tokenizer is None, f"{base}: has no tokenizer"))
     else:
         length, given = recipe.objective.length, "context" in recipe.model or family.row is not None
         context = {} if length is None or given else {"context": length}
         options = (context, vocabularies, control, recipe.text.on_bad_row)
-        recipe, model = architecture.from_scratch(run, recipe, objective.heads, *options)
+        recipe, model = preparation.from_scratch(run, recipe, objective.heads, *options)
     rows = recipe.objective.rows or family.rows
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows}}, run.recipe.name)
     name_of_base = None if base is None else Path(base).name  # its path is private
@@ -232,7 +232,7 @@ def _announced(run: Run, job: Job, dataset: TextDataset, state: State) -> str:
     amount = f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes of steps"
     epochs = f", {steps * feed.rows / dataset.source.count:.1f} epochs" if minutes is None else ""
     return (
-        f"{run.folder}: {model.family.name}, {architecture.size_of(model.config)}, "
+        f"{run.folder}: {model.family.name}, {preparation.size_of(model.config)}, "
         f"{parameters:,} parameters, on {setup.device.type} in {setup.precision}\n"
         f"text: {corpus.size:,} tokens in {documents:,} documents{held_out}\n"
         f"plan: {amount} of {feed.rows} rows of about {mean:.0f} tokens{epochs}{first}"
@@ -246,11 +246,11 @@ OURS = ("entries", "silent", "end")  # keys of the config that the text decides
 
 def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, control: Control) -> Model:
     """Count a text, judge the model by what is held out, and leave it in the run folder."""
-    sizes = {"vocabulary": tokenizer.vocabulary, **architecture.sizes_of(recipe.model)}
+    sizes = {"vocabulary": tokenizer.vocabulary, **preparation.sizes_of(recipe.model)}
     config: NgramConfig = changed(find_size(family.name)[1], sizes, "[model]")
     if tokenizer.vocabulary > config.vocabulary:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
-    frame = next_frame(tokenizer, stream=False)  # one token before and after each document, as lmplz has it
+    frame = preparation.next_frame(tokenizer, stream=False)  # one token before and after each document, as lmplz has it
     if not frame.before:
         raise UserError("an n-gram model needs a token that begins or ends a text; this vocabulary has none")
     aim = replace(recipe.objective, name="next", rows="documents", length=64)

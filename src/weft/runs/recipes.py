@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from weft.config import Option, build, comma_list, keys, merged, option, section, toml_values
 from weft.errors import UserError, did_you_mean, listed, one_of, refuse, shown
 from weft.files import read_text
+from weft.progress import Log
 from weft.tasks.registry import SUPERVISED, WRITES, supervised_names
 from weft.training.plan import Schedule, Training
 from weft.vectors.plan import Learning
@@ -298,6 +299,15 @@ def check_has_model(model: Mapping[str, Any], task: str | None = None) -> None:
     if task is None:
         raise UserError("which model? give --model FAMILY (see: weft models), or --base FOLDER to start from weights")
     raise UserError(f"{task} needs a pretrained model: give --base FOLDER (or --model FAMILY to start from scratch)")
+
+
+def family_for(task: str, model: Mapping[str, Any], log: Log) -> dict[str, Any]:
+    """The choices of a task's model, with the family that serves the task best from nothing where none is chosen."""
+    check_has_model(model, task)
+    if "base" in model or "family" in model:
+        return dict(model)
+    log(f"model: {FROM_SCRATCH[task]}, from scratch (--model or --base overrides)")
+    return {"family": FROM_SCRATCH[task], **model}
 
 
 def overlaid(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
