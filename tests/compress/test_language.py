@@ -23,8 +23,8 @@ from weft.distillation.distill import distill
 from weft.distillation.language import PlacedRows, TokenOutputs, TokenRequest, shortened, token_outputs
 from weft.nn.rows import Ragged
 from weft.objectives.losses import LOGPROBS, REST, TOKENS, NextToken, SoftTargets, kept_divergence
-from weft.runs.dataset import next_frame
 from weft.runs.driver import resume
+from weft.runs.preparation import next_frame
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity
 from weft.text.tokenizers.training import learn

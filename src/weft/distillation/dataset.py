@@ -35,7 +35,7 @@ from weft.errors import UserError, listed, shown
 from weft.files import check_readable, reason, whole_file, write_json
 from weft.nn.heads import in_full
 from weft.progress import Log, log_notes, to_logger
-from weft.runs.dataset import checked, normalized, table_of
+from weft.runs.preparation import checked, normalized, table_of
 from weft.tasks.base import Example, Task, TeacherArrays
 from weft.tasks.evaluate import Reader
 from weft.tasks.fill import filler

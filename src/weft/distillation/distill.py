@@ -19,8 +19,6 @@ from weft.checkpoint.folder import open_folder, save_folder
 from weft.checkpoint.locate import find_folder
 from weft.config import changed, read_toml, write_toml
 from weft.data.dataset import Dataset, RunRows
-from weft.data.examples import batch_of
-from weft.data.rows import Feed
 from weft.distillation import report as reporting
 from weft.distillation.dataset import Distillation, Teacher, TeacherOutputs, augmented, gather, part_of, teacher_outputs
 from weft.distillation.language import distill_language, held_texts, pretrain_student
@@ -32,19 +30,16 @@ from weft.files import Damaged, digests, read_checked, write_manifest, write_tex
 from weft.metrics.bootstrap import Score
 from weft.progress import Log, ProgressChoice, to_logger
 from weft.runs import finetune, pretrain, recipes
-from weft.runs.architecture import Beginning
-from weft.runs.dataset import absolute, absolute_tables, settings_of
-from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, scratch_folder
+from weft.runs.driver import begun, check_tensorboard, device_for, drive, new_run, scratch_folder
 from weft.runs.finetune import MOST_WINDOWS, Selection, decided, pairs_plan, tokenized_rows
+from weft.runs.preparation import Beginning, absolute, absolute_tables, settings_of
 from weft.runs.recipes import FROM_NOTHING, FinetuneTraining, overlaid
 from weft.tasks.base import Example, Task
-from weft.tasks.complete import writer_of
 from weft.tasks.forward import framing_for, window_for
 from weft.tasks.model import Model, load
 from weft.tasks.registry import task_class, task_for
 from weft.training.run import Run
 from weft.training.signals import Control
-from weft.training.step import Setup
 
 AGREEMENT = "agreement"  # the task's own metric, with the teacher's answers as targets
 SEEN = 300_000  # texts that a student with initial weights reads in all, a fresh one twice as many
@@ -119,28 +114,11 @@ def distill_task(context: Distillation, task: Task) -> Model:
         f"plan: {steps:,} step{'s' * (steps != 1)} of {plan.batch}, learning rate {plan.learning_rate:.1e}, "
         f"on {recipe.device} in {plan.precision}, best model by {metric}"
     )
-    setup = Setup(
-        network=model.network,
-        objective=matched(selection.task.objective(), context.teacher, model, recipe.distill),
-        feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
-        held_out=dev,
-        plan=plan,
-        device=context.device,
-        decode=writer_of(model).decode,
-        evaluate=None if metric == "loss" else selection.evaluate,
-        capture=context.captures,
-    )
-    job = Job(
-        recipe=recipe,
-        model=model,
-        setup=setup,
-        same=context.same(dataset.hashes, model),
-        about={"rows": {"train": count, "dev": len(dataset.dev)}, "teacher_forwards": context.reads.total},
-        split=None if dataset.held_out is None else {"split": recipe.data.split, "held_out": dataset.held_out},
-        announce=lambda state: context.control.log(announcement),
-        save=selection.save,
-        metric=metric,
-    )
+    objective = matched(selection.task.objective(), context.teacher, model, recipe.distill)
+    same, options = context.same(dataset.hashes, model), {"capture": context.captures}
+    job = selection.job(recipe, dataset, objective, (train, dev), same, options)
+    about = {**job.about, "teacher_forwards": context.reads.total}
+    job = replace(job, about=about, announce=lambda state: context.control.log(announcement))
     spent = drive(run, job, context.control).seconds
     trained = load(run.folder).to(context.device)
     curve = curve_of(run, recipe, count, context.control)

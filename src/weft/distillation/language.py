@@ -34,9 +34,9 @@ from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Ragged
 from weft.objectives.losses import LOGPROBS, REST, TOKENS, MaskedWords, NextToken, Objective, SoftTargets
 from weft.progress import log_notes
-from weft.runs.dataset import next_frame, text_of
 from weft.runs.driver import Job, drive
 from weft.runs.finetune import decided
+from weft.runs.preparation import next_frame, text_of
 from weft.runs.pretrain import text_job
 from weft.runs.recipes import FinetuneTraining, ObjectiveSection, Recipe, TextSection
 from weft.tasks.base import Example, Task, TeacherArrays
@@ -50,7 +50,6 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 from weft.training.loop import evaluate
 from weft.training.signals import Control
-from weft.training.step import Setup
 
 STEPS = 1000  # of a language model at least by default, but no more than 30 epochs
 FIRST = 4  # words of a text that a teacher continues
@@ -299,19 +298,12 @@ def distill_language(context: Distillation) -> Model:
         f"{steps * (plan.batch or 1) / source.count:.1f} epochs, "
         f"learning rate {plan.learning_rate:.1e}, on {context.device.type} in {plan.precision}"
     )
-    setup = Setup(
-        network=model.network,
-        objective=matched(objective, teacher, model, settings),
-        feed=Feed(source, prepare_batch, recipe.seed, plan.batch or 1),
-        held_out=held_out,
-        plan=plan,
-        device=context.device,
-        decode=tokenizer_of(model).decode,
-    )
     job = Job(
         recipe=recipe,
         model=model,
-        setup=setup,
+        objective=matched(objective, teacher, model, settings),
+        feed=Feed(source, prepare_batch, recipe.seed, plan.batch or 1),
+        held_out=held_out,
         same=context.same(texts.hashes, model),
         about={"teacher_forwards": context.reads.total},
         announce=lambda state: control.log(announcement),
@@ -461,9 +453,8 @@ def pretrain_student(context: Distillation) -> Model:
     own = Path(recipe.student.model)
     student.network.float()
     text = replace(text, objective=build(ObjectiveSection, aim, "[distill]"))
-    # Evaluated first: what layers of the teacher know before anything is learned.
-    more: dict[str, Any] = {"base": own.name if own.is_dir() else None, "evaluate_first": True, "capture": True}
-    job = text_job(run, text, replace(student, card=Card(teacher=folder.name)), objective, control, **more)
+    base, card = own.name if own.is_dir() else None, Card(teacher=folder.name)
+    job = text_job(run, text, replace(student, card=card), objective, control, base, taught=True)
     plan = build(FinetuneTraining, values_of(job.setup.plan), run.recipe.name, "training")
     settled = replace(recipe, training=plan, device=job.recipe.device, distill=replace(settings, length=length))
     job = replace(job, recipe=settled, same={**job.same, "teacher": context.teachers[0].digest})

@@ -22,8 +22,8 @@ from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
 from weft.objectives.losses import Objective, SoftTargets
 from weft.progress import Log
 from weft.pruning.prune import best_of, can_take, counted, evenly, with_layers, with_vocabulary
-from weft.runs.architecture import Beginning, both_ways, from_folder, size_of, sizes_of, vocabulary_for
-from weft.runs.dataset import counted as with_progress
+from weft.runs.preparation import Beginning, both_ways, from_folder, size_of, sizes_of, vocabulary_for
+from weft.runs.preparation import counted as with_progress
 from weft.runs.recipes import TokenizerSection
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import new
@@ -257,8 +257,7 @@ def _tokens(
     teacher, size = context.teacher, context.recipe.student.vocabulary
     if own is not None:
         given = TokenizerSection(size=size) if own == "learned" else TokenizerSection(folder=own)
-        alone = lineage.family.generates and not lineage.family.reads
-        learned = vocabulary_for(context.run.folder, given, lineage.family, alone, texts(), context.control)
+        learned = vocabulary_for(context.run.folder, given, lineage.family, texts(), None, context.control)
         return learned, None, None
     if size is None:
         return teacher.tokenizer, teacher.target_tokenizer, None

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,10 +20,13 @@ import torch
 from weft.checkpoint.card import Card, Made, Metric
 from weft.checkpoint.folder import LoadedModel
 from weft.config import read_toml, values_of, write_toml
+from weft.data.rows import ExampleSource, Feed
 from weft.errors import UserError
 from weft.files import Damaged, digest, read_text, temporary_folder, write_json
+from weft.objectives.losses import Objective
 from weft.progress import Log, ProgressChoice, lines_of_a_run, progress_of, to_logger
 from weft.runs.pages import write_curves
+from weft.tasks.complete import writer_of
 from weft.tasks.model import Model, device_of
 from weft.training.log import RunLog, Watch, draw_gradients
 from weft.training.loop import Exploded, Trainer, quick_arithmetic
@@ -164,14 +168,31 @@ class Job:
 
     recipe: Any  # with every open choice made; it has a seed and says whether TensorBoard is written
     model: LoadedModel  # with its card, but for recipe and date
-    setup: Setup
+    objective: Objective
+    feed: Feed
+    held_out: ExampleSource | None
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the setup besides
     same: Mapping[str, Any]  # of run.json: what must not change when the run is resumed
     about: Mapping[str, Any] = field(default_factory=dict)  # of run.json besides
     split: Mapping[str, Any] | None = None  # run/split.json: which rows were held out
-    announce: Callable[[State], None]  # logs what is about to be trained; called with where the run stands
+    announce: Callable[[State], None] = lambda state: None  # logs what is about to be trained
     save: Callable[[LoadedModel, dict[str, float]], None] | None = None  # saves the best model; its losses are given
     data: str = ""  # hash of the held-out data, for the losses of a model that `drive` itself saves
     metric: str = "loss"  # which decides what is kept
+
+    @cached_property
+    def setup(self) -> Setup:
+        """What the training loop is given."""
+        return Setup(
+            network=self.model.network,
+            objective=self.objective,
+            feed=self.feed,
+            held_out=self.held_out,
+            plan=self.recipe.training,
+            device=torch.device(self.recipe.device),
+            decode=writer_of(self.model).decode,
+            **self.options,
+        )
 
 
 def drive(run: Run, job: Job, control: Control) -> State:

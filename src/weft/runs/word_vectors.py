@@ -22,8 +22,8 @@ from weft.data.shards import Corpus
 from weft.errors import UserError, listed
 from weft.models.classifiers import VectorsConfig
 from weft.progress import Log, ProgressChoice, to_logger
-from weft.runs.dataset import counted, named_files, text_of, tokens_of
 from weft.runs.driver import begin, begun, card_of, device_for, new_run, record, recording
+from weft.runs.preparation import counted, named_files, text_of, tokens_of
 from weft.runs.recipes import VectorsRecipe, overlaid, read_recipe
 from weft.tasks.model import Model, load
 from weft.text.rows import Skipped
