@@ -23,7 +23,6 @@ from weft.distillation import report as reporting
 from weft.distillation.dataset import Distillation, Teacher, TeacherOutputs, augmented, gather, part_of, teacher_outputs
 from weft.distillation.language import distill_language, held_texts, pretrain_student
 from weft.distillation.recipe import DistillDataSection, DistillRecipe, StudentSection, recipe_of
-from weft.distillation.report import JSON, point_of, read_curve
 from weft.distillation.student import begun_student, find_student, matched
 from weft.errors import UserError, listed, one_of, refuse
 from weft.files import Damaged, digests, read_checked, write_manifest, write_text
@@ -76,16 +75,15 @@ def distill_run(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     data, plan, settings = recipe.data, recipe.training, recipe.distill
     pretrain, folders = settings.pretrain, recipe.teacher.folders
     device = device_for(recipe.device, plan.threads)  # a missing one is named before anything is read
-    compiled, alone = plan.compile and not pretrain, "leave out training.compile"
-    not_text = not data.text or bool(data.files or data.source)
+    on_cpu, not_text = device.type == "cpu" and not pretrain, not data.text or bool(data.files or data.source)
+    along, alone = pretrain or bool(settings.match), "leave out training.compile"
     refuse(
-        (compiled and device.type == "cpu", f"on the CPU rows of a task are not compiled: {alone}"),
+        (plan.compile and on_cpu, f"on the CPU rows of a task are not compiled: {alone}"),
         (plan.watch_gradients and not pretrain, "watch_gradients is for language models: weft pretrain"),
-        (compiled and bool(settings.match), f"a student whose teacher runs along is not compiled: {alone}, or match"),
+        (plan.compile and along, f"a student whose teacher runs along is not compiled: {alone}, or match"),
         (pretrain and len(folders) > 1, f"--pretrain takes one teacher, not {len(folders)}"),
         (pretrain and not_text, "--pretrain learns from plain text alone: give --text FILE"),
         (pretrain and data.augment > 0, "--pretrain masks other words in every epoch: --augment is for tasks"),
-        (pretrain and plan.compile, f"a student whose teacher runs along is not compiled: {alone}"),
     )
     name, teachers = open_teachers(recipe, device)
     context = Distillation(run, recipe, teachers, device, control)
@@ -300,12 +298,12 @@ def staged(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     out, alone = str(distilling.folder.absolute()), replace(recipe.stages, names=("distill",))
     model = stage("distill", replace(recipe, out=out, student=student, stages=alone), distill_run)
     metric = read_toml(DistillRecipe, distilling.recipe).distill.metric
-    reached = [{"stage": "distill", **point_of(model, metric, len(dataset.train))}]
+    reached = [{"stage": "distill", **reporting.point_of(model, metric, len(dataset.train))}]
     if "finetune" in names:
         model = stage("finetune", finetuning(recipe, task_name, task, stages, model, metric), finetune.go)
-        reached.append({"stage": "finetune", **point_of(model, metric, len(labeled))})
+        reached.append({"stage": "finetune", **reporting.point_of(model, metric, len(labeled))})
     more: dict[str, Any] = {"forwards": distilling.info().teacher_forwards, "texts": len(dataset.train)}
-    more |= {"metric": metric, "curve": read_curve(distilling.inside / JSON), "stages": reached}
+    more |= {"metric": metric, "curve": reporting.read_curve(distilling.inside / reporting.JSON), "stages": reached}
     spent, final = (time.perf_counter() - began) / 2, load(run.folder).to(device)
     reporting.write_report(context, final, dataset.dev, spent, dataset.labeled_dev, **more)
     scores = [f"{point['stage']} {point['score']:.4f}" for point in reached if point["score"] is not None]

@@ -16,8 +16,7 @@ from torch import Tensor
 
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.card import Card, Metric
-from weft.checkpoint.families import Family
-from weft.checkpoint.folder import LoadedModel
+from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.comparison.cost import evenly
 from weft.config import build, values_of
 from weft.data.chance import key_of
@@ -260,12 +259,6 @@ class PlacedRows(PackedRows):
         return replace(super().draw(epochs, numbers), places=self.places(epochs, numbers)[0])
 
 
-def check_writes(family: Family) -> None:
-    """Refuse a student that predicts no next tokens."""
-    if not family.generates or family.reads:
-        raise UserError(f"{family.name} does not continue a text: a student such as gpt2:2x128 or lstm:1x256 does")
-
-
 def distill_language(context: Distillation) -> Model:
     """Teach a student to predict each next token as its teachers do."""
     run, recipe, teacher, control = context.run, context.recipe, context.teacher, context.control
@@ -275,12 +268,12 @@ def distill_language(context: Distillation) -> Model:
     # Tokens are predicted from one side alone, as in pre-training, whatever a network may do for labels.
     one_way = replace(context, recipe=replace(recipe, distill=replace(recipe.distill, pretrain=True)))
     lineage = find_student(one_way.recipe, teacher)
-    if not isinstance(lineage, Path):
-        check_writes(lineage.family)
+    family = open_folder(lineage).family if isinstance(lineage, Path) else lineage.family
+    if not family.generates or family.reads:
+        raise UserError(f"{family.name} does not continue a text: a student such as gpt2:2x128 or lstm:1x256 does")
     texts = language_texts(recipe.data, control)
     beginning = begun_student(one_way, {"words": None}, "words", texts.documents)
     model = beginning.opened
-    check_writes(model.family)
     source, held_out, prepare_batch, objective, summary = language_rows(context, texts, model)
     batch = max(1, min(round(8192 / source.mean), source.count // 8))
     epochs = max(3.0, min(30.0, STEPS * batch / source.count))
@@ -417,10 +410,8 @@ def compare_bits(context: Distillation, held_out: list[str], data: str) -> Model
     write_json(run.inside / "kept.json", {"bits_per_byte": both, "kept": share})
     others = tuple(metric for metric in model.card.metrics if metric.name != "bits_per_byte")
     run.save_model(model.opened, (*others, Metric(data=data, name="bits_per_byte", **asdict(ours))))
-    control.log(
-        f"{run.folder}: {ours.value:.4f} bits per byte of held-out text ({ours.low:.4f} to {ours.high:.4f}), "
-        f"the teacher {theirs.value:.4f}: {100 * share:.1f} % kept"
-    )
+    bits = f"{ours.value:.4f} bits per byte of held-out text ({ours.low:.4f} to {ours.high:.4f})"
+    control.log(f"{run.folder}: {bits}, the teacher {theirs.value:.4f}: {100 * share:.1f} % kept")
     return load(run.folder)
 
 

@@ -29,9 +29,7 @@ class StudentSection:
 
     panel: ClassVar = "Model"
     model: str = option("", "--student", help="3x256, lstm:1x256, a published size or a folder.", metavar="MODEL")
-    start: Literal["layers", "scratch"] | None = option(
-        None, "--start", help="Initial weights: evenly spaced teacher layers (default when widths match) or random."
-    )
+    start: Literal["layers", "scratch"] | None = option(None, "--start", help="Teacher layers, or random weights.")
     vocabulary: int | None = option(None, "--vocabulary", help="Keep the N most used tokens, or learn N.")
     tokenizer: str | None = option(None, "--tokenizer", help="learned, a folder, or the teacher's.", metavar="FOLDER")
     settings: dict[str, Any] = field(default_factory=dict)  # keys of its config
@@ -104,8 +102,7 @@ class StagesSection:
     finetune: FinetuneTraining = FinetuneTraining()  # targets alone; at a low learning rate by default
 
     def __post_init__(self) -> None:
-        places = [ORDER.index(name) for name in self.names]
-        if "distill" not in self.names or places != sorted(set(places)):
+        if "distill" not in self.names or self.names != tuple(name for name in ORDER if name in self.names):
             wrong = ", ".join(self.names)
             raise UserError(f"stages are some of {', '.join(ORDER)} in this order, with distill, not {wrong}")
 

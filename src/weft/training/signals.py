@@ -25,8 +25,7 @@ class Interrupted(Exception):
 class Stop:
     """Whether somebody has asked to stop; asked between steps, batches and chunks, where stopping does no harm."""
 
-    def __init__(self) -> None:
-        self.number: int | None = None
+    number: int | None = None  # of the signal
 
     def __bool__(self) -> bool:
         return self.number is not None

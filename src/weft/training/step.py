@@ -96,10 +96,8 @@ def depth_of(network: Network, name: str) -> int:
     """How many layers below the heads a weight or module stands: 0 for the heads, more than the layers for tables."""
     layers = network.layer_names()  # of an encoder-decoder those of the decoder are nearer to the heads
     stacks = [(*network.TOP, "beside"), *reversed(layers)]
-    for depth, names in enumerate(stacks):
-        if any(f"{name}.".startswith(f"{part}.") for part in names):
-            return depth
-    return len(layers) + 1
+    inside = (depth for depth, names in enumerate(stacks) if any(f"{name}.".startswith(f"{part}.") for part in names))
+    return next(inside, len(layers) + 1)
 
 
 def freeze(network: Network, what: str) -> None:
