@@ -284,7 +284,8 @@ def staged(run: Run, recipe: DistillRecipe, control: Control) -> Model:
         """One stage, from where it stands; its model is the run's until the next one ends."""
         control.log(f"stage: {name}")
         check_unchanged(stages / name)
-        model = inner_run(stages / name, stage_recipe, go_on, control)
+        shared = {"out": str((stages / name).absolute()), "seed": recipe.seed, "device": recipe.device}
+        model = inner_run(stages / name, replace(stage_recipe, **shared), go_on, control)
         note_files(stages / name)
         card = context.card(model.card) if name != "pretrain" else replace(context.card(model.card), teacher=None)
         run.save_model(replace(model.opened, card=card), model.card.metrics)
@@ -295,8 +296,8 @@ def staged(run: Run, recipe: DistillRecipe, control: Control) -> Model:
         stage("pretrain", pretraining(context, dataset, stages), pretrain.go)
         student = StudentSection(model=str((stages / "pretrain").absolute()))
     distilling = Run(stages / "distill")
-    out, alone = str(distilling.folder.absolute()), replace(recipe.stages, names=("distill",))
-    model = stage("distill", replace(recipe, out=out, student=student, stages=alone), distill_run)
+    alone = replace(recipe.stages, names=("distill",))
+    model = stage("distill", replace(recipe, student=student, stages=alone), distill_run)
     metric = read_toml(DistillRecipe, distilling.recipe).distill.metric
     reached = [{"stage": "distill", **reporting.point_of(model, metric, len(dataset.train))}]
     if "finetune" in names:
@@ -355,9 +356,6 @@ def pretraining(context: Distillation, dataset: Dataset[Example], stages: Path) 
     if plan.learning_rate is None and fresh:  # from a base it would be a fifth of that
         plan = replace(plan, learning_rate=opened.family.learning_rate * (768 / opened.config.width) ** 0.5)
     return recipes.Recipe(
-        out=str((stages / "pretrain").absolute()),
-        seed=recipe.seed,
-        device=recipe.device,
         model={"base": str(base.absolute())},
         text=recipes.TextSection(files=(str((stages / "texts.txt").absolute()),)),
         objective=recipes.ObjectiveSection(
@@ -381,9 +379,6 @@ def finetuning(
     work: dict[str, Any] = {"name": name, "labels": task.labels, "metric": None if metric == AGREEMENT else metric}
     return recipes.TaskRecipe(
         task=recipes.TaskSection(**work, **(asdict(window) if window is not None else {})),
-        out=str(here / "finetune"),
-        seed=recipe.seed,
-        device=recipe.device,
         model={"base": str(here / "distill")},
         data=recipes.DataSection(files=(str(here / "rows.jsonl"),), dev=(str(here / "dev.jsonl"),)),
         training=plan,

@@ -22,7 +22,7 @@ from weft.config import build, values_of
 from weft.data.chance import key_of
 from weft.data.masking import shift
 from weft.data.rows import Drawn, Feed, Framed, PackedRows
-from weft.data.shards import Corpus, Places, TextFiles, tokenized
+from weft.data.shards import Places, TextFiles, tokenized
 from weft.distillation.dataset import Advance, Distillation, Teacher, TeacherReads, read_shard, teacher_outputs
 from weft.distillation.recipe import DistillDataSection
 from weft.distillation.student import begun_student, find_student, matched, parameters_of
@@ -45,7 +45,6 @@ from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
 from weft.tasks.seq2seq import pack_texts, unpack_texts
 from weft.text.rows import Skipped
-from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing
 from weft.training.loop import evaluate
 from weft.training.signals import Control
@@ -328,9 +327,17 @@ def language_rows(
     cut = whole.size if dev is not None else int(whole.documents[texts.count] - whole.begin)
     held_out = PackedRows(Framed(dev or whole.part(cut, whole.size), frame), length, 1, False, None)
     if not same:
-        corpus, summary = _teacher_texts(context, texts, tokenizer)
-        source = PackedRows(Framed(corpus, frame), length, 1, False, recipe.seed)
-        return source, held_out, shift, NextToken(), summary
+        examples = [Example((text,), None, "") for text in texts.documents() if text.strip()]
+        continued = teacher_outputs(context, Continuations(recipe.seed), examples, [len(examples)])
+        lines = [text for arrays in continued for text, _ in unpack_texts(arrays)]
+        lines += [example.texts[0] for example in examples] if settings.hard else []
+        path = context.run.inside / "teacher_texts.txt"
+        write_text(path, "".join(" ".join(line.splitlines()) + "\n" for line in lines))
+        with control.progress("tokenizing the teacher's texts", "characters") as advance:
+            corpus = tokenized(TextFiles((str(path),)), tokenizer, False, advance)
+        own = "and the texts themselves" if settings.hard else "alone"
+        summary = f"another vocabulary than the teacher's, so the student reads the teacher's texts {own}: {path}"
+        return PackedRows(Framed(corpus, frame), length, 1, False, recipe.seed), held_out, shift, NextToken(), summary
     framed = Framed(whole if dev is not None else whole.part(0, cut), frame)
     request = TokenRequest(context.teachers, framed, student.heads["words"], settings.temperature)
     message = "stopped while the teacher reads; its outputs so far are cached"
@@ -345,22 +352,6 @@ def language_rows(
     objective = NextToken(soft=SoftTargets(settings.temperature, settings.hard))
     source = PlacedRows(framed, length, 1, False, recipe.seed)
     return source, held_out, outputs.batch, objective, summary
-
-
-def _teacher_texts(context: Distillation, texts: LanguageTexts, tokenizer: Tokenizer) -> tuple[Corpus, str]:
-    """The tokens of texts that the teacher has continued, and what they are."""
-    control, hard = context.control, context.recipe.distill.hard
-    examples = [Example((text,), None, "") for text in texts.documents() if text.strip()]
-    task = Continuations(context.recipe.seed)
-    outputs = teacher_outputs(context, task, examples, [len(examples)])
-    lines = [text for arrays in outputs for text, _ in unpack_texts(arrays)]
-    lines += [example.texts[0] for example in examples] if hard else []
-    path = context.run.inside / "teacher_texts.txt"
-    write_text(path, "".join(" ".join(line.splitlines()) + "\n" for line in lines))
-    with control.progress("tokenizing the teacher's texts", "characters") as advance:
-        corpus = tokenized(TextFiles((str(path),)), tokenizer, False, advance)
-    own = "and the texts themselves" if hard else "alone"
-    return corpus, f"another vocabulary than the teacher's, so the student reads the teacher's texts {own}: {path}"
 
 
 @dataclass(frozen=True)
