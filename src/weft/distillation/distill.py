@@ -47,8 +47,8 @@ ALL_THERE = 5e-5  # ... and of one that has that, too
 MIN_TEXTS = 8  # of a student on the learning curve
 
 
-def open_teachers(recipe: DistillRecipe, device: torch.device) -> tuple[str, list[Teacher]]:
-    """The teachers and the task that they are made for."""
+def open_teachers(run: Run, recipe: DistillRecipe, device: torch.device, control: Control) -> tuple[str, Distillation]:
+    """The task that the teachers of a run are made for, and the run with them."""
     name, teachers = "", list[Teacher]()
     for folder in recipe.teacher.folders:
         model = load(folder, task=recipe.teacher.task)
@@ -57,7 +57,7 @@ def open_teachers(recipe: DistillRecipe, device: torch.device) -> tuple[str, lis
         name = model.task
         model.network.float().to(device).eval()
         teachers.append(Teacher.of(model.opened, Path(folder)))
-    return name, teachers
+    return name, Distillation(run, recipe, teachers, device, control)
 
 
 def student_task(recipe: DistillRecipe, name: str, teachers: Sequence[Teacher]) -> Task:
@@ -85,10 +85,9 @@ def distill_run(run: Run, recipe: DistillRecipe, control: Control) -> Model:
         (pretrain and not_text, "--pretrain learns from plain text alone: give --text FILE"),
         (pretrain and data.augment > 0, "--pretrain masks other words in every epoch: --augment is for tasks"),
     )
-    name, teachers = open_teachers(recipe, device)
-    context = Distillation(run, recipe, teachers, device, control)
+    name, context = open_teachers(run, recipe, device, control)
     if not pretrain and not task_class(name).language_model:
-        return distill_task(context, student_task(recipe, name, teachers))
+        return distill_task(context, student_task(recipe, name, context.teachers))
     if settings.curve:
         raise UserError("words have no learning curve by texts: --curve is for students of a task")
     began = time.perf_counter()
@@ -260,9 +259,8 @@ def staged(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     """All stages of a student, one after the other; the last one's model is the run's."""
     began = time.perf_counter()
     device = device_for(recipe.device, recipe.training.threads)
-    task_name, teachers = open_teachers(recipe, device)
-    context = Distillation(run, recipe, teachers, device, control)
-    task = student_task(recipe, task_name, teachers)
+    task_name, context = open_teachers(run, recipe, device, control)
+    task = student_task(recipe, task_name, context.teachers)
     find_student(recipe, context.teacher)  # mistakes in it are named before anything else
     dataset = gather(task, recipe.data, control)
     stages, names = run.inside / "stages", recipe.stages.names
@@ -303,8 +301,9 @@ def staged(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     if "finetune" in names:
         model = stage("finetune", finetuning(recipe, task_name, task, stages, model, metric), finetune.go)
         reached.append({"stage": "finetune", **reporting.point_of(model, metric, len(labeled))})
-    more: dict[str, Any] = {"forwards": distilling.info().teacher_forwards, "texts": len(dataset.train)}
-    more |= {"metric": metric, "curve": reporting.read_curve(distilling.inside / reporting.JSON), "stages": reached}
+    report, forwards = reporting.read_report(distilling.folder), distilling.info().teacher_forwards
+    curve = [asdict(point) for point in report.curve] if report is not None else []
+    more = {"forwards": forwards, "texts": len(dataset.train), "metric": metric, "curve": curve, "stages": reached}
     spent, final = (time.perf_counter() - began) / 2, load(run.folder).to(device)
     reporting.write_report(context, final, dataset.dev, spent, dataset.labeled_dev, **more)
     scores = [f"{point['stage']} {point['score']:.4f}" for point in reached if point["score"] is not None]

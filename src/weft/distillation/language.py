@@ -425,8 +425,7 @@ def pretrain_student(context: Distillation) -> Model:
         raise UserError(f"the teacher {does}, and {student.family.name} does not: choose another student")
     if not settings.match and not generates:
         settings = replace(settings, match=("cosine",))  # the third of DistilBERT's losses
-    soft = SoftTargets(settings.temperature, settings.hard)
-    objective: Any = matched(wanted, teacher, student, settings, soft)
+    objective: Any = matched(wanted, teacher, student, settings)
     length = settings.length or min(student.family.row or student.config.context, room)
     if length > room:
         raise UserError(f"rows of {length} tokens are longer than the teacher's context of {room}")

@@ -186,20 +186,10 @@ class ReportRecord:
     curve: tuple[CurvePoint, ...] = ()
 
 
-def _read(path: Path) -> ReportRecord:
+def read_report(folder: Path) -> ReportRecord | None:
+    """The report of a run folder; None where there is none."""
+    path = folder / "run" / JSON
+    if not path.is_file():
+        return None
     values = read_json(path)
     return build(ReportRecord, {name: values.get(name) for name in ("summary", "table", "curve")}, str(path))
-
-
-def read_curve(path: Path) -> list[dict[str, Any]]:
-    """The curve of a report that was written before; empty where there is none."""
-    return [asdict(point) for point in _read(path).curve] if path.is_file() else []
-
-
-def read_table(folder: Path) -> tuple[str, list[str], list[list[str]]] | None:
-    """The summary and the table of a run folder's report; None where there is none."""
-    try:
-        record = _read(folder / "run" / JSON)
-    except UserError:
-        return None
-    return record.summary, record.table.header, record.table.rows

@@ -31,14 +31,9 @@ from weft.text.tokenizers.pruning import pruned_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 
-def matched(
-    objective: Objective,
-    teacher: LoadedModel,
-    student: LoadedModel,
-    settings: DistillSection,
-    soft: SoftTargets | None = None,
-) -> Objective:
-    """The objective, beside it the hidden states that `settings.match` names, and with `soft` the words."""
+def matched(objective: Objective, teacher: LoadedModel, student: LoadedModel, settings: DistillSection) -> Objective:
+    """The objective, beside it the hidden states that `settings.match` names, and in pre-training the words."""
+    soft = SoftTargets(settings.temperature, settings.hard) if settings.pretrain else None
     match = tuple(dict.fromkeys(settings.match))
     if not match and soft is None:
         return objective
