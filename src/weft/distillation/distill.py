@@ -130,7 +130,13 @@ def prepare(context: Distillation, task: Task) -> tuple[DistillRecipe, Dataset[E
     """The recipe with every choice made, the dataset, the batches to train on and to evaluate on, and the student."""
     recipe, settings, control = context.recipe, context.recipe.distill, context.control
     find_student(recipe, context.teacher)
-    task, dataset = _dataset(context, task)
+    dataset, copies, name = gather(task, recipe.data, control), recipe.data.augment, recipe.data.augment_by
+    if copies:
+        by = None if name is None else load(name).to(context.device).opened
+        dataset = dataset.with_more(augmented(task, dataset.train, copies, by, recipe.seed, control))
+    dataset = part_of(dataset, recipe.data.share, recipe.data.split)
+    if not any(map(task.has_target, dataset.train)):  # labels do not count
+        task = task.learning_from(replace(settings, hard=0.0), context.models)
     metric = decided_metric(context, task, dataset.labeled_dev)
 
     @cache
@@ -174,19 +180,6 @@ def prepare(context: Distillation, task: Task) -> tuple[DistillRecipe, Dataset[E
 
     selection = Selection(context.run, task, model, windows, judges, metric, data, kept)
     return recipe, dataset, train, dev, selection
-
-
-def _dataset(context: Distillation, task: Task) -> tuple[Task, Dataset[Example]]:
-    """The dataset, or the share of it that is learned from, with copies of its texts; and the task that it allows."""
-    data, control = context.recipe.data, context.control
-    dataset = gather(task, data, control)
-    if data.augment:
-        by = None if data.augment_by is None else load(data.augment_by).to(context.device).opened
-        dataset = dataset.with_more(augmented(task, dataset.train, data.augment, by, context.recipe.seed, control))
-    dataset = part_of(dataset, data.share, data.split)
-    if not any(map(task.has_target, dataset.train)):  # labels do not count
-        task = task.learning_from(replace(context.recipe.distill, hard=0.0), context.models)
-    return task, dataset
 
 
 def decided_metric(context: Distillation, task: Task, by_labels: bool) -> str:

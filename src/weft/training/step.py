@@ -301,12 +301,11 @@ class Graphs:
         with torch.cuda.graph(self.first, pool=passes.pool, capture_error_mode="thread_local"):
             passes.run(_anew(batch), self.counts)
             self.norm = passes.finish() if whole and passes.finish is not None else None
-        self.gradients: list[tuple[nn.Parameter, Tensor | None]] = []
-        if whole:  # the gradients have been used up
-            return
-        self.gradients = [(parameter, parameter.grad) for parameter in passes.weights]
-        with torch.cuda.graph(self.later, pool=passes.pool, capture_error_mode="thread_local"):
-            passes.run(_anew(batch), self.counts)
+        # Of a whole step the gradients have been used up.
+        self.gradients = [] if whole else [(parameter, parameter.grad) for parameter in passes.weights]
+        if not whole:
+            with torch.cuda.graph(self.later, pool=passes.pool, capture_error_mode="thread_local"):
+                passes.run(_anew(batch), self.counts)
 
     def play(self, batch: Batch, counts: Tensor, first: bool) -> None:
         self.counts.copy_(counts)
@@ -320,11 +319,9 @@ class Graphs:
 def _anew(batch: Batch) -> Batch:
     """The same tensors with nothing worked out from them yet: a graph must work it out each time."""
     source = batch.source
-    return replace(
-        batch,
-        rows=Rows(batch.rows.starts, batch.rows.longest),
-        source=None if source is None else Ragged(source.tokens, Rows(source.rows.starts, source.rows.longest)),
-    )
+    if source is not None:
+        source = Ragged(source.tokens, Rows(source.rows.starts, source.rows.longest))
+    return replace(batch, rows=Rows(batch.rows.starts, batch.rows.longest), source=source)
 
 
 Shapes = tuple[tuple[int, ...], ...]
