@@ -259,10 +259,8 @@ def report(run: Run, log: Log) -> None:
         log(f"weft: note: no report: {error}")
 
 
-# Kinds of runs by the section that only their recipes have. Each module has a class RECIPE and a function
-# `go(run, recipe, control)`, and is imported when such a run is resumed.
-KINDS = {"distill": "weft.distillation.distill", "task": "weft.runs.finetune", "vectors": "weft.runs.word_vectors"}
-OTHERS = "weft.runs.pretrain"
+# Modules by the section that only recipes of their runs have; each is imported when such a run is resumed.
+KINDS = {"distill": "weft.distillation.distill", "task": "weft.runs.finetune", "vectors": "weft.runs.pretrain"}
 
 
 def resume(folder: str | os.PathLike[str], *, log: Log = to_logger, progress: ProgressChoice = None) -> Model:
@@ -278,6 +276,7 @@ def resume(folder: str | os.PathLike[str], *, log: Log = to_logger, progress: Pr
         if "ladder" in sections:
             raise UserError(f"{folder}: is a ladder: continue it with weft.ladder(out=...)")
         run.tidy()
-        kind = import_module(next((module for section, module in KINDS.items() if section in sections), OTHERS))
-        model: Model = kind.go(run, read_toml(kind.RECIPE, run.recipe), control)
+        section = next((section for section in KINDS if section in sections), "")
+        recipe, go = import_module(KINDS.get(section, "weft.runs.pretrain")).RUNS[section]
+        model: Model = go(run, read_toml(recipe, run.recipe), control)
         return model
