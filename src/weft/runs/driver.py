@@ -24,7 +24,7 @@ from weft.data.rows import ExampleSource, Feed
 from weft.errors import UserError
 from weft.files import Damaged, digest, read_text, temporary_folder, write_json
 from weft.objectives.losses import Objective
-from weft.progress import Log, ProgressChoice, lines_of_a_run, progress_of, to_logger
+from weft.progress import Log, ProgressChoice, lines_of_a_run, log_notes, progress_of, to_logger
 from weft.runs.pages import write_curves
 from weft.tasks.complete import writer_of
 from weft.tasks.model import Model, device_of
@@ -148,17 +148,15 @@ def begin(run: Run, keep: int, pass_tokens: int, log: Log) -> Begun:
     """From the newest checkpoint that can be read, or from nothing."""
     checkpoints = run.checkpoints(keep)
     loaded = checkpoints.load()
-    state, stored, notes = loaded if loaded is not None else (State(pass_tokens=pass_tokens), None, [])
+    state, stored, notes = loaded or (State(pass_tokens=pass_tokens), None, [])
     if loaded is None and run.metrics.exists() and run.metrics.stat().st_size:
         notes = [f"{checkpoints.folder}: there is no checkpoint; training again from step 0"]
     if not state.finished:
         run.check_model()
-    recipe = digest(run.recipe)
-    if loaded is not None and state.recipe not in (None, recipe):
+    before, state.recipe = state.recipe, digest(run.recipe)
+    if before not in (None, state.recipe):
         notes = [*notes, f"{run.recipe}: is not the one that the checkpoint was saved with"]
-    state.recipe = recipe
-    for note in notes:
-        log(f"weft: note: {note}")
+    log_notes(notes, log)
     return Begun(checkpoints, state, stored)
 
 
@@ -211,9 +209,8 @@ def drive(run: Run, job: Job, control: Control) -> State:
 
     def save_best(losses: dict[str, float]) -> None:
         if job.save is not None:
-            job.save(model, losses)
-        else:
-            run.save_model(model, tuple(Metric(data=job.data, name=n, value=value) for n, value in losses.items()))
+            return job.save(model, losses)
+        run.save_model(model, tuple(Metric(data=job.data, name=name, value=value) for name, value in losses.items()))
 
     with recording(run, state, job.recipe.tensorboard, control) as run_log:
         try:

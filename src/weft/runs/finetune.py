@@ -447,11 +447,8 @@ class Seeds:
 
     def rows(self) -> list[list[str]]:
         """A table: each score with its mean, spread and interval, and the values of all seeds."""
-        rows = []
-        for name, values in self.scores.items():
-            figures = [f"{value:.4f}" for value in (*summarized(values), *values)]
-            rows.append([name, *figures[:4], ", ".join(figures[4:])])
-        return rows
+        figures = {n: [f"{x:.4f}" for x in (*summarized(values), *values)] for n, values in self.scores.items()}
+        return [[name, *texts[:4], ", ".join(texts[4:])] for name, texts in figures.items()]
 
 
 def with_seeds(recipe: str | None, settings: Mapping[str, Any], count: int, **control: Any) -> Seeds:
