@@ -144,7 +144,7 @@ def test_mistakes(
 @pytest.mark.parametrize("verb", ["finetune", "predict", "answer", "evaluate"])
 def test_help_has_an_example(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([verb, "--help"]) == 0
-    assert f"Example: weft {verb} " in capsys.readouterr().out
+    assert f"Examples:\n  weft {verb} " in capsys.readouterr().out
 
 
 def test_models_that_answer_together(made: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -315,7 +315,7 @@ def test_bad_rows_can_be_skipped_and_are_counted(tmp_path: Path, capsys: pytest.
 
 def test_help_has_an_example_for_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     for verb in all_verbs():
-        assert f"Example: weft {verb}" in " ".join(ok(capsys, *verb.split(), "--help").split()), verb
+        assert f"Examples: weft {verb}" in " ".join(ok(capsys, *verb.split(), "--help").split()), verb
     assert ok(capsys, "--version").startswith("weft ")
 
 

@@ -77,7 +77,7 @@ def sources_of(network: Any, sources: list[list[int]]) -> Ragged:
 
 def looks(config: Any) -> bool:
     """Whether a network looks back at what was read."""
-    return getattr(config, "attention", "") != "none" and not hasattr(config, "features")
+    return vars(config).get("attention", "") != "none" and "features" not in vars(config)
 
 
 def test_every_encoder_decoder_is_in_the_list() -> None:

@@ -176,7 +176,7 @@ def test_labels_that_are_called_like_columns_are_no_header() -> None:
 
 def test_without_a_header_the_message_names_the_flag() -> None:
     write("a.csv", "".join(f"{n % 2},{n % 3},some words {n},other words {n}\n" for n in range(9)))
-    assert wrong("a.csv").startswith("a.csv line 1: looks like a row, not like the names of columns; ")
+    assert wrong("a.csv").startswith("a.csv line 1: looks like data, not column names; ")
     assert "--names text,label" in wrong("a.csv")
     assert read("a.csv", names=("label", "x", "text", "y"))[0][0] == ("some words 0", "0")
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from weft.text.detokenizers import ptb, wikitext
+from weft.text.sentences import ptb, wikitext
 
 MARKS = (
     "a I's cats N 7 2000 = == @-@ @,@ @.@ @ , . ... ; : ! ? ( ) [ ] ' '' `` \" 's 't n't do can not gon na got ta $ %"

@@ -183,9 +183,12 @@ def test_a_row_of_too_many_fields(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_few_long_rows_are_held_to_look_for_a_header(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "HEAD", 1000)
-    rows = ((number, ["x" * 900, "a"], None) for number in range(200))
-    assert len(tables._first_rows(rows)) == 3
-    assert len(tables._first_rows((number, ["x", "a"], None) for number in range(300))) == 200
+    options = rows.Options(header=False, columns=["a", "b"])
+    source = sources.TextSource("a.csv", io.BytesIO(), ())
+    for width, count, held in ((900, 200, 3), (1, 300, 200)):
+        fields = ((number, ["x" * width, "a"], None) for number in range(count))
+        next(tables._table(source, options, fields))
+        assert sum(1 for _ in fields) == count - held
 
 
 # ------------------------------------------------------------------------------------------------------------ JSON
@@ -256,7 +259,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     "column, words",
     [
         (dictionary("x" * 100_000, 500), "over 200 times as much"),
-        (pyarrow.array(["x" * 9_000_000]), "a page unfolds to 8 MiB; at most 8 are read"),
+        (pyarrow.array(["x" * 9_000_000]), "a page unpacks to 8 MiB; at most 8 are read"),
         (pyarrow.array(["x" * 2_000_000]), "over 200 times as much"),
         (pyarrow.array([[1] * 60_000]), "60,000 values in one row group; at most 50,000"),
         (pyarrow.array([[1] * 20_000]), "more than"),
@@ -303,8 +306,8 @@ def write_file(path: str, table: pyarrow.Table, options: pyarrow.ipc.IpcWriteOpt
 @pytest.mark.parametrize(
     "column, words",
     [
-        (pyarrow.array(["x" * 100_000] * 100), "a batch unfolds to 9 MiB; at most 8 are read"),
-        (dictionary("x" * 9_000_000, 5), "a dictionary unfolds to 8 MiB; at most 8 are read"),
+        (pyarrow.array(["x" * 100_000] * 100), "a batch unpacks to 9 MiB; at most 8 are read"),
+        (dictionary("x" * 9_000_000, 5), "a dictionary unpacks to 8 MiB; at most 8 are read"),
         (dictionary("x" * 900_000, 500), "over 200 times as much"),
         (pyarrow.nulls(1 << 20), "rows; at most 16 a byte are read"),
         (pyarrow.array([[None] * 20_000], pyarrow.list_(pyarrow.null())), "more than"),

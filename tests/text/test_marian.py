@@ -58,7 +58,7 @@ def test_the_ids_and_texts_of_transformers(apart: bool, tmp_path: Path) -> None:
                 assert both[0].split() == both[1].split()
         encoded = source.encode(text)
         assert encoded.ids == mine == source.encode_batch([text])[0].ids
-        parts = (encoded, encoded.offsets, encoded.tokens, encoded.words, encoded.specials, encoded.sequences)
+        parts = (encoded, encoded.offsets, encoded.tokens, encoded.words, encoded.sequences)
         assert {len(part) for part in parts} == {len(mine)} == {len(encoded.segments)}
     assert unknown in seen and len(seen) > 100
     assert source.ids(["The looms"], specials=False)[0] == source.ids(["The looms"])[0][:-1]
@@ -78,7 +78,7 @@ def test_places_in_a_text_behind_a_code(tmp_path: Path) -> None:
     encoded = read_sides(bilingual(tmp_path))[0].encode(text)
     assert text[slice(*encoded.offsets[0])] == encoded.tokens[0] == ">>fra<<"
     whole = "".join(text[a:b] for a, b in encoded.offsets[1:-1])
-    assert whole.strip() == "The looms" and encoded.specials[-1] == 1 and encoded.offsets[-1] == (0, 0)
+    assert whole.strip() == "The looms" and encoded.sequences[-1] is None and encoded.offsets[-1] == (0, 0)
 
 
 def test_in_and_out_byte_by_byte(tmp_path: Path) -> None:

@@ -295,7 +295,7 @@ def test_squad_questions_that_nobody_has_answered() -> None:
     ("text", "words"),
     [
         ("words", "a.json: 'w' where a JSON array of objects, or an object, is expected"),
-        ('{"a": 1}', "a.json: no rows: give an array of objects, an object with such an array under data, rows"),
+        ('{"a": 1}', "a.json: no rows: give an array of objects, alone or under data, rows, or lines of JSON"),
         ('{"data": [{"a": tru}]}', "a.json row 1: ends too early: not JSON or cut short"),
         ('[{"a": 1}, tru]', "a.json row 2: ends too early: not JSON or cut short"),
         ('[{"a": 1}, {"a"', "a.json row 2: ends too early: not JSON or cut short"),
@@ -575,6 +575,8 @@ def test_mistakes_are_told_before_anything_is_read() -> None:
     write("b.dat", "x")
     with pytest.raises(UserError, match="b.dat: neither its name nor its content shows its format"):
         read_records(["a.txt", "b.dat"])  # not even asked for the first record
+    write("c.dat", '"text"x,label\n' * 4)  # no row of it can be read as a table
+    assert message("c.dat").startswith("c.dat: neither its name nor its content shows its format")
     assert message("a.txt", format="conl").endswith("did you mean 'conll'?")
     assert message("a.txt", documents="page").startswith("documents 'page' is not one of auto, line, block")
     assert message("a.txt", on_bad_row="ignore").startswith("on_bad_row 'ignore' is not one of stop, skip")

@@ -264,14 +264,14 @@ def test_encoded_view(wordpiece: Tokenizer, bpe: Tokenizer) -> None:
     assert len(one) == len(one.ids) == len(one.tokens)
     second = one.tokens.index("[SEP]") + 1
     assert one.segments == [0] * second + [1] * (len(one) - second)
-    assert one.specials == [int(token in ("[CLS]", "[SEP]")) for token in one.tokens]
+    assert [side is None for side in one.sequences] == [token in ("[CLS]", "[SEP]") for token in one.tokens]
     for token, (start, end), side in zip(one.tokens, one.offsets, one.sequences, strict=True):
         if side is not None:
             assert (text, other)[side][start:end].lower() == token.removeprefix("##")
     assert one.words[0] is None and one.words[1] == 0 and max(w for w in one.words[:second] if w is not None) == 2
     words = wordpiece.encode(["Threads", "wonderfully", "unravel"], ["The", "looms"])
     assert words.ids == one.ids and words.words == one.words
-    assert bpe.encode(text).specials == [0] * len(bpe.encode(text))
+    assert bpe.encode(text).sequences == [0] * len(bpe.encode(text))
     assert wordpiece.encode_batch([]) == [] and wordpiece.ids([]) == []
     assert wordpiece.token(wordpiece.id("[MASK]") or -1) == "[MASK]" and wordpiece.id("nowhere") is None
     assert wordpiece.id_of("end") is None

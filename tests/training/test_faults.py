@@ -420,5 +420,5 @@ def test_another_text_is_refused(tmp_path: Path) -> None:
     pretrain(None, settings(tmp_path, "run"), log=quietly)
     with open(tmp_path / "text.txt", "a") as file:
         file.write("Something else.\n")
-    with pytest.raises(UserError, match="not the one that the run began with"):
+    with pytest.raises(UserError, match="the text has changed since the run began"):
         resume(tmp_path / "run", log=quietly)

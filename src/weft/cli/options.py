@@ -39,9 +39,16 @@ class VerbHelp(TyperCommand):
     """A verb whose options are listed by panel."""
 
     def format_help_text(self, ctx: Any, formatter: Any) -> None:
-        """The docstring; an example is never broken, so that it can be copied."""
-        self.help = (self.help or "").replace("\n\nExample:", "\n\n\b\nExample:")
+        """The docstring without its examples, which end the help."""
+        whole, self.help = self.help, (self.help or "").partition("\n\nExample: ")[0]
         super().format_help_text(ctx, formatter)
+        self.help = whole
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """The examples; their lines are never broken, so that they can be copied."""
+        with formatter.section("Examples"):
+            for example in re.findall("^Example: (.*)", self.help or "", re.MULTILINE):
+                formatter.write(f"  {example}\n")
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         parameters: list[Any] = self.get_params(ctx)

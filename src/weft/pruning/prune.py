@@ -566,7 +566,7 @@ def _cut(
     else:
         keep = keep | required
     if isinstance(tokenizer, MarianTokenizer) and isinstance(target, MarianTokenizer):
-        one, two, read, kept = pruned_sides(tokenizer, target, keep, written, characters)
+        one, two, read, kept = pruned_sides(tokenizer, target, keep, written or (), characters)
         if apart and (two.id_of("padding") or 0) >= len(read):
             what = "Marian's format has one number for the padding of both"
             raise UserError(f"{what}: keep more tokens of what is read, or fewer of what is written")

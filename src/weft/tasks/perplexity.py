@@ -28,8 +28,8 @@ from weft.nn.rows import Ragged
 from weft.objectives.losses import StreamStates
 from weft.tasks.base import Difference, Example, Prediction, UnsupervisedTask
 from weft.tasks.forward import check_finite
-from weft.text.detokenizers import DETOKENIZERS
 from weft.text.records import DOCUMENTS, read_texts
+from weft.text.sentences import DETOKENIZERS
 from weft.text.sources import SUFFIXES, Patterns, TextSource, find_files, open_sources, read_lines
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, frame

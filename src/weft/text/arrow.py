@@ -35,7 +35,7 @@ def check_rows(name: str, rows: int, size: int) -> None:
 def _check_unfolded(name: str, size: int, what: str) -> None:
     if size > MAX_UNFOLDED:
         limit = f"at most {MAX_UNFOLDED // MEGABYTE:,} are read: write it in smaller ones"
-        raise UserError(f"{name}: a {what} unfolds to {size // MEGABYTE:,} MiB; {limit}")
+        raise UserError(f"{name}: a {what} unpacks to {size // MEGABYTE:,} MiB; {limit}")
 
 
 def parquet_rows(metadata: Any, stream: IO[bytes], name: str, size: int, max_rows: int) -> list[int]:
@@ -151,7 +151,7 @@ def check_arrow(data: memoryview, name: str) -> None:
     """Refuse an Arrow file or stream of which a batch, or all dictionaries, unfold to more than memory should hold."""
     dictionaries = rows = 0
     for metadata, body in _messages(data):
-        root = _u32(metadata, 0)
+        root = _number(metadata, 0)
         kind = metadata[_field(metadata, root, 1)] if _field(metadata, root, 1) else 0
         if kind not in (2, 3):
             continue
@@ -159,25 +159,25 @@ def check_arrow(data: memoryview, name: str) -> None:
         batch = _child(metadata, batch, 1) if kind == 2 else batch  # inside of a dictionary
         size, buffers = 0, _child(metadata, batch, 2)
         if _field(metadata, batch, 3):  # they are packed
-            for number in range(_u32(metadata, buffers) if buffers else 0):
+            for number in range(_number(metadata, buffers) if buffers else 0):
                 offset, length = struct.unpack_from("<qq", metadata, buffers + 4 + 16 * number)
                 if length >= 8 and 0 <= offset <= len(body) - 8:
-                    size += max(0, _i64(body, offset))
+                    size += max(0, _number(body, offset, "<q"))
         dictionaries += size if kind == 2 else 0
         _check_unfolded(name, dictionaries if kind == 2 else size, "dictionary" if kind == 2 else "batch")
         place = _field(metadata, batch, 0)
-        rows += _i64(metadata, place) if place and kind == 3 else 0
+        rows += _number(metadata, place, "<q") if place and kind == 3 else 0
         check_rows(name, rows, len(data))
 
 
 def _messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
     """The metadata and the body of each message: as the footer of a file lists them, or one after the other."""
     if bytes(data[:6]) == b"ARROW1":
-        footer = data[len(data) - 10 - _u32(data, len(data) - 10) : len(data) - 10]
+        footer = data[len(data) - 10 - _number(data, len(data) - 10) : len(data) - 10]
         for slot in (2, 3):
-            blocks = _child(footer, _u32(footer, 0), slot)
-            for number in range(_u32(footer, blocks) if blocks else 0):
-                yield _message(data, _i64(footer, blocks + 4 + 24 * number))[:2]
+            blocks = _child(footer, _number(footer, 0), slot)
+            for number in range(_number(footer, blocks) if blocks else 0):
+                yield _message(data, _number(footer, blocks + 4 + 24 * number, "<q"))[:2]
         return
     at = 0
     while at + 8 <= len(data):
@@ -189,48 +189,35 @@ def _messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
 
 
 def _message(data: memoryview, at: int) -> tuple[memoryview, memoryview, int]:
-    lead = 8 if _u32(data, at) == 0xFFFFFFFF else 4  # before version 0.15 of Arrow
-    size = _u32(data, at + lead - 4)
+    lead = 8 if _number(data, at) == 0xFFFFFFFF else 4  # before version 0.15 of Arrow
+    size = _number(data, at + lead - 4)
     begin = at + lead + size
     metadata = data[at + lead : begin]
-    place = _field(metadata, _u32(metadata, 0), 3) if size else 0
-    end = begin + (_i64(metadata, place) if place else 0)
+    place = _field(metadata, _number(metadata, 0), 3) if size else 0
+    end = begin + (_number(metadata, place, "<q") if place else 0)
     return metadata, data[begin:end], max(end, at + lead)
 
 
-def _u32(data: memoryview, at: int) -> int:
-    return struct.unpack_from("<I", data, at)[0]
-
-
-def _i64(data: memoryview, at: int) -> int:
-    return struct.unpack_from("<q", data, at)[0]
+def _number(data: memoryview, at: int, form: str = "<I") -> int:
+    return struct.unpack_from(form, data, at)[0]
 
 
 def _field(data: memoryview, table: int, slot: int) -> int:
     """Where a field of a table of FlatBuffers stands; 0 where it is not there."""
-    about = table - struct.unpack_from("<i", data, table)[0]
-    size = struct.unpack_from("<H", data, about)[0]
-    offset = struct.unpack_from("<H", data, about + 4 + 2 * slot)[0] if 6 + 2 * slot <= size else 0
+    about = table - _number(data, table, "<i")
+    size = _number(data, about, "<H")
+    offset = _number(data, about + 4 + 2 * slot, "<H") if 6 + 2 * slot <= size else 0
     return table + offset if offset else 0
 
 
 def _child(data: memoryview, table: int, slot: int) -> int:
     """Where the table or vector begins that a field refers to; 0 where it is not there."""
     place = _field(data, table, slot)
-    return place + _u32(data, place) if place else 0
+    return place + _number(data, place) if place else 0
 
 
 BATCH = 256  # rows that are held at a time
 DAMAGED = (OSError, ValueError, OverflowError, MemoryError, struct.error, LookupError, TypeError)
-
-
-def _parquet(parquet: Any, source: TextSource) -> tuple[Any, Iterator[Any]]:
-    file = parquet.ParquetFile(source.stream)
-    size = os.fstat(source.stream.fileno()).st_size
-    with open(str(source.path), "rb") as stream:
-        together = enumerate(parquet_rows(file.metadata, stream, source.name, size, BATCH))
-    batches = (file.iter_batches(batch_size=count, row_groups=[group]) for group, count in together)
-    return file.schema_arrow, chain.from_iterable(batches)
 
 
 def _arrow(ipc: Any, source: TextSource) -> tuple[Any, Iterator[Any]]:
@@ -268,7 +255,14 @@ def read_arrow(source: TextSource, options: Options, kind: str = "Arrow") -> Row
     number = unfolded = 0
     size = os.fstat(source.stream.fileno()).st_size
     try:
-        schema, batches = (_parquet if kind == "parquet" else _arrow)(library, source)
+        if kind != "parquet":
+            schema, batches = _arrow(library, source)
+        else:
+            file = library.ParquetFile(source.stream)
+            with open(str(source.path), "rb") as stream:
+                together = enumerate(parquet_rows(file.metadata, stream, source.name, size, BATCH))
+            groups = (file.iter_batches(batch_size=count, row_groups=[group]) for group, count in together)
+            schema, batches = file.schema_arrow, chain.from_iterable(groups)
         check_names(source.name, schema.names)
         need_columns(schema.names, options, source.name)
         assert source.path is not None

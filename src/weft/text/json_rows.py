@@ -78,22 +78,15 @@ def _question(entry: Any, title: str, context: str) -> dict[str, Any]:
 
     if isinstance(entry, dict) and isinstance(entry.get("id"), int):
         entry = {**entry, "id": str(entry["id"])}
-    values = {
-        "id": field(entry, "id", str, "text"),
-        "title": title,
-        "context": context,
-        "question": field(entry, "question", str, "text"),
-    }
-    if "answers" not in entry:  # nobody knows them: a question to be asked, not to learn by
-        return values
-    return {
-        **values,
-        "answers": [
-            {"text": field(answer, "text", str, "text"), "start": field(answer, "answer_start", int, "number")}
-            for answer in field(entry, "answers", list, "list")
-        ],
-        "impossible": field({"is_impossible": False, **entry}, "is_impossible", bool, "true or false"),
-    }
+    values = {"id": field(entry, "id", str, "text"), "title": title, "context": context}
+    values["question"] = field(entry, "question", str, "text")
+    if "answers" in entry:  # else nobody knows them: a question to be asked, not to learn by
+        answers = field(entry, "answers", list, "list")
+        texts = [field(answer, "text", str, "text") for answer in answers]
+        starts = [field(answer, "answer_start", int, "number") for answer in answers]
+        values["answers"] = [{"text": text, "start": start} for text, start in zip(texts, starts, strict=True)]
+        values["impossible"] = field({"is_impossible": False, **entry}, "is_impossible", bool, "true or false")
+    return values
 
 
 SPACES = re.compile(r"[ \t\n\r]*")
@@ -165,10 +158,8 @@ class JsonText:
                 value, self.at = self.decoder.raw_decode(self.text, self.at)
                 return value
             except (ValueError, RecursionError) as error:
-                cut = isinstance(error, json.JSONDecodeError) and (
-                    error.msg.startswith("Unterminated") or error.pos > len(self.text) - 16
-                )
-                if not cut:
+                late = isinstance(error, json.JSONDecodeError) and error.pos > len(self.text) - 16
+                if not late and not str(error).startswith("Unterminated"):  # the value is not cut off here
                     raise UserError(f"{self.source.name}{place}: {json_words(error)}") from None
             size = len(self.text) - self.at
             if size > LIMIT:
@@ -231,14 +222,11 @@ def json_kind(source: TextSource) -> str:
         return "lines"
     if keys and lists and not text.peek():
         return "columns"
-    raise UserError(
-        f"{name}: no rows: give an array of objects, an object with such an array under {listed(HOLDERS[:2])}, "
-        f'SQuAD\'s "data" list, or lines of JSON (--format jsonl); it has {listed(map(shown, keys)) or "nothing"}'
-    )
+    forms = f"an array of objects, alone or under {listed(HOLDERS[:2])}, or lines of JSON (--format jsonl)"
+    raise UserError(f"{name}: no rows: give {forms}; it has {listed(map(shown, keys)) or 'nothing'}")
 
 
 def _entries(source: TextSource, holder: str) -> Iterator[tuple[int, Any]]:
-    """The entries of an array, numbered from 1."""
     text = JsonText(source)
     if holder == "array":
         yield from text.entries("row")
@@ -318,14 +306,12 @@ def read_jsonl(source: TextSource, options: Options) -> Rows:
         where = f"{source.name} {unit} {number}"
         if fault:
             yield fault
-            continue
-        if not text or text.isspace():
-            continue
-        try:
-            check_json_values(text, where, JSON_VALUES)
-            yield _record(json.loads(text), where, options, "\\u" in text)
-        except UserError as error:
-            yield error
-        except (ValueError, RecursionError) as error:
-            column = f" (column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
-            yield UserError(f"{where}: {json_words(error)}{column}")
+        elif text and not text.isspace():
+            try:
+                check_json_values(text, where, JSON_VALUES)
+                yield _record(json.loads(text), where, options, "\\u" in text)
+            except UserError as error:
+                yield error
+            except (ValueError, RecursionError) as error:
+                column = f" (column {error.colno})" if isinstance(error, json.JSONDecodeError) else ""
+                yield UserError(f"{where}: {json_words(error)}{column}")

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 import json
 import re
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 from weft.errors import UserError, listed, one_of, refuse, shown
 from weft.text import sources
 from weft.text.arrow import read_arrow
 from weft.text.json_rows import json_kind, read_json, read_jsonl, read_squad
 from weft.text.rows import Options, Problems, Record, Rows, Skipped, check_columns, check_length, need_columns
-from weft.text.sources import BadBytes, Line, Patterns, TextSource, find_files, first_lines, open_sources, read_lines
-from weft.text.tables import DELIMITERS, delimiter_of, known_name, read_delimited, read_xlsx, split_rows
+from weft.text.sources import BadBytes, Line, Patterns, TextSource, find_files, head_of, open_sources, read_lines
+from weft.text.tables import delimiter_of, known_name, read_delimited, read_xlsx, split_rows
 
 LINES = 500  # that are looked at
 CHARACTERS = 1 << 17  # and characters at most
@@ -35,17 +34,16 @@ def format_of(source: TextSource, loose: bool) -> str | None:
     """The format that the content shows beyond doubt; `loose`: the name is not .txt, so that any table counts."""
     if source.path is None:  # it can be read but once
         return None
-    magic = sources.first_bytes(source)
+    magic = next(sources.read_chunks(source), b"")[:8]
     for first, format in MAGIC.items():
         if magic.startswith(first):
             return format
     if magic.startswith(b"PK\x03\x04"):
-        # A hostile table of contents raises nearly anything.
-        with suppress(Exception), zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
+        with suppress(Exception), sources.zip_file(source.stream, source.name) as archive:  # hostile: raises anything
             if "xl/workbook.xml" in archive.namelist():
                 return "xlsx"
         return None
-    lines = [text for _, text, _ in first_lines(read_lines(source), CHARACTERS, LINES)]
+    lines = [text for _, text, _ in head_of(read_lines(source), lambda line: len(line[1]), CHARACTERS, LINES)]
     full = [line for line in lines if line.strip()]
     if not full:
         return None
@@ -64,15 +62,13 @@ def format_of(source: TextSource, loose: bool) -> str | None:
     if "\t" in full[0] and len(full) > 1 and len({line.count("\t") for line in full}) == 1:
         return "tsv"
     delimiter = delimiter_of(full, ",")
-    if delimiter not in full[0]:
+    rows = split_rows(full, delimiter)[0] if delimiter in full[0] else []
+    if not rows:
         return None
-    rows, _ = split_rows(full, delimiter)
-    if sum(bool(known_name(name)) for name in rows[0]) >= min(2, len(rows[0])) or (
-        (loose or delimiter in ("|", ";"))  # which no running text has as often in every line
-        and len(rows) > 4
-        and len({len(row) for row in rows}) == 1
-        and delimiter in DELIMITERS
-    ):
+    named = sum(bool(known_name(name)) for name in rows[0])
+    even = len(rows) > 4 and len({len(row) for row in rows}) == 1
+    # No running text has | or ; as often in every line.
+    if named >= min(2, len(rows[0])) or (even and (loose or delimiter in ("|", ";"))):
         return "tsv" if delimiter == "\t" else "csv"
     return None
 
@@ -106,7 +102,7 @@ RARE = 0.01  # share of blank lines below which they separate nothing
 def detect_documents(lines: Iterable[Line]) -> tuple[str, Iterator[Line]]:
     """What the documents of a file are, and its lines from the first one on."""
     rest = iter(lines)
-    head = first_lines(rest, LOOKED_AT)
+    head = head_of(rest, lambda line: len(line[1]) + 1, LOOKED_AT)
     return documents_of([text.strip() for _, text, _ in head]), chain(head, rest)
 
 
@@ -164,8 +160,7 @@ def read_txt(source: TextSource, options: Options) -> Rows:
 def _blocks(source: TextSource, lines: Iterable[Line], what: str) -> Iterator[tuple[list[Line], UserError | None]]:
     """Runs of lines between blank ones, and the first bad byte in each."""
     block, size = list[Line](), 0
-    end: Line = (0, "", None)
-    for line in chain(lines, [end]):
+    for line in chain(lines, [(0, "", None)]):
         text = line[1]
         if text and not text.isspace():
             block.append(line)
@@ -288,11 +283,8 @@ def read_records(patterns: Patterns, **given: Any) -> Iterator[Record]:
     paths = find_files(patterns)
     for path in paths:
         # A file whose name shows no format is looked at before anything is read; a name in a zip, in its turn.
-        suffixes = {
-            path.suffix.lower(),
-            sources.format_suffix(path),
-            sources.format_suffix(sources.zip_and_member(path)[0]),
-        }
+        archive, suffix = sources.zip_and_member(path)[0], sources.format_suffix
+        suffixes = {path.suffix.lower(), suffix(path), suffix(archive)}
         if options.format is None and path != sources.STANDARD_INPUT and not suffixes & {".zip", *sources.SUFFIXES}:
             next(opened(path), None)
 
@@ -334,28 +326,23 @@ def read_input() -> Iterator[Document]:
 def _good(source: TextSource, rows: Rows, on_bad_row: str, skipped: Skipped) -> Iterator[Record]:
     """The rows of a source that can be read; bad ones are skipped, kept or reported together."""
     problems, count, damaged = Problems(), 0, 0
-    while True:
-        try:
-            row = next(rows)
-        except StopIteration:
-            break
-        except UserError as error:  # what spoils the whole file
-            problems.add(error)
-            break
-        count += 1
-        if isinstance(row, Record):
-            if not problems.count:
-                yield row
-            continue
-        damaged += isinstance(row, BadBytes)
-        if on_bad_row == "stop":
-            problems.add(row)
-            if problems.full:
-                break
-        elif on_bad_row == "keep":
-            yield Record({}, source.name, problem=str(row))
-        else:
-            skipped.add(str(row))
+    try:
+        for row in rows:
+            count += 1
+            damaged += isinstance(row, BadBytes)
+            if isinstance(row, Record):
+                if not problems.count:
+                    yield row
+            elif on_bad_row == "keep":
+                yield Record({}, source.name, problem=str(row))
+            elif on_bad_row == "skip":
+                skipped.add(str(row))
+            else:
+                problems.add(row)
+                if problems.full:
+                    break
+    except UserError as error:  # what spoils the whole file
+        problems.add(error)
     if damaged > MAX_DAMAGED * count and damaged > 2:
         many = ", too many to skip" if on_bad_row == "skip" else ""
         rows_are = f"{damaged:,} of {count:,} rows are not UTF-8{many}"
@@ -364,7 +351,6 @@ def _good(source: TextSource, rows: Rows, on_bad_row: str, skipped: Skipped) -> 
 
 
 def _texts(source: TextSource, options: Options, kind: str) -> Rows:
-    """The records of a source with nothing but their text."""
     if kind == "json" and json_kind(source) == "squad":
         kind = "squad"
     column = options.text_column or ""

@@ -161,10 +161,15 @@ PART = 1 << 16  # characters that go through a tokenizer at a time: it takes som
 TOGETHER = 1 << 20  # characters of several texts that do
 
 
+def length_of(text: str | Sequence[str]) -> int:
+    """Characters of a text, or of its words; what is neither is refused elsewhere, by name."""
+    words = text if isinstance(text, list | tuple) else [text]
+    return sum(len(word) for word in words if isinstance(word, str))
+
+
 def length_problem(text: str | Sequence[str], max_length: int | None = None) -> str | None:
     """What is wrong with a text that is longer than any model reads; None where nothing is."""
-    size = len(text) if isinstance(text, str) else sum(len(word) for word in text if isinstance(word, str))
-    limit = max_length or MAX_LENGTH
+    size, limit = length_of(text), max_length or MAX_LENGTH
     return None if size <= limit else f"a text of {size:,} characters; at most {limit:,} are read at a time: split it"
 
 

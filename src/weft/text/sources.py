@@ -65,7 +65,6 @@ def known_encoding(name: str) -> str:
 
 
 T = TypeVar("T")
-
 LIMIT = 64 * MEGABYTE  # the longest line, row or article: a hostile or broken file must not exhaust the memory
 CHUNK = 64 * 1024
 SEEN = 256 * MEGABYTE  # how much of a file is looked through for its encoding
@@ -180,7 +179,6 @@ def readable(name: str) -> Iterator[None]:
 
 
 def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:
-    """A file on disk, open until the stack unwinds."""
     if path.is_dir():
         raise UserError(f"{name}: is a folder, not a file")
     if kind := special_kind(path):  # which may never end
@@ -192,8 +190,7 @@ def _open(path: Path, name: str, stack: ExitStack) -> io.BufferedReader:
 def _open_zip(stream: io.BufferedReader, name: str, stack: ExitStack) -> tuple[zipfile.ZipFile, list[zipfile.ZipInfo]]:
     """A zip file and its members in the order of their names, without what a Mac or an editor left there."""
     try:
-        check_contents(stream, name)
-        archive = stack.enter_context(zipfile.ZipFile(cast("io.BytesIO", stream)))
+        archive = stack.enter_context(zip_file(stream, name))
     except UserError:
         raise
     except Exception as error:  # a hostile table of contents raises nearly anything: struct.error, ValueError, OSError
@@ -203,12 +200,13 @@ def _open_zip(stream: io.BufferedReader, name: str, stack: ExitStack) -> tuple[z
     return archive, sorted(shown_files, key=lambda info: info.filename)
 
 
-def check_contents(stream: IO[bytes] | io.BufferedIOBase, name: str) -> None:
-    """Refuse a zip whose table of contents would fill the memory, before it is read."""
+def zip_file(stream: IO[bytes] | io.BufferedIOBase, name: str) -> zipfile.ZipFile:
+    """A zip file, refused before its table of contents is read where that would fill the memory."""
     end = zipfile._EndRecData(stream)  # type: ignore[attr-defined]  # what ZipFile itself reads first
     if end and end[5] > MAX_CONTENTS:
         limit = f"{MAX_CONTENTS // MEGABYTE} MiB"
         raise UserError(f"{name}: its table of contents has more than {limit}: too many files in it")
+    return zipfile.ZipFile(cast(IO[bytes], stream))
 
 
 def check_ratio(name: str, unpacked: int, packed: int) -> None:
@@ -219,7 +217,6 @@ def check_ratio(name: str, unpacked: int, packed: int) -> None:
 
 
 def _open_members(stream: io.BufferedReader, path: Path, member: str | None, stack: ExitStack) -> Iterator[TextSource]:
-    """The members of a zip one after the other, or the one that is asked for."""
     name, suffix = shown(str(path), 300), format_suffix(path)
     archive, members = _open_zip(stream, name, stack)
     members = [info for info in members if member in (None, info.filename)]
@@ -249,7 +246,7 @@ def _words(error: Exception) -> str:
     return shown(str(error), 120) or type(error).__name__
 
 
-def _chunks(source: TextSource) -> Iterator[bytes]:
+def read_chunks(source: TextSource) -> Iterator[bytes]:
     """The bytes of a source from its beginning; what is damaged or cut short is one clear line."""
     size = 0
     if source.path is not None:
@@ -279,11 +276,6 @@ def need_module(source: TextSource, name: str, extra: str, kind: str) -> Any:
     return module
 
 
-def first_bytes(source: TextSource) -> bytes:
-    """What a file begins with, by which many formats are known."""
-    return next(_chunks(source), b"")[:8]
-
-
 KNOWN: dict[tuple[Any, ...], Any] = {}  # results of looks through files, so that each is looked through once
 
 
@@ -308,7 +300,7 @@ def _byte_counts(source: TextSource) -> tuple[bytes, Counter[str]]:
     # wide: whole characters of several bytes, as UTF-8 has them; stray: other bytes above 127; runs: runs of those;
     # usual: those that cp1252 has and people write.
     head, rest, counts, left = b"", b"", Counter[str](), SEEN if source.plain else SEEN // 4
-    for chunk in chain(_chunks(source), [b""]):
+    for chunk in chain(read_chunks(source), [b""]):
         left -= len(chunk)
         data = rest + chunk
         last = LAST.search(data, max(0, len(data) - 4)) if chunk else None
@@ -367,7 +359,7 @@ def _text_chunks(source: TextSource) -> Iterator[tuple[int, bytes]]:
     decoder = None if encoding.name == "utf-8" else codecs.getincrementaldecoder(encoding.name)()
     line = 1
     head = b""
-    chunks = _chunks(source)
+    chunks = read_chunks(source)
     for chunk in chunks:  # a pipe may hand out single bytes: wait for the rest of what may be a byte-order mark
         head += chunk
         if len(head) >= 3 or not any(mark.startswith(head) for mark in MARKS):
@@ -417,13 +409,15 @@ def too_long(where: str, what: str) -> UserError:
     return UserError(f"{where}: {what} is longer than {LIMIT // MEGABYTE} MiB")
 
 
-def first_lines(lines: Iterator[Line], max_characters: int, max_lines: int | None = None) -> list[Line]:
-    """The first lines, until there are more characters or so many lines."""
-    head, size = list[Line](), 0
-    for line in islice(lines, max_lines):
-        head.append(line)
-        size += len(line[1]) + 1
-        if size > max_characters:
+def head_of(
+    items: Iterator[T], size: Callable[[T], int], max_size: int, max_items: int | None = None, min_items: int = 1
+) -> list[T]:
+    """The first items, until they are larger than `max_size` together, or so many."""
+    head, held = list[T](), 0
+    for item in islice(items, max_items):
+        head.append(item)
+        held += size(item)
+        if held > max_size and len(head) >= min_items:
             break
     return head
 

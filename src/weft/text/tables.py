@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, time
 from functools import lru_cache
 from itertools import chain, dropwhile, islice
-from typing import IO, Any, cast
+from typing import Any
 
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE
 from weft.text import sources
 from weft.text.rows import Options, Record, Rows, check_columns, check_names, need_columns
-from weft.text.sources import LIMIT, Line, TextSource, first_lines, need_module, read_lines, too_long
+from weft.text.sources import LIMIT, Line, TextSource, head_of, need_module, read_lines, too_long
 
 # What people call the columns, likeliest first; a pair's two names belong together.
 NAMES = {
@@ -227,10 +227,8 @@ def header_of(source: TextSource, rows: Cells, unit: str) -> tuple[list[str], in
         places = [f"place {place}" for place in range(len(first))]
         likely = likely_columns([dict(zip(places, row, strict=True)) for row in table if len(row) == len(first)])
         if "text" not in likely or (len(first) > 1 and "label" not in likely):
-            raise UserError(
-                f"{where}: looks like a row, not like the names of columns; "
-                f"name its {len(first)} columns, such as --names {TWO if len(first) == 2 else THREE}"
-            )
+            example = TWO if len(first) == 2 else THREE
+            raise UserError(f"{where}: looks like data, not column names; name its columns, such as --names {example}")
         ours = {likely["text"]: "text", likely.get("label", ""): "label"}
         names = [ours.get(place, f"column {number}") for number, place in enumerate(places, start=1)]
         source.note(f"{source.name}: no header line; its columns are taken for {listed(names, 12)}")
@@ -278,7 +276,7 @@ Fields = tuple[int, list[str], UserError | None]
 def read_delimited(source: TextSource, options: Options, usual: str) -> Rows:
     """Rows of a table; in a tsv file the whole of it shows whether quotes are letters or stand around fields."""
     lines = read_lines(source)
-    head = first_lines(lines, CHARACTERS, LOOK)
+    head = head_of(lines, lambda line: len(line[1]), CHARACTERS, LOOK)
     texts = [text for _, text, _ in head if text]
     delimiter = options.delimiter
     given = re.fullmatch(r"sep=(.)", texts[0]) if texts else None  # a line that Excel writes and reads
@@ -329,12 +327,8 @@ def _has_quotes(source: TextSource, delimiter: str) -> bool:
 def _split(source: TextSource, number: int, text: str, delimiter: str) -> list[str]:
     """The fields of a line, unless there are so many that they would fill the memory."""
     if len(text) > MAX_FIELDS and text.count(delimiter) > MAX_FIELDS:
-        raise _too_many(source, number)
+        raise UserError(f"{source.name} line {number}: a row of more than {MAX_FIELDS:,} fields")
     return text.split(delimiter)
-
-
-def _too_many(source: TextSource, number: int) -> UserError:
-    return UserError(f"{source.name} line {number}: a row of more than {MAX_FIELDS:,} fields")
 
 
 def _quoted_rows(source: TextSource, lines: Iterator[Line], delimiter: str) -> Iterator[Fields]:
@@ -352,7 +346,7 @@ def _quoted_rows(source: TextSource, lines: Iterator[Line], delimiter: str) -> I
             if size > MAX_FIELDS:
                 cells += text.count(delimiter)
                 if cells > MAX_FIELDS:
-                    raise _too_many(source, first)
+                    raise UserError(f"{source.name} line {first}: a row of more than {MAX_FIELDS:,} fields")
             yield text + "\n"
 
     reader = csv.reader(feed(), delimiter=delimiter, strict=True)
@@ -378,20 +372,9 @@ def _quoted_rows(source: TextSource, lines: Iterator[Line], delimiter: str) -> I
             yield first, fields, fault
 
 
-def _first_rows(rows: Iterator[Fields]) -> list[Fields]:
-    """Rows that show what a table is like: a few hundred, fewer where they are long."""
-    first, size = list[Fields](), 0
-    for row in rows:
-        first.append(row)
-        size += sum(map(len, row[1])) + len(row[1])
-        if len(first) >= ROWS or (size > HEAD and len(first) >= 3):
-            break
-    return first
-
-
 def _table(source: TextSource, options: Options, rows: Iterator[Fields]) -> Rows:
     """Rows of fields as records, by the names in the header line, those that the caller gave, or what they hold."""
-    first = _first_rows(rows)
+    first = head_of(rows, lambda row: sum(map(len, row[1])) + len(row[1]), HEAD, ROWS, min_items=3)
     rows = chain(first, rows)
     if options.columns is not None and not options.header:
         names = list(options.columns)
@@ -479,8 +462,7 @@ def read_xlsx(source: TextSource, options: Options) -> Rows:
 def _check_size(source: TextSource) -> None:
     """Refuse what would take all memory when it is unpacked, before it is."""
     try:
-        sources.check_contents(source.stream, source.name)
-        with zipfile.ZipFile(cast(IO[bytes], source.stream)) as archive:
+        with sources.zip_file(source.stream, source.name) as archive:
             size = sum(info.file_size for info in archive.infolist())
             if size <= MAX_BYTES:
                 sources.check_ratio(source.name, size, os.fstat(source.stream.fileno()).st_size)

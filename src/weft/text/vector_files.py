@@ -44,9 +44,7 @@ class WordVectors:
 
 def read_file(path: Path, on_bad_row: str = "stop", skipped: Skipped | None = None) -> WordVectors:
     """The vectors of a file in any of the formats, plain or compressed."""
-    if _is_binary(path):
-        return read_binary(path)
-    return read_vectors(path, on_bad_row, skipped)
+    return read_binary(path) if _is_binary(path) else read_vectors(path, on_bad_row, skipped)
 
 
 def is_file_of_vectors(path: Path) -> bool:
@@ -137,7 +135,6 @@ def _binary(source: TextSource, path: Path) -> WordVectors:
 
 
 def _row(reader: Any, name: str, number: int, count: int, size: int) -> tuple[str, bytes]:
-    """The next word and the bytes of its numbers."""
     letters = bytearray()
     while (byte := reader.read(1)) != b" ":
         if not byte:
@@ -285,24 +282,22 @@ def _parsed(block: Sequence[Line], name: str, width: int) -> tuple[list[str], Fl
                 return [word for word, _ in sound], matrix, []
     words, rows, faults = list[str](), list[list[float | None]](), list[UserError]()
     for number, text, fault in block:
-        where = f"{name} line {number}"
+        wrong = ""
         word, *fields = text.rstrip(" ").rsplit(" ", width)
         values = [_number(field) for field in fields]
-        if fault is not None:
-            faults.append(fault)
-        elif len(fields) < width or _ends_in_a_number(word):
-            count = _numbers_at_the_end(text)
-            faults.append(UserError(f"{where}: {shown(word, 30)!r}: expected {width} numbers, got {count}"))
+        if len(fields) < width or _ends_in_a_number(word):
+            wrong = f"{shown(word, 30)!r}: expected {width} numbers, got {_numbers_at_the_end(text)}"
         elif None in values:
-            wrong = fields[values.index(None)]
-            faults.append(UserError(f"{where}: {shown(word, 30)!r}: {shown(wrong, 30)!r} is not a number"))
+            wrong = f"{shown(word, 30)!r}: {shown(fields[values.index(None)], 30)!r} is not a number"
         elif not word:
-            faults.append(UserError(f"{where}: has no word before its numbers"))
+            wrong = "has no word before its numbers"
         elif len(word) > MAX_TOKEN_LENGTH:
-            faults.append(UserError(f"{where}: a word of {len(word)} characters; at most {MAX_TOKEN_LENGTH} are read"))
-        else:
+            wrong = f"a word of {len(word)} characters; at most {MAX_TOKEN_LENGTH} are read"
+        elif fault is None:
             words.append(word)
             rows.append(values)
+            continue
+        faults.append(fault or UserError(f"{name} line {number}: {wrong}"))
     return words, numpy.array(rows, numpy.float32).reshape(-1, width), faults
 
 

@@ -38,7 +38,7 @@ def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """The special tokens that a tokenizer puts before and after a text."""
     for text in _known(tokenizer):
         encoded = tokenizer.encode(text)
-        inside = [place for place, special in enumerate(encoded.specials) if not special]
+        inside = [place for place, side in enumerate(encoded.sequences) if side is not None]
         if inside:
             return encoded.ids[: inside[0]], encoded.ids[inside[-1] + 1 :]
     return [], []
@@ -116,20 +116,17 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
     room = framing.length - len(before) - len(between) - len(after)
     if room < 2:
         raise UserError(f"a window of {framing.length} tokens has no room beside the special tokens")
-    if second is None:
-        first = first or framing.nothing
-        cuts = _cuts(framing, len(first), room)
-        texts = ([*before, *first[c.start : c.end], *after] for c in cuts)
-        return [TextWindow(text, len(text), len(before), c) for text, c in zip(texts, cuts, strict=True)]
+    first, segments = first if second is not None else first or framing.nothing, framing.segments and second is not None
 
     def piece(a: Sequence[int], b: Sequence[int], of_first: bool, c: Cut) -> TextWindow:
         whole = [*before, *a, *between, *b, *after]
         border = len(before) + len(a) + len(between)
-        return TextWindow(whole, border if framing.segments else len(whole), len(before) if of_first else border, c)
+        return TextWindow(whole, border if segments else len(whole), len(before) if of_first else border, c)
 
-    if len(first) + len(second) <= room or len(first) <= room // 2:
+    if second is not None and (len(first) + len(second) <= room or len(first) <= room // 2):
         cuts = _cuts(framing, len(second), max(1, room - len(first)))
         return [piece(first, second[c.start : c.end], False, c) for c in cuts]
+    second = second or ()
     if len(second) <= room // 2:
         return [piece(first[c.start : c.end], second, True, c) for c in _cuts(framing, len(first), room - len(second))]
     ones, others = _cuts(framing, len(first), room // 2), _cuts(framing, len(second), room // 2)

@@ -168,7 +168,6 @@ class _PatternParser:
         return PatternPart(empty=mark in "^$")
 
     def _class(self) -> None:
-        """A set of characters, with those inside it."""
         depth, start = 0, self.place
         while self.place < len(self.pattern):
             mark = self.pattern[self.place]

@@ -67,11 +67,10 @@ def anatomy_of(tokenizer: Tokenizer, characters: bool = True) -> Anatomy:
         # What the library takes off for an unknown character is counted from the worst piece of all.
         named |= {model["vocab"][model["unk_id"]][0], min(model["vocab"], key=lambda piece: piece[1])[0]}
     parts: dict[int, tuple[int, ...]] = {}
-    for left, right in _merges(model):
-        merged = numbers.get(_merged(model, left, right))
-        if merged is not None:
+    for left, right, merged in _merges(model):
+        if merged in numbers:
             some = (numbers[part] for part in (left, right) if part in numbers)
-            parts[merged] = (*parts.get(merged, ()), *some)
+            parts[numbers[merged]] = (*parts.get(numbers[merged], ()), *some)
     always = {numbers[name] for name in named if name in numbers}
     always |= {ids[place] for ids, place in _ids_around(pipeline["post_processor"])}
     return Anatomy(tokenizer.vocabulary, frozenset(always), parts, spelling)
@@ -94,11 +93,9 @@ def pruned_tokenizer(
         model["vocab"] = {name: new[number] for name, number in model["vocab"].items() if number in new}
     if "merges" in model:
         stay = {name for name, number in tokenizer.tokens.items() if number in new}
-        merges = [(left, right) for left, right in _merges(model) if {left, right, _merged(model, left, right)} <= stay]
-        model["merges"] = merges
-    pipeline["added_tokens"] = [
-        {**token, "id": new[token["id"]]} for token in pipeline["added_tokens"] if token["id"] in new
-    ]
+        model["merges"] = [merge[:2] for merge in _merges(model) if stay.issuperset(merge)]
+    added = (token for token in pipeline["added_tokens"] if token["id"] in new)
+    pipeline["added_tokens"] = [{**token, "id": new[token["id"]]} for token in added]
     for ids, place in _ids_around(pipeline["post_processor"]):
         ids[place] = new[ids[place]]
     library = Library.from_str(json.dumps(pipeline))
@@ -113,26 +110,21 @@ def pruned_tokenizer(
 
 
 def pruned_sides(
-    source: MarianTokenizer,
-    target: MarianTokenizer,
-    keep: Collection[int],
-    written: Collection[int] | None = None,
-    characters: bool = True,
+    source: MarianTokenizer, target: MarianTokenizer, keep: Collection[int], written: Collection[int], characters: bool
 ) -> tuple[MarianTokenizer, MarianTokenizer, tuple[int, ...], tuple[int, ...]]:
     """Both vocabularies with the tokens to `keep`, and of the `written` ones; with them, the old ids of each."""
     apart = TARGET_NUMBERS in source.files
     anatomies = [anatomy_of(side, characters) for side in (source, target)]
     if apart:
-        kept = [anatomies[0].closed(keep), anatomies[1].closed(keep if written is None else written)]
+        kept = [anatomies[0].closed(keep), anatomies[1].closed(written)]
     else:  # one numbering for both: what either needs
         both = set(keep)
         while (more := {*anatomies[0].closed(both), *anatomies[1].closed(both)}) != both:
             both = more
         kept = [tuple(sorted(both))] * 2
     both_sides, names = (source, target), (SOURCE, TARGET)
-    numbers = [
-        {side.names[old]: number for number, old in enumerate(ids)} for side, ids in zip(both_sides, kept, strict=True)
-    ]
+    kept_names = ([side.names[old] for old in ids] for side, ids in zip(both_sides, kept, strict=True))
+    numbers = [{name: number for number, name in enumerate(some)} for some in kept_names]
     files = {**source.files, NUMBERS: json.dumps(numbers[0], ensure_ascii=False).encode()}
     if apart:
         files[TARGET_NUMBERS] = json.dumps(numbers[1], ensure_ascii=False).encode()
@@ -146,15 +138,11 @@ def pruned_sides(
     return sides[0], sides[1], kept[0], kept[1]
 
 
-def _merges(model: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+def _merges(model: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Every two tokens that are merged, and what they become."""
     for merge in model.get("merges") or ():
         left, right = merge.split(" ") if isinstance(merge, str) else merge
-        yield left, right
-
-
-def _merged(model: Mapping[str, Any], left: str, right: str) -> str:
-    """What two tokens become."""
-    return left + right.removeprefix(model.get("continuing_subword_prefix") or "")
+        yield left, right, left + right.removeprefix(model.get("continuing_subword_prefix") or "")
 
 
 def _ids_around(part: Any) -> Iterator[tuple[list[Any], int]]:

@@ -90,12 +90,9 @@ def read_bpe(file: Path, merges_file: Path, settings: dict[str, Any], family: st
         start, separator = tokenizer.numbered(library, roles.start), tokenizer.numbered(library, roles.separator)
         library.post_processor = processors.RobertaProcessing(separator, start, True, prefix)
     elif _flag(settings, "add_bos_token", False, file) and roles.start is not None:
-        template = [f"{roles.start}:0", "$A:0"]
-        library.post_processor = processors.TemplateProcessing(
-            single=template,
-            pair=[*template, f"{roles.start}:1", "$B:1"],
-            special_tokens=[tokenizer.numbered(library, roles.start)],
-        )
+        template, special = [f"{roles.start}:0", "$A:0"], [tokenizer.numbered(library, roles.start)]
+        pair = [*template, f"{roles.start}:1", "$B:1"]
+        library.post_processor = processors.TemplateProcessing(template, pair, special)
     return library
 
 
@@ -106,11 +103,8 @@ def read_pieces(file: Path, settings: dict[str, Any], family: str) -> Library:
     model = sentencepiece.parse(read_bytes(file, sentencepiece.MAX_FILE_BYTES), str(file))
     before: list[normalizers.Normalizer] = []
     if family == "xlmroberta":  # fairseq's order of the special tokens, and one more at the end
-        control = ("<s>", "<pad>", "</s>")
-        first = [
-            *(VocabularyPiece(name, sentencepiece.CONTROL) for name in control),
-            VocabularyPiece("<unk>", sentencepiece.UNKNOWN),
-        ]
+        first = [VocabularyPiece(name, sentencepiece.CONTROL) for name in ("<s>", "<pad>", "</s>")]
+        first.append(VocabularyPiece("<unk>", sentencepiece.UNKNOWN))
         model = replace(model, pieces=[*first, *model.pieces[3:], VocabularyPiece("<mask>", sentencepiece.CONTROL)])
     elif family in ("albert", "xlnet"):
         before = [normalizers.Replace("``", '"'), normalizers.Replace("''", '"')]
@@ -161,13 +155,10 @@ def _add_tokens(library: Library, settings: dict[str, Any], file: Path, mask_tak
     tokenizer.check_added_tokens(added, library, str(file))
     library.add_tokens(added)
     roles = tokenizer.find_roles(settings, library, file)
-    library.add_tokens(
-        [
-            AddedToken(name, special=True, normalized=False, lstrip=mask_takes_space and name == roles.mask)
-            for name in dict.fromkeys((*vars(roles).values(), *sorted(filter(None, more))))
-            if name is not None and name not in listed and library.token_to_id(name) is not None
-        ]
-    )
+    for name in dict.fromkeys(filter(None, (*vars(roles).values(), *sorted(filter(None, more))))):
+        if name not in listed and library.token_to_id(name) is not None:
+            takes_space = mask_takes_space and name == roles.mask
+            library.add_tokens([AddedToken(name, special=True, normalized=False, lstrip=takes_space)])
     return roles
 
 
@@ -193,10 +184,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     folder = path if path.is_dir() else path.parent
     file = vocabulary_file(path) if path.is_dir() else path
     if file is None:
-        raise UserError(
-            f"{folder}: has no tokenizer: none of tokenizer.json, vocab.txt, vocab.json with merges.txt, "
-            "encoder.json with vocab.bpe, spiece.model, sentencepiece.bpe.model, *.spm"
-        )
+        names = "tokenizer.json, vocab.txt, vocab.json with merges.txt, encoder.json with vocab.bpe, *.model, *.spm"
+        raise UserError(f"{folder}: has no tokenizer: none of {names}")
     settings = tokenizer.settings_in(folder)
     for first, second in PAIRS:
         file = folder / first if file.name == second else file

@@ -123,7 +123,6 @@ def _check(is_right: Callable[[Any], bool], wanted: str) -> Check:
 
 an_object = _check(lambda value: isinstance(value, dict), "not an object")
 a_list = _check(lambda value: isinstance(value, list), "not a list")
-a_text = _check(lambda value: isinstance(value, str), "not a text")
 flag = _check(lambda value: type(value) is bool, "neither true nor false")
 anything = _check(lambda value: True, "")  # checked elsewhere
 
@@ -147,13 +146,8 @@ def choice(*names: str) -> Check:
 
 def text(max_length: int, min_length: int = 0) -> Check:
     """A text of some characters."""
-
-    def check(value: Any, where: str) -> None:
-        a_text(value, where)
-        if not min_length <= len(value) <= max_length:
-            raise UserError(f"{where} has {len(value)} characters, not {min_length} to {max_length}")
-
-    return check
+    wanted = f"not a text of {min_length} to {max_length} characters"
+    return _check(lambda value: isinstance(value, str) and min_length <= len(value) <= max_length, wanted)
 
 
 def none_or(inner: Check) -> Check:
@@ -411,9 +405,9 @@ def check_pipeline(data: dict[str, Any], file: str) -> None:
         for step, where in steps:
             growth *= growth_of(stage, step)
             if len(steps) > MAX_STEPS or growth > MAX_GROWTH:
-                what = f"{len(steps)} steps" if len(steps) > MAX_STEPS else f"one character may become {growth}"
-                limit = MAX_STEPS if len(steps) > MAX_STEPS else MAX_GROWTH
-                raise UserError(f"{where}: {what}; at most {limit} are run")
+                long = f"{len(steps)} steps; at most {MAX_STEPS} are run"
+                grown = f"one character may become {growth}; at most {MAX_GROWTH} are run"
+                raise UserError(f"{where}: {long if len(steps) > MAX_STEPS else grown}")
         around = [where for step, where in steps if stage == "post_processor" and step["type"] != "ByteLevel"]
         if len(around) > 1:
             raise UserError(f"{around[1]}: puts special tokens around a text a second time")

@@ -152,15 +152,9 @@ def build(model: SentencePieceModel, where: str, before: list[normalizers.Normal
         vocabulary = list(zip(names, _unigram_scores(model.pieces), strict=True))
         library = Library(models.Unigram(vocabulary, unk_id=model.unknown, byte_fallback=model.byte_fallback))
     elif model.model == BPE:
-        library = Library(
-            models.BPE(
-                vocab={name: number for number, name in enumerate(names)},
-                merges=_merges(model.pieces, where),
-                unk_token=names[model.unknown],
-                fuse_unk=True,
-                byte_fallback=model.byte_fallback,
-            )
-        )
+        numbers, merges = {name: number for number, name in enumerate(names)}, _merges(model.pieces, where)
+        options = {"unk_token": names[model.unknown], "fuse_unk": True, "byte_fallback": model.byte_fallback}
+        library = Library(models.BPE(numbers, merges, **options))
     else:
         raise UserError(f"{where}: model type {model.model} is neither unigram (1) nor BPE (2)")
 
@@ -295,12 +289,9 @@ class MarianTokenizer(Tokenizer):
         files: Mapping[str, bytes],
         where: Path,
     ) -> None:
-        roles = Roles(
-            padding=tokenizer.token_name(settings.get("pad_token"), "pad_token", where) or "<pad>",
-            unknown=tokenizer.token_name(settings.get("unk_token"), "unk_token", where) or "<unk>",
-            end=tokenizer.token_name(settings.get("eos_token"), "eos_token", where) or "</s>",
-        )
-        named = [name for name in (roles.unknown, roles.end, roles.padding) if name is not None]
+        usual = {"unk_token": "<unk>", "eos_token": "</s>", "pad_token": "<pad>"}
+        named = [tokenizer.token_name(settings.get(key), key, where) or name for key, name in usual.items()]
+        roles = Roles(unknown=named[0], end=named[1], padding=named[2])
         lacking = [name for name in named if name not in numbers]
         if lacking:
             raise UserError(f"{where}: has no number for {listed(shown(name) for name in lacking)}")
@@ -404,9 +395,7 @@ def read_sides(folder: Path) -> tuple[MarianTokenizer, MarianTokenizer]:
         file = folder / "tokenizer_config.json"
         raise UserError(f"{file}: separate_vocabs is {shown(str(apart))}, neither true nor false")
     names = [SOURCE, TARGET, NUMBERS, *([TARGET_NUMBERS] if apart else [])]
-    files = {
-        name: read_bytes(folder / name, MAX_FILE_BYTES if name.endswith(".spm") else 64 * MEGABYTE) for name in names
-    }
+    files = {name: read_bytes(folder / name, MAX_FILE_BYTES) for name in names}
     sides = []
     for cutter, numbering in ((SOURCE, NUMBERS), (TARGET, TARGET_NUMBERS if apart else NUMBERS)):
         with tokenizer.guarded(f"{folder / cutter}: not a usable tokenizer"):

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer as Library
 from weft.budget import by_budget
 from weft.errors import UserError, listed, shown
 from weft.files import read_json, write_json, write_text
-from weft.text.rows import MAX_LENGTH, PART, TOGETHER, length_problem, parts_of
+from weft.text.rows import MAX_LENGTH, PART, TOGETHER, length_of, length_problem, parts_of
 from weft.text.tokenizers.schema import LONG, check_growth, check_tokens
 
 # What each family puts around a text and around a pair, with roles in braces; the number is the segment.
@@ -67,15 +67,13 @@ def find_roles(settings: dict[str, Any], library: Library, where: Path | str) ->
 
 def spaced(more: Sequence[decoders.Decoder] = ()) -> decoders.Decoder:
     """Whole words back into text: a space between them, but none before a closing mark or after an opening one."""
-    return decoders.Sequence(
-        [
-            decoders.WordPiece(prefix=" ", cleanup=False),  # a space between words; no word begins with one
-            decoders.Fuse(),
-            decoders.Replace(Regex(r" (?=[.,!?;:)\]}%…])"), ""),
-            decoders.Replace(Regex(r"(?<=[(\[{]) "), ""),
-            *more,
-        ]
-    )
+    steps: list[decoders.Decoder] = [
+        decoders.WordPiece(prefix=" ", cleanup=False),  # a space between words; no word begins with one
+        decoders.Fuse(),
+        decoders.Replace(Regex(r" (?=[.,!?;:)\]}%…])"), ""),
+        decoders.Replace(Regex(r"(?<=[(\[{]) "), ""),
+    ]
+    return decoders.Sequence([*steps, *more])
 
 
 def surround(library: Library, roles: Roles, family: str) -> None:
@@ -84,11 +82,9 @@ def surround(library: Library, roles: Roles, family: str) -> None:
     used = [role for role in ("start", "separator", "end") if any(part.startswith("{" + role) for part in single)]
     names = {role: vars(roles)[role] for role in used}
     if None not in names.values():
-        library.post_processor = processors.TemplateProcessing(
-            single=[part.format(**names) for part in single],
-            pair=[part.format(**names) for part in pair],
-            special_tokens=[numbered(library, name) for name in names.values()],
-        )
+        one, two = ([part.format(**names) for part in parts] for parts in (single, pair))
+        special = [numbered(library, name) for name in names.values()]
+        library.post_processor = processors.TemplateProcessing(one, two, special)
 
 
 def check_added_tokens(tokens: Sequence[AddedToken], library: Library, where: str) -> None:
@@ -232,13 +228,8 @@ class Encoded:
 
     @property
     def sequences(self) -> list[int | None]:
-        """0 for tokens of the text, 1 for those of its pair, None for special tokens."""
+        """0 for tokens of the text, 1 for those of its pair, None for special tokens put around them."""
         return [0, *self.encoding.sequence_ids] if self.code else self.encoding.sequence_ids
-
-    @property
-    def specials(self) -> list[int]:
-        """1 where the tokenizer put a special token around the text, else 0."""
-        return [0, *self.encoding.special_tokens_mask] if self.code else self.encoding.special_tokens_mask
 
     @property
     def words(self) -> list[int | None]:
@@ -347,7 +338,7 @@ class Tokenizer:
             return [[number for ids in self.ids(some, specials=False) for number in ids] for some in parts]
         ids = list[list[int]]()
         with self._checked(texts, (), MAX_LENGTH) as words:
-            for some in by_budget(texts, _size, TOGETHER):
+            for some in by_budget(texts, length_of, TOGETHER):
                 inputs: Any = some
                 encoded = self.library.encode_batch_fast(inputs, is_pretokenized=words, add_special_tokens=specials)
                 ids += [encoding.ids for encoding in encoded]
@@ -385,12 +376,6 @@ class Tokenizer:
             if bert or normalizer.get("type") == "Lowercase":
                 config["do_lower_case"] = normalizer.get("lowercase", True)
         write_json(Path(folder) / "tokenizer_config.json", config)
-
-
-def _size(text: Text) -> int:
-    """Characters of a text; what is none is refused later, by name."""
-    words = text if isinstance(text, list | tuple) else [text]
-    return sum(len(word) for word in words if isinstance(word, str))
 
 
 def _check_lengths(texts: Sequence[Text], max_length: int) -> None:

@@ -54,18 +54,24 @@ SPECIALS |= dict.fromkeys(WORD_KINDS, Roles(padding="<pad>", unknown="<unk>", st
 
 @dataclass(frozen=True)
 class _Request:
-    """What is asked of a trainer."""
-
     size: int
     lowercase: bool
     minimum: int  # times that a token must be seen
     roles: Roles
     names: list[str]  # special tokens, the first ids
 
+    def __post_init__(self) -> None:
+        if not 1 <= self.minimum <= MAX_COUNT:
+            raise UserError(f"min_count must be between 1 and {MAX_COUNT}, not {shown(str(self.minimum))}")
+
     @property
     def unknown(self) -> str:
         assert self.roles.unknown is not None
         return self.roles.unknown
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        return {"vocab_size": self.size, "min_frequency": self.minimum, "show_progress": False}
 
     def need(self, min_size: int, why: str) -> None:
         if self.size < min_size:
@@ -101,8 +107,8 @@ def learn(
     if len({*names, *extra}) < len(names) + len(extra) or "" in (*names, *extra):
         raise UserError("the special tokens must differ from each other, and none may be empty")
     lowercase = kind == "wordpiece" if lowercase is None else lowercase
-    minimum = _minimum(min_count, 1 if kind == "character" else 2)
-    request = _Request(size - len(extra), lowercase, minimum, roles, names)
+    usual = 1 if kind == "character" else 2
+    request = _Request(size - len(extra), lowercase, usual if min_count is None else min_count, roles, names)
     counted = _counted(texts, progress)
     if kind == "whitespace":  # special tokens in the text, such as <unk>, would be taken for words
         counted = (" ".join(word for word in text.split() if word not in names) for text in counted)
@@ -122,17 +128,10 @@ def learn_like(texts: Iterable[str], like: Tokenizer, size: int, min_count: int 
     roles = SPECIALS["word"]
     names = [name for name in vars(roles).values() if name is not None]
     assert like.kind in ("word", "whitespace")
-    request = _Request(size, False, _minimum(min_count, 1), roles, names)
+    request = _Request(size, False, 1 if min_count is None else min_count, roles, names)
     model = like.library
     library = _words(_counted(texts, None), request, model.normalizer, model.pre_tokenizer, model.decoder)
     return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
-
-
-def _minimum(given: int | None, usual: int) -> int:
-    """How often a token must be seen, within what the trainers can count."""
-    if given is not None and not 1 <= given <= MAX_COUNT:
-        raise UserError(f"min_count must be between 1 and {MAX_COUNT}, not {shown(str(given))}")
-    return usual if given is None else given
 
 
 def _counted(texts: Iterable[str], progress: Callable[[int], None] | None) -> Iterator[str]:
@@ -153,7 +152,7 @@ def _counted(texts: Iterable[str], progress: Callable[[int], None] | None) -> It
 
 def _wordpiece(texts: Iterator[str], request: _Request) -> Library:
     """BERT's. Ids: special tokens, the characters alone, the characters inside words, then pieces as merged."""
-    names, roles = request.names, request.roles
+    names = request.names
     normalizer = normalizers.BertNormalizer(lowercase=request.lowercase)
     cutter = pre_tokenizers.BertPreTokenizer()
     learner = Library(models.BPE())
@@ -177,8 +176,7 @@ def _wordpiece(texts: Iterator[str], request: _Request) -> Library:
     library.normalizer, library.pre_tokenizer = normalizer, cutter
     library.decoder = decoders.WordPiece(prefix="##")
     library.add_special_tokens(names)
-    if roles.start is not None and roles.separator is not None:
-        surround(library, roles, "bert")
+    surround(library, request.roles, "bert")
     return library
 
 
@@ -192,14 +190,9 @@ def _bpe(texts: Iterator[str], request: _Request) -> Library:
         library.normalizer = normalizers.Lowercase()
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     library.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=request.size,
-        min_frequency=request.minimum,
-        initial_alphabet=sorted(alphabet),
-        # A token has the space before it in it, and so has the mask that stands for it.
-        special_tokens=[AddedToken(name, special=True, normalized=False, lstrip=name == mask) for name in names],
-        show_progress=False,
-    )
+    # A token has the space before it in it, and so has the mask that stands for it.
+    special = [AddedToken(name, special=True, normalized=False, lstrip=name == mask) for name in names]
+    trainer = trainers.BpeTrainer(**request.limits, initial_alphabet=sorted(alphabet), special_tokens=special)
     library.train_from_iterator(texts, trainer)
     if library.get_vocab_size() == min_size < request.size:
         raise UserError(f"{NO_TEXT}: no two bytes stand together {request.minimum} times")
@@ -248,8 +241,7 @@ def _unigram(texts: Iterator[str], request: _Request) -> Library:
             request.need(int(small[2]), "the characters of this text and the special tokens")
         raise UserError(f"sentencepiece cannot learn from this text: {shown(str(error), 200)}") from None
     library = sentencepiece.build(sentencepiece.parse(model.getvalue(), "the learned model"), "the learned model")
-    if request.roles.end is not None:
-        surround(library, request.roles, "t5")
+    surround(library, request.roles, "t5")
     return library
 
 
@@ -263,9 +255,7 @@ def _words(
     if normalizer is not None:
         library.normalizer = normalizer
     library.pre_tokenizer, library.decoder = cutter, decoder
-    trainer = trainers.WordLevelTrainer(
-        vocab_size=request.size, min_frequency=request.minimum, special_tokens=names, show_progress=False
-    )
+    trainer = trainers.WordLevelTrainer(**request.limits, special_tokens=names)
     library.train_from_iterator(texts, trainer)
     if library.get_vocab_size() == len(names):
         raise UserError(f"{NO_TEXT}: no {unit} is there {request.minimum} times")
@@ -307,9 +297,8 @@ def learned_words(
     rules = _rules({"don't": 0}, lowercase)  # where the words show others (n't alone: cut before), once more by those
     for _ in range(2):
         library = _cutter(*rules, {UNKNOWN: 0})
-        trainer = trainers.WordLevelTrainer(
-            vocab_size=max_words or MAX_VOCABULARY, min_frequency=min_count, special_tokens=[], show_progress=False
-        )
+        limits = {"vocab_size": max_words or MAX_VOCABULARY, "min_frequency": min_count}
+        trainer = trainers.WordLevelTrainer(**limits, special_tokens=[], show_progress=False)
         library.train_from_iterator(texts(), trainer)
         numbers = library.get_vocab()
         words = [word for word in sorted(numbers, key=lambda word: numbers[word]) if word != UNKNOWN]
