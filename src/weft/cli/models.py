@@ -356,7 +356,7 @@ def learn_vectors(
         raise UserError("no text: give --text FILE")
     inputs.check_data(recipe.text.files)
     inputs.check_device(recipe.device)
-    from weft.runs.word_vectors import learn_vectors as learn
+    from weft.runs.pretrain import learn_vectors as learn
 
     learn(recipe, progress=progress)
 

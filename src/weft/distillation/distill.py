@@ -377,7 +377,6 @@ def finetuning(
     )
 
 
-RECIPE = DistillRecipe  # what `weft.resume` reads
 Names = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 
@@ -445,3 +444,6 @@ def _from_anywhere(recipe: DistillRecipe, rows: RunRows, log: Log) -> DistillRec
         if name is not None and Path(name).expanduser().exists():
             values[section][key] = absolute(name)
     return changed(recipe, values)
+
+
+RUNS = {"distill": (DistillRecipe, go)}  # what `weft.resume` reads and calls

@@ -47,7 +47,6 @@ from weft.training.run import Run, State, tokenizer_hash
 from weft.training.signals import Control
 from weft.training.step import HeldOutMetrics, freeze
 
-RECIPE = TaskRecipe  # what `weft.resume` reads
 MOST_WINDOWS = 16  # of one text in one step of training
 Batches = Examples | Sequences
 Rows = Dataset[Example]
@@ -180,6 +179,9 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     same = {"data": dataset.hashes, "tokenizer": tokenizer_hash(model)}
     job = selection.job(recipe, dataset, task.objective(), (train, dev), same, options)
     return _driven(selection, job, dataset, train, card, control)
+
+
+RUNS = {"task": (TaskRecipe, go)}  # what `weft.resume` reads and calls
 
 
 def _driven(selection: Selection, job: Job, dataset: Rows, train: Batches, card: Card, control: Control) -> Model:
@@ -445,11 +447,8 @@ class Seeds:
 
     def rows(self) -> list[list[str]]:
         """A table: each score with its mean, spread and interval, and the values of all seeds."""
-        rows = []
-        for name, values in self.scores.items():
-            figures = [f"{value:.4f}" for value in (*summarized(values), *values)]
-            rows.append([name, *figures[:4], ", ".join(figures[4:])])
-        return rows
+        figures = {n: [f"{x:.4f}" for x in (*summarized(values), *values)] for n, values in self.scores.items()}
+        return [[name, *texts[:4], ", ".join(texts[4:])] for name, texts in figures.items()]
 
 
 def with_seeds(recipe: str | None, settings: Mapping[str, Any], count: int, **control: Any) -> Seeds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from copy import deepcopy
 from dataclasses import dataclass, replace
@@ -119,8 +119,7 @@ def table_of(data: TableSection, dev: bool = False) -> Table:
 
 def read_examples(task: Task, table: Table, skipped: Skipped, control: Control) -> tuple[Task, list[Example]]:
     """All rows of a table; the first of them may decide what kind of task it is."""
-    first = next(table.records(Skipped()), None)
-    where = table.name
+    first, where = next(table.records(Skipped()), None), table.name
     if first is None:
         raise UserError(f"{where}: there are no rows")
     task, needed = task.columns(first, table.columns)
@@ -158,7 +157,11 @@ def gather(recipe: TaskRecipe, control: Control) -> tuple[Task, Dataset[Example]
     examples = checked(task, examples, data.on_bad_row, control.log)
     check_rows(len(examples), where)
     if dev_table is None:
-        train, held = _held_out(task, examples, data)
+        train, held = (split_whole if task.whole_groups else split)(task.groups(examples), data.holdout, data.split)
+        learned = {examples[number].texts for number in train}  # a row that is there twice must not be on both sides
+        twice = {number for number in held if examples[number].texts in learned}
+        if not task.whole_groups and len(twice) < len(held):
+            train, held = sorted({*train, *twice}), [number for number in held if number not in twice]
         places = [examples[number].where for number in held]
         return task, Dataset(examples, train, held, hashes, places, columns)
     dev = checked(task, dev, data.on_bad_row, control.log)
@@ -169,19 +172,6 @@ def gather(recipe: TaskRecipe, control: Control) -> tuple[Task, Dataset[Example]
     count = len(examples)
     hashes["dev"] = dev_table.hash()
     return task, Dataset([*examples, *dev], range(count), range(count, count + len(dev)), hashes, columns=columns)
-
-
-def _held_out(task: Task, examples: Sequence[Example], data: TableSection) -> tuple[list[int], list[int]]:
-    """Numbers of the examples to learn from, and of those held out."""
-    groups = task.groups(examples)
-    if task.whole_groups:
-        return split_whole(groups, data.holdout, data.split)
-    train, held = split(groups, data.holdout, data.split)
-    learned = {examples[number].texts for number in train}  # a row that is there twice must not be on both sides
-    twice = {number for number in held if examples[number].texts in learned}
-    if len(twice) == len(held):
-        return train, held
-    return sorted({*train, *twice}), [number for number in held if number not in twice]
 
 
 def normalized(examples: list[Example], normalization: Normalization, where: str, log: Log) -> list[Example]:
