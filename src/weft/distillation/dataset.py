@@ -42,7 +42,7 @@ from weft.tasks.fill import filler
 from weft.tasks.forward import batches, chunked, framing_for, window_for
 from weft.text.records import Record, read_texts
 from weft.text.rows import Skipped
-from weft.text.sources import digest_of
+from weft.text.sources import folder_digest
 from weft.text.windows import TextWindow, pieces
 from weft.training.run import Run, tokenizer_hash
 from weft.training.signals import Control
@@ -62,12 +62,7 @@ class Teacher:
 
     @classmethod
     def of(cls, model: LoadedModel, folder: Path) -> Teacher:
-        whole = hashlib.sha256()
-        for path in sorted(folder.rglob("*")):
-            name = path.relative_to(folder)
-            if path.is_file() and name.parts[0] != "run" and not any(part.startswith(".") for part in name.parts):
-                whole.update(json.dumps(str(name)).encode() + digest_of(path))
-        return cls(model, folder, whole.hexdigest())
+        return cls(model, folder, folder_digest(folder))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +208,7 @@ def teacher_outputs(
 ) -> TeacherOutputs:
     """The outputs of the teachers for all examples, from the cache as far as it has them."""
     teachers, control = context.teachers, context.control
-    if task.joint_teachers and len(teachers) > 1:
+    if task.joint and len(teachers) > 1:
         digest = hashlib.sha256(" ".join(teacher.digest for teacher in teachers).encode()).hexdigest()
         teachers = [replace(teachers[0], digest=digest)]
     ends, shards = list(accumulate(parts)), list[Shard]()
