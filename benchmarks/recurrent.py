@@ -117,7 +117,7 @@ def ours(
 
     def step() -> None:
         group = next(groups)
-        stepper.step(group.batches, group.counts, next(number))
+        stepper.step(*group, next(number))
         objective.states.settle()
 
     return step, ahead

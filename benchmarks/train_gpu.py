@@ -93,7 +93,7 @@ def ours(family: str, feed: Feed, objective: Any, sizes: Sizes, steps: int, **mo
 
     def step() -> Any:
         group = next(turn)
-        return stepper.step(group.batches, group.counts, next(number))
+        return stepper.step(*group, next(number))
 
     return step
 

@@ -33,7 +33,7 @@ import torch
 from common import RESULTS, machine, parse, write
 
 import weft
-from weft.runs.word_vectors import learn_vectors
+from weft.runs.pretrain import learn_vectors
 from weft.tasks.word_vectors import evaluate_words, learn_map, open_words, read_pairs
 from weft.training.log import read_metrics
 

@@ -20,8 +20,7 @@ from weft.cli.main import run as command
 from weft.errors import UserError
 from weft.files import read_manifest, write_manifest
 from weft.runs.driver import resume
-from weft.runs.pretrain import pretrain
-from weft.runs.word_vectors import learn_vectors
+from weft.runs.pretrain import learn_vectors, pretrain
 from weft.training.run import Run, Unreadable
 
 PLAN = {"steps": 6, "batch": 4, "save_every": 2, "keep": 2, "evaluate_every": 6, "threads": 1}

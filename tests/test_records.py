@@ -15,8 +15,8 @@ from tests.once import once
 from tests.tasks.small import kinds, quiet, write_rows
 from tests.training.small import stories
 from weft.cli.main import run as command
-from weft.distillation.report import read_curve, read_table
-from weft.distillation.teacher_outputs import TeacherReads
+from weft.distillation.dataset import TeacherReads
+from weft.distillation.report import read_report
 from weft.errors import UserError
 from weft.runs.pages import _baselines, _record, write_curves
 from weft.tasks.evaluate import Evaluation, evaluation_parts
@@ -119,12 +119,12 @@ def test_reports_of_a_student(runs: Path) -> None:
     path = runs / "task/run/distill.json"
     point = {"texts": 8, "score": 0.5, "low": 0.4, "high": 0.6}
     path.write_text(json.dumps({"summary": "as good", "table": {"header": ["a"], "rows": [["b"]]}, "curve": [point]}))
-    check_sweep(path, lambda: (read_table(runs / "task"), read_curve(path)), 20)
+    check_sweep(path, lambda: read_report(runs / "task"), 20)
 
 
 def test_a_tally(runs: Path) -> None:
     path = runs / "task/run/teacher_reads.json"
-    path.write_text(json.dumps({"read": 3, "pending": {"shard": "nowhere", "count": 2}}))
+    path.write_text(json.dumps({"read": 3, "shard": "nowhere", "count": 2}))
     check_sweep(path, lambda: TeacherReads(path.parent), 30)
 
 

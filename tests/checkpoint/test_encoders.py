@@ -23,7 +23,7 @@ from weft.checkpoint.formats import read_config, write_config
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.nn.rows import Ragged
-from weft.training.step import Operations
+from weft.training.loop import Operations
 
 # As the published folders count them, word head and, where there is one, pooler and second pre-training head included.
 PARAMETERS = {

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch._dynamo  # noqa: F401  (optimizers fetch it: once here rather than in every fork)
 
+from weft.distillation import dataset as teaching
 from weft.distillation import report as reporting
-from weft.distillation import teacher_outputs as teaching
 from weft.distillation.distill import distill
 from weft.runs.driver import resume
 from weft.training.log import RunLog

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 
 import weft
 from tests.tasks.small import LINES
-from weft.distillation.dataset import Guesses, augmented
+from weft.distillation import dataset
+from weft.distillation.dataset import Guesses
 from weft.errors import UserError
 from weft.tasks.base import Example
 from weft.tasks.classify import TextTask
@@ -18,6 +20,9 @@ from weft.tasks.model import Model
 from weft.tasks.tag import TagTask, joined
 from weft.text.tokenizers.training import learn
 from weft.text.windows import words_in
+from weft.training.signals import Control
+
+augmented = partial(dataset.augmented, control=Control())
 
 TEXTS = ["The oak is there again, and the cat is now here!", "a cow", "Ada lives in Rome . Bo lives in Oslo ."]
 TASK = TextTask("classify")
@@ -110,7 +115,7 @@ def test_only_whole_words_stand_in(family: str, kind: str, mark: str) -> None:
     specials = {"start": "<s>", "padding": "<pad>", "end": "</s>", "unknown": "<unk>", "mask": "<mask>"}
     tokens = learn(LINES, kind, 340, specials=specials if kind == "bpe" else None)
     made = weft.new(family, tokens, size="1x64", settings={"context": 16})
-    barred, tokenizer = Guesses.of(made.opened).barred, made.tokenizer
+    barred, tokenizer = Guesses(made.opened).barred, made.tokenizer
     assert tokenizer is not None
     words = [str(tokenizer.token(number)) for number in range(tokenizer.vocabulary) if not barred[number]]
     assert len(words) > 10 and all(re.fullmatch(rf"{mark}\w+", word) for word in words)

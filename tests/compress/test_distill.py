@@ -17,12 +17,12 @@ from tests.compress.taught import kinds_of, taught_by, write_texts
 from tests.tasks.small import KINDS, LINES, model_for, pairs, quiet, several, write_rows
 from weft.checkpoint.folder import open_folder
 from weft.data.examples import batch_of
+from weft.distillation import distill as running
 from weft.distillation import report as reporting
-from weft.distillation import run as running
+from weft.distillation.dataset import Distillation, Teacher
+from weft.distillation.distill import student_task
 from weft.distillation.recipe import DistillRecipe, DistillSection, StudentSection, TeacherSection
-from weft.distillation.run import student_task
 from weft.distillation.student import begun_student
-from weft.distillation.teacher_outputs import Distillation, Teacher
 from weft.nn.rows import Rows
 from weft.objectives.losses import SoftTargets
 from weft.pruning.prune import with_heads

@@ -12,8 +12,8 @@ import weft
 from tests.compress.taught import kinds_of, write_texts
 from tests.tasks.small import LINES, model_for, pairs, quiet, write_rows
 from weft.cli.main import run
+from weft.distillation import distill as running
 from weft.distillation import report as reporting
-from weft.distillation import run as running
 from weft.text.tokenizers.training import learn
 from weft.training.signals import Interrupted
 

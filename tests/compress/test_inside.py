@@ -28,7 +28,7 @@ from weft.nn.attention import Sighting
 from weft.nn.rows import Batch, Rows
 from weft.objectives import hidden_states
 from weft.objectives.hidden_states import MatchedStates
-from weft.objectives.losses import MaskedWords, NextToken, SoftTargets, Texts
+from weft.objectives.losses import MaskedWords, NextToken, Texts
 from weft.runs.recipes import FinetuneTraining
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
@@ -194,7 +194,9 @@ def test_soft_words(speaks: bool) -> None:
     family = "gpt2" if speaks else "bert"
     teacher, student = opened(family, 2, 32, 2), opened(family, 1, 16, 2, seed=1)
     base: Any = NextToken() if speaks else MaskedWords()
-    objective = matched(base, teacher, student, DistillSection(match=("cosine",)), SoftTargets(3.0, 0.25))
+    objective = matched(
+        base, teacher, student, DistillSection(match=("cosine",), pretrain=True, temperature=3.0, hard=0.25)
+    )
     batch = batch_of(student.config.vocabulary, speaks)
     if not speaks:  # places that only fill a batch up
         more = {"places": torch.zeros(4, dtype=torch.int64), "words": torch.full((4,), -100)}
@@ -221,7 +223,9 @@ def test_soft_words(speaks: bool) -> None:
 def test_a_student_that_is_the_teacher_has_nothing_to_learn() -> None:
     teacher = opened("bert", 3, 32, 2)
     student = replace(teacher, network=copy.deepcopy(teacher.network).train())
-    objective = matched(MaskedWords(), teacher, student, DistillSection(match=MATCHES), SoftTargets(2.0, 0.5))
+    objective = matched(
+        MaskedWords(), teacher, student, DistillSection(match=MATCHES, pretrain=True, temperature=2.0, hard=0.5)
+    )
     found = objective.sums(student.network, batch_of(student.config.vocabulary))
     assert not list(objective.beside.parameters())
     for name in (*MATCHES, "soft"):
@@ -236,7 +240,9 @@ def test_accumulated_is_whole() -> None:
     found = []
     for batches in ([joined(small)], [joined(small[:2]), joined(small[2:])], small):
         ours = replace(student, network=copy.deepcopy(student.network))
-        objective = matched(MaskedWords(), teacher, ours, DistillSection(match=MATCHES), SoftTargets(2.0, 0.5))
+        objective = matched(
+            MaskedWords(), teacher, ours, DistillSection(match=MATCHES, pretrain=True, temperature=2.0, hard=0.5)
+        )
         counts = total(map(objective.counts, batches))
         scaler = torch.amp.GradScaler("cpu", enabled=False)
         weights = [*ours.network.parameters(), *objective.beside.parameters()]
@@ -319,7 +325,9 @@ def test_a_student_of_fewer_tokens_is_read_in_the_teachers() -> None:
     student = replace(opened("bert", 2, 32, 2), tokenizer=_only(words, kept))
     tokens = common_tokens(teacher, student)
     assert tokens is not None and tokens[: len(kept)].tolist() == kept
-    objective = matched(MaskedWords(), teacher, student, DistillSection(match=("cosine",)), SoftTargets(2.0, 0.5))
+    objective = matched(
+        MaskedWords(), teacher, student, DistillSection(match=("cosine",), pretrain=True, temperature=2.0, hard=0.5)
+    )
     batch = batch_of(len(kept))
     seen = objective.teacher.read(batch, False, ())
     network: Any = teacher.network
@@ -347,7 +355,9 @@ def narrow() -> tuple[LoadedModel, MatchedStates]:
     size = {"layers": 2, "width": 32, "heads": 2, "inner": 64, "context": 32}
     teacher = weft.new("bert", tokenizer(), settings=size, heads={"words": None}).opened
     student = weft.new("bert", tokenizer(), settings={**size, "width": 16}, heads={"words": None}, seed=1).opened
-    return student, matched(MaskedWords(), teacher, student, DistillSection(match=MATCHES), SoftTargets(2.0, 0.5))
+    return student, matched(
+        MaskedWords(), teacher, student, DistillSection(match=MATCHES, pretrain=True, temperature=2.0, hard=0.5)
+    )
 
 
 def run(folder: Path, steps: int) -> tuple[State, dict[str, Any], Setup]:

@@ -13,8 +13,8 @@ from scipy.special import softmax
 from tests.compress.models import BY_TASK, Case, drawn, tokenizer_for, written
 from weft.comparison.compare import NOT_FINITE
 from weft.comparison.compare import rows_of as read_rows
+from weft.distillation.dataset import Teacher
 from weft.distillation.report import StudentReport, report_of
-from weft.distillation.teacher_outputs import Teacher
 from weft.tasks.answer import AnswerTask, Candidates
 from weft.tasks.base import Example, Prediction
 from weft.tasks.complete import translate

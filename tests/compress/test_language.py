@@ -18,20 +18,13 @@ from tests.tasks.small import quiet
 from weft.cli.main import run
 from weft.data.rows import Framed
 from weft.data.shards import TextFiles, tokenized
+from weft.distillation.dataset import Teacher
 from weft.distillation.distill import distill
-from weft.distillation.teacher_outputs import (
-    PlacedRows,
-    Teacher,
-    TokenOutputs,
-    TokenRequest,
-    WithTokenOutputs,
-    shortened,
-    token_outputs,
-)
+from weft.distillation.language import PlacedRows, TokenOutputs, TokenRequest, shortened, token_outputs
 from weft.nn.rows import Ragged
 from weft.objectives.losses import LOGPROBS, REST, TOKENS, NextToken, SoftTargets, kept_divergence
-from weft.runs.dataset import next_frame
 from weft.runs.driver import resume
+from weft.runs.preparation import next_frame
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity
 from weft.text.tokenizers.training import learn
@@ -117,7 +110,7 @@ def test_terms_count_as_the_recipe_says() -> None:
     model = speaking()
     asked = asked_of(model, temperature=2.0)
     table = PlacedRows(asked.framed, 8, 1, False, 0)
-    batch = WithTokenOutputs(token_outputs(asked))(table.draw(np.zeros(3, dtype=np.int64), np.arange(3)))
+    batch = token_outputs(asked).batch(table.draw(np.zeros(3, dtype=np.int64), np.arange(3)))
     network = speaking(seed=2).network.requires_grad_(False)
     plain = float(NextToken().sums(network, batch)["words"])
     for hard in (0.0, 0.25, 1.0):
@@ -181,7 +174,7 @@ def test_a_second_time_nothing_is_read(here: Path) -> None:
 
 
 def test_whoever_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("weft.distillation.teacher_outputs.TOKEN_SHARD", 64)
+    monkeypatch.setattr("weft.distillation.language.TOKEN_SHARD", 64)
     model = speaking()
     whole = asked_of(model).framed.size
 
@@ -200,7 +193,7 @@ def test_whoever_is_stopped_goes_on_where_it_was(monkeypatch: pytest.MonkeyPatch
         token_outputs(asked_of(model), told)
     rest = token_outputs(asked_of(model))
     assert 0 < rest.forwards <= whole - 128
-    monkeypatch.setattr("weft.distillation.teacher_outputs.TOKEN_FORMAT", 3)
+    monkeypatch.setattr("weft.distillation.language.TOKEN_FORMAT", 3)
     assert all((one == two).all() for one, two in zip(token_outputs(asked_of(model)).shards, rest.shards, strict=True))
 
 
@@ -214,9 +207,7 @@ def test_rows_find_their_forecasts_in_every_epoch() -> None:
     tokens = asked.framed.read(np.arange(asked.framed.size))[0]
     cuts = set()
     for epoch in range(3):
-        batch = WithTokenOutputs(TokenOutputs([marked], 0))(
-            table.draw(np.full(2, epoch), np.array([0, table.count - 1]))
-        )
+        batch = TokenOutputs([marked], 0).batch(table.draw(np.full(2, epoch), np.array([0, table.count - 1])))
         places = batch.targets[TOKENS][:, 0].numpy()
         assert (tokens[places] == batch.tokens.numpy()).all()
         assert (tokens[(places + 1) % len(tokens)] == batch.targets["words"].numpy()).all()

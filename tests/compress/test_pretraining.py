@@ -16,10 +16,10 @@ import weft
 from tests.once import once
 from tests.training.test_resume import contents, same
 from weft.cli.main import run
+from weft.distillation.dataset import Distillation, Teacher
 from weft.distillation.distill import distill
 from weft.distillation.recipe import DistillRecipe, StudentSection, TeacherSection
 from weft.distillation.student import begun_student
-from weft.distillation.teacher_outputs import Distillation, Teacher
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.progress import silent

@@ -17,9 +17,10 @@ from tests.tasks.small import kinds, quiet, write_rows
 from weft.cli.main import run as command
 from weft.comparison.compare import rows_of
 from weft.data.dataset import Dataset
-from weft.distillation.dataset import held_texts, part_of
+from weft.distillation.dataset import part_of
+from weft.distillation.language import held_texts
 from weft.distillation.recipe import DistillDataSection
-from weft.distillation.report import read_table
+from weft.distillation.report import read_report
 from weft.errors import UserError
 from weft.runs import finetune
 from weft.tasks.base import Example
@@ -92,8 +93,8 @@ def test_a_student_is_held_beside_its_teacher_and_the_curve_costs_no_teacher(
     assert about["teacher_forwards"] == 0 and about["rows"]["train"] == TEXTS // 2
     assert steps_of(half) == steps_of(out) == PLAN["steps"] and not (half / "run" / "distill.json").exists()
 
-    table = read_table(out)
-    assert table is not None and table[0] in said.out and "small (student)" in said.out
+    report = read_report(out)
+    assert report is not None and report.summary in said.out and "small (student)" in said.out
     page = Links()
     text = (out / "run" / "distill.html").read_text()
     page.feed(text)

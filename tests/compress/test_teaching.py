@@ -22,10 +22,10 @@ from tests.tasks.small import quiet
 from tests.training.test_resume import contents, same
 from weft.checkpoint.folder import LoadedModel, open_folder
 from weft.cli.main import run
+from weft.distillation import dataset as teaching
 from weft.distillation import report as reporting
-from weft.distillation import teacher_outputs as teaching
+from weft.distillation.dataset import Distillation, Teacher, TeacherReads, teacher_outputs
 from weft.distillation.recipe import DistillRecipe
-from weft.distillation.teacher_outputs import Distillation, Teacher, TeacherReads, teacher_outputs
 from weft.progress import silent
 from weft.tasks.base import Example, TeacherArrays
 from weft.tasks.classify import TextTask

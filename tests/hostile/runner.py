@@ -494,7 +494,7 @@ def load_libraries() -> None:
     torch.set_num_threads(1)
     names = "weft.tasks.model weft.runs.finetune weft.runs.pretrain weft.runs.ladder weft.runs.driver "
     names += "weft.exporters.export weft.quantization.quantize weft.pruning.prune weft.distillation.distill "
-    names += "weft.tasks.seq2seq weft.tasks.word_vectors weft.runs.word_vectors torch._dynamo onnxruntime onnx "
+    names += "weft.tasks.seq2seq weft.tasks.word_vectors torch._dynamo onnxruntime onnx "
     for name in f"{names} ctranslate2 pyarrow.parquet pyarrow.feather openpyxl sentencepiece sklearn sacrebleu".split():
         with suppress(ImportError):
             importlib.import_module(name)

@@ -17,7 +17,7 @@ from tests.private.verbs import COMMANDS, MAY_REFUSE, arguments_of, write_inputs
 from tests.tasks.small import model_for, vocabulary
 from weft.checkpoint.tensors import read_file, save_tensors
 from weft.cli.main import run
-from weft.distillation.teacher_outputs import _read
+from weft.distillation.dataset import read_shard
 from weft.errors import UserError
 from weft.files import read_bytes, whole_folder, write_text
 from weft.text.tokenizers.published import load_tokenizer
@@ -98,7 +98,7 @@ def refused(path: Path, read: Callable[[], object]) -> None:
 
 def test_readers_of_single_files(tmp_path: Path) -> None:
     save_tensors(tmp_path / "a.safetensors", {"a": torch.zeros(2)})
-    for read in (read_file, _read, lambda path: read_bytes(path, 100)):
+    for read in (read_file, read_shard, lambda path: read_bytes(path, 100)):
         refused(tmp_path / "a.safetensors", lambda read=read: read(tmp_path / "a.safetensors"))  # type: ignore[misc]
 
 

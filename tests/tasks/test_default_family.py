@@ -10,8 +10,8 @@ import weft
 from weft.checkpoint.families import FAMILIES
 from weft.cli.main import run
 from weft.errors import UserError
-from weft.runs.architecture import family_for, tasks_for
-from weft.runs.recipes import FROM_SCRATCH
+from weft.runs.preparation import tasks_for
+from weft.runs.recipes import FROM_SCRATCH, family_for
 
 ROWS = {
     "classify": ("csv", "text,label\n" + "the loom sang,good\nthe loom broke,bad\n" * 8),

@@ -24,9 +24,9 @@ from weft.cli.main import run
 from weft.data.dataset import RunRows
 from weft.distillation.recipe import DistillDataSection
 from weft.errors import UserError
+from weft.runs import pretrain as learning
 from weft.runs import pretrain as pretraining
-from weft.runs import word_vectors as learning
-from weft.runs.dataset import settings_of
+from weft.runs.preparation import settings_of
 from weft.runs.recipes import DataSection, overlaid
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.training.signals import Interrupted

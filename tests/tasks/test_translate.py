@@ -412,7 +412,7 @@ def test_without_sentencepiece_another_vocabulary_is_learned_and_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "t.tsv").write_text("source\ttarget\n" + "".join(f"cat {n}\tKatze {n}\n" for n in range(40)))
-    monkeypatch.setattr("weft.runs.architecture.find_spec", lambda name: None)
+    monkeypatch.setattr("weft.runs.preparation.find_spec", lambda name: None)
     said: list[str] = []
     model = weft.finetune(
         str(tmp_path / "t.tsv"),

@@ -15,8 +15,8 @@ import torch
 import weft
 from weft.cli.main import run
 from weft.errors import UserError
-from weft.runs import word_vectors as vectors
-from weft.runs.word_vectors import learn_vectors
+from weft.runs import pretrain as vectors
+from weft.runs.pretrain import learn_vectors
 from weft.tasks.word_vectors import learn_map, open_map, open_words, read_pairs
 from weft.training.log import read_metrics
 from weft.training.signals import Interrupted
@@ -68,7 +68,7 @@ def test_a_run_that_is_stopped_goes_on_bit_for_bit(
             os.kill(os.getpid(), signal.SIGTERM)  # heard at once, acted upon after the step
         return method(*arguments)
 
-    monkeypatch.setattr(f"weft.runs.word_vectors.{name}.learn", stopping)
+    monkeypatch.setattr(f"weft.runs.pretrain.{name}.learn", stopping)
     with pytest.raises(Interrupted, match="stopped after step 4 of .*, all saved; resume with: weft resume"):
         learned(text, tmp_path / "parts", **plan)
     assert not (tmp_path / "parts" / "model.safetensors").exists()
@@ -88,7 +88,7 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learned(text, tmp_path / "whole")
-    monkeypatch.setattr(vectors, "SAVED", 0.0)  # a checkpoint after every step
+    monkeypatch.setattr(vectors, "SECONDS_SAVED", 0.0)  # a checkpoint after every step
     method: Any = vectors.Word2Vec.learn
     done = 0
 

@@ -22,8 +22,9 @@ from weft.runs.driver import device_for, resume, settled
 from weft.runs.finetune import finetune
 from weft.runs.pretrain import pretrain
 from weft.training.log import memory_used, peak_of, read_metrics
+from weft.training.loop import set_learning_rate
 from weft.training.plan import Training
-from weft.training.step import Passes, Setup, Stepper, group_of, set_learning_rate
+from weft.training.step import Passes, Setup, Stepper, group_of
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +78,8 @@ def test_the_trainers_own_step_from_a_graph(device: torch.device, graphs_anywher
             for number in range(4):
                 set_learning_rate(stepper.optimizer, 1e-2 / (1 + number))
                 group = group_of(setup, number, pass_tokens)
-                assert len(group.batches) == (1 if pass_tokens > 64 else 2)
-                norm = stepper.step(group.batches, group.counts, number)
+                assert len(group[0]) == (1 if pass_tokens > 64 else 2)
+                norm = stepper.step(*group, number)
                 lines.append((stepper.passes.losses.item(), norm.item()))
             assert len(stepper.passes.graphs) == int(capture)
             found[capture] = lines, [parameter.detach().cpu() for parameter in network.parameters()]
@@ -93,7 +94,7 @@ def test_what_a_run_asks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor.clone())
     setup = Setup(network=network_for("next"), objective=OBJECTIVES["next"], feed=even_feed(4, 16), device=CUDA)
     group = group_of(setup, 0, 1 << 20)
-    assert len(pinned) == 4 and group.batches[0].size == 64  # tokens, starts, labels, and the counts
+    assert len(pinned) == 4 and group[0][0].size == 64  # tokens, starts, labels, and the counts
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 123)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)

@@ -19,8 +19,9 @@ from weft.objectives.losses import CarriedToken, StreamStates
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
 from weft.training.log import read_metrics, through_time
+from weft.training.loop import set_learning_rate
 from weft.training.plan import Training
-from weft.training.step import Setup, Stepper, group_of, set_learning_rate
+from weft.training.step import Setup, Stepper, group_of
 
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "tanh": ("rnn", {}),
@@ -55,7 +56,7 @@ def steps_of(kind: str, device: torch.device, capture: bool, budget: int) -> tup
     for step in range(6):
         set_learning_rate(stepper.optimizer, 1e-2 / (1 + step))
         group = group_of(setup, step, budget)
-        norm = stepper.step(group.batches, group.counts, step)
+        norm = stepper.step(*group, step)
         objective.states.settle()
         state = [part.cpu().clone() for part in objective.states.before]
         weights = [parameter.detach().cpu().clone() for parameter in network.parameters()]

@@ -24,8 +24,9 @@ from weft.nn.rows import Batch
 from weft.objectives.losses import Writing
 from weft.runs.finetune import finetune
 from weft.training.log import read_metrics
+from weft.training.loop import set_learning_rate
 from weft.training.plan import Training
-from weft.training.step import Setup, Stepper, _shapes, set_learning_rate
+from weft.training.step import Setup, Stepper, _shapes
 
 END, VOCABULARY = 1, 40
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -24,8 +24,8 @@ from weft.objectives.losses import NextToken
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
 from weft.training.log import read_metrics
-from weft.training.loop import live_line, quick_arithmetic
-from weft.training.step import Passes, Setup, graphs_compiled, seed_of
+from weft.training.loop import graphs_compiled, live_line, quick_arithmetic
+from weft.training.step import Passes, Setup, seed_of
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +136,7 @@ def test_batches_are_told_what_changes_with_the_step(
         paced = {"objective": Listening(), "pace": lambda step: {"own": torch.tensor(step / 10)}}
         return Setup(**{**values, **paced})
 
-    monkeypatch.setattr("weft.runs.pretrain.Setup", setup)
+    monkeypatch.setattr("weft.runs.driver.Setup", setup)
     go(text, tmp_path / "run", steps=3, batch=4, pass_tokens=80, evaluate_every=3, log_every=1)
     training = [own for learning, own in heard if learning]
     assert sorted(set(training)) == [0.0, 0.1, 0.2] and training == sorted(training) and len(training) > 3

@@ -10,8 +10,9 @@ from tests.training.small import network_for
 from weft.checkpoint.families import FAMILIES
 from weft.errors import UserError
 from weft.models.base import Network
+from weft.training.loop import Mean, fill, set_learning_rate
 from weft.training.plan import Training, learning_rate_at
-from weft.training.step import Mean, fill, make_optimizer, optimizer_tensors, set_learning_rate
+from weft.training.step import make_optimizer, optimizer_tensors
 
 STEPS = 100
 PEERS = {

@@ -12,15 +12,15 @@ if TYPE_CHECKING:
     from weft.distillation import recipe, report
     from weft.pruning import options
     from weft.quantization import quantize
-    from weft.runs import architecture, finetune, ladder, pages, recipes
+    from weft.runs import finetune, ladder, pages, preparation, recipes
     from weft.tasks import base, choose, complete, embed, evaluate, model, perplexity, word_vectors
     from weft.text import records, rows, sources
     from weft.text.tokenizers import training
     from weft.training import signals
 
 __all__ = [
-    "architecture", "base", "card", "choose", "columns", "complete", "dataset", "embed", "evaluate", "external",
-    "families", "finetune", "folder", "ladder", "locate", "model", "options", "pages", "perplexity", "picture",
+    "base", "card", "choose", "columns", "complete", "dataset", "embed", "evaluate", "external", "families",
+    "finetune", "folder", "ladder", "locate", "model", "options", "pages", "perplexity", "picture", "preparation",
     "quantize", "recipe", "recipes", "records", "report", "rows", "shards", "signals", "sources", "table_writer",
     "tables", "training", "word_vectors",
 ]  # fmt: skip
@@ -31,7 +31,7 @@ ROOMS = {
     "weft.distillation": "recipe report",
     "weft.pruning": "options",
     "weft.quantization": "quantize",
-    "weft.runs": "architecture finetune ladder pages recipes",
+    "weft.runs": "finetune ladder pages preparation recipes",
     "weft.tasks": "base choose complete embed evaluate model perplexity word_vectors",
     "weft.text": "records rows sources",
     "weft.text.tokenizers": "training",

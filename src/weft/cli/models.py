@@ -40,7 +40,7 @@ def models(as_json: Json = False) -> None:
         written = ("describe" if family.numbers else "translate", "generate") if family.reads else ("embed",)
         about = {
             "can": list(dict.fromkeys(["generate" if family.task == "complete" else family.task, *written])),
-            "finetune": list(late.architecture.tasks_for(family)),
+            "finetune": list(late.preparation.tasks_for(family)),
             "heads_published": list(family.names.heads),
             "paper": family.paper,
         }
@@ -67,8 +67,8 @@ def models(as_json: Json = False) -> None:
         print(f"{escaped(name)}: plug-in of {escaped(source)}")
     print("\nweft finetune")
     for family in late.families.FAMILIES.values():
-        if late.architecture.tasks_for(family):
-            print(f"{family.name}: {', '.join(late.architecture.tasks_for(family))}")
+        if late.preparation.tasks_for(family):
+            print(f"{family.name}: {', '.join(late.preparation.tasks_for(family))}")
 
 
 def _costs(family: Any, config: Any, heads: dict[str, int]) -> dict[str, Any]:
@@ -356,7 +356,7 @@ def learn_vectors(
         raise UserError("no text: give --text FILE")
     inputs.check_data(recipe.text.files)
     inputs.check_device(recipe.device)
-    from weft.runs.word_vectors import learn_vectors as learn
+    from weft.runs.pretrain import learn_vectors as learn
 
     learn(recipe, progress=progress)
 

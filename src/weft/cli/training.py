@@ -143,10 +143,9 @@ def distill(
     inputs.check_models(*plan.teacher.folders, **online)
     inputs.check_device(plan.device)
     _print_scores(weft.distill(recipe=plan, **online, progress=progress).card.metrics)
-    report = late.report.read_table(Path(plan.out))
+    report = late.report.read_report(Path(plan.out))
     if report is not None:
-        title, header, rows = report
-        print(f"\n{title}\n\n{table(header, rows)}")
+        print(f"\n{report.summary}\n\n{table(report.table.header, report.table.rows)}")
 
 
 def ladder(

@@ -1,44 +1,277 @@
-"""The dataset of a distillation: texts, rows with or without targets, and copies of them with some words replaced.
-
-Words are replaced (Jiao et al., 2020) by a model's guess, drawn from its likeliest, or by a word of the texts
-themselves. Which words those are follows from the seed, the number of the text and the number of the copy alone.
-"""
+"""What a student learns from: texts, rows, copies with some words replaced, and the cached outputs of its teachers."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import cached_property, partial
+from itertools import accumulate, islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save
 
+from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.comparison.cost import evenly
+from weft.config import read_record
 from weft.data.chance import key_of, scrambled, shuffled, uniform
 from weft.data.columns import file_of
 from weft.data.dataset import FEW, Dataset, read_table, split, split_whole
 from weft.data.masking import inside_words
-from weft.data.shards import TextFiles
+from weft.data.shards import TEACHERS, CacheFolder, TextFiles, manifest_of
 from weft.data.tables import Table
-from weft.distillation.recipe import DistillDataSection
-from weft.errors import UserError, listed, refuse, shown
+from weft.distillation.recipe import DistillDataSection, DistillRecipe
+from weft.errors import UserError, listed, shown
+from weft.files import check_readable, reason, whole_file, write_json
 from weft.nn.heads import in_full
-from weft.progress import log_notes
-from weft.runs.dataset import checked, normalized, table_of
-from weft.tasks.base import Example, Task
+from weft.progress import Log, log_notes, to_logger
+from weft.runs.preparation import checked, normalized, table_of
+from weft.tasks.base import Example, Task, TeacherArrays
 from weft.tasks.evaluate import Reader
 from weft.tasks.fill import filler
-from weft.tasks.forward import batches, framing_for, window_for
+from weft.tasks.forward import batches, chunked, framing_for, window_for
 from weft.text.records import Record, read_texts
 from weft.text.rows import Skipped
-from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, TextWindow, pieces
+from weft.text.sources import folder_digest
+from weft.text.windows import TextWindow, pieces
+from weft.training.run import Run, tokenizer_hash
 from weft.training.signals import Control
+
+READS = "teacher_reads.json"  # in the inside of a run folder
+Advance = Callable[[int], None]
+Shard = tuple[str, Sequence[Any]]  # the name of its file, and its examples
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A teacher and its folder."""
+
+    model: LoadedModel
+    folder: Path
+    digest: str  # of all its files but the record of its training
+
+    @classmethod
+    def of(cls, model: LoadedModel, folder: Path) -> Teacher:
+        return cls(model, folder, folder_digest(folder))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadRecord:
+    """`teacher_reads.json`."""
+
+    read: int = 0
+    shard: str | None = None  # that a teacher is reading: the file that is there when it has been written ...
+    count: int = 0  # ... and its number of examples
+
+
+class TeacherReads:
+    """Examples, or places of a text, that a teacher had to read, counted over all processes of a run."""
+
+    def __init__(self, inside: Path | None = None, log: Log = to_logger) -> None:
+        self.path, self.log = None if inside is None else inside / READS, log
+        record = ReadRecord() if self.path is None or not self.path.is_file() else read_record(ReadRecord, self.path)
+        self.total = record.read
+        # A process that was killed right after it wrote a shard had no time left to count it.
+        if record.shard is not None and Path(record.shard).exists():
+            self.total += record.count
+
+    @contextmanager
+    def shard(self, path: Path, count: int) -> Iterator[None]:
+        """A teacher reads one shard; if it is not written in the end it does not count, since it is read again."""
+        self._note(shard=str(path.absolute()), count=count)
+        try:
+            yield
+            self.total += count
+        finally:
+            self._note()
+
+    def _note(self, **more: Any) -> None:
+        if self.path is not None:
+            write_json(self.path, {"read": self.total, **more})
+
+    def shards(
+        self, key: list[Any], source: str, shards: Sequence[Shard], write: Callable[[Path, Any], None], advance: Advance
+    ) -> tuple[list[Path], int]:
+        """The files of these shards, written where missing, and how many examples that took; `advance` may raise."""
+        waiting = "weft: note: another process runs this teacher; waiting for it"
+        cache, paths, read = CacheFolder(TEACHERS, key, lambda: self.log(waiting)), list[Path](), 0
+
+        def make(path: Path, examples: Sequence[Any]) -> None:
+            with self.shard(manifest_of(path), len(examples)):
+                write(path, examples)
+                cache.seal(path, source)
+
+        for name, examples in shards:
+            paths.append(cache.path / name)
+            write_it = partial(make, paths[-1], examples)
+            read += len(examples) if cache.make(manifest_of(paths[-1]), write_it, lambda: advance(0)) else 0
+        cache.touch()
+        return paths, read
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """A run folder and its recipe, the teachers, and whom to report to."""
+
+    run: Run
+    recipe: DistillRecipe
+    teachers: Sequence[Teacher]
+    device: torch.device
+    control: Control
+
+    @property
+    def models(self) -> list[LoadedModel]:
+        return [teacher.model for teacher in self.teachers]
+
+    @property
+    def teacher(self) -> LoadedModel:
+        """The first of them, whose layers, vocabulary and window a student may take."""
+        return self.teachers[0].model
+
+    @cached_property
+    def reads(self) -> TeacherReads:
+        return TeacherReads(self.run.inside, self.control.log)
+
+    @property
+    def captures(self) -> bool:
+        """Whether passes are played back from CUDA graphs."""
+        return self.device.type == "cuda" and not self.recipe.training.compile
+
+    def card(self, card: Card, **more: Any) -> Card:
+        """The card of a student, by the names of what it was made from; where that lies stays private."""
+        teacher = ", ".join(Path(folder).name for folder in self.recipe.teacher.folders)
+        return replace(card, base=Path(self.recipe.student.model).name, teacher=teacher, **more)
+
+    def same(self, hashes: Mapping[str, str], student: LoadedModel) -> dict[str, Any]:
+        """What must not change when the run is resumed."""
+        data = {**hashes, "teacher": [teacher.digest for teacher in self.teachers]}
+        return {"data": data, "tokenizer": tokenizer_hash(student)}
+
+
+FORMAT = 2
+SHARD = 1024  # examples in a file
+ENDS = ".ends"  # after the name of an array: where its part for each example ends
+
+
+@dataclass(frozen=True, eq=False)
+class TeacherOutputs(Sequence[TeacherArrays]):
+    """The outputs for some examples, read one by one when they are asked for."""
+
+    read: Callable[[int], TeacherArrays]
+    numbers: Sequence[int]
+    forwards: int = 0  # of all teachers: examples that one of them had to read
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, place: Any) -> Any:
+        numbers = self.numbers[place]
+        return TeacherOutputs(self.read, numbers) if isinstance(place, slice) else self.read(numbers)
+
+    def select(self, numbers: Sequence[int]) -> TeacherOutputs:
+        """The outputs for the examples with these numbers."""
+        return TeacherOutputs(self.read, [self.numbers[number] for number in numbers])
+
+
+class ShardReader:
+    """The outputs of one teacher by number of the example; one shard is in memory at a time."""
+
+    def __init__(self, paths: Sequence[Path], sizes: Iterable[int]) -> None:
+        self.paths, self.starts = paths, [0, *accumulate(sizes)]
+        self._number, self._arrays = -1, dict[str, NDArray[Any]]()
+
+    def __call__(self, place: int) -> TeacherArrays:
+        number = bisect_right(self.starts, place) - 1
+        if number != self._number:
+            self._arrays, self._number = read_shard(self.paths[number]), number
+        place -= self.starts[number]
+        outputs = {}
+        for name, ends in self._arrays.items():
+            if name.endswith(ENDS):
+                begin = ends[place - 1] if place else 0
+                outputs[name.removesuffix(ENDS)] = self._arrays[name.removesuffix(ENDS)][begin : ends[place]]
+        return outputs
+
+
+def teacher_outputs(
+    context: Distillation, task: Task, examples: Sequence[Example], parts: Sequence[int]
+) -> TeacherOutputs:
+    """The outputs of the teachers for all examples, from the cache as far as it has them."""
+    teachers, control = context.teachers, context.control
+    if task.joint and len(teachers) > 1:
+        digest = hashlib.sha256(" ".join(teacher.digest for teacher in teachers).encode()).hexdigest()
+        teachers = [replace(teachers[0], digest=digest)]
+    ends, shards = list(accumulate(parts)), list[Shard]()
+    assert ends[-1] == len(examples)
+    for begin, end in zip([0, *ends], ends, strict=False):  # each part anew: it is cached whatever stands beside it
+        for place in range(begin, end, SHARD):
+            shard = examples[place : min(place + SHARD, end)]
+            keys = "".join(json.dumps(task.teacher_key(example)) + "\n" for example in shard)
+            shards.append((f"{hashlib.sha256(keys.encode()).hexdigest()[:32]}.safetensors", shard))
+    message = "stopped while the teacher reads; its outputs so far are cached"
+    forwards, readers = 0, list[ShardReader]()
+    for number, teacher in enumerate(teachers, 1):
+        name = "teacher" if len(teachers) == 1 else f"teacher {number}"
+        with control.count(f"{name} reads", "texts", message) as advance:
+            paths, read = _cached(context, task, teacher, shards, advance)
+        cached = ", all from the cache" if not read else ", the others from the cache" if read < len(examples) else ""
+        control.log(f"{name}: {len(examples):,} texts, {read:,} read anew{cached}")
+        forwards += read
+        readers.append(ShardReader(paths, [len(shard) for _, shard in shards]))
+    read_one = readers[0] if len(readers) == 1 else lambda place: task.average([read(place) for read in readers])
+    return TeacherOutputs(read_one, range(len(examples)), forwards)
+
+
+def _cached(
+    context: Distillation, task: Task, teacher: Teacher, shards: Sequence[Shard], advance: Advance
+) -> tuple[list[Path], int]:
+    """The shards of one teacher, written where they are missing; and how many examples it read for that."""
+    windows = framing_for(teacher.model)
+
+    def outputs(examples: Sequence[Example]) -> Iterator[TeacherArrays]:
+        for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):
+            advance(len(chunk))
+            yield from task.teacher_outputs(teacher.model, windows, chunk)
+
+    def write(path: Path, examples: Sequence[Example]) -> None:
+        _write(path, outputs(examples))
+
+    key = [FORMAT, SHARD, teacher.digest, task.name, task.teacher_settings]
+    return context.reads.shards(key, f"teacher {teacher.folder}", shards, write, advance)
+
+
+def _write(path: Path, outputs: Iterable[TeacherArrays]) -> None:
+    """A shard: the arrays of all its examples one after the other, and where those of each end."""
+    rows = list(outputs)
+    arrays: dict[str, NDArray[Any]] = {}
+    for name in dict.fromkeys(name for row in rows for name in row):
+        like = next(row[name] for row in rows if name in row)
+        empty = np.zeros((0, *like.shape[1:]), dtype=like.dtype)
+        parts = [np.asarray(row.get(name, empty), dtype=like.dtype) for row in rows]
+        arrays[name] = np.ascontiguousarray(np.concatenate(parts))
+        arrays[name + ENDS] = np.cumsum([len(part) for part in parts], dtype=np.int64)
+    with whole_file(path) as file:
+        file.write(save(arrays))
+
+
+def read_shard(path: Path, load: Callable[[Path], Any] = load_file) -> Any:
+    """A shard as `load` reads it; one that is damaged is named."""
+    check_readable(path)
+    try:
+        return load(path)
+    except (OSError, ValueError, SafetensorError) as error:
+        raise UserError(f"{path}: damaged ({reason(error)}); remove it and try again") from None
+
 
 ENOUGH = 40  # rows with targets; fewer tell less about a student than its teacher does
 
@@ -99,10 +332,9 @@ def read_lines(files: TextFiles, data: DistillDataSection, format: str | None, c
     """Unlabeled texts, one on each line of a file or in its column."""
     skipped, examples = Skipped(), list[Example]()
     reading: dict[str, Any] = {name: vars(data)[name] for name in ("delimiter", "on_bad_row", "encoding")}
-    column = data.columns.get("text", "text")
-    texts = read_texts(files.paths(), column=column, format=format, skipped=skipped, **reading)
+    reading |= {"column": data.columns.get("text", "text"), "format": format, "skipped": skipped}
     with control.count("reading the texts", "texts", "stopped while reading") as advance:
-        for text in texts:
+        for text in read_texts(files.paths(), **reading):
             examples.append(Example((text.text,), None, text.where))
             advance(1)
     log_notes(skipped.lines(), control.log)
@@ -132,10 +364,8 @@ def read_rows(task: Task, table: Table, control: Control) -> list[Example]:
     labeled = [example for example in examples if task.has_target(example)]
     labels = {label for example in labeled for label in task.labels_of(example)}
     if labels and not labels & set(task.labels):
-        raise UserError(
-            f"{file_of(labeled[0].where)}: no common labels: its rows have "
-            f"{listed([shown(label) for label in sorted(labels)], 6)}, the teacher has {listed(task.labels, 6)}"
-        )
+        ours, where = listed([shown(label) for label in sorted(labels)], 6), file_of(labeled[0].where)
+        raise UserError(f"{where}: no common labels: its rows have {ours}, the teacher has {listed(task.labels, 6)}")
     return checked(task, examples, table.on_bad_row, control.log)
 
 
@@ -149,43 +379,35 @@ def part_of(dataset: Dataset[Example], share: float, seed: int) -> Dataset[Examp
     return replace(dataset, train_numbers=sorted(numbers[place] for place in kept))
 
 
-MIN_SHARE, MAX_SHARE = 0.15, 0.3  # of the words of a text that are replaced
+MIN_SHARE, MAX_SHARE = 0.15, 0.3  # of the words of a text that are replaced (Jiao et al., 2020)
 TOP = 10  # guesses of a model that one is drawn from
 CHUNK = 256  # texts that are held at a time
 SCORES = 1 << 24  # logits that are held at once
 COPIES = 128  # numbers that each text has for its copies
 WHOLE = re.compile(r"\w*[^\W_]\w*")  # a word has a letter or a digit
-
 Spans = Sequence[tuple[int, int]]  # words, by characters
 Words = Callable[[Sequence["Gaps"]], list[list[str]]]  # other words for those of each text
 
 
 def augmented(
-    task: Task,
-    examples: Sequence[Example],
-    times: int,
-    by: LoadedModel | None,
-    seed: int,
-    progress: Callable[[int], None] = lambda more: None,
+    task: Task, examples: Sequence[Example], times: int, by: LoadedModel | None, seed: int, control: Control
 ) -> list[Example]:
-    """The new examples alone, `times` for each of those given; they have no target.
-
-    `by`: a masked language model; without it the words come from the texts, each as often as it is there.
-    """
+    """`times` copies of each example, without targets; words by a masked language model, or those of the texts."""
     if not 0 <= times < COPIES:
         raise UserError(f"a text may come between 0 and {COPIES - 1} times again, not {times}")
-    source = Guesses.of(by).words if by is not None else frequent(examples)
+    source = frequent(examples) if by is None else Guesses(by).words
     numbers = ((example, number * COPIES + copy) for number, example in enumerate(examples) for copy in range(times))
     key, copied = key_of(seed, "augment"), list[Example]()
-    while chunk := list(islice(numbers, CHUNK)):
-        gaps = [_gaps(task, example, int(scrambled(key, np.array([number]))[0])) for example, number in chunk]
-        words = iter(source([gap for sides in gaps for gap in sides.values()]))
-        for (example, _), sides in zip(chunk, gaps, strict=True):
-            texts = list(zip(example.texts, task.word_spans(example), strict=True))
-            for side, gap in sides.items():
-                texts[side] = gap.filled(next(words))
-            copied.append(task.with_texts(example, [text for text, _ in texts], [spans for _, spans in texts]))
-        progress(len(chunk))
+    with control.count("replacing words", "texts", "stopped while replacing words") as advance:
+        while chunk := list(islice(numbers, CHUNK)):
+            gaps = [_gaps(task, example, int(scrambled(key, np.array([number]))[0])) for example, number in chunk]
+            words = iter(source([gap for sides in gaps for gap in sides.values()]))
+            for (example, _), sides in zip(chunk, gaps, strict=True):
+                texts = list(zip(example.texts, task.word_spans(example), strict=True))
+                for side, gap in sides.items():
+                    texts[side] = gap.filled(next(words))
+                copied.append(task.with_texts(example, [text for text, _ in texts], [spans for _, spans in texts]))
+            advance(len(chunk))
     return copied
 
 
@@ -261,30 +483,21 @@ def frequent(examples: Sequence[Example]) -> Words:
     ]
 
 
-@dataclass(frozen=True)
 class Guesses:
     """A model's predictions of masked words; whole words only, and never a special token."""
 
-    opened: LoadedModel
-    tokenizer: Tokenizer
-    mask: int
-    framing: Framing
-    barred: Tensor  # by token: it is no word
-
-    @staticmethod
-    def of(opened: LoadedModel) -> Guesses:
-        tokenizer, mask = filler(opened)
-        inside = inside_words(tokenizer)
+    def __init__(self, opened: LoadedModel) -> None:
+        self.opened, (tokenizer, self.mask) = opened, filler(opened)
+        self.tokenizer, inside = tokenizer, inside_words(tokenizer)
         special = {number for number, token in tokenizer.library.get_added_tokens_decoder().items() if token.special}
         special |= {tokenizer.id_of(role) for role in vars(tokenizer.roles)} - {None}  # type: ignore[arg-type]
-        barred = torch.ones(opened.heads["words"], dtype=torch.bool)
+        self.barred = barred = torch.ones(opened.heads["words"], dtype=torch.bool)  # by token: it is no word
         for number in range(min(tokenizer.vocabulary, len(barred))):
             whole = number not in special and not inside[number]
             barred[number] = not (whole and WHOLE.fullmatch(tokenizer.decode([number]).strip()))
         if int((~barred).sum()) <= TOP:
             raise UserError("the vocabulary of the masked language model has no whole words to put in")
-        framing = framing_for(opened, window_for(opened, None, None, "windows", 0.25))
-        return Guesses(opened, tokenizer, mask, framing, barred)
+        self.framing = framing_for(opened, window_for(opened, None, None, "windows", 0.25))
 
     def words(self, gaps: Sequence[Gaps]) -> list[list[str]]:
         """For each gap another word; the word itself where the tokenizer does not see it."""
@@ -318,9 +531,7 @@ class Guesses:
 
     def _masked(self, ids: list[int], offsets: Spans, spans: Spans) -> tuple[list[int], list[tuple[int, int]]]:
         """The tokens with one mask in place of each of the words; by word, where its mask stands."""
-        masked: list[int] = []
-        places: list[tuple[int, int]] = []
-        word = 0
+        masked, places, word = list[int](), list[tuple[int, int]](), 0
         for token, (begin, end) in zip(ids, offsets, strict=True):
             while word < len(spans) and spans[word][1] <= begin:
                 word += 1
@@ -338,70 +549,3 @@ def _drawn(word: str, guesses: list[str], scores: np.ndarray[tuple[int], np.dtyp
     weights = np.exp(scores[others] - scores[others].max())
     place = int(np.searchsorted(weights.cumsum(), chance * weights.sum(), side="right"))
     return guesses[others[min(place, len(others) - 1)]]
-
-
-MAX_HELD_OUT = 1 << 21  # characters of held-out text that bits per byte are computed on
-
-
-@dataclass(frozen=True)
-class LanguageTexts:
-    """The texts of a language model: those to learn from, and those held out."""
-
-    text: TextFiles
-    count: int  # documents to learn from, the first ones
-    held_out: list[str]
-    dev: TextFiles | None
-    hashes: dict[str, str]
-
-    def documents(self) -> Iterator[str]:
-        """The documents to learn from."""
-        return islice(self.text.read(Skipped()), self.count)
-
-
-def _files(names: Sequence[str], data: DistillDataSection) -> TextFiles:
-    column = data.columns.get("text", "text")
-    return TextFiles(tuple(names), column, data.delimiter, "line", data.on_bad_row, data.encoding)
-
-
-def language_texts(data: DistillDataSection, control: Control) -> LanguageTexts:
-    """The documents of a recipe; without a dev file, the last of them are held out."""
-    given, skipped = bool(data.source or data.target), Skipped()
-    refuse(
-        (given, "a language model continues a text: give --text FILE, not --source and --target"),
-        (data.augment > 0, "texts of a language model are learned as they stand: leave out --augment"),
-    )
-    text = _files((*data.text, *data.files), data)
-    count = sum(1 for _ in text.read(skipped))
-    log_notes(skipped.lines(), control.log)
-    where = listed([path.name for path in text.paths()], 2)
-    refuse(
-        (not count, f"{where}: there is no text in it: nothing to learn from"),
-        (count == 1 and not data.dev, f"{where}: a single text leaves none to evaluate on: give --dev FILE"),
-    )
-    dev = replace(text, files=tuple(data.dev)) if data.dev else None
-    count -= 0 if dev else max(1, round(data.holdout * count))
-    held_out, size = list[str](), 0
-    for document in dev.read(Skipped()) if dev else islice(text.read(Skipped()), count, None):
-        held_out.append(document)
-        size += len(document)
-        if size > MAX_HELD_OUT:
-            break
-    if dev is not None and not held_out:
-        raise UserError(f"{listed([path.name for path in dev.paths()], 2)}: there is no text to evaluate on")
-    hashes = {"text": text.hash(), **({"dev": dev.hash()} if dev else {})}
-    return LanguageTexts(text, count, held_out, dev, hashes)
-
-
-def held_texts(data: DistillDataSection, limit: int = 200) -> list[Example]:
-    """Texts that a language model was not trained on: the dev texts, else of the last, which are held out."""
-    names, share = (data.dev, 1.0) if data.dev else (data.text, data.holdout)
-    lines = [line for line in _files(names, data).read(Skipped()) if line.strip()]
-    # By characters, and half of them, since what was held out was split by tokens and by whole documents.
-    room = share * sum(map(len, lines)) / (1 if data.dev else 2)
-    examples = list[Example]()
-    for line in reversed(lines):
-        room -= len(line)
-        if examples and room < 0:
-            break
-        examples.append(Example((line,), None, "held-out text"))
-    return evenly(examples[::-1], limit)

@@ -28,18 +28,10 @@ class StudentSection:
     """`[student]`: its size, vocabulary and initial weights."""
 
     panel: ClassVar = "Model"
-    model: str = option(
-        "", "--student", help="3x256 (the teacher's family), a published size, lstm:1x256 or a folder.", metavar="MODEL"
-    )
-    start: Literal["layers", "scratch"] | None = option(
-        None, "--start", help="Initial weights: evenly spaced teacher layers (default when widths match) or random."
-    )
-    vocabulary: int | None = option(
-        None, "--vocabulary", help="Keep the N tokens of the teacher that the text uses most, or learn as many."
-    )
-    tokenizer: str | None = option(
-        None, "--tokenizer", help="learned (from the text), or a folder. Default: the teacher's.", metavar="FOLDER"
-    )
+    model: str = option("", "--student", help="3x256, lstm:1x256, a published size or a folder.", metavar="MODEL")
+    start: Literal["layers", "scratch"] | None = option(None, "--start", help="Teacher layers, or random weights.")
+    vocabulary: int | None = option(None, "--vocabulary", help="Keep the N most used tokens, or learn N.")
+    tokenizer: str | None = option(None, "--tokenizer", help="learned, a folder, or the teacher's.", metavar="FOLDER")
     settings: dict[str, Any] = field(default_factory=dict)  # keys of its config
 
 
@@ -47,16 +39,12 @@ class StudentSection:
 class DistillDataSection(TableSection):
     """`[data]`: what is learned from and evaluated on. Rows may have labels or not."""
 
-    text: tuple[str, ...] = option(
-        (), "--text", help="Unlabeled texts, one per line, or a column `text`; repeatable.", metavar="FILE"
-    )
+    text: tuple[str, ...] = option((), "--text", help="Unlabeled texts, one per line; repeatable.", metavar="FILE")
     documents: Documents = "auto"  # of a text file; of pretrain
     holdout: float = 0.05
     augment: int = option(0, "--augment", help="Copies of each text with some of its words replaced.")
     share: float = 1.0  # of what is there to learn from, as much is learned from
-    augment_by: str | None = option(
-        None, "--augment-by", help="Masked language model for --augment. Default: words of the texts.", metavar="MODEL"
-    )
+    augment_by: str | None = option(None, "--augment-by", help="Masked language model for --augment.", metavar="MODEL")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,18 +59,12 @@ class DistillSection:
     """`[distill]`: what the student is asked for."""
 
     panel: ClassVar = "Distillation"
-    pretrain: bool = option(
-        False, "--pretrain", help="Task-free: learn the teacher's language model from --text, as DistilBERT does."
-    )
+    pretrain: bool = option(False, "--pretrain", help="Learn the teacher's language model from --text, no task.")
     temperature: float = option(2.0, "--temperature", help="Divides the logits of both in the softmax.", metavar="T")
-    hard: float = option(
-        0.5, "--hard", help="Weight of the true label in the loss; the teacher's output has the rest.", metavar="WEIGHT"
-    )
+    hard: float = option(0.5, "--hard", help="Weight of the labels; the teacher has the rest.", metavar="WEIGHT")
     match: tuple[Match, ...] = option((), "--match", help="Also match hidden states or attention; repeatable.")
     weight: float = option(1.0, "--weight", help="Weight of each --match in the loss.", metavar="WEIGHT")
-    map: str = option(
-        "even", "--map", help="Which teacher layer a student layer matches: even, last, or 1:2,2:4.", metavar="MAP"
-    )
+    map: str = option("even", "--map", help="Layers to match: even, last, or 1:2,2:4.", metavar="MAP")
     mask: float = 0.15  # share of the tokens that are hidden; of pretrain
     n: int = option(1, "--n", help="Texts per example that a teacher generates.")
     beam_size: int = option(5, "--beam-size", help="Beam size of a teacher that generates.")
@@ -120,8 +102,7 @@ class StagesSection:
     finetune: FinetuneTraining = FinetuneTraining()  # targets alone; at a low learning rate by default
 
     def __post_init__(self) -> None:
-        places = [ORDER.index(name) for name in self.names]
-        if "distill" not in self.names or places != sorted(set(places)):
+        if "distill" not in self.names or self.names != tuple(name for name in ORDER if name in self.names):
             wrong = ", ".join(self.names)
             raise UserError(f"stages are some of {', '.join(ORDER)} in this order, with distill, not {wrong}")
 
@@ -142,8 +123,9 @@ class DistillRecipe(TrainingRecipe):
 def recipe_of(name: str | None, settings: Mapping[str, Any]) -> DistillRecipe:
     """A recipe with these settings in place of its own; it must name a teacher and a student."""
     recipe = read_recipe(name, settings, DistillRecipe)
-    if not recipe.teacher.folders:
-        raise UserError("a distillation needs a teacher: give its folder")
-    if not recipe.student.model:
-        raise UserError("which student? give --student SIZE such as 3x256, a published size, lstm:1x256 or a folder")
+    sizes = "3x256, a published size, lstm:1x256 or a folder"
+    refuse(
+        (not recipe.teacher.folders, "a distillation needs a teacher: give its folder"),
+        (not recipe.student.model, f"which student? give --student SIZE such as {sizes}"),
+    )
     return recipe

@@ -11,7 +11,7 @@ from typing import Any
 from weft.comparison.compare import Comparison, compared, participants_of, plain, spread, with_ensemble
 from weft.comparison.cost import evenly
 from weft.config import build
-from weft.distillation.teacher_outputs import Distillation, Teacher
+from weft.distillation.dataset import Distillation, Teacher
 from weft.errors import UserError
 from weft.files import read_json, write_json, write_text
 from weft.picture import ChartLine, heading, line_chart, page, paragraph
@@ -72,19 +72,20 @@ class StudentReport:
         """As JSON has it."""
         kept = self.comparison.models[-1].retained
         _, header, rows = self.comparison.tables()[0]
-        values = {
-            "summary": self.summary(),
-            "kept": None if kept is None else [kept.value, kept.low, kept.high],
-            "held_to": self.comparison.models[0].name,
-            "metric": self.metric,
-            "texts": self.texts,
-            "teacher_forwards": self.forwards,
-            "curve": [dict(point) for point in self.curve],
-            "stages": [dict(point) for point in self.stages],
-            "table": {"header": header, "rows": rows},
-            "comparison": self.comparison.values(),
-        }
-        return plain(values)
+        return plain(
+            {
+                "summary": self.summary(),
+                "kept": None if kept is None else [kept.value, kept.low, kept.high],
+                "held_to": self.comparison.models[0].name,
+                "metric": self.metric,
+                "texts": self.texts,
+                "teacher_forwards": self.forwards,
+                "curve": [dict(point) for point in self.curve],
+                "stages": [dict(point) for point in self.stages],
+                "table": {"header": header, "rows": rows},
+                "comparison": self.comparison.values(),
+            }
+        )
 
     def page(self) -> str:
         """One page that stands alone."""
@@ -97,9 +98,7 @@ class StudentReport:
             for end in ("low", "high"):
                 points = [(point["texts"], point[end]) for point in self.curve if point.get(end) is not None]
                 lines.append(ChartLine(f"95 % {end}", points, dashed=True, group="interval", faint=True))
-            note = (
-                "Each student took as many steps as the last, which has all texts; all are evaluated on the same rows."
-            )
+            note = "Each student took as many steps as the last; all are evaluated on the same rows."
             parts.append(heading("How much text is enough") + line_chart(title, lines, "texts", plain_name, log_x=True))
             parts.append(paragraph(note) + _points(self.curve, "texts", name))
         if self.teachers > 1:
@@ -109,13 +108,11 @@ class StudentReport:
 
 
 def _points(points: Sequence[Point], first: str, name: str) -> str:
-    def cell(value: Any) -> str:
-        return value if isinstance(value, str) else "-" if value is None else f"{value:,}"
-
-    def score(value: float | None) -> str:
-        return "-" if value is None else f"{value:.4f}"
-
-    rows = [[cell(point[first]), *(score(point.get(key)) for key in ("score", "low", "high"))] for point in points]
+    rows = []
+    for point in points:
+        scores = [point.get(key) for key in ("score", "low", "high")]
+        begin = f"{point[first]:,}" if first == "texts" else point[first]
+        rows.append([begin, *("-" if score is None else f"{score:.4f}" for score in scores)])
     return table_of([first, name, "95 % from", "to"], rows)
 
 
@@ -189,20 +186,10 @@ class ReportRecord:
     curve: tuple[CurvePoint, ...] = ()
 
 
-def _read(path: Path) -> ReportRecord:
+def read_report(folder: Path) -> ReportRecord | None:
+    """The report of a run folder; None where there is none."""
+    path = folder / "run" / JSON
+    if not path.is_file():
+        return None
     values = read_json(path)
     return build(ReportRecord, {name: values.get(name) for name in ("summary", "table", "curve")}, str(path))
-
-
-def read_curve(path: Path) -> list[dict[str, Any]]:
-    """The curve of a report that was written before; empty where there is none."""
-    return [asdict(point) for point in _read(path).curve] if path.is_file() else []
-
-
-def read_table(folder: Path) -> tuple[str, list[str], list[list[str]]] | None:
-    """The summary and the table of a run folder's report; None where there is none."""
-    try:
-        record = _read(folder / "run" / JSON)
-    except UserError:
-        return None
-    return record.summary, record.table.header, record.table.rows

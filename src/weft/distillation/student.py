@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from weft.checkpoint.families import Family, find_size
 from weft.checkpoint.folder import LoadedModel
 from weft.config import changed
+from weft.distillation.dataset import Distillation
 from weft.distillation.recipe import DistillRecipe, DistillSection
-from weft.distillation.teacher_outputs import Distillation
-from weft.errors import UserError, shown
+from weft.errors import UserError, refuse, shown
 from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
 from weft.objectives.losses import Objective, SoftTargets
 from weft.progress import Log
 from weft.pruning.prune import best_of, can_take, counted, spaced_layers, with_layers, with_vocabulary
-from weft.runs.architecture import Beginning, both_ways, from_folder, size_of, sizes_of, vocabulary_for
+from weft.runs.preparation import Beginning, both_ways, from_folder, size_of, sizes_of, vocabulary_for
+from weft.runs.preparation import counted as with_progress
 from weft.runs.recipes import TokenizerSection
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import new
@@ -30,17 +31,9 @@ from weft.text.tokenizers.pruning import pruned_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 
-def matched(
-    objective: Objective,
-    teacher: LoadedModel,
-    student: LoadedModel,
-    settings: DistillSection,
-    soft: SoftTargets | None = None,
-) -> Objective:
-    """The objective, and beside it the hidden states that `settings.match` names, and with `soft` the words.
-
-    The teacher reads every batch; where there is nothing to learn from that, the objective alone.
-    """
+def matched(objective: Objective, teacher: LoadedModel, student: LoadedModel, settings: DistillSection) -> Objective:
+    """The objective, beside it the hidden states that `settings.match` names, and in pre-training the words."""
+    soft = SoftTargets(settings.temperature, settings.hard) if settings.pretrain else None
     match = tuple(dict.fromkeys(settings.match))
     if not match and soft is None:
         return objective
@@ -52,10 +45,8 @@ def matched(
         return MatchedStates(objective, reader, match, soft=soft)
     for who, opened in (("teacher", teacher), ("student", student)):
         if not opened.network.STACK:
-            raise UserError(
-                f"the {who} is of family {opened.family.name}, which has no layers to compare: --match is for encoders "
-                "and decoders such as bert and gpt2"
-            )
+            kind = f"the {who} is of family {opened.family.name}, which has no layers to compare"
+            raise UserError(f"{kind}: --match is for encoders and decoders such as bert and gpt2")
     networks: tuple[Any, Any] = (student.network, teacher.network)
     ours, theirs = (network.layers[-1].attention for network in networks)
     if ours.causal != theirs.causal and {"attention", "relations"} & set(match):
@@ -87,15 +78,13 @@ def layer_pairs(text: str, layers: int, theirs: int) -> tuple[tuple[int, int], .
     if not re.fullmatch(r"\d{1,4}:\d{1,4}(,\d{1,4}:\d{1,4})*", text):
         raise UserError(f"map must be even, last, or pairs of layers such as 1:2,2:4, not {shown(text)!r}")
     pairs = tuple((int(here), int(there)) for here, there in re.findall(r"(\d+):(\d+)", text))
+    sizes = f"the student has {layers} layers and the teacher {theirs} (0: the embeddings)"
     for here, there in pairs:
-        if here > layers or there > theirs:
-            raise UserError(
-                f"map {here}:{there}: the student has {layers} layers and the teacher {theirs} (0: the embeddings)"
-            )
-        if (here == 0) != (there == 0):
-            raise UserError(f"map {here}:{there}: embeddings (0) answer to embeddings, as 0:0")
-    if not any(here for here, _ in pairs):
-        raise UserError("map 0:0: name a layer, too")
+        refuse(
+            (here > layers or there > theirs, f"map {here}:{there}: {sizes}"),
+            ((here == 0) != (there == 0), f"map {here}:{there}: embeddings (0) answer to embeddings, as 0:0"),
+            (not any(number for number, _ in pairs), "map 0:0: name a layer, too"),
+        )
     return tuple(dict.fromkeys(pairs))
 
 
@@ -111,10 +100,8 @@ def common_tokens(teacher: LoadedModel, student: LoadedModel) -> Tensor | None:
     rest = [token for token in ours if token not in theirs]
     if rest or one.kind != other.kind:
         why = f"{shown(rest[0])!r} is no token of the teacher's" if rest else f"one is {one.kind}, one {other.kind}"
-        raise UserError(
-            f"a teacher that runs along reads the student's own tokens, but their vocabularies differ: {why}; "
-            "give the student the teacher's tokenizer, or leave out match"
-        )
+        why = f"a teacher that runs along reads the student's own tokens, but their vocabularies differ: {why}"
+        raise UserError(f"{why}; give the student the teacher's tokenizer, or leave out match")
     if all(theirs[token] == number for token, number in ours.items()) and len(ours) == len(theirs):
         return None
     tokens = torch.zeros(student.config.vocabulary, dtype=torch.int64)  # ids without a token are never read
@@ -226,11 +213,9 @@ def begun_student(
         own = "learned"  # a network without attention is small, and a large table would be most of it
     start = recipe.student.start or ("layers" if lineage.fits and own is None else "scratch")
     if start == "layers" and (own is not None or not lineage.fits):
-        other = "" if own is None else ", with another vocabulary"
-        raise UserError(
-            f"layers of the teacher ({teacher.family.name}, {size_of(teacher.config)}) do not fit into the student "
-            f"({lineage.family.name}, {size_of(lineage.config)}{other}): --start scratch"
-        )
+        theirs = f"{teacher.family.name}, {size_of(teacher.config)}"
+        student = f"{lineage.family.name}, {size_of(lineage.config)}{', with another vocabulary' * (own is not None)}"
+        raise UserError(f"layers of the teacher ({theirs}) do not fit into the student ({student}): --start scratch")
     tokenizer, target, kept = _tokens(context, lineage, own, texts)
     if start == "scratch":
         model = _fresh(lineage, tokenizer, target, heads, recipe.seed)
@@ -263,15 +248,11 @@ def begun_student(
 def _tokens(
     context: Distillation, lineage: Lineage, own: str | None, texts: Callable[[], Iterable[str]]
 ) -> tuple[Tokenizer | None, Tokenizer | None, tuple[Sequence[int], bool] | None]:
-    """The teacher's vocabulary, the part of it that the texts use most, a learned one, or that of a folder.
-
-    And where it is a part of the teacher's, which of its tokens, and whether these have all characters.
-    """
+    """Both tokenizers; of a part of the teacher's, which of its tokens, and whether these have all characters."""
     teacher, size = context.teacher, context.recipe.student.vocabulary
     if own is not None:
         given = TokenizerSection(size=size) if own == "learned" else TokenizerSection(folder=own)
-        alone = lineage.family.generates and not lineage.family.reads
-        learned = vocabulary_for(context.run.folder, given, lineage.family, alone, texts(), context.control)
+        learned = vocabulary_for(context.run.folder, given, lineage.family, texts(), None, context.control)
         return learned, None, None
     if size is None:
         return teacher.tokenizer, teacher.target_tokenizer, None
@@ -279,12 +260,7 @@ def _tokens(
         raise UserError("a teacher of two vocabularies is not cut down: --tokenizer learned, or leave --vocabulary")
     tokenizer = tokenizer_of(teacher)
     with context.control.count("counting tokens", "texts", "stopped while counting tokens") as advance:
-
-        def watched(text: str) -> str:
-            advance(1)
-            return text
-
-        counts = counted(tokenizer, map(watched, texts()))
+        counts = counted(tokenizer, with_progress(texts(), advance))
     kept, characters = best_of(tokenizer, counts, size)
     pruned, kept = pruned_tokenizer(tokenizer, kept, characters)
     context.control.log(f"vocabulary: {len(kept):,} of the teacher's {tokenizer.vocabulary:,} tokens")
@@ -295,18 +271,11 @@ def _fresh(
     lineage: Lineage, tokenizer: Tokenizer | None, target: Tokenizer | None, heads: Mapping[str, int | None], seed: int
 ) -> LoadedModel:
     """A student with fresh weights."""
-    family, config = lineage.family, lineage.config
-    standard = family.config(**family.standard)
-    settings = {
-        name: value
-        for name, value in vars(config).items()
-        if name not in ("vocabulary", "source_vocabulary", "begin", "padding", "pooler")
-        and value != vars(standard)[name]
-    }
-    made = new(
-        family.name, tokenizer, settings=settings, heads=heads, seed=seed, where="[student]", target_tokenizer=target
-    )
-    return made.opened
+    family, own = lineage.family, ("vocabulary", "source_vocabulary", "begin", "padding", "pooler")
+    standard, values = vars(family.config(**family.standard)), vars(lineage.config).items()
+    settings = {name: value for name, value in values if name not in own and value != standard[name]}
+    more: dict[str, Any] = {"settings": settings, "heads": heads, "seed": seed, "where": "[student]"}
+    return new(family.name, tokenizer, target_tokenizer=target, **more).opened
 
 
 def _noted(context: Distillation, beginning: Beginning, start: str) -> Beginning:

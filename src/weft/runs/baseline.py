@@ -1,7 +1,4 @@
-"""Linear baselines that are trained beside a fine-tuned model, in seconds, on the same rows.
-
-n: rows; d: features; C: outputs.
-"""
+"""Linear baselines that are trained beside a fine-tuned model, in seconds, on the same rows."""
 
 from __future__ import annotations
 
@@ -108,7 +105,7 @@ def _sample(rows: Sequence[Example], characters: int, most: int | None = None) -
 
 
 def _sparse(bags: SparseRows, features: int) -> Tensor:
-    """n d"""
+    """rows x features"""
     starts = torch.from_numpy(bags.starts)
     rows = torch.repeat_interleave(torch.arange(len(starts) - 1), starts.diff())
     places, size = torch.stack([rows, torch.from_numpy(bags.columns)]), (len(starts) - 1, features)
@@ -116,7 +113,7 @@ def _sparse(bags: SparseRows, features: int) -> Tensor:
 
 
 def fit(matrix: Tensor, targets: Tensor, kind: str, strength: float = STRENGTH) -> tuple[Tensor, ...]:
-    """d C and C: the weights and biases of the lowest mean loss with a penalty on the squares of the weights."""
+    """Weights (features x outputs) and biases of the lowest mean loss with a penalty on the squares of the weights."""
     classes = int(targets.max()) + 1 if kind == "label" else 1 if kind == "value" else targets.shape[1]
     weights = torch.zeros(matrix.shape[1], classes, dtype=torch.float64, requires_grad=True)
     bias = torch.zeros(classes, dtype=torch.float64, requires_grad=True)

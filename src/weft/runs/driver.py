@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,10 +20,13 @@ import torch
 from weft.checkpoint.card import Card, Made, Metric
 from weft.checkpoint.folder import LoadedModel
 from weft.config import read_toml, values_of, write_toml
+from weft.data.rows import ExampleSource, Feed
 from weft.errors import UserError
 from weft.files import Damaged, digest, read_text, temporary_folder, write_json
-from weft.progress import Log, ProgressChoice, lines_of_a_run, progress_of, to_logger
+from weft.objectives.losses import Objective
+from weft.progress import Log, ProgressChoice, lines_of_a_run, log_notes, progress_of, to_logger
 from weft.runs.pages import write_curves
+from weft.tasks.complete import writer_of
 from weft.tasks.model import Model, device_of
 from weft.training.log import RunLog, Watch, draw_gradients
 from weft.training.loop import Exploded, Trainer, quick_arithmetic
@@ -144,17 +148,15 @@ def begin(run: Run, keep: int, pass_tokens: int, log: Log) -> Begun:
     """From the newest checkpoint that can be read, or from nothing."""
     checkpoints = run.checkpoints(keep)
     loaded = checkpoints.load()
-    state, stored, notes = loaded if loaded is not None else (State(pass_tokens=pass_tokens), None, [])
+    state, stored, notes = loaded or (State(pass_tokens=pass_tokens), None, [])
     if loaded is None and run.metrics.exists() and run.metrics.stat().st_size:
         notes = [f"{checkpoints.folder}: there is no checkpoint; training again from step 0"]
     if not state.finished:
         run.check_model()
-    recipe = digest(run.recipe)
-    if loaded is not None and state.recipe not in (None, recipe):
+    before, state.recipe = state.recipe, digest(run.recipe)
+    if before not in (None, state.recipe):
         notes = [*notes, f"{run.recipe}: is not the one that the checkpoint was saved with"]
-    state.recipe = recipe
-    for note in notes:
-        log(f"weft: note: {note}")
+    log_notes(notes, log)
     return Begun(checkpoints, state, stored)
 
 
@@ -164,14 +166,31 @@ class Job:
 
     recipe: Any  # with every open choice made; it has a seed and says whether TensorBoard is written
     model: LoadedModel  # with its card, but for recipe and date
-    setup: Setup
+    objective: Objective
+    feed: Feed
+    held_out: ExampleSource | None
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the setup besides
     same: Mapping[str, Any]  # of run.json: what must not change when the run is resumed
     about: Mapping[str, Any] = field(default_factory=dict)  # of run.json besides
     split: Mapping[str, Any] | None = None  # run/split.json: which rows were held out
-    announce: Callable[[State], None]  # logs what is about to be trained; called with where the run stands
+    announce: Callable[[State], None] = lambda state: None  # logs what is about to be trained
     save: Callable[[LoadedModel, dict[str, float]], None] | None = None  # saves the best model; its losses are given
     data: str = ""  # hash of the held-out data, for the losses of a model that `drive` itself saves
     metric: str = "loss"  # which decides what is kept
+
+    @cached_property
+    def setup(self) -> Setup:
+        """What the training loop is given."""
+        return Setup(
+            network=self.model.network,
+            objective=self.objective,
+            feed=self.feed,
+            held_out=self.held_out,
+            plan=self.recipe.training,
+            device=torch.device(self.recipe.device),
+            decode=writer_of(self.model).decode,
+            **self.options,
+        )
 
 
 def drive(run: Run, job: Job, control: Control) -> State:
@@ -190,9 +209,8 @@ def drive(run: Run, job: Job, control: Control) -> State:
 
     def save_best(losses: dict[str, float]) -> None:
         if job.save is not None:
-            job.save(model, losses)
-        else:
-            run.save_model(model, tuple(Metric(data=job.data, name=n, value=value) for n, value in losses.items()))
+            return job.save(model, losses)
+        run.save_model(model, tuple(Metric(data=job.data, name=name, value=value) for name, value in losses.items()))
 
     with recording(run, state, job.recipe.tensorboard, control) as run_log:
         try:
@@ -238,10 +256,8 @@ def report(run: Run, log: Log) -> None:
         log(f"weft: note: no report: {error}")
 
 
-# Kinds of runs by the section that only their recipes have. Each module has a class RECIPE and a function
-# `go(run, recipe, control)`, and is imported when such a run is resumed.
-KINDS = {"distill": "weft.distillation.distill", "task": "weft.runs.finetune", "vectors": "weft.runs.word_vectors"}
-OTHERS = "weft.runs.pretrain"
+# Modules by the section that only recipes of their runs have; each is imported when such a run is resumed.
+KINDS = {"distill": "weft.distillation.distill", "task": "weft.runs.finetune", "vectors": "weft.runs.pretrain"}
 
 
 def resume(folder: str | os.PathLike[str], *, log: Log = to_logger, progress: ProgressChoice = None) -> Model:
@@ -257,6 +273,7 @@ def resume(folder: str | os.PathLike[str], *, log: Log = to_logger, progress: Pr
         if "ladder" in sections:
             raise UserError(f"{folder}: is a ladder: continue it with weft.ladder(out=...)")
         run.tidy()
-        kind = import_module(next((module for section, module in KINDS.items() if section in sections), OTHERS))
-        model: Model = kind.go(run, read_toml(kind.RECIPE, run.recipe), control)
+        section = next((section for section in KINDS if section in sections), "")
+        recipe, go = import_module(KINDS.get(section, "weft.runs.pretrain")).RUNS[section]
+        model: Model = go(run, read_toml(recipe, run.recipe), control)
         return model

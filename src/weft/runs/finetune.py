@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from weft.checkpoint.card import Card, Metric
 from weft.checkpoint.external import open_vectors
@@ -29,16 +28,15 @@ from weft.data.rows import Feed
 from weft.errors import UserError, listed, one_of, refuse
 from weft.files import read_json, sweep, write_json
 from weft.metrics.bootstrap import Score, summarized
+from weft.objectives.losses import Objective
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
-from weft.runs import architecture
-from weft.runs.architecture import Beginning
+from weft.runs import preparation
 from weft.runs.baseline import BASELINES, FEW_JUDGES, Baseline, compare_baselines, linear_models
-from weft.runs.dataset import absolute_paths, absolute_tables, gather, settings_of
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, resume, scratch_folder, settled
-from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, overlaid, read_recipe
+from weft.runs.preparation import Beginning, absolute_paths, absolute_tables, gather, settings_of
+from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, family_for, overlaid, read_recipe
 from weft.tasks.base import Example, Task, TeacherRows
 from weft.tasks.classify import TextTask
-from weft.tasks.complete import writer_of
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples
 from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.model import Model, load
@@ -47,9 +45,8 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, special_tokens
 from weft.training.run import Run, State, tokenizer_hash
 from weft.training.signals import Control
-from weft.training.step import HeldOutMetrics, Setup, freeze
+from weft.training.step import HeldOutMetrics, freeze
 
-RECIPE = TaskRecipe  # what `weft.resume` reads
 MOST_WINDOWS = 16  # of one text in one step of training
 Batches = Examples | Sequences
 Rows = Dataset[Example]
@@ -94,7 +91,7 @@ def finetune(
     run = new_run(recipe)
     if online and isinstance(recipe.model.get("base"), str) and not Path(recipe.model["base"]).exists():
         find_folder(recipe.model["base"], online)  # from here on it lies in the cache
-    recipe = replace(recipe, model=architecture.family_for(recipe.task.name, recipe.model, log))
+    recipe = replace(recipe, model=family_for(recipe.task.name, recipe.model, log))
     _check(recipe)
     tables = absolute_tables(recipe.data, ("files",), rows, recipe.out or "", log)
     recipe = changed(recipe, {"data": tables, **absolute_paths(recipe)})
@@ -109,15 +106,15 @@ def finetune(
 
 def _check(recipe: TaskRecipe) -> None:
     """All that can be wrong before any data is read."""
-    family, work, data = architecture.chosen_family(recipe.model, recipe.tokenizer), recipe.task, recipe.data
+    family, work, data = preparation.chosen_family(recipe.model, recipe.tokenizer), recipe.task, recipe.data
     task = task_class(work.name)
     if "vectors" in recipe.model:
-        architecture.find_vectors(recipe.model["vectors"])
+        preparation.find_vectors(recipe.model["vectors"])
     if not task.fits(family):
         if task.needs:
             able = listed([each.name for each in FAMILIES.values() if task.fits(each)])
             raise UserError(f"{work.name} needs a model that {task.needs} ({able}), not {family.name}")
-        names = listed(architecture.tasks_for(family), 20)
+        names = listed(preparation.tasks_for(family), 20)
         able = f"; it learns {names}" if names else " and learns from text alone"
         raise UserError(f"{family.name} has no head for {work.name}{able}")
     separate, files = recipe.tokenizer.separate, data.source or data.target
@@ -170,27 +167,26 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     model = replace(model, card=made)
     data = dataset.hashes.get("dev", dataset.hashes["data"])
     selection = Selection(run, task, model, framing, dataset.dev, metric, data, name=work.name)
-    setup = Setup(
-        network=model.network,
-        objective=task.objective(),
-        feed=Feed(train, batch_of, recipe.seed, plan.batch or 1),
-        held_out=dev,
-        plan=plan,
-        device=device,
-        decode=writer_of(model).decode,
-        evaluate=None if metric == "loss" else selection.evaluate,
-        pace=_sampled(work.scheduled_sampling, model, plan.steps or 1),
-        capture=capture,
-        faster={f"heads.{task.head}.": plan.head_rate} if plan.head_rate else {},  # a new head
-    )
-    return _driven(selection, recipe, dataset, train, setup, card, control)
+    share, steps = work.scheduled_sampling, plan.steps or 1
+    own = f"task.scheduled_sampling needs a recurrent encoder-decoder, not {model.family.name}"
+    refuse((share > 0 and not model.network.READS_OWN, own))
+    options = {
+        # The share of its own tokens that a decoder reads in each step (Bengio et al., 2015).
+        "pace": (lambda step: {"own": torch.tensor(share * step / steps)}) if share else None,
+        "capture": capture,
+        "faster": {f"heads.{task.head}.": plan.head_rate} if plan.head_rate else {},  # a new head
+    }
+    same = {"data": dataset.hashes, "tokenizer": tokenizer_hash(model)}
+    job = selection.job(recipe, dataset, task.objective(), (train, dev), same, options)
+    return _driven(selection, job, dataset, train, card, control)
 
 
-def _driven(
-    selection: Selection, recipe: TaskRecipe, dataset: Rows, train: Batches, setup: Setup, card: Card, control: Control
-) -> Model:
+RUNS = {"task": (TaskRecipe, go)}  # what `weft.resume` reads and calls
+
+
+def _driven(selection: Selection, job: Job, dataset: Rows, train: Batches, card: Card, control: Control) -> Model:
     """Train, with linear baselines beside where the task has some."""
-    run = selection.run
+    run, recipe, device = selection.run, job.recipe, job.setup.device
     model, task, metric, baselines = selection.model, selection.task, selection.metric, list[Baseline]()
 
     def start(state: State) -> None:
@@ -198,30 +194,19 @@ def _driven(
         if state.finished and (run.inside / BASELINES).exists():
             return
         if recipe.task.baseline and task.linear_baseline:
-            model.network.to(setup.device)
+            model.network.to(device)
             base = replace(model, card=card) if "base" in recipe.model else None  # as it was before training
             baselines.extend(linear_models(task, dataset.train, dataset.dev, base, control.progress))
         for each in baselines:
             score = each.metrics.result()[metric]
             control.log(f"baseline: {each.name}: {metric} {score.value:.4f} ({each.seconds:.1f} s{each.less})")
 
-    job = Job(
-        recipe=recipe,
-        model=model,
-        setup=setup,
-        same={"data": dataset.hashes, "tokenizer": tokenizer_hash(model)},
-        about={"rows": {"train": len(dataset.train), "dev": len(dataset.dev)}},
-        split=None if dataset.held_out is None else {"split": recipe.data.split, "held_out": dataset.held_out},
-        announce=start,
-        save=selection.save,
-        metric=metric,
-    )
-    drive(run, job, control)
+    drive(run, replace(job, announce=start), control)
     trained = load(run.folder)
     if baselines:
         best = selection.best
         if best is None:  # it was kept by the process that this run resumes
-            opened = trained.to(setup.device).opened
+            opened = trained.to(device).opened
             saved = TextTask.from_model(opened, recipe.task.name)
             best = evaluate_examples(saved, opened, selection.framing, dataset.dev, tune=True)
             trained.to("cpu")
@@ -249,31 +234,29 @@ def _begun(run: Run, recipe: TaskRecipe, task: Task, dataset: Rows, control: Con
         return recipe, Beginning(open_vectors(Path(base), counts, recipe.seed, on_bad_row=recipe.data.on_bad_row), True)
     if base is not None:
         same = (work.name, task.labels)
-        beginning = architecture.from_folder(find_folder(base), heads, task.head, same, recipe.seed, work.mix)
+        beginning = preparation.from_folder(find_folder(base), heads, task.head, same, recipe.seed, work.mix)
         if beginning.note and not run.about.exists():
             control.note(beginning.note)
         return recipe, beginning
-    family = architecture.chosen_family(recipe.model, recipe.tokenizer)
+    family = preparation.chosen_family(recipe.model, recipe.tokenizer)
     if family.reads:
-        sizes = architecture.sized(recipe.model, family, len(dataset.train), control.log)
+        sizes = preparation.sized(recipe.model, family, len(dataset.train), control.log)
         recipe = replace(recipe, model=task.network_settings() | sizes)
     elif not work.words:
-        recipe = replace(recipe, model=architecture.both_ways(recipe.model, family, control.log))
+        recipe = replace(recipe, model=preparation.both_ways(recipe.model, family, control.log))
 
     def vocabularies(like: Tokenizer | None) -> tuple[Tokenizer, ...]:
         """One for all texts, or one for the sources and another for the targets."""
-        alone = family.generates and not family.reads
         read = ((work.prefix or "") + text for row in dataset.train for text in row.texts)
         written = (row.target for row in dataset.train) if family.reads else ()
         texts: dict[str, Iterable[str]] = {"": chain(read, written)}
         if recipe.tokenizer.separate and family.reads:
             texts = {"": read, TARGET: written}
-        options = (recipe.tokenizer, family, alone)
-        places = ((run.folder / name, each) for name, each in texts.items())
-        return tuple(architecture.vocabulary_for(place, *options, each, control, like) for place, each in places)
+        places = ((run.folder / name, recipe.tokenizer, family, each) for name, each in texts.items())
+        return tuple(preparation.vocabulary_for(*place, like, control) for place in places)
 
     mix = {"mix": True} if work.mix else {}
-    recipe, model = architecture.from_scratch(run, recipe, heads, mix, vocabularies, control, recipe.data.on_bad_row)
+    recipe, model = preparation.from_scratch(run, recipe, heads, mix, vocabularies, control, recipe.data.on_bad_row)
     return recipe, Beginning(model, True, True)
 
 
@@ -292,16 +275,8 @@ def tokenized_rows(
     return [train, dev]
 
 
-def _sampled(share: float, opened: LoadedModel, steps: int) -> Callable[[int], dict[str, Tensor]] | None:
-    """Scheduled sampling: the share of its own tokens that a decoder reads in each step (Bengio et al., 2015)."""
-    if not share:
-        return None
-    if not opened.network.READS_OWN:
-        raise UserError(f"task.scheduled_sampling needs a recurrent encoder-decoder, not {opened.family.name}")
-    return lambda step: {"own": torch.tensor(share * step / steps)}
-
-
 Scores = Mapping[str, Score]
+Values = Mapping[str, Any]
 
 
 @dataclass
@@ -337,6 +312,24 @@ class Selection:
         self.best = self.last
         if self.last is not None and self.name is not None:
             self.last.evaluation("held-out rows", self.data).save(self.run.evaluation)
+
+    def job(
+        self, recipe: Any, dataset: Rows, objective: Objective, batches: Sequence[Any], same: Values, options: Values
+    ) -> Job:
+        """Train the model on these rows."""
+        return Job(
+            recipe=recipe,
+            model=self.model,
+            objective=objective,
+            feed=Feed(batches[0], batch_of, recipe.seed, recipe.training.batch or 1),
+            held_out=batches[1],
+            options={"evaluate": None if self.metric == "loss" else self.evaluate, **options},
+            same=same,
+            about={"rows": {"train": len(dataset.train), "dev": len(dataset.dev)}},
+            split=None if dataset.held_out is None else {"split": recipe.data.split, "held_out": dataset.held_out},
+            save=self.save,
+            metric=self.metric,
+        )
 
 
 EXAMPLES = 54_000  # that a small model from scratch sees: ten times the questions of TREC
@@ -454,11 +447,8 @@ class Seeds:
 
     def rows(self) -> list[list[str]]:
         """A table: each score with its mean, spread and interval, and the values of all seeds."""
-        rows = []
-        for name, values in self.scores.items():
-            figures = [f"{value:.4f}" for value in (*summarized(values), *values)]
-            rows.append([name, *figures[:4], ", ".join(figures[4:])])
-        return rows
+        figures = {n: [f"{x:.4f}" for x in (*summarized(values), *values)] for n, values in self.scores.items()}
+        return [[name, *texts[:4], ", ".join(texts[4:])] for name, texts in figures.items()]
 
 
 def with_seeds(recipe: str | None, settings: Mapping[str, Any], count: int, **control: Any) -> Seeds:

@@ -219,7 +219,7 @@ def beginning_of(text: str, most: int = 60) -> str:
 
 def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[str, Any]:
     """Every rung that is not finished, several at once where asked for; the page grows with each."""
-    names = list(recipe.ladder.models)
+    names, parallel = recipe.ladder.models, recipe.ladder.parallel
     waiting = [name for name in names if not files.is_sound(place.result(name))]
     if len(waiting) < len(names):
         control.log(f"{place.folder}: {len(names) - len(waiting)} of {len(names)} rungs are there already")
@@ -238,16 +238,15 @@ def _climb(place: LadderFolder, recipe: LadderRecipe, control: Control) -> dict[
                 time.sleep(0.1)
         while waiting or going:
             control.stop.check()
-            if not recipe.ladder.parallel:
-                name = waiting.pop(0)
-                control.log(f"{place.folder}: {name}, {len(names) - len(waiting)} of {len(names)}")
-                climb(place, name, control)
-                _log_rung(place, recipe, name, 0, control.log)
-                continue
-            while waiting and len(going) < recipe.ladder.parallel:
+            if waiting and len(going) < max(1, parallel):
                 name = waiting.pop(0)
                 control.log(f"{place.folder}: {name}, {names.index(name) + 1} of {len(names)}")
-                going[name] = _started(place, name, recipe.ladder.parallel > 1)
+                if parallel:
+                    going[name] = _started(place, name, parallel > 1)
+                else:
+                    climb(place, name, control)
+                    _log_rung(place, recipe, name, 0, control.log)
+                continue
             time.sleep(0.1)
             for name in [name for name, process in going.items() if process.poll() is not None]:
                 _log_rung(place, recipe, name, going.pop(name).returncode, control.log)
@@ -325,12 +324,12 @@ def write(place: LadderFolder, recipe: LadderRecipe) -> dict[str, Any]:
     for name in recipe.ladder.models:
         rung = rung_of(name, recipe.rungs)
         about = {"name": name, "title": rung.title, "about": rung.about, "sees": rung.sees}
+        state: dict[str, Any] = {"waiting": True}
         if place.result(name).is_file():
-            rungs.append({**about, **files.read_manifest(place.result(name))[0]})
+            state = files.read_manifest(place.result(name))[0]
         elif place.failure(name).is_file():
-            rungs.append({**about, "failed": read_record(Failure, place.failure(name)).reason})
-        else:
-            rungs.append({**about, "waiting": True})
+            state = {"failed": read_record(Failure, place.failure(name)).reason}
+        rungs.append({**about, **state})
     budget = values_of(recipe.ladder)
     results = {
         "text": files.read_manifest(place.facts)[0],
@@ -404,15 +403,14 @@ def _recipe(place: LadderFolder, ladder: LadderRecipe, name: str) -> Recipe:
     }
     if "training" in values:
         plan, limits = values["training"], dict[str, Any]({"threads": text.threads} if text.threads else {})
-        if {"steps", "epochs", "minutes"} & set(ladder.rungs.get(name, {}).get("training", {})):
-            pass  # a rung with a budget of its own
-        elif budget.tokens is not None:
+        own = {"steps", "epochs", "minutes"} & set(ladder.rungs.get(name, {}).get("training", {}))  # of this rung alone
+        if budget.tokens is not None and not own:
             rows = values.get("objective", {}).get("length", 64) * plan["batch"]
             steps = max(1, round(budget.tokens / rows))
             values["training"] = {key: value for key, value in plan.items() if key != "epochs"}
             limits |= {"steps": steps, "warmup": min(plan.get("warmup", 0), steps // 4)}
-        else:
-            limits |= {"minutes": budget.minutes or 3.0}
+        elif not own:
+            limits["minutes"] = budget.minutes or 3.0
         shared["training"] = limits
     return build(Recipe, merged(values, shared), name)
 
@@ -426,14 +424,13 @@ def _trained(folder: Path, text: LadderText) -> dict[str, Any]:
     lines = run.lines()
     timed = [line for line in lines if "seconds" in line]
     last = timed[-1] if timed else {}
-    tokens, ready = int(last.get("tokens", text.train_tokens)), 0.0
+    tokens, ready, curve = int(last.get("tokens", text.train_tokens)), 0.0, list[dict[str, float]]()
     if len(timed) > 2 and "tokens" in timed[1]:  # the time to the first line includes compiling and capturing
         pace = (timed[-1]["seconds"] - timed[0]["seconds"]) / max(1, timed[-1]["tokens"] - timed[0]["tokens"])
         ready = max(0.0, timed[0]["seconds"] - pace * timed[0]["tokens"])
     seconds = float(last.get("seconds", 0.0)) - ready
     bits = text.held_out_tokens / text.held_out_bytes / math.log(2)  # of a byte for each nat of a token
     known = np.array([(0, ready), *((line["tokens"], line["seconds"]) for line in timed if "tokens" in line)])
-    curve = list[dict[str, float]]()
     for line in lines:
         if "validation_loss" in line and math.isfinite(line["validation_loss"]):
             read = line.get("tokens", tokens)

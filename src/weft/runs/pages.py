@@ -103,29 +103,23 @@ def _record(folder: Path) -> RunRecord:
                 raise UserError(f"{run.recipe} [{name}]: {key} must be {what}")
     # Parts of the loss are no scores: training lines name them too, or there is one, which equals the loss.
     judged = [line for line in lines if "validation_loss" in line]
-    parts = {f"validation_{name}" for line in lines if "validation_loss" not in line for name in line}
-    names = {name for line in judged for name in line if name.startswith("validation_")} - parts
+    loss_parts = {f"validation_{name}" for line in lines if "validation_loss" not in line for name in line}
+    names = {name for line in judged for name in line if name.startswith("validation_")} - loss_parts
     known = [name for name in names if any(line.get(name) != line["validation_loss"] for line in judged)]
     chosen = sections.get("task", {}).get("metric") or sections.get("distill", {}).get("metric")
     scores = sorted((name.removeprefix("validation_") for name in known), key=lambda name: (name != chosen, name))
-    return RunRecord(str(folder), folder, lines, scores, *_unit(folder, sections))
-
-
-def _unit(folder: Path, recipe: dict[str, Any]) -> tuple[str, str]:
-    """What the loss of a run is of, in words, and a key that is equal where losses can be compared."""
-    task = recipe.get("task", {})
+    task, teachers = sections.get("task", {}), sections.get("teacher", {}).get("folders", [])
     name, labels = task.get("name"), task.get("labels", [])
     if name and not (name in CLASSES and task_class(name).loss_by_token):
-        named = listed(labels, NAMED)
-        return f"{name}: {named}" if named else name, "\n".join([name, *labels])
-    teachers = recipe.get("teacher", {}).get("folders", [])
-    if teachers:
-        name = f"distill from {', '.join(Path(teacher).name for teacher in teachers)}"
-    # A loss by token depends on the vocabulary.
-    paths = [path for path in (folder / TARGET / "tokenizer.json", folder / "tokenizer.json") if path.is_file()]
-    digest = hashlib.sha256(paths[0].read_bytes()).hexdigest()[:8] if paths else "unknown"
-    unit = f"{name or recipe.get('objective', {}).get('name') or 'next'}, vocabulary {digest}"
-    return unit, "\n".join([unit, *teachers, repr(recipe.get("distill"))])
+        unit, parts = f"{name}: {listed(labels, NAMED)}" if labels else name, [name, *labels]
+    else:  # a loss by token depends on the vocabulary
+        if teachers:
+            name = f"distill from {', '.join(Path(teacher).name for teacher in teachers)}"
+        paths = [path for path in (folder / TARGET / "tokenizer.json", folder / "tokenizer.json") if path.is_file()]
+        digest = hashlib.sha256(paths[0].read_bytes()).hexdigest()[:8] if paths else "unknown"
+        unit = f"{name or sections.get('objective', {}).get('name') or 'next'}, vocabulary {digest}"
+        parts = [unit, *teachers, repr(sections.get("distill"))]
+    return RunRecord(str(folder), folder, lines, scores, unit, "\n".join(parts))
 
 
 def _baselines(folder: Path) -> str:
@@ -262,10 +256,8 @@ def verdict(results: dict[str, Any]) -> str:
     if len(rungs) < 2:
         return "Too few models have finished to compare them."
     best, second = rungs[0], rungs[1]
-    sentences = [
-        f"The {best['title']} predicted the held-out text best: {value_of(best):.3f} bits per byte, against "
-        f"{value_of(second):.3f} of the {second['title']}."
-    ]
+    bits = f"{value_of(best):.3f} bits per byte, against {value_of(second):.3f} of the {second['title']}"
+    sentences = [f"The {best['title']} predicted the held-out text best: {bits}."]
     low, high = second["bits_per_byte"]["low"], best["bits_per_byte"]["high"]
     if low is not None and high is not None and low <= high:
         sentences.append("Their intervals overlap, so the order may differ on another text of this kind.")
@@ -278,27 +270,17 @@ def verdict(results: dict[str, Any]) -> str:
     curve = [point["bits_per_byte"] for point in network["curve"]]
     falling = curve[-1 - len(curve) // 3] - curve[-1] if len(curve) >= 3 else 0.0  # in the last third
     if gap > 0:
-        sentences.append(
-            f"Counting won at this budget: the {counts['title']} is {gap:.3f} bits per byte better than the best "
-            f"network, the {network['title']}. Counting needs one pass and took {counts['seconds']:.1f} s; the network "
-            f"learns by many small updates and was stopped after {epochs}."
-        )
+        better = f"the {counts['title']} is {gap:.3f} bits per byte better than the best network"
+        sentences.append(f"Counting won at this budget: {better}, the {network['title']}, stopped after {epochs}.")
         if falling > 0.005:
-            sentences.append(
-                f"Its loss was still falling, by {falling:.3f} bits per byte in the last third of its training: more "
-                "minutes, or a GPU, would lower it further. Counts cannot improve."
-            )
+            by = f"by {falling:.3f} bits per byte in the last third of its training"
+            sentences.append(f"Its loss was still falling, {by}: more minutes, or a GPU, would lower it further.")
         return " ".join(sentences)
-    sentences.append(
-        f"Learning beat counting: the {network['title']} is {-gap:.3f} bits per byte better than the best n-gram, the "
-        f"{counts['title']}, after {epochs}."
-    )
+    better = f"the {network['title']} is {-gap:.3f} bits per byte better than the best n-gram"
+    sentences.append(f"Learning beat counting: {better}, the {counts['title']}, after {epochs}.")
     useful, reach = network["useful_context"], counts.get("reach")
     if useful is not None and reach is not None and useful > reach:
-        sentences.append(
-            f"It uses about {useful} preceding tokens, while the {counts['title']} sees {reach}; and what it learns "
-            "about one word also applies to similar words, which counts cannot do."
-        )
+        sentences.append(f"It uses about {useful} preceding tokens, while the {counts['title']} sees {reach}.")
     return " ".join(sentences)
 
 
@@ -336,17 +318,13 @@ def ladder_page(results: dict[str, Any]) -> str:
             + ("" if xz is None else f" The compressor xz needs {xz:.3f} after compressing the rest of the text.")
         ),
         heading("Results") + figures,
-        paragraph(
-            "Parameters: learned weights, or counted n-grams. Trained: seconds of training. Tokens/s: tokens read per "
-            "second of training. Generates/s: tokens generated per second for one text. Useful context: see below."
-        ),
+        paragraph("Parameters: weights, or counted n-grams. Tokens/s: in training. Generates/s: tokens of one text."),
         heading("Loss during training") + _rung_curves(rungs, "seconds", "seconds of training"),
         _rung_curves(rungs, "tokens", "tokens read"),
         heading("Loss by context length") + by_context,
         paragraph(
-            "The same positions of the held-out text, predicted after 1, 2 and more tokens from an empty state. Where "
-            "a line is level, more context does not help. The useful context is the shortest one that no longer one "
-            "beats by more than noise."
+            "The same positions of the held-out text, predicted after 1, 2 and more tokens from an empty state. The "
+            "useful context is the shortest one that no longer one beats by more than noise."
         ),
         heading("The models and their samples") + _samples(results["rungs"]),
         heading("Method") + paragraph(_method(results)),
@@ -387,10 +365,9 @@ def _method(results: dict[str, Any]) -> str:
     unknown = f" {text['unknown']:,} held-out tokens are unknown to the vocabulary." if text.get("unknown") else ""
     return (
         f"Device: {results['device']}; seed {results['seed']}; sizes: {results['budget'].get('size', 'as given')}. "
-        "Training time includes reading tokens, but not evaluation, saving, compiling or the first steps. The speed of "
-        "the first steps determines how many steps fit into the time, so that the learning-rate schedule ends in time. "
-        "Of each network the state with the lowest held-out loss is kept, which favors it a little. During training "
-        "the held-out text is read in separate rows, so the curves end a little above the table, which uses a sliding "
-        "window. Intervals: bootstrap over blocks of 64 tokens. Samples: temperature 1, one seed. "
+        "Training time excludes evaluation, saving, compiling and the first steps. Of each network the state with the "
+        "lowest held-out loss is kept, which favors it a little. The curves read held-out text in separate rows and "
+        "end a little above the table, which uses a sliding window. Intervals: bootstrap over blocks of 64 tokens. "
+        "Samples: temperature 1, one seed. "
         f"Training text: {text['train_tokens']:,} tokens.{unknown}"
     )

@@ -1,50 +1,54 @@
-"""`weft.pretrain`: from text to a trained or counted language model, in a run folder that can be resumed."""
+"""`weft.pretrain` and `weft vectors learn`: from text to a language model, trained or counted, or to word vectors."""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
-from contextlib import closing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from weft.checkpoint.card import Card, Metric, TextLayout
-from weft.checkpoint.external import from_tables
+from weft.checkpoint.external import from_tables, opened_table
 from weft.checkpoint.families import Family, find_size, measure, usual_heads
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
 from weft.data.counts import count, tables
-from weft.data.rows import Feed, Frame, Framed, Streams, in_two_phases
+from weft.data.rows import Ahead, Feed, Frame, Framed, Streams, in_two_phases
 from weft.data.shards import Corpus
 from weft.errors import UserError, listed, refuse
 from weft.files import write_text
+from weft.models.classifiers import VectorsConfig
 from weft.models.ngram import Ngram, NgramConfig
 from weft.nn.rows import Ragged
 from weft.objectives.losses import CarriedToken, MaskedWords, NextToken, Objective, StreamStates, Writing
 from weft.picture import ChartLine, line_chart, page, paragraph, table
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
-from weft.runs import architecture
-from weft.runs.dataset import TextDataset, absolute_paths, documents_of, gather_text, named_files, next_frame, text_of
-from weft.runs.driver import Job, begun, card_of, check_tensorboard, device_for, drive, new_run, record, settled
-from weft.runs.recipes import ObjectiveSection, Recipe, overlaid, read_recipe
+from weft.runs import driver, preparation
+from weft.runs.driver import Job, begun, card_of, device_for, drive, new_run, settled
+from weft.runs.preparation import TextDataset, absolute_paths, counted, gather_text, text_of, tokens_of
+from weft.runs.recipes import ObjectiveSection, Recipe, VectorsRecipe, overlaid, read_recipe
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model, load
 from weft.text.rows import Skipped
+from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.training.log import RunLog
+from weft.text.tokenizers.training import learned_words
+from weft.training.log import RunLog, time_left
 from weft.training.plan import Training
 from weft.training.run import Run, State
-from weft.training.signals import Control
-from weft.training.step import Setup
+from weft.training.signals import Control, Stop
+from weft.vectors.glove import Glove, count_together, parts_of
+from weft.vectors.word2vec import Cbow, SkipGram, Word2Vec
 from weft.version import VERSION
-
-RECIPE = Recipe  # what `weft.resume` reads
 
 
 def pretrain(
@@ -64,7 +68,7 @@ def pretrain(
     run = new_run(recipe)
     _family(recipe)  # all that can be wrong without reading the text is checked before anything is made
     if "vectors" in recipe.model:
-        architecture.find_vectors(recipe.model["vectors"])
+        preparation.find_vectors(recipe.model["vectors"])
     paths = text_of(recipe).paths()
     if not paths:
         raise UserError("no text: give --text FILE")
@@ -75,14 +79,14 @@ def pretrain(
     # With absolute paths the run can be resumed from any folder.
     text = {"files": [str(p.absolute()) for p in paths], "dev": [str(p.absolute()) for p in dev]}
     recipe = changed(recipe, {"text": text, **absolute_paths(recipe)})
-    recipe = changed(recipe, {"text": {"documents": documents_of(recipe, log)}})
+    recipe = changed(recipe, {"text": {"documents": preparation.documents_of(recipe, log)}})
     with begun(run, recipe, log, progress) as control:
         return go(run, recipe, control)
 
 
 def _family(recipe: Recipe) -> Family:
     """The family to train, with every choice of the model and the objective checked."""
-    family, aim = architecture.chosen_family(recipe.model, recipe.tokenizer), recipe.objective
+    family, aim = preparation.chosen_family(recipe.model, recipe.tokenizer), recipe.objective
     name, carries, carried = aim.name, family.network.CARRIES, (aim.rows or family.rows) == "carried"
     pairs = name in ("mlm+nsp", "mlm+sop") and aim.rows not in (None, "stream", "documents")
     unfit = name is not None and name not in family.objectives
@@ -92,8 +96,18 @@ def _family(recipe: Recipe) -> Family:
         (pairs, f"objective {name} makes pairs of texts: rows may be stream or documents, not {aim.rows}"),
     )
     if family.counts:
-        check_counting(recipe)
-    check_tensorboard(recipe)
+        fixed = [key for key in OURS if key in recipe.model]
+        trained = [f"training.{key}" for key, value in vars(Training()).items() if vars(recipe.training)[key] != value]
+        whole = aim in (ObjectiveSection(), ObjectiveSection(name="next"))
+        backs_off = recipe.model.get("smoothing") == "back-off"
+        refuse(
+            ("base" in recipe.model, "an n-gram model is counted from its text: it cannot start from --base"),
+            (backs_off, "smoothing back-off is of tables that were read from a file (weft arpa read); try kneser-ney"),
+            (bool(fixed), f"[model]: {listed(fixed)} cannot be set: the text decides"),
+            (bool(trained), f"{listed(trained)} does not apply to an n-gram model, which is counted in one pass"),
+            (not whole, "objective.length and rows do not apply to an n-gram model, which reads every document whole"),
+        )
+    driver.check_tensorboard(recipe)
     stateless = f"{family.name} has no state"
     refuse(
         (recipe.training.watch_gradients and not carries, f"{stateless}: watch_gradients is for rnn, lstm and gru"),
@@ -111,9 +125,9 @@ def go(run: Run, recipe: Recipe, control: Control) -> Model:
 
     def vocabularies(like: Tokenizer | None) -> tuple[Tokenizer]:
         skipped = Skipped()
-        with named_files(recipe.text.files):
-            texts, options = text_of(recipe).read(skipped), (recipe.tokenizer, family, family.counts or name == "next")
-            tokenizer = architecture.vocabulary_for(run.folder, *options, texts, control, like)
+        with preparation.named_files(recipe.text.files):
+            texts = text_of(recipe).read(skipped)
+            tokenizer = preparation.vocabulary_for(run.folder, recipe.tokenizer, family, texts, like, control)
         log_notes(skipped.lines(), control.log)
         return (tokenizer,)
 
@@ -124,38 +138,24 @@ def go(run: Run, recipe: Recipe, control: Control) -> Model:
     if name in ("next", "spans"):
         objective = NextToken() if name == "next" else Writing()
     if base is not None:  # heads that the base lacks start fresh
-        model = architecture.from_folder(find_folder(base), objective.heads, "words", None, recipe.seed).opened
+        model = preparation.from_folder(find_folder(base), objective.heads, "words", None, recipe.seed).opened
         refuse((model.tokenizer is None, f"{base}: has no tokenizer"))
     else:
         length, given = recipe.objective.length, "context" in recipe.model or family.row is not None
         context = {} if length is None or given else {"context": length}
         options = (context, vocabularies, control, recipe.text.on_bad_row)
-        recipe, model = architecture.from_scratch(run, recipe, objective.heads, *options)
+        recipe, model = preparation.from_scratch(run, recipe, objective.heads, *options)
     rows = recipe.objective.rows or family.rows
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows}}, run.recipe.name)
-    started: dict[str, Any] = {}
-    if base is not None:  # a fifth of the usual learning rate, so that the base does not forget; its path is private
-        started = {"base": Path(base).name, "share": 0.2, "evaluate_first": True}
-    drive(run, text_job(run, recipe, model, objective, control, **started), control)
+    name_of_base = None if base is None else Path(base).name  # its path is private
+    drive(run, text_job(run, recipe, model, objective, control, name_of_base, False), control)
     return load(run.folder)
 
 
 def text_job(
-    run: Run,
-    recipe: Recipe,
-    model: LoadedModel,
-    objective: Objective,
-    control: Control,
-    *,
-    base: str | None = None,
-    share: float = 1.0,
-    evaluate_first: bool = False,
-    capture: bool = False,
+    run: Run, recipe: Recipe, model: LoadedModel, objective: Objective, control: Control, base: str | None, taught: bool
 ) -> Job:
-    """Train a model on the text of a recipe, whose objective has its name and its kind of rows already.
-
-    `base`: what it began from; `share` of the usual learning rate; `capture`: full rows may go through CUDA graphs.
-    """
+    """Train a model, which began from `base`, on the text of a recipe; `taught`: beside a teacher, which runs along."""
     aim, name = recipe.objective, recipe.objective.name
     assert name is not None
     device = device_for(recipe.device, recipe.training.threads)
@@ -163,9 +163,10 @@ def text_job(
     if length > context:
         raise UserError(f"rows of {length} tokens are longer than the model's context of {context}")
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
-    filled = recipe.training.compile or (capture and device.type == "cuda")
+    filled = recipe.training.compile or (taught and device.type == "cuda")
     dataset = gather_text(recipe, tokenizer_of(model), control, model.config.begin, filled)
-    plan = _resolved(recipe, dataset, model, device, share)
+    # A fifth of the usual learning rate, so that a base does not forget.
+    plan = _resolved(recipe, dataset, model, device, 1.0 if base is None or taught else 0.2)
     if isinstance(dataset.source, Streams):
         dataset = replace(dataset, source=replace(dataset.source, streams=plan.batch or 1))
         objective = CarriedToken(StreamStates(plan.batch or 1))
@@ -175,26 +176,20 @@ def text_job(
     recipe = replace(recipe, training=plan, device=str(device))
     layout = TextLayout(documents=recipe.text.documents, rows=aim.rows or "stream")
     card = replace(model.card, task="fill" if name == "spans" else model.family.task, base=base, text=layout)
-    setup = Setup(
-        network=model.network,
+    # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
+    capture = (taught or model.network.CARRIES) and dataset.source.even and not plan.compile
+    job = Job(
+        recipe=recipe,
+        model=replace(model, card=card),
         objective=objective,
         feed=feed,
         held_out=dataset.held_out,
-        plan=plan,
-        device=device,
-        decode=tokenizer_of(model).decode,
-        evaluate_first=evaluate_first,
-        # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
-        capture=(capture or model.network.CARRIES) and dataset.source.even and not plan.compile,
-    )
-    return Job(
-        recipe=recipe,
-        model=replace(model, card=card),
-        setup=setup,
+        options={"capture": capture, "evaluate_first": taught or base is not None},
         data=dataset.dev.hash if dataset.dev else dataset.corpus.hash,
         same=dataset.texts,
-        announce=lambda state: control.log(_announced(run, recipe, model, dataset, setup, state)),
+        announce=lambda state: control.log(_announced(run, job, dataset, state)),
     )
+    return job
 
 
 def _resolved(recipe: Recipe, dataset: TextDataset, model: LoadedModel, device: torch.device, share: float) -> Training:
@@ -221,7 +216,8 @@ def _resolved(recipe: Recipe, dataset: TextDataset, model: LoadedModel, device: 
     return settled(plan, device, batch, steps, every, share * usual)
 
 
-def _announced(run: Run, recipe: Recipe, model: LoadedModel, dataset: TextDataset, setup: Setup, state: State) -> str:
+def _announced(run: Run, job: Job, dataset: TextDataset, state: State) -> str:
+    recipe, model, setup = job.recipe, job.model, job.setup
     feed, corpus, minutes = setup.feed, dataset.corpus, setup.plan.minutes if state.steps is None else None
     parameters = sum(parameter.numel() for parameter in model.network.parameters())
     mean, length, documents = dataset.source.mean, recipe.objective.length or 0, len(corpus.documents) - 1
@@ -241,7 +237,7 @@ def _announced(run: Run, recipe: Recipe, model: LoadedModel, dataset: TextDatase
     amount = f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes of steps"
     epochs = f", {steps * feed.rows / dataset.source.count:.1f} epochs" if minutes is None else ""
     return (
-        f"{run.folder}: {model.family.name}, {architecture.size_of(model.config)}, "
+        f"{run.folder}: {model.family.name}, {preparation.size_of(model.config)}, "
         f"{parameters:,} parameters, on {setup.device.type} in {setup.precision}\n"
         f"text: {corpus.size:,} tokens in {documents:,} documents{held_out}\n"
         f"plan: {amount} of {feed.rows} rows of about {mean:.0f} tokens{epochs}{first}"
@@ -253,34 +249,19 @@ JUDGED = 1 << 16  # tokens that are looked up at a time
 OURS = ("entries", "silent", "end")  # keys of the config that the text decides
 
 
-def check_counting(recipe: Recipe) -> None:
-    """Refuse settings that do not apply where nothing is trained."""
-    fixed = [key for key in OURS if key in recipe.model]
-    trained = [f"training.{key}" for key, value in vars(Training()).items() if vars(recipe.training)[key] != value]
-    whole = recipe.objective in (ObjectiveSection(), ObjectiveSection(name="next"))
-    backs_off = recipe.model.get("smoothing") == "back-off"
-    refuse(
-        ("base" in recipe.model, "an n-gram model is counted from its text: it cannot start from --base"),
-        (backs_off, "smoothing back-off is of tables that were read from a file (weft arpa read); try kneser-ney"),
-        (bool(fixed), f"[model]: {listed(fixed)} cannot be set: the text decides"),
-        (bool(trained), f"{listed(trained)} does not apply to an n-gram model, which is counted in one pass"),
-        (not whole, "objective.length and rows do not apply to an n-gram model, which reads every document whole"),
-    )
-
-
 def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, control: Control) -> Model:
     """Count a text, judge the model by what is held out, and leave it in the run folder."""
-    sizes = {"vocabulary": tokenizer.vocabulary, **architecture.sizes_of(recipe.model)}
+    sizes = {"vocabulary": tokenizer.vocabulary, **preparation.sizes_of(recipe.model)}
     config: NgramConfig = changed(find_size(family.name)[1], sizes, "[model]")
     if tokenizer.vocabulary > config.vocabulary:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
-    frame = next_frame(tokenizer, stream=False)  # one token before and after each document, as lmplz has it
+    frame = preparation.next_frame(tokenizer, stream=False)  # one token before and after each document, as lmplz has it
     if not frame.before:
         raise UserError("an n-gram model needs a token that begins or ends a text; this vocabulary has none")
     aim = replace(recipe.objective, name="next", rows="documents", length=64)
     dataset = gather_text(replace(recipe, objective=aim), tokenizer, control)
     corpus, dev = dataset.corpus, dataset.dev
-    new = record(run, recipe, torch.device("cpu"), {"parameters": 0}, dataset.texts)
+    new = driver.record(run, recipe, torch.device("cpu"), {"parameters": 0}, dataset.texts)
     if not new and run.metrics.exists() and run.lines():  # the last to be written
         control.log(f"{run.folder}: this run has finished already")
         return load(run.folder)
@@ -359,28 +340,237 @@ def held_out_loss(network: Ngram, corpus: Corpus, frame: Frame, control: Control
 
 def _report(run: Run, config: NgramConfig, log: Log) -> None:
     """Log and draw how the tables grow with the order, beside an MLP that looks back as far."""
-    rows, (family, usual), total, sizes = list[tuple[int, int, int, int]](), find_size("mlp"), list[int](), 0
-    lines = [f"{'order':>5} {'n-grams stored':>15} {'of possible':>12} {'bytes':>15} {'an MLP, parameters':>19}"]
+    (family, usual), total, sizes, words_known = find_size("mlp"), list[int](), 0, config.vocabulary
+    cells, weights = [["order", "n-grams stored", "of possible", "bytes", "an MLP, parameters"]], list[int]()
     for order, entries in enumerate(config.entries, 1):
         # A probability, a key but for single words, and a back-off weight but for the longest: 8 bytes each.
         size = entries * 8 * (1 + (order > 1) + (order < config.order))
-        mlp = replace(usual, vocabulary=config.vocabulary, window=max(1, order - 1))
-        weights = measure(family, mlp, usual_heads(family, mlp)).parameters
-        rows.append((order, entries, size, weights))
+        mlp = replace(usual, vocabulary=words_known, window=max(1, order - 1))
+        weights.append(measure(family, mlp, usual_heads(family, mlp)).parameters)
         total, sizes = [*total, sum(total[-1:]) + entries], sizes + size
-        share = entries / config.vocabulary**order
-        lines.append(f"{order:>5} {entries:>15,} {share:>12.2g} {size:>15,} {weights:>19,}")
-    log("\n".join([*lines, f"{'all':>5} {total[-1]:>15,} {'':>12} {sizes:>15,} {rows[-1][3]:>19,}"]))
+        share = f"{entries / words_known**order:.2g}"
+        cells.append([str(order), f"{entries:,}", share, f"{size:,}", f"{weights[-1]:,}"])
+    lines = [*cells, ["all", f"{total[-1]:,}", "", f"{sizes:,}", f"{weights[-1]:,}"]]
+    log("\n".join("{:>5} {:>15} {:>12} {:>15} {:>19}".format(*line) for line in lines))
     growth = [
         ChartLine("n-grams up to this order", list(enumerate(total, 1))),
-        ChartLine("an MLP's parameters", [(row[0], row[3]) for row in rows], dashed=True),
-        ChartLine("possible n-grams", [(row[0], float(config.vocabulary) ** row[0]) for row in rows], dashed=True),
+        ChartLine("an MLP's parameters", list(enumerate(weights, 1)), dashed=True),
+        ChartLine("possible n-grams", [(n, float(words_known) ** n) for n in range(1, len(cells))], dashed=True),
     ]
-    header = ["order", "n-grams stored", "of possible", "bytes", "an MLP of the same window, parameters"]
-    cells = [[str(o), f"{n:,}", f"{n / config.vocabulary**o:.2g}", f"{b:,}", f"{m:,}"] for o, n, b, m in rows]
     words = (
         "The number of possible n-grams grows by the size of the vocabulary with each order. The number that a text "
         "contains grows until nearly every n-gram occurs once. An MLP grows by one matrix per word of context."
     )
     chart = line_chart("What is stored, by order", growth, "order", "numbers", log_y=True)
-    write_text(run.report, page(f"Run {run.folder.name}", [table(header, cells), chart, paragraph(words)]))
+    write_text(run.report, page(f"Run {run.folder.name}", [table(cells[0], cells[1:]), chart, paragraph(words)]))
+
+
+COUNTED = 1 << 20  # words whose neighbors are counted together
+SECONDS_SAVED = 60.0  # seconds between two checkpoints
+SECONDS_SHOWN = 0.5  # seconds between two passing lines
+WORDS_ON_GPU = 1 << 27  # words of the text that stay on a GPU
+LAST_RATE = 1e-3  # share of the first rate that is left at the end of word2vec, as its own program has it
+
+Integers = NDArray[np.int64]
+
+
+def learn_vectors(
+    recipe: VectorsRecipe | str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    log: Log = to_logger,
+    progress: ProgressChoice = None,
+    **more: Any,
+) -> Model:
+    """Learn word vectors from text: a recipe, settings in its place, or both.
+
+    `learn_vectors(vectors={"kind": "glove"}, text={"files": ["corpus.txt"]}, out="runs/glove")`
+    """
+    if not isinstance(recipe, VectorsRecipe):
+        recipe = read_recipe(recipe, overlaid(settings or {}, more), VectorsRecipe)
+    run = new_run(recipe)
+    paths = text_of(recipe).paths()
+    if not paths:
+        raise UserError("no text: give --text FILE")
+    recipe = changed(recipe, {"text": {"files": [str(path.absolute()) for path in paths]}})
+    with begun(run, recipe, log, progress) as control:
+        return go_vectors(run, recipe, control)
+
+
+def go_vectors(run: Run, recipe: VectorsRecipe, control: Control) -> Model:
+    """From the recipe in a run folder to its word vectors; from the last checkpoint on where there is one."""
+    device = device_for(recipe.device, recipe.vectors.threads)
+    tokenizer = _words(run, recipe, control)
+    corpus = tokens_of(text_of(recipe), tokenizer, "the text", False, control)
+    plan = recipe.vectors.resolved(device.type == "cuda", torch.get_num_threads(), corpus.size)
+    recipe = replace(recipe, vectors=plan, device=str(device))
+    counts = np.zeros(tokenizer.vocabulary, np.int64)
+    for words, _ in _blocks(corpus):
+        counts += np.bincount(words, minlength=len(counts))
+    unknown = tokenizer.id_of("unknown")
+    assert unknown is not None
+    counts[unknown] = 0
+    known = int(counts.sum())
+    if known < 2:
+        raise UserError(f"{listed(recipe.text.files, 2)}: too short: {known} words are left to learn from")
+    same = {"text": {"hash": corpus.hash, "tokens": corpus.size}}
+    driver.record(run, recipe, device, {"words": len(counts) - 1}, same)
+    start = driver.begin(run, 1, 0, control.log)
+    control.log(
+        f"{run.folder}: {plan.way}, {len(counts) - 1:,} words x {plan.width}, on {device.type}\n"
+        f"text: {corpus.size:,} words in {len(corpus.documents) - 1:,} documents, {known / corpus.size:.1%} of them in "
+        f"the vocabulary (minimum count {plan.min_count})"
+    )
+    if start.state.finished:
+        control.log(f"{run.folder}: this run has finished already")
+        return load(run.folder)
+    with ExitStack() as stack:
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        if plan.kind == "word2vec":
+            learner, step, steps = _word2vec(recipe, corpus, counts, start.state.step, stack)
+        else:
+            learner, step, steps = _glove(recipe, corpus, counts, control)
+        if start.stored is not None:
+            for name, tensor in learner.tensors().items():
+                tensor.copy_(start.stored["vectors"][name])
+        run_log = stack.enter_context(driver.recording(run, start.state, False, control))
+
+        def save() -> None:
+            start.state.metrics = run_log.kept()
+            start.checkpoints.save(start.state, {"vectors": learner.tensors()})
+
+        epochs = plan.epochs or 1
+        words_in_step = math.ceil(corpus.size / (steps // epochs))
+        loss = _train_vectors(step, steps, words_in_step, epochs, start.state, run_log, control.stop, save)
+        table = learner.matrix().float().cpu().clone()
+        others = torch.arange(len(table)) != unknown
+        table[unknown] = table[others].double().mean(0).float()  # the unknown word is the mean of all others
+        card = card_of(run, Card(task="embed", pooling="mean"), recipe.seed)
+        config = VectorsConfig(vocabulary=len(table), width=table.shape[1])
+        metrics = (Metric(data=corpus.hash, name="loss", value=loss),)
+        run.save_model(opened_table(config, table, {}, tokenizer, card), metrics)
+        start.state.finished = True
+        save()
+    seconds = start.state.seconds
+    speed = steps * words_in_step / max(seconds, 1e-9)
+    control.log(f"{run.folder}: done after {seconds:.0f} s of training, {speed:,.0f} words/s")
+    return load(run.folder)
+
+
+def _words(run: Run, recipe: VectorsRecipe, control: Control) -> Tokenizer:
+    """The run's own words, or those counted in the text."""
+    if (run.folder / "tokenizer_config.json").exists():  # the last of its files to be written
+        return load_tokenizer(run.folder)
+    plan, message = recipe.vectors, "stopped while counting words"
+    with control.count("counting words", "documents", message) as step, preparation.named_files(recipe.text.files):
+        limits = (plan.min_count, plan.vocabulary, plan.lowercase)
+        tokenizer = learned_words(lambda: counted(text_of(recipe).read(Skipped()), step), *limits)
+    tokenizer.save(run.folder)
+    return tokenizer
+
+
+def _block(corpus: Corpus, begin: int, end: int) -> tuple[Integers, Integers]:
+    """The words from one place up to another, and the number of the document of each."""
+    places = np.arange(begin, min(end, corpus.size)) + corpus.begin
+    return corpus.take(places), np.searchsorted(corpus.documents, places, side="right")
+
+
+def _blocks(corpus: Corpus) -> Iterator[tuple[Integers, Integers]]:
+    return (_block(corpus, first, first + COUNTED) for first in range(0, corpus.size, COUNTED))
+
+
+Step = Callable[[int], float]  # learns from one part of the text; the mean loss
+Learner = tuple[Glove | Word2Vec[Any], Step, int]  # and the number of steps
+
+
+def _glove(recipe: VectorsRecipe, corpus: Corpus, counts: Integers, control: Control) -> Learner:
+    plan, device = recipe.vectors, torch.device(recipe.device or "cpu")
+    assert plan.epochs is not None and plan.window is not None
+
+    def known() -> Iterator[tuple[Integers, Integers]]:
+        for words, documents in _blocks(corpus):
+            there = counts[words] > 0
+            step(len(words))
+            yield words[there], documents[there]
+
+    with control.count("counting neighbors", "words", "stopped while counting neighbors") as step:
+        pairs = count_together(known(), len(counts), plan.window)
+    if not len(pairs.keys):
+        raise UserError(f"{listed(recipe.text.files, 2)}: no two known words stand within {plan.window} of each other")
+    parts = parts_of(pairs, len(counts), plan, recipe.seed, device)
+    control.log(f"counts: {2 * len(pairs.keys):,} pairs of words, in {len(parts)} parts")
+    glove = Glove(plan, len(counts), parts, recipe.seed, device)
+    return glove, glove.learn, plan.epochs * len(parts)
+
+
+def _word2vec(recipe: VectorsRecipe, corpus: Corpus, counts: Integers, begin: int, stack: ExitStack) -> Learner:
+    plan, device = recipe.vectors, torch.device(recipe.device or "cpu")
+    assert plan.epochs is not None and plan.learning_rate is not None
+    kind: type[Word2Vec[Any]] = SkipGram if plan.way == "skip-gram" else Cbow
+    learner = kind(plan, counts, recipe.seed, device)
+    stack.callback(learner.close)
+    size = plan.block or 1
+    blocks = math.ceil(corpus.size / size)
+    steps, first = plan.epochs * blocks, plan.learning_rate
+    on_device = dict[int, tuple[Tensor, Tensor]]()  # blocks of the text, which are read again in every epoch
+
+    def prepared(number: int) -> Any:
+        place = number % blocks
+        if place in on_device:
+            return learner.prepare(*on_device[place], number)
+        arrays = _block(corpus, place * size, (place + 1) * size)
+        words, documents = (torch.from_numpy(array).to(device) for array in arrays)
+        if device.type != "cpu" and len(on_device) * size <= WORDS_ON_GPU:
+            on_device[place] = words, documents
+        return learner.prepare(words, documents, number)
+
+    batches: Iterator[Any] = map(prepared, range(begin, steps))
+    if device.type == "cpu" and learner.threads > 1:
+        # What needs no table is made in a thread of its own while the block before is learned from; beside threads
+        # that work on halves, those of torch itself would only wait for work, and waiting takes a core.
+        torch.set_num_threads(1)
+        ahead = Ahead(prepared, begin, steps, depth=1)
+        stack.callback(ahead.close)
+        batches = iter(ahead)
+
+    def step(number: int) -> float:
+        rates = (first * max(LAST_RATE, 1 - number / steps), first * max(LAST_RATE, 1 - (number + 1) / steps))
+        return learner.learn(next(batches), rates)
+
+    return learner, step, steps
+
+
+def _train_vectors(
+    step: Step, steps: int, words: int, epochs: int, state: State, run_log: RunLog, stop: Stop, save: Callable[[], None]
+) -> float:
+    """Train to the end, or until a signal stops it, with checkpoints by the clock; the last mean loss."""
+    losses, last, shown, saved = list[float](), 0.0, time.monotonic(), time.monotonic()
+    every = max(1, steps // 200)
+    while state.step < steps:
+        begin = time.monotonic()
+        losses.append(step(state.step))
+        if not math.isfinite(losses[-1]):
+            raise UserError(f"the vectors have exploded at step {state.step}; try a lower --learning-rate")
+        state.step += 1
+        state.seconds += time.monotonic() - begin
+        if state.step % every == 0 or state.step == steps:
+            last = sum(losses) / len(losses)
+            losses = []
+            tokens, epoch = state.step * words, state.step / steps * epochs
+            speed = tokens / max(state.seconds, 1e-9)
+            values = {"step": state.step, "epoch": round(epoch, 4), "loss": last, "tokens": tokens}
+            run_log.record({**values, "tokens_per_second": speed, "seconds": state.seconds})
+            if time.monotonic() - shown > SECONDS_SHOWN:
+                shown = time.monotonic()
+                left = time_left(state.seconds / state.step * (steps - state.step))
+                line = f"epoch {epoch:.2f}/{epochs}  loss {last:.4f}  {speed:,.0f} words/s  {left} left"
+                run_log.line(line, passing=True)
+        if stop or time.monotonic() - saved > SECONDS_SAVED:
+            save()
+            saved = time.monotonic()
+        stop.check(f"stopped after step {state.step:,} of {steps:,}, all saved")
+    return last
+
+
+# What `weft.resume` reads and calls, by the section that only such recipes have.
+RUNS = {"vectors": (VectorsRecipe, go_vectors), "": (Recipe, go)}

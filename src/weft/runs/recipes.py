@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 from weft.config import Option, build, comma_list, keys, merged, option, section, toml_values
 from weft.errors import UserError, did_you_mean, listed, one_of, refuse, shown
 from weft.files import read_text
+from weft.progress import Log
 from weft.tasks.registry import SUPERVISED, WRITES, supervised_names
 from weft.training.plan import Schedule, Training
 from weft.vectors.plan import Learning
@@ -119,9 +120,7 @@ class ObjectiveSection:
     """`[objective]`: what is learned, and how documents become rows."""
 
     panel: ClassVar = "Training"
-    name: ObjectiveName | None = option(
-        None, "--objective", help="Training objective. Default: next for decoders, spans for T5, mlm for encoders."
-    )
+    name: ObjectiveName | None = option(None, "--objective", help="Default: next for decoders, spans for T5, else mlm.")
     length: int | None = option(None, "--length", help="Tokens per row. Default: the model's context.")
     short: int | None = None  # tokens of a row in the first steps (BERT: 128 before 512)
     short_share: float = 0.9  # share of the steps that are so
@@ -214,13 +213,10 @@ class TaskSection:
             near = did_you_mean(self.name, known)
             raise UserError(f"name must be one of {', '.join(known)}, not {self.name!r}{near}")
         freezes = self.freeze is None or re.fullmatch(r"encoder|tokens|all-but-[1-9][0-9]{0,3}", self.freeze)
-        shares = {"smoothing": self.smoothing, "scheduled_sampling": self.scheduled_sampling}
-        length, stride = self.length, self.stride
+        length, stride, sampling = self.length, self.stride, self.scheduled_sampling
         refuse(
-            *(
-                (not 0 <= value < 1, f"{key} must be at least 0 and below 1, not {value}")
-                for key, value in shares.items()
-            ),
+            (not 0 <= self.smoothing < 1, f"smoothing must be at least 0 and below 1, not {self.smoothing}"),
+            (not 0 <= sampling < 1, f"scheduled_sampling must be at least 0 and below 1, not {sampling}"),
             (self.max_evaluated < 1, f"max_evaluated must be at least 1, not {self.max_evaluated}"),
             (not 0 <= self.words <= 10, f"words must be between 0 and 10, not {self.words}"),
             (length is not None and not 4 <= length < 1 << 24, f"length must be at least 4, not {length}"),
@@ -236,9 +232,7 @@ class FinetuneTraining(Training):
     epochs: float | None = option(None, "--epochs", help="Passes over the examples. Default: 3, more if they are few.")
     minutes: float | None = None
     batch: int | None = option(None, "--batch", help="Examples per step. Default: 8 to 32, by their number.")
-    learning_rate: float | None = option(
-        None, "--learning-rate", "--lr", help="Peak learning rate. Default: 5e-5 from a base, else by width."
-    )
+    learning_rate: float | None = option(None, "--learning-rate", "--lr", help="Default: 5e-5 for a base, or by width.")
     layer_decay: float = option(1.0, "--layer-decay", help="Learning rate of each layer relative to the one above.")
     watch_gradients: bool = False
     schedule: Schedule = "linear"
@@ -307,6 +301,15 @@ def check_has_model(model: Mapping[str, Any], task: str | None = None) -> None:
     raise UserError(f"{task} needs a pretrained model: give --base FOLDER (or --model FAMILY to start from scratch)")
 
 
+def family_for(task: str, model: Mapping[str, Any], log: Log) -> dict[str, Any]:
+    """The choices of a task's model, with the family that serves the task best from nothing where none is chosen."""
+    check_has_model(model, task)
+    if "base" in model or "family" in model:
+        return dict(model)
+    log(f"model: {FROM_SCRATCH[task]}, from scratch (--model or --base overrides)")
+    return {"family": FROM_SCRATCH[task], **model}
+
+
 def overlaid(values: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Plain values with settings in place of some, key by key at any depth; steps replace epochs and minutes."""
     lengths = {"steps", "epochs", "minutes"}
@@ -370,8 +373,7 @@ class VectorsRecipe(RunRecipe):
 
 
 LadderSize = Literal["tiny", "small", "large"]
-PASSES = 50  # over the text at most, on a GPU: more would overfit a small text
-LARGE = {"batch": 64, "epochs": PASSES}
+LARGE = {"batch": 64, "epochs": 50}  # more epochs would overfit a small text
 UNIGRAM = {"family": "ngram", "order": 1}
 ROTARY, DROPOUTS = {"positions": "rotary"}, ("dropout", "embedding_dropout", "attention_dropout")
 
@@ -495,12 +497,8 @@ class Budget:
     panel: ClassVar = "Training"
     minutes: float | None = option(None, "--minutes", help="Training time of each model. Default: 3, unless --tokens.")
     tokens: int | None = option(None, "--tokens", help="Tokens that each model reads, such as 20M.", parse=large_number)
-    models: tuple[str, ...] = option(
-        tuple(RUNGS), "--models", help="Rungs, such as ngram-2,lstm,transformer. Default: all.", parse=comma_list
-    )
-    vocabulary: str | None = option(
-        None, "--vocabulary", help="characters, or a number of subwords. Default: by the size of the text."
-    )
+    models: tuple[str, ...] = option(tuple(RUNGS), "--models", help="Rungs: mlp,lstm. Default: all.", parse=comma_list)
+    vocabulary: str | None = option(None, "--vocabulary", help="characters or a number of subwords. Default: by size.")
     size: LadderSize | None = option(None, "--size", help="Size of the models. Default: small, on a GPU large.")
     prompt: str | None = option(None, "--prompt", help="Prompt of the samples. Default: from the held-out text.")
     parallel: int = option(1, "--parallel", help="Models trained at once, each in its own process. 0: in this process.")

@@ -188,10 +188,9 @@ CURVES = 6  # moments in one chart
 
 
 def through_time(network: Any, batch: Batch) -> list[list[float]]:
-    """By layer and distance from a row's last place: the norm of d loss / d h there, the mean over rows.
+    """By layer and distance from a row's last place: the norm of d loss / d h (Bengio et al., 1994), mean of rows.
 
-    The loss is that of the last place alone. Where the norm falls with the distance the gradient vanishes; where it
-    grows it explodes (Bengio et al., 1994). By the equations, since a fused kernel keeps no states. B: rows; W: width.
+    The loss is that of the last place. By the equations, since a fused kernel keeps no states. B: rows; W: width.
     """
     whole = (batch.rows.lengths() == batch.rows.longest).nonzero()[:ROWS, 0]
     length, count = batch.rows.longest, len(whole)
@@ -216,8 +215,7 @@ class Watch:
     """`run/gradients.jsonl`: a line for each moment that was looked at."""
 
     def __init__(self, path: Path, step: int) -> None:
-        """What a killed process wrote after `step` is cut off."""
-        self.path = path
+        self.path = path  # what a killed process wrote after `step` is cut off
         kept = [line for line in read_metrics(path) if line["step"] <= step] if path.exists() else []
         self.steps = {line["step"] for line in kept}
         with writing(path):
@@ -248,13 +246,10 @@ def draw_gradients(path: Path, out: Path, name: str) -> str | None:
     chosen = sorted({round(place * (len(lines) - 1) / (CURVES - 1)) for place in range(CURVES)})
     charts = []
     for layer in range(len(lines[-1]["layers"])):
-        curves = [
-            ChartLine(
-                f"step {lines[place]['step']:,}",
-                [(far, math.nan if norm is None else norm) for far, norm in enumerate(lines[place]["layers"][layer])],
-            )
-            for place in chosen
-        ]
+        curves = []
+        for place in chosen:
+            norms = [math.nan if norm is None else norm for norm in lines[place]["layers"][layer]]
+            curves.append(ChartLine(f"step {lines[place]['step']:,}", list(enumerate(norms))))
         title = f"Layer {layer + 1}: gradient of the last word's loss, by distance from that word"
         charts.append(line_chart(title, curves, "tokens back", "norm of d loss / d h", log_y=True))
     rows = [
@@ -264,10 +259,7 @@ def draw_gradients(path: Path, out: Path, name: str) -> str | None:
     ]
     farthest = len(lines[-1]["layers"][0]) - 1
     header = ["step", "layer", "at the word", "1 back", "4 back", "16 back", f"{farthest} back"]
-    intro = (
-        "A line that falls fast is a vanishing gradient: what stands far back has no say in what is learned. One that "
-        "rises is an exploding gradient, which clipping keeps in bounds."
-    )
+    intro = "A line that falls fast is a vanishing gradient; one that rises an exploding one, which clipping limits."
     write_text(out, page(f"Gradients through time: {name}", [*charts, table(header, rows)], intro))
     top, when = lines[-1]["layers"][-1], f"at step {lines[-1]['step']:,}"
     if top[0] and top[-1]:

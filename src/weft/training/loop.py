@@ -11,42 +11,84 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from weft.data.rows import Ahead, every_example
 from weft.errors import UserError, shown
+from weft.models.base import Network
 from weft.nn.attention import Attention, slots_of
 from weft.nn.rows import Batch
 from weft.training.log import COLUMNS, RunLog, Watch, memory_used, peak_of, time_left
 from weft.training.plan import learning_rate_at
 from weft.training.run import Begun, State
 from weft.training.signals import Interrupted, Stop
-from weft.training.step import (
-    Group,
-    HeldOutMetrics,
-    Mean,
-    Operations,
-    Setup,
-    Stepper,
-    autocast,
-    averaged,
-    fill,
-    graphs_compiled,
-    group_of,
-    optimizer_tensors,
-    set_learning_rate,
-    total,
-)
+from weft.training.step import Group, HeldOutMetrics, Setup, Stepper, autocast, group_of, optimizer_tensors, total
 
 Save = Callable[[dict[str, float]], None]  # of a model as the best so far, with its losses
+
+
+def set_learning_rate(optimizer: torch.optim.AdamW, learning_rate: float) -> None:
+    """The rate of the next step; each group takes its share of it."""
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], Tensor):
+            group["lr"].fill_(learning_rate * group["share"])
+        else:
+            group["lr"] = learning_rate * group["share"]
+
+
+def fill(targets: dict[str, Tensor], stored: dict[str, Tensor], what: str) -> None:
+    """Copy stored tensors into those of the same names; nothing may be missing or left over."""
+    differing = sorted(set(targets) ^ set(stored)) or [
+        name for name, tensor in targets.items() if tensor.shape != stored[name].shape
+    ]
+    if differing:
+        raise UserError(f"{what} does not fit this run: {differing[0]}")
+    with torch.no_grad():
+        for name, tensor in targets.items():
+            tensor.copy_(stored[name])
+
+
+class Mean:
+    """A running mean of the weights (EMA): steadier than the weights themselves, and what is evaluated and kept."""
+
+    def __init__(self, network: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.parameters = [parameter.detach() for parameter in network.parameters()]
+        self.tensors = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
+        self.means = list(self.tensors.values())
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        # In the first steps the mean must not hold on to the weights that it began with.
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_(self.means, self.parameters, 1 - decay)
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """The mean in the network and the weights here; a second call puts them back."""
+        held = [parameter.clone() for parameter in self.parameters]
+        torch._foreach_copy_(self.parameters, self.means)
+        torch._foreach_copy_(self.means, held)
+
+
+@contextmanager
+def averaged(mean: Mean | None) -> Iterator[None]:
+    """The running mean, where there is one, stands in the network for as long as the block runs."""
+    if mean is None:
+        yield
+        return
+    mean.swap()
+    try:
+        yield
+    finally:
+        mean.swap()
 
 
 def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> tuple[dict[str, float], HeldOutMetrics | None]:
     """The mean loss of each kind over all held-out data, and the task's metrics; in smaller batches if need be."""
     assert s.held_out is not None
     while True:
-        counts: dict[str, int] = {}
-        sums: dict[str, Tensor] = {}
+        counts, sums = dict[str, int](), dict[str, Tensor]()
         objective = s.objective.for_evaluation(s.network, s.held_out)
         s.network.eval()
         try:
@@ -127,6 +169,36 @@ class Pace:
         if done < MEASURED and seconds < min(10.0, 6 * minutes):
             return None
         return max(state.step + 1, self.begin[0] + round(60 * minutes * done / max(1e-9, seconds)))
+
+
+def graphs_compiled() -> int:
+    """How many graphs the compiler has made in this process; a number that grows in mid-run means lost minutes."""
+    from torch._dynamo.utils import counters
+
+    return counters["stats"]["unique_graphs"]
+
+
+class Operations:
+    """How many products and sums a batch costs, forward and backward."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        inside = [module for name, module in network.named_modules() if name.startswith("layers.")]
+        turns = network.config.layers / max(1, len(network.layers))  # a layer may be read again and again
+        self.matrices = turns * sum(module.weight.numel() for module in inside if isinstance(module, nn.Linear))
+        attentions = [module for module in inside if isinstance(module, Attention)]
+        self.scores = turns * sum(a.heads * a.head_width * (0.5 if a.causal else 1.0) for a in attentions)
+        self.words = network.tokens.weight.numel()
+
+    def of(self, batch: Batch) -> float:
+        if batch.source is not None:
+            return 3.0 * self.network.operations(batch.source.rows, batch.rows)
+        if self.network.products is not None:
+            return 6.0 * self.network.products * len(batch.tokens)
+        lengths = batch.rows.lengths().double()
+        predicted = len(batch.targets.get("words", ()))
+        matrices = 6.0 * (self.matrices * len(batch.tokens) + self.words * predicted)
+        return matrices + 12.0 * self.scores * float(lengths.square().sum())
 
 
 @contextmanager
@@ -251,22 +323,21 @@ class Trainer:
     def step(self) -> None:
         """Take one step; where memory runs out, none, and smaller passes from here on."""
         s, state, stepper = self.setup, self.state, self.stepper
-        group = next(self.groups)
+        batches, counts = next(self.groups)
         if self.watch is not None and state.step == 0:
-            self.watch.look(0, stepper.network, group.batches[0].to(s.device))
+            self.watch.look(0, stepper.network, batches[0].to(s.device))
         set_learning_rate(stepper.optimizer, learning_rate_at(state.step, s.plan, s.learning_rate, s.steps))
         if state.step == s.feed.border:  # other rows from here on: what was captured before is of no use
             stepper.passes.release()
         try:
-            norm = stepper.step(group.batches, group.counts, state.step)
+            norm = stepper.step(batches, counts, state.step)
         except torch.OutOfMemoryError:  # the same step again in passes of half the size
             stepper.passes.release()
             self.feed.close()
             torch.cuda.empty_cache()
-            largest = max(batch.size for batch in group.batches)
-            if len(group.batches) >= s.feed.at(state.step)[0].rows:
-                small = f"the GPU's memory is too small for a single row of {largest} tokens; try a smaller length"
-                raise UserError(small) from None
+            largest = max(batch.size for batch in batches)
+            if len(batches) >= s.feed.at(state.step)[0].rows:
+                raise UserError(f"the GPU's memory is too small for a single row of {largest} tokens") from None
             state.pass_tokens = max(1, min(state.pass_tokens, largest) // 2)
             self.log.line(f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many")
             self._read_on()
@@ -278,15 +349,15 @@ class Trainer:
         s.objective.settle()
         if self.mean is not None:
             self.mean.update(state.step)
-        tokens = sum(batch.size for batch in group.batches)
+        tokens = sum(batch.size for batch in batches)
         state.tokens += tokens
-        state.slots += sum(map(_slots, group.batches)) if self.pads else tokens
+        state.slots += sum(map(_slots, batches)) if self.pads else tokens
         self.moment.tokens += tokens
-        self.moment.operations += sum(self.operations.of(batch) for batch in group.batches)
+        self.moment.operations += sum(self.operations.of(batch) for batch in batches)
         if state.step % s.plan.log_every == 0 or state.step == s.steps:
             self._record(self.check_losses())
             if self.watch is not None:
-                self.watch.look(state.step, stepper.network, group.batches[0].to(s.device))
+                self.watch.look(state.step, stepper.network, batches[0].to(s.device))
             minutes, limit = s.plan.minutes, s.plan.steps
             if minutes is not None and (steps := self.pace.steps(state, minutes)):
                 # The speed of a run of some minutes is known, and with it how many steps there are.
@@ -313,11 +384,9 @@ class Trainer:
                 drawn = s.feed.drawn(step)
                 rows = np.split(drawn.tokens, drawn.starts[1:-1])
                 texts = " | ".join(s.decode(row.tolist()) for row in rows[:8])
-                raise self._exploded(
-                    f"the loss of step {step + 1} is {loss:.4g}, the gradient norm {norm:.4g} (the first loss was "
-                    f"{state.first_loss:.4g}, and training.explode allows {s.plan.explode:g} times that)",
-                    f"; the step read: {shown(texts, 400)}",
-                )
+                first = f"the first loss was {state.first_loss:.4g}, and training.explode allows {s.plan.explode:g}"
+                what = f"the loss of step {step + 1} is {loss:.4g}, the gradient norm {norm:.4g} ({first} times that)"
+                raise self._exploded(what, f"; the step read: {shown(texts, 400)}")
         return history
 
     def _exploded(self, what: str, more: str = "") -> Exploded:

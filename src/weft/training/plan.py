@@ -36,9 +36,7 @@ class Training:
     minutes: float | None = option(None, "--minutes", help="Train as many steps as fit into this time.", metavar="N")
     batch: int | None = option(None, "--batch", help="Examples per step. Default: about 8192 tokens.")
     pass_tokens: int | None = None  # tokens that go through the network at once; a larger step is accumulated
-    learning_rate: float | None = option(
-        None, "--learning-rate", "--lr", help="Peak learning rate. Default: by the width of the model.", metavar="RATE"
-    )
+    learning_rate: float | None = option(None, "--learning-rate", "--lr", help="Peak learning rate.", metavar="RATE")
     schedule: Schedule = "cosine"
     warmup: float = 0.05  # steps in which the rate rises; below 1: a share of all steps
     decay: float = 0.2  # share of the steps in which `stable` falls at the end
@@ -51,9 +49,7 @@ class Training:
     clip: float | None = 1.0  # largest gradient norm
     precision: Precision = option("auto", "--precision", help="auto: bf16 on a GPU that supports it, else fp32.")
     compile: bool = option(False, "--compile/--no-compile", help="Compile the network first. Pays off on a GPU.")
-    ema: float | None = option(
-        None, "--ema", help="Evaluate and keep a moving average of the weights, such as 0.999.", metavar="DECAY"
-    )
+    ema: float | None = option(None, "--ema", help="Keep a moving average of the weights: 0.999.", metavar="DECAY")
     evaluate_every: int | None = None  # steps; without it, ten times in a run
     save_every: int | None = None  # steps; without it, with each evaluation
     log_every: int = 10

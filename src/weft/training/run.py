@@ -73,8 +73,7 @@ class Checkpoints:
     """The folder `checkpoints` of a run: `step-N` each with its tensors and, with their hashes, its state."""
 
     def __init__(self, folder: Path, keep: int) -> None:
-        self.folder = folder
-        self.keep = keep
+        self.folder, self.keep = folder, keep
 
     def steps(self) -> list[int]:
         """Of which steps there are checkpoints, in order."""
@@ -273,10 +272,8 @@ class Run:
         """`run.json`: what the run was made with."""
         versions = {"weft": VERSION, "python": platform.python_version(), "torch": torch.__version__}
         machine = {"system": system_name(), "processors": os.cpu_count(), "threads": torch.get_num_threads()}
-        files.write_json(
-            self.about,
-            {**values, "versions": versions, "machine": machine, "git": revision(Path()), "command": sys.argv[1:]},
-        )
+        made = {"versions": versions, "machine": machine, "git": revision(Path()), "command": sys.argv[1:]}
+        files.write_json(self.about, {**values, **made})
 
     def info(self) -> RunInfo:
         """What `describe` wrote."""

@@ -14,13 +14,6 @@ from types import FrameType
 from weft.progress import Log, Progress, silent, to_logger
 
 
-def stop_signals() -> tuple[signal.Signals, ...]:
-    """Signals that ask a process to end; that of a closed terminal only where `nohup` does not ignore it."""
-    if sys.platform == "win32" or signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
-        return signal.SIGINT, signal.SIGTERM
-    return signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-
-
 class Interrupted(Exception):
     """A signal came, and what was worth keeping has been kept."""
 
@@ -32,8 +25,7 @@ class Interrupted(Exception):
 class Stop:
     """Whether somebody has asked to stop; asked between steps, batches and chunks, where stopping does no harm."""
 
-    def __init__(self) -> None:
-        self.number: int | None = None
+    number: int | None = None  # of the signal
 
     def __bool__(self) -> bool:
         return self.number is not None
@@ -82,7 +74,10 @@ def listening() -> Iterator[Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {number: signal.signal(number, stop._receive) for number in stop_signals()}
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if sys.platform != "win32" and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # as `nohup` sets it
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, stop._receive) for number in numbers}
     try:
         yield stop
     finally:

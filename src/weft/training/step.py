@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -96,18 +96,12 @@ def depth_of(network: Network, name: str) -> int:
     """How many layers below the heads a weight or module stands: 0 for the heads, more than the layers for tables."""
     layers = network.layer_names()  # of an encoder-decoder those of the decoder are nearer to the heads
     stacks = [(*network.TOP, "beside"), *reversed(layers)]
-    for depth, names in enumerate(stacks):
-        if any(f"{name}.".startswith(f"{part}.") for part in names):
-            return depth
-    return len(layers) + 1
+    inside = (depth for depth, names in enumerate(stacks) if any(f"{name}.".startswith(f"{part}.") for part in names))
+    return next(inside, len(layers) + 1)
 
 
 def freeze(network: Network, what: str) -> None:
-    """Train no weights of a part of the network, and without dropout there: `encoder`, `all-but-K` or `tokens`.
-
-    `encoder` of an encoder-decoder is what reads, its tables among it; the last K layers of `all-but-K` are those of
-    the decoder, then those of the encoder. `tokens` is the table of tokens alone.
-    """
+    """Train no weights of a part of the network, and without dropout there: `encoder`, `all-but-K` or `tokens`."""
     if what == "tokens":
         network.get_submodule("tokens").requires_grad_(False)
         return
@@ -156,10 +150,9 @@ def make_optimizer(
     beside: nn.Module | None = None,
     faster: Mapping[str, float] | None = None,
 ) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter, 2019) that decays matrices and tables only, with its state laid out at once.
+    """AdamW (Loshchilov and Hutter, 2019) that decays matrices and tables only; each group has its `share` of the rate.
 
-    Each group has its `share` of the learning rate: by the depth of its layer, by the network's `rate_factors` for
-    weights that begin larger than the others, and by `faster`, for beginnings of names.
+    By the depth of its layer, by the network's `rate_factors`, and by `faster`, for beginnings of names.
     """
     named = [(name, parameter) for name, parameter in learned(network, beside).items() if parameter.requires_grad]
     parameters = [parameter for _, parameter in named]
@@ -190,15 +183,6 @@ def make_optimizer(
     return optimizer
 
 
-def set_learning_rate(optimizer: torch.optim.AdamW, learning_rate: float) -> None:
-    """The rate of the next step; each group takes its share of it."""
-    for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(learning_rate * group["share"])
-        else:
-            group["lr"] = learning_rate * group["share"]
-
-
 def optimizer_tensors(
     network: nn.Module, optimizer: torch.optim.AdamW, beside: nn.Module | None = None
 ) -> dict[str, Tensor]:
@@ -210,57 +194,8 @@ def optimizer_tensors(
     }
 
 
-def fill(targets: dict[str, Tensor], stored: dict[str, Tensor], what: str) -> None:
-    """Copy stored tensors into those of the same names; nothing may be missing or left over."""
-    differing = sorted(set(targets) ^ set(stored)) or [
-        name for name, tensor in targets.items() if tensor.shape != stored[name].shape
-    ]
-    if differing:
-        raise UserError(f"{what} does not fit this run: {differing[0]}")
-    with torch.no_grad():
-        for name, tensor in targets.items():
-            tensor.copy_(stored[name])
-
-
-class Mean:
-    """A running mean of the weights (EMA): steadier than the weights themselves, and what is evaluated and kept."""
-
-    def __init__(self, network: nn.Module, decay: float) -> None:
-        self.decay = decay
-        self.parameters = [parameter.detach() for parameter in network.parameters()]
-        self.tensors = {name: parameter.detach().clone() for name, parameter in network.named_parameters()}
-        self.means = list(self.tensors.values())
-
-    @torch.no_grad()
-    def update(self, step: int) -> None:
-        # In the first steps the mean must not hold on to the weights that it began with.
-        decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self.means, self.parameters, 1 - decay)
-
-    @torch.no_grad()
-    def swap(self) -> None:
-        """The mean in the network and the weights here; a second call puts them back."""
-        held = [parameter.clone() for parameter in self.parameters]
-        torch._foreach_copy_(self.parameters, self.means)
-        torch._foreach_copy_(self.means, held)
-
-
-@contextmanager
-def averaged(mean: Mean | None) -> Iterator[None]:
-    """The running mean, where there is one, stands in the network for as long as the block runs."""
-    if mean is None:
-        yield
-        return
-    mean.swap()
-    try:
-        yield
-    finally:
-        mean.swap()
-
-
 KINDS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 MOST = 64  # shapes of batches that are recorded; those that come later go without
-Sums = Callable[[Any, Batch], dict[str, Tensor]]
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
@@ -268,19 +203,12 @@ def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any
     return nullcontext() if kind is None else torch.autocast(device.type, kind)
 
 
-def graphs_compiled() -> int:
-    """How many graphs the compiler has made in this process; a number that grows in mid-run means lost minutes."""
-    from torch._dynamo.utils import counters
-
-    return counters["stats"]["unique_graphs"]
-
-
 @dataclass(eq=False)
 class Passes:
     """Runs the passes of a step: their gradients add up, and so do their losses."""
 
     network: nn.Module
-    sums: Sums
+    sums: Callable[[Any, Batch], dict[str, Tensor]]
     terms: int
     device: torch.device
     precision: str
@@ -373,12 +301,11 @@ class Graphs:
         with torch.cuda.graph(self.first, pool=passes.pool, capture_error_mode="thread_local"):
             passes.run(_anew(batch), self.counts)
             self.norm = passes.finish() if whole and passes.finish is not None else None
-        self.gradients: list[tuple[nn.Parameter, Tensor | None]] = []
-        if whole:  # the gradients have been used up
-            return
-        self.gradients = [(parameter, parameter.grad) for parameter in passes.weights]
-        with torch.cuda.graph(self.later, pool=passes.pool, capture_error_mode="thread_local"):
-            passes.run(_anew(batch), self.counts)
+        # Of a whole step the gradients have been used up.
+        self.gradients = [] if whole else [(parameter, parameter.grad) for parameter in passes.weights]
+        if not whole:
+            with torch.cuda.graph(self.later, pool=passes.pool, capture_error_mode="thread_local"):
+                passes.run(_anew(batch), self.counts)
 
     def play(self, batch: Batch, counts: Tensor, first: bool) -> None:
         self.counts.copy_(counts)
@@ -392,11 +319,9 @@ class Graphs:
 def _anew(batch: Batch) -> Batch:
     """The same tensors with nothing worked out from them yet: a graph must work it out each time."""
     source = batch.source
-    return replace(
-        batch,
-        rows=Rows(batch.rows.starts, batch.rows.longest),
-        source=None if source is None else Ragged(source.tokens, Rows(source.rows.starts, source.rows.longest)),
-    )
+    if source is not None:
+        source = Ragged(source.tokens, Rows(source.rows.starts, source.rows.longest))
+    return replace(batch, rows=Rows(batch.rows.starts, batch.rows.longest), source=source)
 
 
 Shapes = tuple[tuple[int, ...], ...]
@@ -413,40 +338,13 @@ def _tensors(batch: Batch) -> list[Tensor]:
     return [batch.tokens, batch.rows.starts, *segments, *source, *batch.targets.values()]
 
 
-class Operations:
-    """How many products and sums a batch costs, forward and backward."""
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        inside = [module for name, module in network.named_modules() if name.startswith("layers.")]
-        turns = network.config.layers / max(1, len(network.layers))  # a layer may be read again and again
-        self.matrices = turns * sum(module.weight.numel() for module in inside if isinstance(module, nn.Linear))
-        attentions = [module for module in inside if isinstance(module, Attention)]
-        self.scores = turns * sum(a.heads * a.head_width * (0.5 if a.causal else 1.0) for a in attentions)
-        self.words = network.tokens.weight.numel()
-
-    def of(self, batch: Batch) -> float:
-        if batch.source is not None:
-            return 3.0 * self.network.operations(batch.source.rows, batch.rows)
-        if self.network.products is not None:
-            return 6.0 * self.network.products * len(batch.tokens)
-        lengths = batch.rows.lengths().double()
-        predicted = len(batch.targets.get("words", ()))
-        matrices = 6.0 * (self.matrices * len(batch.tokens) + self.words * predicted)
-        return matrices + 12.0 * self.scores * float(lengths.square().sum())
-
-
 # Where the user wants torch to keep compiled code. Its own choice is a folder in the shared temporary folder, of a name
 # that anyone can guess, and it runs what lies there.
 COMPILER_CACHE = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
 
 
-@dataclass(frozen=True)
-class Group:
-    """The passes of one step, and how many predictions of each kind they ask for together."""
-
-    batches: list[Batch]
-    counts: Tensor  # float32, one for each term
+# The passes of one step, and how many predictions of each kind they ask for together: float32, one for each term.
+Group = tuple[list[Batch], Tensor]
 
 
 def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
@@ -463,8 +361,8 @@ def group_of(s: Setup, step: int, pass_tokens: int) -> Group:
     batches = [replace(batch, targets={**batch.targets, **targets}) for batch in s.feed.passes(step, pass_tokens)]
     counts = torch.tensor([max(1, count) for count in total(map(s.objective.counts, batches)).values()]).float()
     if s.device.type == "cuda":
-        return Group([batch.pinned() for batch in batches], counts.pin_memory())
-    return Group(batches, counts)
+        return [batch.pinned() for batch in batches], counts.pin_memory()
+    return batches, counts
 
 
 def seed_of(seed: int, step: int) -> Callable[[int], int]:
