@@ -271,7 +271,19 @@ def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, c
         f"text: {corpus.size:,} tokens in {len(corpus.documents) - 1:,} documents{judged}"
     )
     began = time.monotonic()
-    config, network = count_ngrams(corpus, tokenizer, config, frame, control)
+    framed = Framed(corpus, frame)
+    if (longest := int(np.diff(framed.starts).max())) < config.order:
+        short = f"its longest document has {longest} tokens, special tokens included"
+        raise UserError(f"the text is shorter than the order {config.order}: {short}; try model.order={longest}")
+    with control.count(f"counting up to order {config.order}", "tokens", "stopped while counting") as step:
+        ngrams = count(framed, config.order, config.vocabulary, frame.before[0], step)
+    # What begins a text is never predicted, but for vocabularies where it also ends one; what fills rows up is no word.
+    never_predicted = {frame.before[0], tokenizer.id_of("padding")} - {None, *frame.after}
+    silent = tuple(sorted(token for token in never_predicted if token is not None))
+    control.stop.check("stopped while counting")
+    stored = tables(ngrams, config.smoothing, config.k, config.prune, silent, control.log)
+    end = frame.after[0] if frame.after else None
+    config, network = from_tables(stored, replace(config, silent=silent, end=end))
     seconds = time.monotonic() - began
     layout = TextLayout(documents=recipe.text.documents, rows="documents")
     card = card_of(run, Card(weft=VERSION, task=family.task, text=layout), recipe.seed)
@@ -294,26 +306,6 @@ def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, c
         run_log.record(line)
     control.log(f"{run.folder}: counted in {seconds:.1f} s")
     return load(run.folder)
-
-
-def count_ngrams(
-    corpus: Corpus, tokenizer: Tokenizer, config: NgramConfig, frame: Frame, control: Control
-) -> tuple[NgramConfig, Ngram]:
-    """The model of a text."""
-    framed = Framed(corpus, frame)
-    longest = int(np.diff(framed.starts).max())
-    if longest < config.order:
-        short = f"its longest document has {longest} tokens, special tokens included"
-        raise UserError(f"the text is shorter than the order {config.order}: {short}; try model.order={longest}")
-    start = frame.before[0]
-    with control.count(f"counting up to order {config.order}", "tokens", "stopped while counting") as step:
-        ngrams = count(framed, config.order, config.vocabulary, start, step)
-    # What begins a text is never predicted, but for vocabularies where it also ends one; what fills rows up is no word.
-    silent = {start, tokenizer.id_of("padding")} - {None, *frame.after}
-    silent_tokens = tuple(sorted(token for token in silent if token is not None))
-    control.stop.check("stopped while counting")
-    stored = tables(ngrams, config.smoothing, config.k, config.prune, silent_tokens, control.log)
-    return from_tables(stored, replace(config, silent=silent_tokens, end=frame.after[0] if frame.after else None))
 
 
 @torch.inference_mode()
