@@ -220,8 +220,7 @@ def _metric(recipe: TaskRecipe, task: Task, log: Log) -> str:
     package = task.metric_package(metric)
     if package is None or find_spec(package) is not None:
         return metric
-    if recipe.task.metric:
-        raise UserError(f"{metric} needs the package {package}: pip install 'weft[evaluate]'")
+    refuse((bool(recipe.task.metric), f"{metric} needs the package {package}: pip install 'weft[evaluate]'"))
     log(f"weft: note: without the package {package} the best model is chosen by its loss alone")
     return "loss"
 

@@ -70,8 +70,7 @@ def pretrain(
     if "vectors" in recipe.model:
         preparation.find_vectors(recipe.model["vectors"])
     paths = text_of(recipe).paths()
-    if not paths:
-        raise UserError("no text: give --text FILE")
+    refuse((not paths, "no text: give --text FILE"))
     dev = replace(text_of(recipe), files=recipe.text.dev).paths()
     both = {path.absolute() for path in paths} & {path.absolute() for path in dev}
     if both:
@@ -160,8 +159,7 @@ def text_job(
     assert name is not None
     device = device_for(recipe.device, recipe.training.threads)
     length, context = aim.length or model.family.row or model.config.context, model.config.context
-    if length > context:
-        raise UserError(f"rows of {length} tokens are longer than the model's context of {context}")
+    refuse((length > context, f"rows of {length} tokens are longer than the model's context of {context}"))
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
     filled = recipe.training.compile or (taught and device.type == "cuda")
     dataset = gather_text(recipe, tokenizer_of(model), control, model.config.begin, filled)
@@ -256,8 +254,7 @@ def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, c
     if tokenizer.vocabulary > config.vocabulary:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
     frame = preparation.next_frame(tokenizer, stream=False)  # one token before and after each document, as lmplz has it
-    if not frame.before:
-        raise UserError("an n-gram model needs a token that begins or ends a text; this vocabulary has none")
+    refuse((not frame.before, "an n-gram model needs a token that begins or ends a text; this vocabulary has none"))
     aim = replace(recipe.objective, name="next", rows="documents", length=64)
     dataset = gather_text(replace(recipe, objective=aim), tokenizer, control)
     corpus, dev = dataset.corpus, dataset.dev
@@ -382,8 +379,7 @@ def learn_vectors(
         recipe = read_recipe(recipe, overlaid(settings or {}, more), VectorsRecipe)
     run = new_run(recipe)
     paths = text_of(recipe).paths()
-    if not paths:
-        raise UserError("no text: give --text FILE")
+    refuse((not paths, "no text: give --text FILE"))
     recipe = changed(recipe, {"text": {"files": [str(path.absolute()) for path in paths]}})
     with begun(run, recipe, log, progress) as control:
         return go_vectors(run, recipe, control)
@@ -403,8 +399,7 @@ def go_vectors(run: Run, recipe: VectorsRecipe, control: Control) -> Model:
     assert unknown is not None
     counts[unknown] = 0
     known = int(counts.sum())
-    if known < 2:
-        raise UserError(f"{listed(recipe.text.files, 2)}: too short: {known} words are left to learn from")
+    refuse((known < 2, f"{listed(recipe.text.files, 2)}: too short: {known} words are left to learn from"))
     same = {"text": {"hash": corpus.hash, "tokens": corpus.size}}
     driver.record(run, recipe, device, {"words": len(counts) - 1}, same)
     start = driver.begin(run, 1, 0, control.log)
