@@ -155,8 +155,7 @@ def text_job(
     run: Run, recipe: Recipe, model: LoadedModel, objective: Objective, control: Control, base: str | None, taught: bool
 ) -> Job:
     """Train a model, which began from `base`, on the text of a recipe; `taught`: beside a teacher, which runs along."""
-    aim, name = recipe.objective, recipe.objective.name
-    assert name is not None
+    aim = recipe.objective
     device = device_for(recipe.device, recipe.training.threads)
     length, context = aim.length or model.family.row or model.config.context, model.config.context
     refuse((length > context, f"rows of {length} tokens are longer than the model's context of {context}"))
@@ -173,7 +172,7 @@ def text_job(
         feed = in_two_phases(feed, dataset.short, round(aim.short_share * (plan.steps or 1)))
     recipe = replace(recipe, training=plan, device=str(device))
     layout = TextLayout(documents=recipe.text.documents, rows=aim.rows or "stream")
-    card = replace(model.card, task="fill" if name == "spans" else model.family.task, base=base, text=layout)
+    card = replace(model.card, task="fill" if aim.name == "spans" else model.family.task, base=base, text=layout)
     # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
     capture = (taught or model.network.CARRIES) and dataset.source.even and not plan.compile
     job = Job(
@@ -309,12 +308,11 @@ def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, c
 def held_out_loss(network: Ngram, corpus: Corpus, frame: Frame, control: Control) -> tuple[float, int, int]:
     """Nats per token of a text, ends of documents counted; how many tokens have probability 0; and of how many."""
     framed, nats, never, tokens = Framed(corpus, frame), list[float](), 0, 0
-    reach = network.config.reach
     with control.progress("judging by the held-out text", "tokens") as read:
         for first in range(0, framed.size, JUDGED):
             control.stop.check("stopped while judging")
             # A chunk begins with what its first tokens follow on.
-            places = np.arange(max(0, first - reach), min(framed.size, first + JUDGED))
+            places = np.arange(max(0, first - network.config.reach), min(framed.size, first + JUDGED))
             ids, documents, _ = framed.read(places)
             texts = Ragged.of([part.tolist() for part in np.split(ids, np.flatnonzero(np.diff(documents)) + 1)])
             hidden = network(texts.tokens, texts.rows)[:-1]
@@ -346,10 +344,7 @@ def _report(run: Run, config: NgramConfig, log: Log) -> None:
         ChartLine("an MLP's parameters", list(enumerate(weights, 1)), dashed=True),
         ChartLine("possible n-grams", [(n, float(words_known) ** n) for n in range(1, len(cells))], dashed=True),
     ]
-    words = (
-        "The number of possible n-grams grows by the size of the vocabulary with each order. The number that a text "
-        "contains grows until nearly every n-gram occurs once. An MLP grows by one matrix per word of context."
-    )
+    words = "Possible n-grams multiply by the vocabulary with each order; an MLP grows by one matrix per word."
     chart = line_chart("What is stored, by order", growth, "order", "numbers", log_y=True)
     write_text(run.report, page(f"Run {run.folder.name}", [table(cells[0], cells[1:]), chart, paragraph(words)]))
 
