@@ -425,7 +425,7 @@ def test_a_pair_that_is_too_long(bert: Any, monkeypatch: pytest.MonkeyPatch) -> 
 def test_next_asks_for_pairs_and_for_a_head(bert: Any, gpt: Any) -> None:
     model = weft.Model(bert.opened, "next")
     for wrong in ("the loom", ["a", "b"], [("a", "b", "c")], [("a", None)]):
-        with pytest.raises(UserError, match="pair 1: two texts are expected"):
+        with pytest.raises(UserError, match="a pair of texts is expected"):
             model(wrong)  # type: ignore[arg-type]
     with pytest.raises(UserError, match="this gpt2 model has no head that says whether"):
         weft.Model(gpt.opened, "next")([("a", "b")])

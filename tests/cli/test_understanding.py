@@ -119,7 +119,7 @@ MISTAKES = {
     "no such head": ("finetune --task tag --model openai-gpt --data good.csv --out r",
                      "openai-gpt has no head for tag; it learns classify, multilabel, regress, pair$"),
     "weights of nothing": ("finetune --task tag --model bert --class-weights balanced --data good.csv --out r",
-                           "class_weights = balanced does not apply to tag"),
+                           "class_weights does not apply to tag"),
     "labels of numbers": ("finetune --task regress --model bert --labels a,b --data good.csv --out r",
                           "labels does not apply to regress"),
     "no model": ("finetune --task pair --data good.csv --out r", "give --base FOLDER .*or --model FAMILY"),

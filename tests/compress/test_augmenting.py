@@ -72,11 +72,10 @@ def test_long_texts_go_through_in_windows(filler: Model) -> None:
 def test_words_that_have_tags_keep_their_number() -> None:
     """And say where they stand now."""
     tagged = joined(["U.S.", "troops", "in", "New", "York", "."], ["B-LOC", "O", "O", "B-LOC", "I-LOC", "O"])
-    for example in augmented(TagTask(), [Example((tagged.text,), tagged, "t line 1")], 8, None, 0):
-        target = example.target
-        assert target.tags is None and target.text == example.texts[0] != tagged.text
-        words = [target.text[a:b] for a, b in target.words]
-        assert len(words) == 6 and " ".join(words) == target.text and words[-1] == "."
+    for example in augmented(TagTask(), [tagged], 8, None, 0):
+        assert example.target is None and example.texts != tagged.texts
+        words = [example.texts[0][a:b] for a, b in example.words]
+        assert len(words) == 6 and " ".join(words) == example.texts[0] and words[-1] == "."
 
 
 def test_of_a_pair_one_side_changes_or_both() -> None:

@@ -101,8 +101,8 @@ def test_where_they_disagree_most_comes_first_and_each_text_once(anyone: Model) 
     assert [row["text"] for row in found.disagreements] == ["4", "7"]
     assert found.disagreements[0] == {
         "target": "yes",
-        "m0": "yes 0.881",
-        "m1": "no 0.881",
+        "m0": "yes 0.8808",
+        "m1": "no 0.8808",
         "where": "row 4",
         "text": "4",
     }
@@ -178,7 +178,9 @@ def test_each_model_answers_by_its_own_thresholds(
     found = compare([every, none, every], written(BY_TASK[task], tmp_path), **QUICK)
     assert [each.agreement["same"].value for each in found.models[1:]] == [0, 1]
     row = found.models[1].disagreements[0]
-    assert row["model 2"].startswith(("none", "(no answer)")) and not row["model 1"].startswith(("none", "(no answer)"))
+    assert row["model 2"].startswith(("(none)", "(no answer)")) and not row["model 1"].startswith(
+        ("(none)", "(no answer)")
+    )
 
 
 def turned(model: Model) -> Model:

@@ -74,7 +74,7 @@ def test_tags_vectors_and_texts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     examples = rows_of(case, models[0], tmp_path)
     found = told(models, examples, monkeypatch)
     task: Any = task_for(models[0].opened, "tag")
-    said = [task.predict(each.opened, framing_for(each.opened), [e.target for e in examples]) for each in models]
+    said = [task.predict(each.opened, framing_for(each.opened), examples) for each in models]
     same = list[bool]()
     for one, two, ours in zip(*said, strict=True):
         mean = np.log(np.mean([softmax(each.output, axis=1) for each in (one, two)], axis=0))

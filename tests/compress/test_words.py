@@ -26,8 +26,8 @@ def rows(count: int = 6, often: int = 1) -> list[Example]:
     found = []
     for number, some in enumerate(sentences(count)):
         words, tags = [word for word, _ in some] * often, [tag for _, tag in some] * often
-        target = (joined(words, tags), joined(words), None)[number % 3]
-        found.append(Example((" ".join(words),), target, f"row {number}"))
+        tagged = joined(words, tags, f"row {number}")
+        found.append((tagged, replace(tagged, target=None), replace(tagged, target=None, words=()))[number % 3])
     return found
 
 
@@ -53,7 +53,7 @@ def test_with_the_same_tokens_the_targets_are_what_the_teacher_says_there() -> N
 @pytest.mark.parametrize("teacher", ["wordpiece", "bpe"])
 def test_scores_of_a_word_arrive_at_that_word(teacher: str, student: str) -> None:
     words = ODD.split()
-    examples = [Example((ODD,), None, "raw"), Example((" ".join(words),), joined(words), "words")]
+    examples = [Example((ODD,), None, "raw"), joined(words, None, "words")]
     said = LESSON.teacher_outputs(*(lambda t: (t, framing_for(t)))(model(teacher, {"tag": 4}, labels=LABELS)), examples)
     # Numbers in place of scores, to see which word each came from; a word of which nothing was read has none.
     marked = [
@@ -67,7 +67,7 @@ def test_scores_of_a_word_arrive_at_that_word(teacher: str, student: str) -> Non
     # Each window says which tokens of the text it has for its own: so the words come in order, each once.
     found, tokenizer = 0, tokenizer_of(pupil)
     for example, each in zip(examples, said, strict=True):
-        tagged = example.target or raw(example.texts[0])
+        tagged = example if example.words else raw(example.texts[0])
         encoded = tokenizer.encode(example.texts[0], specials=False)
         firsts = first_tokens(encoded, tagged.words)
         ids = encoded.ids
@@ -79,7 +79,7 @@ def test_scores_of_a_word_arrive_at_that_word(teacher: str, student: str) -> Non
             assert table.tokens[at] == ids[token]
             start, end = encoded.offsets[token]
             word = tagged.words[number]
-            assert max(start, word[0]) < min(end, word[1]), (tagged.text[slice(*word)], tagged.text[start:end])
+            assert max(start, word[0]) < min(end, word[1]), (ODD[slice(*word)], ODD[start:end])
             assert (table.by_place[LOGITS][found] == number).all()
             assert table.by_place[TAUGHT][found] == each["known"][number]
             found += 1
@@ -89,7 +89,7 @@ def test_scores_of_a_word_arrive_at_that_word(teacher: str, student: str) -> Non
 def test_words_that_no_teacher_has_read_are_not_taught() -> None:
     teacher = model("character", {"tag": 4}, labels=LABELS)
     framing = replace(framing_for(teacher), cutting=True, length=12)
-    example = Example(("Ada goes to Rome now",), joined(["Ada", "goes", "to", "Rome", "now"]), "")
+    example = joined(["Ada", "goes", "to", "Rome", "now"])
     said = LESSON.teacher_outputs(teacher, framing, [example])
     assert said[0]["known"].tolist() == [True, True, True, False, False]
     table = LESSON.dataset([example], model("wordpiece", {"tag": 4}), framing_for(model("wordpiece", {"tag": 4})), said)
@@ -97,7 +97,7 @@ def test_words_that_no_teacher_has_read_are_not_taught() -> None:
     batch = whole(table)
     assert Tags(4, SoftTargets()).counts(batch) == {"teacher": 3}
     answered = LESSON.with_teacher_answer(example, said[0])
-    assert answered.target.tags[3:] == ("O", "O") and len(answered.target.tags) == 5
+    assert answered.target[3:] == ("O", "O") and len(answered.target) == 5
 
 
 @pytest.mark.parametrize("hard", [0.0, 0.3])
@@ -153,7 +153,7 @@ def test_several_teachers_are_heard_by_the_names_of_their_tags() -> None:
 @pytest.mark.parametrize("kind", [pytest.param("wordpiece", marks=pytest.mark.slow), "bpe"])
 def test_a_student_learns_what_its_teacher_says(kind: str) -> None:
     teacher = model("wordpiece", {"tag": 4}, labels=LABELS)
-    examples = [replace(row, target=None) for row in rows(6)]
+    examples = [replace(row, target=None, words=()) for row in rows(6)]
     said = LESSON.teacher_outputs(teacher, framing_for(teacher), examples)
     lesson = replace(LESSON, soft=SoftTargets(2.0))
     student = model(kind, {"tag": 4}, scale=1.0)
@@ -161,8 +161,8 @@ def test_a_student_learns_what_its_teacher_says(kind: str) -> None:
     losses = learned(student, lesson.objective(), lesson.dataset(examples, student, framing, said))
     assert losses[-1] < 0.02 * losses[0]
     answers = [lesson.with_teacher_answer(*each) for each in zip(examples, said, strict=True)]
-    own = lesson.predict(student, framing, [each.target for each in answers])
+    own = lesson.predict(student, framing, answers)
     ours = [tag for each in own for tag in lesson.tags(each)]
-    theirs = [tag for each in answers for tag in each.target.tags]
+    theirs = [tag for each in answers for tag in each.target]
     same = [one == other for one, other in zip(ours, theirs, strict=True)]
     assert sum(same) >= 0.9 * len(same) and len(set(theirs)) > 2

@@ -102,8 +102,8 @@ def test_several_labels_as_columns_of_0_and_1_or_in_a_cell() -> None:
 
 
 def test_labels_that_look_alike_are_told() -> None:
-    assert TextTask(labels=("ham", "spam")).label_note() is None
-    assert "'Spam', 'spam'" in str(TextTask(labels=("Spam", "ham", "spam")).label_note())
+    assert TextTask(labels=("ham", "spam")).label_notes() == []
+    assert "'Spam', 'spam'" in str(TextTask(labels=("Spam", "ham", "spam")).label_notes())
 
 
 SPAN = {"start": 4, "end": 9, "label": "LOC"}
@@ -124,7 +124,7 @@ STUDIO = {"start": 4, "end": 9, "text": "Paris", "labels": ["LOC"]}
 )
 def test_entities_of_other_programs(row: dict[str, Any]) -> None:
     (tagged,), _ = targets(TagTask(), "a.jsonl", json.dumps(row) + "\n")
-    assert tagged.tags == ("O", "B-LOC")
+    assert tagged == ("O", "B-LOC")
 
 
 def test_labels_of_other_programs() -> None:

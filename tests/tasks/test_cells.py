@@ -50,7 +50,7 @@ def test_what_only_looks_like_a_list(cell: str) -> None:
 @pytest.mark.parametrize("words", ['["Ada", "sings"]', "['Ada', 'sings']", "Ada sings", ["Ada", "sings"]])
 def test_words_in_a_cell(words: Any) -> None:
     found = read(TagTask(), {"words": "tokens", "tags": "ner_tags"}, tokens=words, ner_tags="B-PER O")
-    assert found.text == "Ada sings" and found.tags == ("B-PER", "O")
+    assert found == ("B-PER", "O")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_columns_in_any_case_and_files_of_any_name(tmp_path: Path) -> None:
 def test_a_label_for_each_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "r.csv").write_text("text,label\n" + "".join(f"word {n},{n / 7}\n" for n in range(12)))
     assert run(["finetune", "--task", "classify", "--data", "r.csv", "--model", "bert", "--out", "out"]) == 2
-    assert "a label of its own; for numbers: --task regress" in capsys.readouterr().err and not Path("out").exists()
+    assert "they look like ids" in capsys.readouterr().err and not Path("out").exists()
 
 
 def test_a_tag_of_no_form(wordpiece: Tokenizer, capsys: pytest.CaptureFixture[str]) -> None:

@@ -41,8 +41,7 @@ def made(kind: str) -> tuple[Task, list[Example], str, int, tuple[str, ...] | No
         labels = ("O", "B-LOC", "B-PER", "I-PER")
         rows = []
         for words, often in zip(sentences(len(LONG)), LONG, strict=True):
-            tagged = joined([word for word, _ in words] * often, [tag for _, tag in words] * often)
-            rows.append(Example((tagged.text,), tagged, ""))
+            rows.append(joined([word for word, _ in words] * often, [tag for _, tag in words] * often))
         return TagTask(labels), rows, "tag", 4, labels
     rows = []
     for row, often in zip(questions(len(LONG), none=True), LONG, strict=True):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
 from functools import wraps
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -143,14 +144,15 @@ class Predictions:
         with closing(table), progress("predicting", "rows") as tick:
             if table.count:
                 to_stderr(f"weft: note: {table.path} has {table.count:,} rows already; continuing")
-            before = table.count
-
-            def on_chunk(chunk: Sequence[tuple[Row, Any]]) -> None:
-                self.count(chunk)
-                tick(len(chunk))
-
+            before, empty = table.count, dict.fromkeys(self.model.task_object.prediction_columns)
+            rows = islice(late.evaluate.rows_of(self.model, data, self.skipped), before, None)
             try:
-                named = late.model.predict_table(self.model, data, table, self.skipped, self.others, on_chunk)
+                while some := list(islice(rows, 256)):
+                    chunk = late.model.answered(self.model, some, self.others)
+                    table.add((row.values, empty if answer is None else answer.columns()) for row, answer in chunk)
+                    self.count(chunk)
+                    tick(len(chunk))
+                named = table.finish()
             except KeyboardInterrupt:
                 to_stderr(f"weft: {table.count:,} rows are in {table.path}; the same command continues")
                 raise

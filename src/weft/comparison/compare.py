@@ -354,12 +354,13 @@ class Participant:
         return None
 
     def _below_chance(self, first: Participant, rows: int) -> str | None:
-        name, metric = self.task.chance_metric, self.task.default_metric
+        metric, name = self.task.default_metric, self.task.chance_metric
         level = self.task.chance_level(self.target_counts, self.labeled)
         if name is None:
             retained = self.sampled[metric].over(first.sampled[metric])
             few = self is not first and math.isfinite(retained.high) and retained.high < TENTH
             return f"it retains {100 * retained.value:.1f} % of the {metric} of {first.name}" if few else None
+        name = name or metric
         score, reference = self.sampled[name].score(), first.sampled[name]
         if name in LESS:
             return f"its {name} of {score.value:.2f} is no better than {level:g}" if score.low >= level else None
@@ -405,7 +406,7 @@ def participants_of(
     for name, model in zip(names, models, strict=True):
         if model.task != first.task:
             raise UserError(f"{name} is made for {model.task}, {names[0]} for {first.task}: they cannot be compared")
-    tasks = [model.task_object for model in models]
+    tasks: list[Any] = [model.task_object for model in models]
     if not tasks[0].comparable:
         raise UserError(f"models for {first.task} are not compared by rows; to compare their vectors: --task embed")
     labels = tuple(dict.fromkeys(label for task in tasks for label in task.labels))
@@ -423,18 +424,19 @@ def participants_of(
             if some
         ]
         damaged = f"its labels are not those of {names[0]}: {', '.join(differ)}" if differ else None
-        participants.append(Participant(name, model, folder, task, task.align(labels), damaged=damaged))
+        aligned = replace(task, labels=labels) if labels else task
+        participants.append(Participant(name, model, folder, task, aligned, damaged=damaged))
     return participants
 
 
 def with_ensemble(models: Sequence[Participant], name: str, count: int) -> list[Participant]:
     """The models after the ensemble of the first `count` of them, where their task has one."""
     members = tuple(models[:count])
-    task: Task | None = members[0].task
-    if task is not None and not task.averages:
-        task = task.with_others([member.model.opened for member in members[1:]])
-    if count < 2 or task is None:
+    task: Any = members[0].task
+    if count < 2 or not (task.averages or task.joint):
         return list(models)
+    if task.joint:
+        task = replace(task, others=tuple(member.model.opened for member in members[1:]))
     return [Participant(name, members[0].model, None, task, task, members), *models]
 
 

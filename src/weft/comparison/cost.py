@@ -119,7 +119,7 @@ def measure(
 def timing_inputs(model: Model, inputs: Sequence[Any]) -> list[Any]:
     """The inputs, texts or tuples of them, as calls of a model take them."""
     task, tokenizer = model.task_object, model.tokenizer
-    return [task.timing_input((each,) if isinstance(each, str) else each, tokenizer) for each in inputs]
+    return [task.sample_input((each,) if isinstance(each, str) else each, tokenizer) for each in inputs]
 
 
 def total_costs(costs: Sequence[Costs | None]) -> Costs | None:

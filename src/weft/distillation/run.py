@@ -222,7 +222,7 @@ def _dataset(context: Distillation, task: Task) -> tuple[Task, Dataset[Example]]
 
 def decided_metric(context: Distillation, task: Task, by_labels: bool) -> str:
     """The metric that decides which student is kept; where the package that computes it is missing, the loss."""
-    metric, package = context.recipe.distill.metric, task.metric_package(task.default_metric)
+    metric, package = context.recipe.distill.metric, task.packages.get(task.default_metric)
     if package is not None and find_spec(package) is None:
         if metric not in (None, "loss"):
             raise UserError(f"{metric} needs the package {package}: pip install 'weft[evaluate]'")

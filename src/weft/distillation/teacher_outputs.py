@@ -39,7 +39,7 @@ from weft.objectives.losses import LOGPROBS, REST, TOKENS
 from weft.progress import Log, to_logger
 from weft.tasks.base import Example, Task, TeacherArrays
 from weft.tasks.forward import chunked, framing_for, unseen_in_words
-from weft.text.sources import digest_of
+from weft.text.sources import folder_digest
 from weft.training.run import Run, tokenizer_hash
 from weft.training.signals import Control
 
@@ -59,12 +59,7 @@ class Teacher:
 
     @classmethod
     def of(cls, model: LoadedModel, folder: Path) -> Teacher:
-        whole = hashlib.sha256()
-        for path in sorted(folder.rglob("*")):
-            name = path.relative_to(folder)
-            if path.is_file() and name.parts[0] != "run" and not any(part.startswith(".") for part in name.parts):
-                whole.update(json.dumps(str(name)).encode() + digest_of(path))
-        return cls(model, folder, whole.hexdigest())
+        return cls(model, folder, folder_digest(folder))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,7 +218,7 @@ def teacher_outputs(
     whatever stands beside them.
     """
     teachers, control = context.teachers, context.control
-    if task.joint_teachers and len(teachers) > 1:
+    if task.joint and len(teachers) > 1:
         digest = hashlib.sha256(" ".join(teacher.digest for teacher in teachers).encode()).hexdigest()
         teachers = [replace(teachers[0], digest=digest)]
     ends = list(accumulate(parts))

@@ -383,7 +383,8 @@ def made_up_inputs(model: Model, count: int = SAMPLES, seed: int = 0) -> list[An
         return tokenizer.decode([chance.choice(numbers) for _ in range(length)]).strip() or "a"
 
     lengths = [1, 2, longest, *(1 + int(longest ** chance.random()) for _ in range(count - 3))]
-    return [model.task_object.made_up_input(text, length, tokenizer) for length in lengths]
+    task, first = model.task_object, [2] if model.task_object.pair else []
+    return [task.sample_input([text(min(length, most)) for most in (*first, length)], tokenizer) for length in lengths]
 
 
 def mixed(model: Model, inputs: Sequence[Any], total: int) -> list[Any]:

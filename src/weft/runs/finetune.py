@@ -214,7 +214,7 @@ def _driven(selection: Selection, job: Job, dataset: Rows, train: Batches, card:
 def _metric(recipe: TaskRecipe, task: Task, log: Log) -> str:
     """The metric that decides which model is kept."""
     metric = one_of(recipe.task.metric, task.metric_names, "metric") if recipe.task.metric else task.default_metric
-    package = task.metric_package(metric)
+    package = task.packages.get(metric)
     if package is None or find_spec(package) is not None:
         return metric
     refuse((bool(recipe.task.metric), f"{metric} needs the package {package}: pip install 'weft[evaluate]'"))

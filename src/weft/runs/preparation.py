@@ -123,8 +123,6 @@ def read_examples(task: Task, table: Table, skipped: Skipped, control: Control) 
     if first is None:
         raise UserError(f"{where}: there are no rows")
     task, needed = task.columns(first, table.columns)
-    if note := task.column_note(needed):
-        control.note(f"{where}: {note}")
     with control.count(f"reading {where}", "rows", "stopped while reading") as watched:
         examples = list(examples_of(table, needed, task.read, skipped, watched))
     log_notes(skipped.lines(), control.log)
@@ -152,7 +150,7 @@ def gather(recipe: TaskRecipe, control: Control) -> tuple[Task, Dataset[Example]
         _, dev = read_examples(task, dev_table, Skipped(), control)
         dev = normalized(dev, dev_normalization, dev_table.name, control.log)
     task = task.fit_labels(examples, recipe.task.labels)
-    if note := task.label_note():
+    for note in task.label_notes():
         control.note(f"{where}: {note}")
     examples = checked(task, examples, data.on_bad_row, control.log)
     check_rows(len(examples), where)

@@ -24,7 +24,7 @@ from weft.metrics.generation import AnswerMetrics, answer_scores
 from weft.objectives.losses import TAUGHT, Ends, SoftTargets
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows
-from weft.tasks.forward import InputWindows, framing_for, head_outputs, softmax, stripped, tokenizer_of
+from weft.tasks.forward import InputWindows, head_outputs, softmax, stripped, tokenizer_of
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces, special_tokens
@@ -63,6 +63,8 @@ class AnswerTask(Task):
     loss_by_token = True
     overlap = 2 / 3  # of windows of 384: as in the paper, 128 tokens from one to the next
     pair = True
+    input_names = ("question", "context")
+    row_names = ("context", "question", "answer")
     whole_groups = True
     empty_targets = True
     averages = True
@@ -83,17 +85,6 @@ class AnswerTask(Task):
     def to_card(self, card: Card) -> Card:
         thresholds = {} if self.threshold is None else {NO_ANSWER: self.threshold}
         return replace(card, thresholds=thresholds, temperature=self.temperature)
-
-    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
-        return ("question", "context")
-
-    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[AnswerTask, tuple[str, ...]]:
-        return self, ("context", "question", "answer")
-
-    def check_input(self, number: int, value: Any) -> tuple[str, ...]:
-        if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
-            return tuple(value)
-        raise UserError(f"input {number}: a question and its context is expected")
 
     def to_record(self, example: Example) -> dict[str, Any]:
         answers = [{"text": text, "start": start} for start, text in example.target]
@@ -192,11 +183,9 @@ class AnswerTask(Task):
         for number, (question, (_, text)) in enumerate(zip(questions, inputs, strict=True)):
             context = known[text]
             if len(question) > room // 2 and len(question) + len(context) > room:
-                name = where[number] if where else f"question {number + 1}"
-                limit = f"leaves too little room for its context in windows of {windows.length}"
-                raise UserError(
-                    f"{name}: a question of {len(question)} tokens {limit}; shorten it, or raise the length"
-                )
+                name = f"{where[number] if where else f'question {number + 1}'}: a question of {len(question)} tokens"
+                limit = f"in windows of {windows.length}; shorten it, or raise the length"
+                raise UserError(f"{name} leaves too little room for its context {limit}")
             encoded.pieces.append(pieces(windows, question, context.ids))
             encoded.lengths.append((len(question), len(context)))
             encoded.places.append((text, context.offsets))
@@ -243,18 +232,11 @@ class AnswerTask(Task):
             for (_, start, end), probability in zip(candidates.spans[:top], probabilities[:top], strict=True)
         )
         start, end = self.span(candidates) or (0, 0)
-        return Reply(
-            text=context[start:end],
-            start=start,
-            end=end,
-            score=self.confidence(candidates),
-            no_answer=nothing,
-            best=choices,
-            **prediction.reading,
-        )
+        best = Choice(text=context[start:end], start=start, end=end, score=self.confidence(candidates))
+        return Reply(**vars(best), no_answer=nothing, best=choices, **prediction.reading)
 
-    def is_finite(self, prediction: Prediction) -> bool:
-        return all(map(math.isfinite, [prediction.output.nothing, *(score for score, _, _ in prediction.output.spans)]))
+    def numbers(self, prediction: Prediction) -> NDArray[np.float64]:
+        return np.array([prediction.output.nothing, *(score for score, _, _ in prediction.output.spans[:1])])
 
     def key(self, prediction: Prediction) -> Hashable:
         return self.span(prediction.output)
@@ -267,10 +249,6 @@ class AnswerTask(Task):
         context = example.texts[1]
         same, f1 = answer_scores(self.text(prediction, context), [task.text(reference, context)])
         return ({"same": (same, 1.0), "f1": (f1, 1.0)},), 1 - f1
-
-    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
-        answer: Any = self.answer(prediction, example.texts)
-        return f"{answer.text or '(no answer)'} {answer.score:.3f}"
 
     def describe_target(self, example: Example) -> str:
         return str(example.target[0][1]) if example.target else "(no answer)"
@@ -299,11 +277,6 @@ class AnswerTask(Task):
         # A task that always answers has no threshold, and gives no answer no probability.
         output = Candidates(tuple(spans), logit(nothing) + (self.threshold or 0.0))
         return replace(predictions[0], output=output)
-
-    def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
-        checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
-        outputs = [each.output for each in self.predict(model, framing_for(model), checked)]
-        return [np.array([each.nothing, *(score for score, _, _ in each.spans[:1])]) for each in outputs]
 
     def metrics(self) -> Any:
         return AnswerMetrics()
@@ -339,13 +312,10 @@ class AnswerTask(Task):
 
         return replace(task, temperature=min((2.0 ** (power / 4) for power in range(-8, 21)), key=brier))
 
-    def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
-        golds = [text for _, text in example.target]
-        if answer_scores(self.text(prediction, example.texts[1]), golds)[1] > 0.5:
-            return None
-        target, answer = self.describe_target(example), self.describe(prediction, prediction, example)
-        row = {"target": target, "prediction": answer, "where": example.where, "text": example.texts[0]}
-        return self.confidence(prediction.output), row
+    def loss(self, prediction: Prediction, example: Example) -> float | None:
+        """The probability of an answer that has less than half of the words in common with the right one."""
+        _, f1 = answer_scores(self.text(prediction, example.texts[1]), [text for _, text in example.target])
+        return None if f1 > 0.5 else self.confidence(prediction.output)
 
     # ------------------------------------------------------------------------------------------------------- teaching
     #

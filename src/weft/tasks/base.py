@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,12 +16,13 @@ from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import find_columns, text_in
-from weft.errors import UserError, listed, shown
+from weft.errors import UserError, listed, one_of, shown
 from weft.metrics.bootstrap import Ratios
 from weft.objectives.losses import SoftTargets
 from weft.progress import Log
 from weft.tasks.forward import InputWindows, chunked, framing_for, head_outputs, tokenizer_of, window_for
 from weft.text.records import Record
+from weft.text.tags import TagNormalizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, words_in
 
@@ -41,6 +42,7 @@ class Example:
     target: Any  # None where it is not known
     where: str
     numbers: bytes = b""  # of a vector, in place of texts: in single precision, so that many rows fit into memory
+    words: tuple[tuple[int, int], ...] = ()  # where they stand in the text, for tasks that answer by word
 
 
 @dataclass(frozen=True)
@@ -52,29 +54,41 @@ class Prediction:
     n_windows: int
     truncated: bool
 
+    @classmethod
+    def of_teacher(cls, outputs: TeacherArrays) -> Prediction:
+        """The output of a teacher as a prediction again."""
+        return cls(outputs["output"].astype(np.float64), 0, 0, False)
+
     @property
     def reading(self) -> dict[str, Any]:
         """How much was read, as every answer says it."""
         return {"n_tokens": self.n_tokens, "n_windows": self.n_windows, "truncated": self.truncated}
 
 
+@dataclass(frozen=True)
 class Normalization:
-    """Rewrites the targets of one file into the form that a model has; this one changes nothing."""
+    """Rewrites the tags of one file into the scheme that a model has; without a normalizer nothing is changed."""
+
+    normalizer: TagNormalizer | None = None
 
     def __call__(self, example: Example) -> Example:
-        return example
+        if self.normalizer is None or example.target is None:
+            return example
+        return replace(example, target=self.normalizer.normalized(example.target))
 
     def note(self) -> str | None:
         """What was rewritten."""
-        return None
+        return self.normalizer.note() if self.normalizer else None
 
 
-class Task(ABC):
+class Task:
     """What a model is for: rows of data in, typed answers out; learned, scored, compared and taught through this."""
 
     name: str
     head: str = ""  # of the network; "": the task reads hidden states
     labels: tuple[str, ...] = ()
+    input_names: ClassVar[tuple[str, ...]] = ()  # of the columns that it reads; (): text, and pair
+    row_names: ClassVar[tuple[str, ...]] = ()  # of those of rows with targets; (): the same
     settings: ClassVar[tuple[str, ...]] = ()  # of the section [task] of a recipe, beside its name
     needs: ClassVar[str] = ""  # what a family must do beside having the head, for messages
     pair: bool = False  # it reads two texts at a time ...
@@ -89,7 +103,8 @@ class Task(ABC):
     overlap: ClassVar[float] = 0.0  # share of a window that the next one repeats
     whole_groups: ClassVar[bool] = False  # all rows of a group stand on one side of a split
     language_model: ClassVar[bool] = False  # a student learns the next tokens of texts from it
-    joint_teachers: ClassVar[bool] = False  # several teachers predict together: one is run, which knows the others
+    joint: ClassVar[bool] = False  # several models generate together: one is run, which knows the `others`
+    packages: ClassVar[Mapping[str, str]] = {}  # optional ones, by the metric that needs them
     embeds: ClassVar[bool] = False  # it asks a network for nothing but vectors of texts
     gives_vectors: ClassVar[bool] = False  # a network exported for it gives vectors of texts too
     independent: ClassVar[bool] = True  # an answer depends on its own input alone
@@ -101,6 +116,16 @@ class Task(ABC):
     unbounded: ClassVar[bool] = False  # its outputs are numbers of any size, not probabilities
     run: ClassVar[Callable[..., list[Any]] | None] = None  # a function that answers; None: by predictions
     timing_options: ClassVar[Mapping[str, Any]] = {}  # of a call that is timed
+    chance_metric: str | None = ""  # that guessing brings to `chance_level`; "": the default metric
+
+    # Methods that every supervised task has to define.
+    to_record: Callable[[Example], dict[str, Any]]  # an example as a row of a table, which `read` reads again
+    objective: Callable[[], Any]  # what a network learns by
+    decode: Callable[[Sequence[Sequence[NDArray[Any]]], InputWindows], list[Prediction]]  # outputs of windows, by input
+    key: Callable[[Prediction], Hashable]  # a value that is equal where two answers are
+    metrics: Callable[[], Any]  # an empty collection of metrics ...
+    add: Callable[[Any, Sequence[Prediction], Sequence[Example]], None]  # ... that takes them
+    with_teacher_answer: Callable[[Example, TeacherArrays], Example]  # with the teacher's answer as its target
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -124,20 +149,15 @@ class Task(ABC):
     @classmethod
     def check_recipe(cls, work: Any, *more: str) -> None:
         """Refuse a setting of the section [task] that does not apply to this task."""
-        given = {
-            "class_weights = balanced": work.class_weights == "balanced" and "class_weights",
-            "words": work.words and "words",
-            "labels": work.labels and "labels",
-            "prefix": work.prefix is not None and "prefix",
-        }
-        for setting, name in given.items():
-            if name and name not in (*cls.settings, *more):
-                raise UserError(f"{setting} does not apply to {work.name}")
+        given = {"class_weights": work.class_weights == "balanced", "words": work.words, "labels": work.labels}
+        for name, is_given in {**given, "prefix": work.prefix is not None}.items():
+            if is_given and name not in (*cls.settings, *more):
+                raise UserError(f"{name} does not apply to {work.name}")
 
     @classmethod
-    @abstractmethod
     def from_model(cls, model: LoadedModel, name: str) -> Task:
         """The task of a model folder, by its card and its heads."""
+        return cls()
 
     @classmethod
     def check_model(cls, model: LoadedModel, name: str) -> None:
@@ -162,13 +182,22 @@ class Task(ABC):
         """How many outputs its head has."""
         return len(self.labels)
 
+    @cached_property
+    def label_numbers(self) -> dict[str, int]:
+        return {label: number for number, label in enumerate(self.labels)}
+
+    def label_number(self, label: str, where: str) -> int:
+        """The number of a label; one that the task does not have is named with the nearest that it has."""
+        numbers = self.label_numbers
+        return numbers[label if label in numbers else one_of(label, numbers, f"{where}: label")]
+
     def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
         """Which columns a model reads: all of `columns` but the targets."""
-        return ("text", "pair") if self.pair else ("text",)
+        return self.input_names or ("text", "pair")[: 1 + self.pair]
 
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[Task, tuple[str, ...]]:
         """Which columns rows with targets have; the first of them may decide what kind of task it is."""
-        return self, self.input_columns(record, given)
+        return self, self.row_names or self.input_columns(record, given)
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         """A row with its target."""
@@ -193,27 +222,28 @@ class Task(ABC):
 
     def is_input(self, value: Any) -> bool:
         """Whether a value is one input, rather than several."""
-        if isinstance(value, tuple):
-            self.check_item("", value)
         return isinstance(value, str | tuple)
 
     def is_row(self, values: Mapping[str, Any]) -> bool:
         """Whether a dict with lists in it is one row, rather than columns."""
         return False
 
-    def check_item(self, where: str, value: Any) -> None:
-        """Refuse what cannot be an input; `where`: which of several."""
-        if isinstance(value, tuple) and not (self.pair or self.either):
+    def check_input(self, where: str, value: Any) -> Any:
+        """One input as the task takes it; `where`: which of several, for messages."""
+        if self.pair or (self.either and not isinstance(value, str)):
+            if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
+                return tuple(value)
+            raise UserError(f"{where}a pair of texts is expected: {self.pair_order}")
+        if isinstance(value, tuple):
             raise UserError(f"{where}a model for {self.name} reads one text at a time, not a tuple: give a list")
-        if not self.pair and not isinstance(value, str | tuple | list):
+        if not isinstance(value, str):
             kind = repr(value) if value is None or isinstance(value, bool | int | float) else type(value).__name__
             raise UserError(f"{where}a text is expected, not {kind}")
-
-    def check_input(self, number: int, value: Any) -> Any:
-        """The `number`-th input of a call as the task takes it."""
-        if not isinstance(value, str):
-            raise UserError(f"input {number}: a text is expected")
         return value
+
+    def check_inputs(self, values: Iterable[Any]) -> list[Any]:
+        """The inputs of a call as the task takes them."""
+        return [self.check_input(f"input {number}: ", value) for number, value in enumerate(values, 1)]
 
     def word_spans(self, example: Example) -> list[Sequence[tuple[int, int]]]:
         """The words of each text, by characters."""
@@ -252,10 +282,6 @@ class Task(ABC):
         """What a model reads of an example."""
         return example.texts
 
-    def to_record(self, example: Example) -> dict[str, Any]:
-        """An example as a row of a table, which `read` reads again."""
-        raise NotImplementedError
-
     def normalization(self, examples: Sequence[Example] = (), labels: Sequence[str] = ()) -> Normalization:
         """How targets of a file are rewritten into the form of the labels, else into that of the examples."""
         return Normalization()
@@ -272,13 +298,9 @@ class Task(ABC):
         """The labels of a whole example, where it has some."""
         return ()
 
-    def column_note(self, names: Sequence[str]) -> str | None:
-        """What a user should know about the columns that were chosen."""
-        return None
-
-    def label_note(self) -> str | None:
-        """What a user should know about the labels."""
-        return None
+    def label_notes(self) -> list[str]:
+        """What a user should know about the labels, and about the columns that they come from."""
+        return []
 
     def swap_note(self, examples: Sequence[Example], where: str, profiles: Mapping[str, Any] | None = None) -> str:
         """A line where source and target look exchanged, by `profiles` or by what the task has learned; else ""."""
@@ -307,10 +329,6 @@ class Task(ABC):
 
     # ------------------------------------------------------------------------------------------------------- learning
 
-    def objective(self) -> Any:
-        """What a network learns by."""
-        raise NotImplementedError
-
     def network_settings(self) -> dict[str, Any]:
         """Settings of a new network that the rows decide."""
         return {}
@@ -336,19 +354,11 @@ class Task(ABC):
         """The held-out examples that a run is evaluated on while it learns."""
         return examples
 
-    def metric_package(self, metric: str) -> str | None:
-        """The optional package that a metric needs."""
-        return None
-
     # ------------------------------------------------------------------------------------------------------ answering
 
     def encode(self, inputs: Sequence[Any], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
         """The inputs as windows of tokens."""
         raise UserError(f"a model for {self.name} makes no predictions before its answers")
-
-    def decode(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> list[Prediction]:
-        """A prediction for each input, by the outputs of its windows."""
-        raise NotImplementedError
 
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
         """A prediction for each input: encoded, passed through the network, decoded."""
@@ -364,7 +374,7 @@ class Task(ABC):
         if self.run is not None:
             return self.run(model, inputs, **options)
         others: Sequence[LoadedModel] = options.pop("others", ())
-        checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
+        checked = self.check_inputs(inputs)
         if others and not self.combines:
             raise UserError(f"models for {self.name} cannot answer together; those that classify or generate can")
         parts: list[tuple[Task, LoadedModel]] = [(self, model)]
@@ -385,16 +395,7 @@ class Task(ABC):
                 answers.append(self.answer(self.mean_prediction(same) if others else same[0], input, **options))
         return answers
 
-    def stream(self, model: LoadedModel, input: Any, **options: Any) -> Any:
-        """The answer to one input, piece by piece."""
-        raise UserError(f"a model for {self.name} writes nothing that could be streamed")
-
     # ------------------------------------------------------------------------------------------------------ comparing
-
-    def align(self, labels: Sequence[str]) -> Task:
-        """The task with the labels of all models that are compared, in one order."""
-        task: Any = self
-        return replace(task, labels=tuple(labels)) if labels else self
 
     def reorder(self, prediction: Prediction, labels: Sequence[str]) -> Prediction:
         """The prediction of a model with these labels in the order of this task's; a missing one is impossible."""
@@ -406,13 +407,13 @@ class Task(ABC):
         logits[..., known] = prediction.output[..., [places[self.labels[number]] for number in known]]
         return replace(prediction, output=logits)
 
+    def numbers(self, prediction: Prediction) -> NDArray[Any]:
+        """What a prediction consists of, by which an exported model is compared with its source."""
+        return np.asarray(prediction.output)
+
     def is_finite(self, prediction: Prediction) -> bool:
         """Whether a prediction consists of numbers, with no NaN and no infinity."""
-        return bool(np.isfinite(prediction.output).all())
-
-    def key(self, prediction: Prediction) -> Hashable:
-        """A value that is equal where two answers are."""
-        raise NotImplementedError
+        return bool(np.isfinite(self.numbers(prediction)).all())
 
     def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
         """What `agreement` counts of two predictions, and how far apart they are; `task` is that of the reference."""
@@ -421,7 +422,7 @@ class Task(ABC):
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         """A prediction in words, where it differs from the other."""
-        return str(self.key(prediction))
+        return " ".join(self.answer(prediction, self.inputs(example)).line("").split())
 
     def describe_target(self, example: Example) -> str:
         """The target in words."""
@@ -430,11 +431,6 @@ class Task(ABC):
     def agreement(self) -> Any:
         """An empty count of how often two models agree."""
         return Ratios(("same",))
-
-    @property
-    def chance_metric(self) -> str | None:
-        """The metric that is at `chance_level` where a model only guesses; None: there is none."""
-        return self.default_metric
 
     def target_parts(self, example: Example) -> Iterable[Hashable]:
         """What is counted of a target, for `chance_level`."""
@@ -448,40 +444,23 @@ class Task(ABC):
         """What several models, of these tasks, predict together for one example: the mean of their probabilities."""
         raise NotImplementedError
 
-    def with_others(self, models: Sequence[LoadedModel]) -> Task | None:
-        """The task of a model that generates together with others; None where models cannot."""
-        return None
-
     # ------------------------------------------------------------------------------------------- checking an export
 
     def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
         """The output of the network for each input, by which an exported model is compared with its source."""
         if self.writes:
             return [np.zeros(0) for _ in inputs]  # what it generates is compared instead
-        checked = [self.check_input(number, value) for number, value in enumerate(inputs, 1)]
-        return [np.asarray(each.output) for each in self.predict(model, framing_for(model), checked)]
+        return [self.numbers(each) for each in self.predict(model, framing_for(model), self.check_inputs(inputs))]
 
     def numbers_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
         """The numbers that each answer is made of, which must not depend on the other inputs of a batch."""
         return [np.array(answer.numbers) for answer in self.answers(model, inputs)]
 
-    def made_up_input(self, text: Callable[[int], str], length: int, tokenizer: Tokenizer) -> Any:
-        """An input of so many random tokens, for a check without data."""
-        return (text(min(length, 2)), text(length)) if self.pair else text(length)
-
-    def timing_input(self, texts: Sequence[str], tokenizer: Tokenizer | None) -> Any:
-        """An input as it is timed."""
+    def sample_input(self, texts: Sequence[str], tokenizer: Tokenizer | None) -> Any:
+        """An input made of some text, or of two, for a check or for timing."""
         return tuple(texts) if self.pair else texts[0]
 
     # ----------------------------------------------------------------------------------------------------- evaluating
-
-    def metrics(self) -> Any:
-        """An empty collection of this task's metrics."""
-        raise NotImplementedError
-
-    def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
-        """Add predictions and what was right to metrics."""
-        raise NotImplementedError
 
     def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> Self:
         """The task with what held-out rows decide, such as thresholds."""
@@ -491,9 +470,17 @@ class Task(ABC):
         """What an evaluation shows beside the metrics: by_label, labels, confusion, points, signature, by_length."""
         return {"by_label": [row._asdict() for row in metrics.table()]} if self.labels else {}
 
+    def loss(self, prediction: Prediction, example: Example) -> float | None:
+        """How wrong a prediction is; None where it is right."""
+        return None
+
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
         """How wrong a prediction is, and what a table of the worst mistakes shows; None where it is right."""
-        return None
+        loss = self.loss(prediction, example)
+        if loss is None:
+            return None
+        target, answer = self.describe_target(example), self.describe(prediction, prediction, example)
+        return loss, {"target": target, "prediction": answer, "where": example.where, "text": " | ".join(example.texts)}
 
     # ------------------------------------------------------------------------------------------------------- teaching
 
@@ -524,12 +511,8 @@ class Task(ABC):
 
     def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
         """The outputs of several teachers for one example together."""
-        together = self.mean_prediction([teacher_prediction(arrays) for arrays in outputs])
+        together = self.mean_prediction([Prediction.of_teacher(arrays) for arrays in outputs])
         return {"output": np.asarray(together.output, dtype=np.float32)}
-
-    def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
-        """The example with the teacher's answer as its target."""
-        raise NotImplementedError
 
     def fit_teacher(self, examples: Sequence[Example], outputs: Sequence[TeacherArrays]) -> Task:
         """The task with what the teacher outputs decide, such as the mean and spread of values."""
@@ -545,15 +528,8 @@ class Task(ABC):
 def stacked(outputs: Sequence[TeacherArrays], name: str) -> NDArray[Any]:
     """E ...: the outputs for every example under one name, where all have the same shape."""
     first = np.asarray(outputs[0][name])
-    array = np.empty((len(outputs), *first.shape), dtype=first.dtype)
-    for number in range(len(outputs)):
-        array[number] = outputs[number][name]
-    return array
-
-
-def teacher_prediction(outputs: TeacherArrays) -> Prediction:
-    """The output of a teacher as a prediction again."""
-    return Prediction(outputs["output"].astype(np.float64), 0, 0, False)
+    kind = np.dtype((first.dtype, first.shape))
+    return np.fromiter((outputs[number][name] for number in range(len(outputs))), kind, len(outputs))
 
 
 class UnsupervisedTask(Task):
@@ -561,10 +537,6 @@ class UnsupervisedTask(Task):
 
     supervised = independent = comparable = False
     prediction_columns: ClassVar[tuple[str, ...]] = ()
-
-    @classmethod
-    def from_model(cls, model: LoadedModel, name: str) -> Task:
-        return cls()
 
     def inputs(self, example: Example) -> str:
         return example.texts[0]

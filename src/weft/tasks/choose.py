@@ -226,8 +226,11 @@ class ChooseTask(UnsupervisedTask):
 
     name = "choose"
     head = "words"
-    either = True  # a prompt with its own choices
     run = staticmethod(choose)
+
+    def check_input(self, where: str, value: Any) -> Any:
+        """A prompt, or one with its own choices."""
+        return value if isinstance(value, tuple | list) else super().check_input(where, value)
 
 
 # -------------------------------------------------------------------------------------------------------- next words

@@ -21,21 +21,12 @@ from weft.data.columns import NAMES, file_of, is_one, number_in, word_in, words_
 from weft.data.dataset import FEW
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
-from weft.errors import UserError, listed, one_of, shown
+from weft.errors import UserError, listed, shown
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
 from weft.metrics.numeric import RegressionMetrics
 from weft.objectives.losses import LOGITS, SoftTargets, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
-from weft.tasks.base import (
-    Difference,
-    Example,
-    Prediction,
-    Task,
-    TeacherArrays,
-    TeacherRows,
-    stacked,
-    teacher_prediction,
-)
+from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, stacked
 from weft.tasks.forward import InputWindows, pieces_in, softmax, tokenizer_of
 from weft.text.records import Record
 from weft.text.tables import folded
@@ -45,19 +36,12 @@ from weft.text.windows import Framing
 POINTS = 1000  # predicted and true values that an evaluation keeps for a scatter
 
 
-def number_of(label: str, labels: Mapping[str, int], where: str) -> int:
-    """The number of a label; one that is not there is named with the nearest that is."""
-    return labels[label if label in labels else one_of(label, labels, f"{where}: label")]
-
-
 def check_labels(counts: Counter[str], labels: Sequence[str], where: str) -> None:
     """Refuse what nothing can be learned from: one label only, or a label that no row has."""
     empty = [label for label in labels if not counts[label]]
     if empty:
         raise UserError(f"{where}: no row has the label {shown(empty[0])!r}, so nothing can be learned about it")
-    if len(counts) == counts.total() >= FEW:
-        raise UserError(f"{where}: each of the {len(counts)} rows has a label of its own; for numbers: --task regress")
-    if counts.total() >= 20 and len(counts) > 0.8 * counts.total():
+    if len(counts) == counts.total() >= FEW or (counts.total() >= 20 and len(counts) > 0.8 * counts.total()):
         raise UserError(
             f"{where}: {len(counts):,} different labels for {counts.total():,} rows, such as "
             f"{shown(next(iter(counts)))!r}: they look like ids; give --column label=NAME; for numbers: --task regress"
@@ -82,9 +66,7 @@ class TextTask(Task):
     either: bool = False  # a published folder does not say whether it reads texts or pairs
     soft: SoftTargets | None = None  # how a student learns from its teacher
 
-    kind: ClassVar[Literal["label", "labels", "value"]] = (
-        "label"  # what its targets are: the name of their column, and of the field of an answer
-    )
+    kind: ClassVar[Literal["label", "labels", "value"]] = "label"  # of its targets: their column, and an answer's field
     settings: ClassVar[tuple[str, ...]] = ("class_weights", "labels", "words")
     head = "classify"
     linear_baseline = True
@@ -124,12 +106,8 @@ class TextTask(Task):
         cell: Any = {"label": word_in, "labels": words_in_list, "value": number_in}[self.kind]
         return replace(self.read_input(record, columns), target=cell(record, columns[self.kind]))
 
-    def check_input(self, number: int, value: Any) -> tuple[str, ...]:
-        if isinstance(value, str) and not self.pair:
-            return (value,)
-        if isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(each, str) for each in value):
-            return tuple(value)  # also for a model of single texts: a published folder does not say which it is
-        raise UserError(f"input {number}: {'a pair of texts' if self.pair else 'a text'} is expected")
+    def check_input(self, where: str, value: Any) -> tuple[str, ...]:
+        return self.texts_of(super().check_input(where, value))
 
     def to_record(self, example: Example) -> dict[str, Any]:
         return {**dict(zip(("text", "pair"), example.texts, strict=False)), self.kind: example.target}
@@ -147,14 +125,14 @@ class TextTask(Task):
     def labels_of(self, example: Example) -> tuple[str, ...]:
         return {"label": (example.target,), "labels": example.target, "value": ()}[self.kind]
 
-    def label_note(self) -> str | None:
+    def label_notes(self) -> list[str]:
         """Labels that are most likely one label, written in several ways."""
         ways: dict[str, list[str]] = {}
         for label in self.labels:
             ways.setdefault(" ".join(label.casefold().split()), []).append(label)
         several = [repr(shown(label)) for same in ways.values() if len(same) > 1 for label in same]
         note = f"labels that differ only in case or spaces are learned as different ones: {listed(several, 6)}"
-        return note if several else None
+        return [note] if several else []
 
     def groups(self, examples: Sequence[Example]) -> list[Any]:
         """Their labels; the rarest of several: whole sets are often all different, and none would give a row."""
@@ -167,8 +145,7 @@ class TextTask(Task):
 
     def targets(self, examples: Sequence[Example]) -> NDArray[Any]:
         """E, or E C of several labels: the targets as the network learns them."""
-        numbers = {label: number for number, label in enumerate(self.labels)}
-        return np.array([number_of(e.target, numbers, e.where) for e in examples], dtype=np.int64)
+        return np.array([self.label_number(e.target, e.where) for e in examples], dtype=np.int64)
 
     def dataset(
         self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
@@ -237,10 +214,6 @@ class TextTask(Task):
         shift = np.abs(self.probabilities(prediction) - self.probabilities(reference))
         return counted, distance + float(shift.sum()) / (2 * len(shift))
 
-    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
-        answer: Any = self.answer(prediction)
-        return f"{answer.label} {answer.score:.3f}"
-
     @property
     def metric_names(self) -> tuple[str, ...]:
         return ("accuracy", "macro_f1", "mcc", *(("f1",) if len(self.labels) == 2 else ()))
@@ -255,22 +228,13 @@ class TextTask(Task):
         more = {"labels": self.labels, "confusion": metrics.confusion().tolist()} if self.kind == "label" else {}
         return super().tables(metrics) | more
 
-    def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
-        loss = self.loss(prediction, example)
-        if loss is None:
-            return None
-        target, answer = self.describe_target(example), self.describe(prediction, prediction, example)
-        return loss, {"target": target, "prediction": answer, "where": example.where, "text": " | ".join(example.texts)}
-
     def loss(self, prediction: Prediction, example: Example) -> float | None:
-        """How wrong a prediction is; None where it is right."""
         if self.key(prediction) == example.target:
             return None
         return -math.log(max(self.scores(prediction)[example.target], 1e-300))
 
     def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
-        answer = self.answer(teacher_prediction(outputs))
-        return replace(example, target=vars(answer)[self.kind])
+        return replace(example, target=vars(self.answer(Prediction.of_teacher(outputs)))[self.kind])
 
 
 @dataclass(frozen=True)
@@ -302,17 +266,15 @@ class MultilabelTask(TextTask):
         labels = tuple(name for name in self.indicators if is_one(record, name))
         return replace(self.read_input(record, columns), target=labels)
 
-    def column_note(self, names: Sequence[str]) -> str | None:
-        if not self.indicators or "labels" in names:
-            return None
-        return f"the columns {listed(self.indicators, 12)} of 0 and 1 are taken for the labels"
+    def label_notes(self) -> list[str]:
+        note = f"the columns {listed(self.indicators, 12)} of 0 and 1 are taken for the labels"
+        return [*([note] if self.indicators else []), *super().label_notes()]
 
     def targets(self, examples: Sequence[Example]) -> NDArray[Any]:
-        numbers = {label: number for number, label in enumerate(self.labels)}
         targets = np.zeros((len(examples), len(self.labels)), dtype=np.int8)
         for row, example in enumerate(examples):
             for label in example.target:
-                targets[row, number_of(label, numbers, example.where)] = 1
+                targets[row, self.label_number(label, example.where)] = 1
         return targets
 
     def answer(self, prediction: Prediction, input: Any = None, **options: Any) -> Answer:
@@ -323,12 +285,8 @@ class MultilabelTask(TextTask):
     def probabilities(self, prediction: Prediction) -> NDArray[np.float64]:
         return 1 / (1 + np.exp(-np.clip(prediction.output, -700, 700)))
 
-    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
-        answer: Any = self.answer(prediction)
-        return ", ".join(answer.labels) or "none"
-
     def describe_target(self, example: Example) -> str:
-        return ", ".join(example.target) or "none"
+        return ", ".join(example.target) or "(none)"
 
     def chance_level(self, counts: Counter[Hashable], rows: int) -> float:
         """The best that one and the same set of labels for every text would reach."""
@@ -429,17 +387,13 @@ class ValueTask(TextTask):
         one, two = float(prediction.output[0]), float(reference.output[0])
         return ([one], [two]), abs(one - two)
 
-    def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
-        return f"{float(prediction.output[0]):.4g}"
-
     def describe_target(self, example: Example) -> str:
         return f"{example.target:g}"
 
-    def agreement(self) -> Any:
-        return RegressionMetrics()
-
     def metrics(self) -> Any:
         return RegressionMetrics()
+
+    agreement = metrics
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
         metrics.add([float(each.output[0]) for each in predictions], [example.target for example in examples])

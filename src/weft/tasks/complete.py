@@ -52,12 +52,8 @@ def vector_in(record: Record, column: str, features: int | None = None) -> NDArr
 class VectorInputs(Task):
     """A task that reads vectors in place of texts."""
 
-    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
-        return ("vector",)
-
-    @property
-    def expected(self) -> str:
-        return "a list of numbers, a list of such lists, or a table with a column vector"
+    input_names = ("vector",)
+    expected = "a list of numbers, a list of such lists, or a table with a column vector"
 
     def is_input(self, value: Any) -> bool:
         if getattr(value, "ndim", None) is not None:
@@ -68,8 +64,8 @@ class VectorInputs(Task):
     def is_row(self, values: Mapping[str, Any]) -> bool:
         return any(self.is_input(value) for value in values.values() if not isinstance(value, str))
 
-    def check_item(self, where: str, value: Any) -> None:
-        """`numbers_of` says what is wrong."""
+    def check_input(self, where: str, value: Any) -> Any:
+        return value  # `numbers_of` says what is wrong
 
     def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
         return vector_in(record, columns["vector"]).tolist()
@@ -556,11 +552,8 @@ class CompleteTask(LikelihoodTask):
     def from_model(cls, model: LoadedModel, name: str) -> CompleteTask:
         return CompleteVectorTask() if model.family.numbers else cls()
 
-    def timing_input(self, texts: Sequence[str], tokenizer: Any) -> str:
+    def sample_input(self, texts: Sequence[str], tokenizer: Any) -> str:
         return texts[0][:TIMED_CHARACTERS]
-
-    def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
-        return stream(model, input, **options)
 
     def readings(self, model: LoadedModel, texts: Sequence[str]) -> Iterator[Reading]:
         tokenizer, window = tokenizer_of(model), sliding_window(model)

@@ -189,6 +189,7 @@ def inputs_in_call(model: Any, given: Any, columns: Mapping[str, str] | None = N
         rows = [given] if one else given
     elif not is_frame(given):
         if task.is_input(given):
+            task.check_input("", given)
             return [given], True
         if given is None or isinstance(given, bytes | bytearray | memoryview) or not isinstance(given, Iterable):
             kind = type(given).__name__
@@ -197,8 +198,7 @@ def inputs_in_call(model: Any, given: Any, columns: Mapping[str, str] | None = N
             raise UserError(f"a model for {task.name} is asked about {task.expected}; not about {kind}")
         rows = list(given)
         if not rows or not all(isinstance(item, Mapping) for item in rows):
-            for number, item in enumerate(rows, 1):
-                task.check_item(f"input {number}: ", item)
+            task.check_inputs(rows)
             return rows, False
     # An empty cell is asked about like an empty line of standard input.
     records = _with_columns(model, Table(rows, columns or {}), Skipped())

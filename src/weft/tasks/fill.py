@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,14 +79,14 @@ def filler(model: LoadedModel) -> tuple[Tokenizer, int]:
 
 
 def _words(
-    text: str, encoding: Encoded, marks: Container[int], gaps: list[tuple[Candidate, ...]], tokens: int, windows: int
+    text: str, encoding: Encoded, marks: Container[int], gaps: Sequence[tuple[Candidate, ...]], tokens: int, views: int
 ) -> Words:
     """The answer: the user's own text with the best word in each gap, which these tokens mark."""
     spans = [span for token, span in zip(encoding.ids, encoding.offsets, strict=True) if token in marks]
     for (start, end), gap in reversed(list(zip(spans, gaps, strict=True))):  # from the end, so that offsets stay right
         start = end - len(text[start:end].lstrip())  # some masks take the space before them with them
         text = text[:start] + gap[0].word + text[end:]
-    return Words(text=text, gaps=tuple(gaps), n_tokens=tokens, n_windows=windows)
+    return Words(text=text, gaps=tuple(gaps), n_tokens=tokens, n_windows=views)
 
 
 def _parts(places: list[int], length: int, size: int, limit: int) -> Iterator[tuple[int, int, list[int], list[int]]]:
@@ -141,13 +141,9 @@ class FillTask(LikelihoodTask):
     def logits_of(self, model: LoadedModel, inputs: Sequence[Any]) -> list[NDArray[Any]]:
         return [np.log(numbers) for numbers in self.numbers_of(model, inputs)]
 
-    def made_up_input(self, text: Callable[[int], str], length: int, tokenizer: Tokenizer) -> str:
-        return f"{text(max(1, length // 2))} {tokenizer.roles.mask} {text(length)}"
-
-    def timing_input(self, texts: Sequence[str], tokenizer: Tokenizer | None) -> str:
+    def sample_input(self, texts: Sequence[str], tokenizer: Any) -> str:
         """A text whose last word is a gap."""
-        mask = tokenizer.roles.mask if tokenizer is not None else None
-        return f"{texts[0].rpartition(' ')[0]} {mask}"
+        return f"{texts[0].rpartition(' ')[0]} {tokenizer.roles.mask}"
 
 
 def hidden_of(text: str, count: int) -> NDArray[np.int64]:
@@ -198,13 +194,9 @@ def fill_gaps(model: LoadedModel, texts: Sequence[str]) -> list[Words]:
         _write(model, batch, sentinels, end)
     answers = []
     for text, encoding, some in zip(texts, encoded, views, strict=True):
-        gaps: dict[int, tuple[Candidate, ...]] = {}
-        for view in some:
-            for gap in view.asked:
-                place = view.gaps.index(gap)
-                word = tokenizer.decode(view.spans[place]).strip()
-                gaps[gap] = (Candidate(word=word, probability=math.exp(view.logprobs[place])),)
-        words = [gaps[gap] for gap in sorted(gaps)]
+        written = [(view, view.gaps.index(gap)) for view in some for gap in view.asked]  # in the order of the text
+        fillings = [(tokenizer.decode(view.spans[place]).strip(), view.logprobs[place]) for view, place in written]
+        words = [(Candidate(word=word, probability=math.exp(logprob)),) for word, logprob in fillings]
         answers.append(_words(text, encoding, sentinels, words, len(encoding) + 1, len(some)))
     return answers
 
@@ -246,9 +238,7 @@ def _write(model: LoadedModel, views: list[GapView], sentinels: list[int], end: 
 def follows(model: LoadedModel, pairs: Sequence[tuple[str, str]]) -> list[Follows]:
     """Whether the second text of each pair follows the first.
 
-    The head sees both texts at once, so they must fit the context together, and windows would ask it about texts that
-    do not touch. What lies nearest to the border between the two decides: of a pair that is too long the first text
-    keeps its end and the second its beginning, and the answer says `truncated`.
+    Of a pair that is too long for the context the first text keeps its end and the second its beginning.
     """
     config, device = model.config, model.device
     if model.heads.get("next") != 2:
@@ -262,9 +252,6 @@ def follows(model: LoadedModel, pairs: Sequence[tuple[str, str]]) -> list[Follow
     room = config.context - extra
     if room < 2:
         raise UserError(f"a context of {config.context} tokens has no room beside the special tokens")
-    for number, pair in enumerate(pairs, 1):
-        if isinstance(pair, str) or len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-            raise UserError(f"pair {number}: two texts are expected, as in [(first, second), ...]")
     firsts, seconds = (tokenizer.ids([pair[side] for pair in pairs], specials=False) for side in (0, 1))
     answers: list[Follows] = []
     for batch in by_budget(zip(firsts, seconds, strict=True), lambda pair: min(sum(map(len, pair)), room) + extra):

@@ -176,8 +176,5 @@ def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
 
 def stripped(text: str, start: int, end: int) -> tuple[int, int]:
     """A span without the space around it."""
-    while start < end and text[start].isspace():
-        start += 1
-    while end > start and text[end - 1].isspace():
-        end -= 1
-    return start, end
+    start = end - len(text[start:end].lstrip())
+    return start, start + len(text[start:end].rstrip())

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import islice
 from pathlib import Path
 from typing import Any, overload
 
@@ -23,7 +20,6 @@ from weft.checkpoint.families import Family, check_config, check_heads, find_siz
 from weft.checkpoint.folder import LoadedModel, check_vocabularies, open_folder, read_tokenizers, save_folder
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
-from weft.data.table_writer import PartialTable
 from weft.data.tables import Table
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here
@@ -32,12 +28,11 @@ from weft.progress import ProgressChoice, progress_of, silent
 from weft.tasks.answers import Answer
 from weft.tasks.base import Prediction, Task
 from weft.tasks.classify import TextTask
-from weft.tasks.complete import Stream
-from weft.tasks.evaluate import Evaluation, Row, evaluate, inputs_in_call, rows_of
+from weft.tasks.complete import Stream, stream
+from weft.tasks.evaluate import Evaluation, Row, evaluate, inputs_in_call
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.registry import task_class, task_for
-from weft.text.rows import Skipped
-from weft.text.sources import digest_of
+from weft.text.sources import folder_digest
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
@@ -132,7 +127,7 @@ class Model:
         """
         task = self.task_object
         inputs, _ = inputs_in_call(self, texts, columns)
-        checked = [task.check_input(number, value) for number, value in enumerate(inputs, 1)]
+        checked = task.check_inputs(inputs)
         with evaluating(self.network):
             return task.predict(self.opened, framing_for(self.opened), checked) if checked else []
 
@@ -173,7 +168,7 @@ class Model:
             raise UserError(f"{self.opened.family.name}: only an encoder or decoder of our own shows its inside")
         task: Any = self.task_object if self.task_object.pair else TextTask("classify", either=True)
         framing = framing_for(self.opened)
-        checked = [task.check_input(n, text) for n, text in enumerate([texts] if isinstance(texts, str) else texts, 1)]
+        checked = task.check_inputs([texts] if isinstance(texts, str) else texts)
         windows = task.encode(checked, tokenizer_of(self.opened), framing)
         for number, pieces in enumerate(windows.pieces, 1):
             if len(pieces) > 1:
@@ -187,7 +182,9 @@ class Model:
 
     def stream(self, text: Any, /, **options: Any) -> Stream:
         """Answer one text (or vector) piece by piece, in whole characters; at the end the stream has its `answer`."""
-        return self.task_object.stream(self.opened, text, **options)
+        if not self.task_object.writes:
+            raise UserError(f"a model for {self.task} writes nothing that could be streamed")
+        return stream(self.opened, text, **options)
 
     def evaluate(self, data: Any = None, **options: Any) -> Evaluation:
         """Evaluate the model on rows of data: metrics with confidence intervals, tables, the worst mistakes.
@@ -382,28 +379,5 @@ def answered(model: Model, rows: Iterable[Row], others: Sequence[Model] = ()) ->
 
 def source_of(folders: Sequence[str], data: Table, online: bool = False) -> dict[str, str]:
     """What predictions depend on, for a partial table to be continued: models, data and version."""
-    models = hashlib.sha256()
-    for name in folders:
-        folder = find_folder(name, online)
-        paths = [path for path in folder.rglob("*") if "run" not in path.relative_to(folder).parts and path.is_file()]
-        for path in sorted(paths):
-            models.update(json.dumps(str(path.relative_to(folder))).encode() + digest_of(path))
-    return {"model": models.hexdigest(), "data": data.hash(), "version": VERSION}
-
-
-def predict_table(
-    model: Model,
-    data: Table,
-    table: PartialTable,
-    skipped: Skipped,
-    others: Sequence[Model] = (),
-    on_chunk: Callable[[Sequence[tuple[Row, Any]]], None] = lambda chunk: None,
-) -> dict[str, str]:
-    """Write all rows with their predictions, after those that the partial table has; names of the added columns."""
-    empty = dict.fromkeys(model.task_object.prediction_columns)
-    rows: Iterator[Row] = islice(rows_of(model, data, skipped), table.count, None)
-    while some := list(islice(rows, CHUNK)):
-        chunk = answered(model, some, others)
-        table.add((row.values, empty if answer is None else answer.columns()) for row, answer in chunk)
-        on_chunk(chunk)
-    return table.finish()
+    models = " ".join(folder_digest(find_folder(name, online)) for name in folders)
+    return {"model": models, "data": data.hash(), "version": VERSION}

@@ -27,12 +27,10 @@ from weft.tasks.base import Columns, Difference, Example, Prediction, Task, Teac
 from weft.tasks.complete import (
     BEAM_SIZE,
     VECTOR_BEAM,
-    Stream,
     VectorInputs,
     check_writer,
     describe,
     sources_of,
-    stream,
     together,
     translate,
     vector_in,
@@ -117,9 +115,11 @@ class SequenceTask(Task):
     needs = "reads one text and writes another"
     loss_by_token = True
     writes = True
-    joint_teachers = True
+    joint = True
+    packages: ClassVar[Mapping[str, str]] = dict.fromkeys(("bleu", "chrf", "exact"), "sacrebleu")
     parallel = True
-    pair_names: ClassVar[tuple[str, str]] = ("source", "target")  # usual columns
+    input_names: ClassVar[tuple[str, ...]] = ("source",)
+    row_names: ClassVar[tuple[str, ...]] = ("source", "target")
 
     @classmethod
     def from_recipe(cls, work: Any, data: Any) -> SequenceTask:
@@ -140,12 +140,6 @@ class SequenceTask(Task):
     def to_card(self, card: Card) -> Card:
         profiles = dict(self.profiles) or card.profiles
         return replace(card, labels=None, thresholds={}, temperature=None, prefix=self.prefix, profiles=profiles)
-
-    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
-        return self.pair_names[:1]
-
-    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[SequenceTask, tuple[str, ...]]:
-        return self, self.pair_names
 
     def find_inputs(self, record: Record, given: Mapping[str, str], note: Log = lambda text: None) -> Columns:
         """Sources beside targets, else texts."""
@@ -169,7 +163,7 @@ class SequenceTask(Task):
         return self, find_columns(("source",), known, record), {}
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
-        return replace(self.read_input(record, columns), target=text_in(record, columns[self.pair_names[1]]))
+        return replace(self.read_input(record, columns), target=text_in(record, columns[self.row_names[1]]))
 
     def inputs(self, example: Example) -> str:
         return example.texts[0]
@@ -277,16 +271,10 @@ class SequenceTask(Task):
             return examples
         return [examples[number * len(examples) // self.max_evaluated] for number in range(self.max_evaluated)]
 
-    def metric_package(self, metric: str) -> str | None:
-        return "sacrebleu" if metric in ("bleu", "chrf", "exact") else None
-
     def answers(self, model: LoadedModel, inputs: Sequence[Any], **options: Any) -> list[Any]:
         if all(isinstance(text, str) for text in inputs) and swapped(inputs, (), model.card.profiles):
             warnings.warn(f"input: it looks like what the model has learned to write, {RIGHT}", stacklevel=2)
         return translate(model, inputs, **options)
-
-    def stream(self, model: LoadedModel, input: Any, **options: Any) -> Stream:
-        return stream(model, input, **options)
 
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
         texts = translate(model, inputs, beam_size=self.beam_size, prefix=self.prefix, others=self.others)
@@ -307,9 +295,6 @@ class SequenceTask(Task):
         one, two = prediction.output.text, reference.output.text
         same = self.key(prediction) == task.key(reference)
         return ([one], [two]), 0.0 if same else 1 - chrf_near(one, two)
-
-    def with_others(self, models: Sequence[LoadedModel]) -> SequenceTask:
-        return replace(self, others=tuple(models))
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -461,7 +446,8 @@ class DescribeTask(VectorInputs, SequenceTask):
 
     needs = "writes from vectors"
     parallel = False
-    pair_names = ("vector", "text")
+    input_names = ("vector",)
+    row_names = ("vector", "text")
     whole_groups = True
     comparable = False
     independent = False  # row n draws from seed + n

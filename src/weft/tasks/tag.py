@@ -22,7 +22,7 @@ from weft.metrics.classification import EntityMetrics, TagMetrics
 from weft.objectives.losses import LOGITS, TAUGHT, SoftTargets, Tags
 from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.base import Difference, Example, Normalization, Prediction, Task, TeacherArrays, TeacherRows
-from weft.tasks.classify import check_labels, number_of
+from weft.tasks.classify import check_labels
 from weft.tasks.forward import InputWindows, head_outputs, softmax, tokenizer_of
 from weft.text.records import Record
 from weft.text.tags import Scheme, TagDecoder, TagNormalizer, scheme_of, spans_of, tags_of
@@ -35,33 +35,6 @@ MAX_SHOWN = 8  # words that are shown of one text
 Places = Sequence[tuple[int, int]]
 
 
-@dataclass(frozen=True)
-class Tagged:
-    """A text with its words, by characters, and their tags where they are known."""
-
-    text: str
-    words: tuple[tuple[int, int], ...]
-    tags: tuple[str, ...] | None = None
-
-    def word_texts(self) -> list[str]:
-        return [self.text[start:end] for start, end in self.words]
-
-
-@dataclass(frozen=True)
-class TagNormalization(Normalization):
-    """Rewrites tags into one scheme."""
-
-    normalizer: TagNormalizer
-
-    def __call__(self, example: Example) -> Example:
-        if example.target.tags is None:
-            return example
-        return replace(example, target=replace(example.target, tags=self.normalizer.normalized(example.target.tags)))
-
-    def note(self) -> str | None:
-        return self.normalizer.note()
-
-
 def words_of(record: Record, column: str) -> list[str]:
     """Words or tags: a list, or a text with spaces between them."""
     value = list_in(record, column)
@@ -71,16 +44,24 @@ def words_of(record: Record, column: str) -> list[str]:
     return words
 
 
-def joined(words: Sequence[str], tags: Sequence[str] | None = None) -> Tagged:
+def joined(words: Sequence[str], tags: Sequence[str] | None = None, where: str = "") -> Example:
     """Words as a text, one space apart, so that every vocabulary reads them as it reads any text."""
     begins = accumulate((len(word) + 1 for word in words), initial=0)
     places = tuple((begin, begin + len(word)) for begin, word in zip(begins, words, strict=False))
-    return Tagged(" ".join(words), places, None if tags is None else tuple(tags))
+    return Example((" ".join(words),), None if tags is None else tuple(tags), where, words=places)
 
 
-def raw(text: str) -> Tagged:
+def raw(text: str, where: str = "") -> Example:
     """A text as it stands, cut into words."""
-    return Tagged(text, tuple(words_in(text)))
+    return Example((text,), None, where, words=tuple(words_in(text)))
+
+
+def word_texts(example: Example) -> list[str]:
+    return [example.texts[0][start:end] for start, end in example.words]
+
+
+def differing_words(tags: Sequence[str], others: Sequence[str]) -> list[int]:
+    return [number for number, (one, two) in enumerate(zip(tags, others, strict=True)) if one != two]
 
 
 @dataclass(frozen=True)
@@ -118,24 +99,16 @@ class TagTask(Task):
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         if "spans" in columns:
-            return self._example(_from_spans(record, columns), record)
+            return _with_words(_from_spans(record, columns))
         words, tags = words_of(record, columns["words"]), words_of(record, columns["tags"])
         if len(words) != len(tags):
             raise UserError(f"{record.where}: {len(words)} words but {len(tags)} tags")
-        return self._example(joined(words, tags), record)
+        return _with_words(joined(words, tags, record.where))
 
     def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
-        words = words_of(record, columns["words"]) if "words" in columns else None
-        return self._example(raw(text_in(record, columns["text"])) if words is None else joined(words), record)
-
-    @staticmethod
-    def _example(tagged: Tagged, record: Record) -> Example:
-        if not tagged.words:
-            raise UserError(f"{record.where}: there are no words")
-        return Example((tagged.text,), tagged, record.where)
-
-    def has_target(self, example: Example) -> bool:
-        return example.target is not None and example.target.tags is not None
+        if "words" in columns:
+            return _with_words(joined(words_of(record, columns["words"]), None, record.where))
+        return _with_words(raw(text_in(record, columns["text"]), record.where))
 
     def is_row(self, values: Mapping[str, Any]) -> bool:
         words = next((values[name] for name in NAMES["words"] if name in values), None)
@@ -147,50 +120,45 @@ class TagTask(Task):
     def texts_of(self, value: Any) -> tuple[str, ...]:
         return (value if isinstance(value, str) else " ".join(value),)
 
-    def check_input(self, number: int, value: Any) -> Tagged:
-        if isinstance(value, str):
-            return raw(value)
+    def check_input(self, where: str, value: Any) -> Example:
         if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
             return joined(value)
-        raise UserError(f"input {number}: a text, or a list of words, is expected")
+        return raw(super().check_input(where, value))
 
     def word_spans(self, example: Example) -> list[Sequence[tuple[int, int]]]:
         return [self.inputs(example).words]
 
     def with_texts(self, example: Example, texts: Sequence[str], words: Sequence[Any]) -> Example:
-        return replace(example, texts=tuple(texts), target=Tagged(texts[0], tuple(words[0])))
+        return replace(example, texts=tuple(texts), target=None, words=tuple(words[0]))
 
-    def inputs(self, example: Example) -> Tagged:
-        return example.target if example.target is not None else raw(example.texts[0])
+    def inputs(self, example: Example) -> Example:
+        return example if example.words else raw(example.texts[0], example.where)
 
     def to_record(self, example: Example) -> dict[str, Any]:
-        tagged: Tagged = example.target
-        return {"words": tagged.word_texts(), "tags": None if tagged.tags is None else list(tagged.tags)}
+        return {"words": word_texts(example), "tags": list(example.target)}
 
     def normalization(self, examples: Sequence[Example] = (), labels: Sequence[str] = ()) -> Normalization:
         """A model whose labels have no B- takes I- for all of an entity, and its rows stay as they are."""
         known = tuple(labels) or self.labels
         if known and not any(label.startswith(tuple("BESLU")) for label in known):
             return Normalization()
-        normalizer = TagNormalizer.of(known or {tag for example in examples for tag in example.target.tags or ()})
-        return Normalization() if normalizer is None else TagNormalization(normalizer)
+        return Normalization(TagNormalizer.of(known or {tag for example in examples for tag in example.target or ()}))
 
     def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> TagTask:
-        counts = Counter(tag for example in examples for tag in example.target.tags)
+        counts = Counter(tag for example in examples for tag in example.target)
         usual = sorted(counts, key=lambda tag: (tag != "O", tag[2:] if tag[1:2] == "-" else tag, tag))
         names = tuple(labels or usual)
         check_labels(counts, names, file_of(examples[0].where))
         return replace(self, labels=names)
 
     def check_targets(self, examples: Sequence[Example]) -> None:
-        numbers = {label: number for number, label in enumerate(self.labels)}
         for example in examples:
-            for tag in example.target.tags:
-                number_of(tag, numbers, example.where)
+            for tag in example.target:
+                self.label_number(tag, example.where)
 
     def check_format(self, example: Example) -> None:
         """Refuse tags of another form than this model's; a rare tag that it has never seen is a mistake only."""
-        odd = [tag for tag in example.target.tags if self.scheme != "plain" and scheme_of([tag, "O"]) == "plain"]
+        odd = [tag for tag in example.target if self.scheme != "plain" and scheme_of([tag, "O"]) == "plain"]
         if odd:
             raise UserError(f"{example.where}: tag {shown(odd[0])!r} is neither O nor of a form like B-PER or I-PER")
 
@@ -198,7 +166,6 @@ class TagTask(Task):
         self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
         """Each window is an example of its own."""
-        numbers = {label: number for number, label in enumerate(self.labels)}
         builder, logits, known = ExamplesBuilder(), list[NDArray[Any]](), list[NDArray[Any]]()
         for begin in range(0, len(examples), CHUNK):
             chunk = examples[begin : begin + CHUNK]
@@ -207,7 +174,7 @@ class TagTask(Task):
                 firsts = encoded.places[row]
                 tags = [NOTHING] * len(firsts)
                 if self.has_target(example):
-                    tags = [number_of(tag, numbers, example.where) for tag in example.target.tags]
+                    tags = [self.label_number(tag, example.where) for tag in example.target]
                 last = {token: word for word, token in enumerate(firsts)}
                 # Of two words that share a token the last is learned; soft targets of both are.
                 both = teacher_outputs is not None
@@ -228,13 +195,13 @@ class TagTask(Task):
     def objective(self) -> Tags:
         return Tags(len(self.labels), self.soft)
 
-    def encode(self, inputs: Sequence[Tagged], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
-        encoded = tokenizer.encode_batch([tagged.text for tagged in inputs], specials=False)
+    def encode(self, inputs: Sequence[Example], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
+        encoded = tokenizer.encode_batch([example.texts[0] for example in inputs], specials=False)
         return InputWindows(
             windows,
             [pieces(windows, tokens.ids) for tokens in encoded],
             [(len(tokens),) for tokens in encoded],
-            [first_tokens(tokens, tagged.words) for tokens, tagged in zip(encoded, inputs, strict=True)],
+            [first_tokens(tokens, example.words) for tokens, example in zip(encoded, inputs, strict=True)],
         )
 
     def decode(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> list[Prediction]:
@@ -271,14 +238,13 @@ class TagTask(Task):
     def decoder(self) -> TagDecoder:
         return TagDecoder(self.labels)
 
-    def answer(self, prediction: Prediction, input: Tagged, **options: Any) -> Answer:
+    def answer(self, prediction: Prediction, input: Example, **options: Any) -> Answer:
         tags, probabilities = self.tags(prediction), softmax(prediction.output)
-        numbers = {label: number for number, label in enumerate(self.labels)}
-        scores = [float(probabilities[word, numbers[tag]]) for word, tag in enumerate(tags)]
+        scores = [float(probabilities[word, self.label_numbers[tag]]) for word, tag in enumerate(tags)]
 
         def span(first: int, last: int, label: str, score: float) -> Span:
             start, end = input.words[first][0], input.words[last - 1][1]
-            return Span(start=start, end=end, text=input.text[start:end], label=label, score=score)
+            return Span(start=start, end=end, text=input.texts[0][start:end], label=label, score=score)
 
         words = tuple(span(n, n + 1, tag, score) for n, (tag, score) in enumerate(zip(tags, scores, strict=True)))
         stretches = spans_of(tags, self.scheme) if self.scheme != "plain" else []
@@ -289,26 +255,21 @@ class TagTask(Task):
         tags = self.tags(prediction)
         return tags[0] if len(set(tags)) == 1 else tuple(tags)  # a model that calls every word the same is damaged
 
-    def _differing(self, prediction: Prediction, other: Prediction) -> list[int]:
-        """The words that the two tag differently."""
-        pairs = zip(self.tags(prediction), self.tags(other), strict=True)
-        return [number for number, (one, two) in enumerate(pairs) if one != two]
-
     def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
-        words, differing = len(prediction.output), len(self._differing(prediction, reference))
+        words, differing = len(prediction.output), len(differing_words(self.tags(prediction), self.tags(reference)))
         return ({"same": (float(words - differing), float(words))} if words else {},), float(differing)
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
-        tags, words = self.tags(prediction), example.target.word_texts()
-        differing = self._differing(prediction, other)[:MAX_SHOWN]
+        tags, words = self.tags(prediction), word_texts(self.inputs(example))
+        differing = differing_words(tags, self.tags(other))[:MAX_SHOWN]
         return " ".join(f"{words[number]}/{tags[number]}" for number in differing)
 
     def describe_target(self, example: Example) -> str:
-        pairs = zip(example.target.word_texts(), example.target.tags, strict=True)
+        pairs = zip(word_texts(example), example.target, strict=True)
         return " ".join([f"{word}/{tag}" for word, tag in pairs if tag != "O"][:MAX_SHOWN])
 
     def target_parts(self, example: Example) -> Iterable[Hashable]:
-        return example.target.tags if self.scheme == "plain" else ()
+        return example.target if self.scheme == "plain" else ()
 
     def chance_level(self, counts: Counter[Hashable], rows: int) -> float:
         """The share of the most frequent tag."""
@@ -330,16 +291,16 @@ class TagTask(Task):
         return TagMetrics(self.labels) if self.scheme == "plain" else EntityMetrics()
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
-        metrics.add([self.tags(each) for each in predictions], [list(example.target.tags) for example in examples])
+        metrics.add([self.tags(each) for each in predictions], [list(example.target) for example in examples])
 
     def mistake(self, prediction: Prediction, example: Example) -> tuple[float, dict[str, str]] | None:
-        tags, gold = self.tags(prediction), example.target.tags
-        wrong = [number for number, pair in enumerate(zip(tags, gold, strict=True)) if pair[0] != pair[1]]
+        tags, gold = self.tags(prediction), example.target
+        wrong = differing_words(tags, gold)
         if not wrong:
             return None
-        words = example.target.word_texts()
+        words = word_texts(example)
         target, prediction_ = (" ".join(f"{words[n]}/{which[n]}" for n in wrong) for which in (gold, tags))
-        row = {"target": target, "prediction": prediction_, "where": example.where, "text": example.target.text}
+        row = {"target": target, "prediction": prediction_, "where": example.where, "text": example.texts[0]}
         return float(len(wrong)), row
 
     def same_outputs(self, other: Task) -> bool:
@@ -350,7 +311,7 @@ class TagTask(Task):
         return {"labels": self.labels}
 
     def teacher_key(self, example: Example) -> Any:
-        return self.inputs(example).text, self.inputs(example).words
+        return example.texts[0], self.inputs(example).words
 
     def teacher_outputs(self, model: LoadedModel, windows: Framing, examples: Sequence[Example]) -> list[TeacherArrays]:
         """The logits of every tag for each word, and which words were read."""
@@ -369,8 +330,7 @@ class TagTask(Task):
 
     def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
         logits = np.where(outputs["known"].astype(bool)[:, None], outputs["logits"], self.unread)
-        tags = tuple(self.tags(Prediction(logits, 0, 0, False)))
-        return replace(example, target=replace(self.inputs(example), tags=tags))
+        return replace(self.inputs(example), target=tuple(self.tags(Prediction(logits, 0, 0, False))))
 
 
 def first_tokens(encoded: Encoded, words: Places) -> list[int | None]:
@@ -388,7 +348,13 @@ def first_tokens(encoded: Encoded, words: Places) -> list[int | None]:
     return firsts
 
 
-def _from_spans(record: Record, columns: Mapping[str, str]) -> Tagged:
+def _with_words(example: Example) -> Example:
+    if not example.words:
+        raise UserError(f"{example.where}: there are no words")
+    return example
+
+
+def _from_spans(record: Record, columns: Mapping[str, str]) -> Example:
     """Words and BIO tags out of a raw text and stretches of its characters."""
     text, given = value_in(record, columns["text"]), list_in(record, columns["spans"])
     if not isinstance(text, str) or not text.strip():
@@ -424,4 +390,4 @@ def _from_spans(record: Record, columns: Mapping[str, str]) -> Tagged:
             raise UserError(f"{record.where}: two spans lie over each other at {start}: {shown(text[start:end])!r}")
         taken = inside[-1]
         stretches.append(Stretch(inside[0], inside[-1] + 1, label))
-    return Tagged(text, tuple(words), tuple(tags_of(stretches, len(words), "bio")))
+    return Example((text,), tuple(tags_of(stretches, len(words), "bio")), record.where, words=tuple(words))

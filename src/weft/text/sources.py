@@ -9,6 +9,7 @@ import gzip
 import hashlib
 import importlib
 import io
+import json
 import lzma
 import os
 import re
@@ -528,3 +529,13 @@ def digest_of(path: Path) -> bytes:
         raise UserError(f"{archive}: is not a plain file, and it is read more than once: name a file")
     with readable(str(archive)), open(archive, "rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
+
+
+def folder_digest(folder: Path) -> str:
+    """What stands for all files of a model folder but hidden ones and the record of its training."""
+    whole = hashlib.sha256()
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if path.is_file() and name.parts[0] != "run" and not any(part.startswith(".") for part in name.parts):
+            whole.update(json.dumps(str(name)).encode() + digest_of(path))
+    return whole.hexdigest()
