@@ -21,7 +21,7 @@ from weft.checkpoint.card import Card, Made, Metric
 from weft.checkpoint.folder import LoadedModel
 from weft.config import read_toml, values_of, write_toml
 from weft.data.rows import ExampleSource, Feed
-from weft.errors import UserError
+from weft.errors import UserError, refuse
 from weft.files import Damaged, digest, read_text, temporary_folder, write_json
 from weft.objectives.losses import Objective
 from weft.progress import Log, ProgressChoice, lines_of_a_run, log_notes, progress_of, to_logger
@@ -263,15 +263,13 @@ KINDS = {"distill": "weft.distillation.distill", "task": "weft.runs.finetune", "
 def resume(folder: str | os.PathLike[str], *, log: Log = to_logger, progress: ProgressChoice = None) -> Model:
     """Continue an interrupted run from its last checkpoint; returns its model."""
     run = Run(Path(folder))
-    if not run.recipe.is_file():
-        raise UserError(f"{str(folder)!r} is not a run folder: it has no run/recipe.toml")
+    refuse((not run.recipe.is_file(), f"{str(folder)!r} is not a run folder: it has no run/recipe.toml"))
     with held(run, log, progress) as control:
         try:
             sections = set(tomllib.loads(read_text(run.recipe)))
         except (ValueError, RecursionError):
             sections = set()  # read_toml reports what is wrong with it
-        if "ladder" in sections:
-            raise UserError(f"{folder}: is a ladder: continue it with weft.ladder(out=...)")
+        refuse(("ladder" in sections, f"{folder}: is a ladder: continue it with weft.ladder(out=...)"))
         run.tidy()
         section = next((section for section in KINDS if section in sections), "")
         recipe, go = import_module(KINDS.get(section, "weft.runs.pretrain")).RUNS[section]

@@ -181,9 +181,6 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     return _driven(selection, job, dataset, train, card, control)
 
 
-RUNS = {"task": (TaskRecipe, go)}  # what `weft.resume` reads and calls
-
-
 def _driven(selection: Selection, job: Job, dataset: Rows, train: Batches, card: Card, control: Control) -> Model:
     """Train, with linear baselines beside where the task has some."""
     run, recipe, device = selection.run, job.recipe, job.setup.device
@@ -220,8 +217,7 @@ def _metric(recipe: TaskRecipe, task: Task, log: Log) -> str:
     package = task.packages.get(metric)
     if package is None or find_spec(package) is not None:
         return metric
-    if recipe.task.metric:
-        raise UserError(f"{metric} needs the package {package}: pip install 'weft[evaluate]'")
+    refuse((bool(recipe.task.metric), f"{metric} needs the package {package}: pip install 'weft[evaluate]'"))
     log(f"weft: note: without the package {package} the best model is chosen by its loss alone")
     return "loss"
 
@@ -493,3 +489,6 @@ def with_seeds(recipe: str | None, settings: Mapping[str, Any], count: int, **co
             shutil.copytree(path, folder / path.name, dirs_exist_ok=True)
     write_json(note, {**wanted, "scores": scores, "best": best})
     return Seeds(scores, best)
+
+
+RUNS = {"task": (TaskRecipe, go)}  # what `weft.resume` reads and calls

@@ -25,7 +25,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.child import COMMAND_LINE, start_child
 from weft.config import build, merged, read_record, read_toml, values_of, write_toml
 from weft.data.shards import TextFiles
-from weft.errors import UserError, listed, shown
+from weft.errors import UserError, listed, refuse, shown
 from weft.progress import Log, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import device_for, resume
 from weft.runs.pages import ladder_page, value_of
@@ -73,8 +73,7 @@ def ladder(
         place.check_new()
         usual = {"text": {"documents": "file"}}  # empty lines do not separate documents
         asked = build(LadderRecipe, merged(usual, {**given, "out": str(out)}), recipe or "--set")
-        if not asked.text.files:
-            raise UserError("no text: give --text FILE")
+        refuse((not asked.text.files, "no text: give --text FILE"))
         device, budget = device_for(asked.device, None), asked.ladder  # every open choice is made and kept
         minutes = budget.minutes or 3.0 if budget.tokens is None else None
         size = budget.size or ("large" if device.type == "cuda" else "small")
@@ -103,8 +102,7 @@ def is_ladder(folder: Path) -> bool:
 
 def _continued(place: LadderFolder, given: Mapping[str, Any]) -> LadderRecipe:
     """The recipe of an existing ladder; its text and its budget must not change."""
-    if not is_ladder(place.folder):
-        raise UserError(f"{place.folder}: holds a run, not a ladder; choose another --out")
+    refuse((not is_ladder(place.folder), f"{place.folder}: holds a run, not a ladder; choose another --out"))
     before = read_toml(LadderRecipe, place.recipe)
     new = dict(given) | {"out": before.out}
     if "files" in new.get("text", {}):

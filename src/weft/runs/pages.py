@@ -13,7 +13,7 @@ from typing import Any
 
 from weft.checkpoint.folder import TARGET
 from weft.config import build, read_record
-from weft.errors import UserError, listed
+from weft.errors import UserError, listed, refuse
 from weft.files import read_text, write_text
 from weft.metrics.bootstrap import Score
 from weft.picture import Bar, ChartLine, bar_chart, entries, heading, line_chart, page, paragraph, table, verbatim
@@ -86,8 +86,7 @@ def write_curves(folders: Sequence[Path], out: Path) -> None:
 
 def _record(folder: Path) -> RunRecord:
     run = Run(folder)
-    if not run.metrics.is_file():
-        raise UserError(f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl")
+    refuse((not run.metrics.is_file(), f"{str(folder)!r} is not a run folder: it has no run/metrics.jsonl"))
     lines, sections = run.lines(), dict[str, Any]()
     with suppress(ValueError, RecursionError):  # a recipe that cannot be read decides nothing
         values = tomllib.loads(read_text(run.recipe)) if run.recipe.is_file() else {}

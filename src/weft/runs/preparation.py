@@ -163,8 +163,7 @@ def gather(recipe: TaskRecipe, control: Control) -> tuple[Task, Dataset[Example]
         places = [examples[number].where for number in held]
         return task, Dataset(examples, train, held, hashes, places, columns)
     dev = checked(task, dev, data.on_bad_row, control.log)
-    if not dev:
-        raise UserError(f"{dev_table.name}: there are no rows")
+    refuse((not dev, f"{dev_table.name}: there are no rows"))
     if note := task.swap_note(dev, dev_table.name):
         control.note(note)
     count = len(examples)
@@ -243,8 +242,7 @@ def tokens_of(text: TextFiles, tokenizer: Tokenizer, what: str, sentences: bool,
         waiting = "another process is tokenizing this text; waiting for it"
         corpus = tokenized(text, tokenizer, sentences, watched, lambda: control.note(waiting), skipped)
     log_notes(skipped.lines(), control.log)
-    if not corpus.size:
-        raise UserError(f"{listed(text.files, 2)}: there is no text to learn from")
+    refuse((not corpus.size, f"{listed(text.files, 2)}: there is no text to learn from"))
     return corpus
 
 
@@ -332,8 +330,7 @@ def _rows(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, length: int, see
         frame = sources.Frame((), between if rows == "stream" else (), tuple(left), tuple(right))
         if rows == "apart":
             frame = sources.Frame(tuple(left), tuple(right))
-        if length <= frame.row:
-            raise UserError(f"rows of {length} tokens have no room for a text")
+        refuse((length <= frame.row, f"rows of {length} tokens have no room for a text"))
     elif name == "spans":
         frame = sources.Frame()  # as published: documents follow each other with nothing between them
     else:
@@ -510,8 +507,7 @@ def fill_table(network: nn.Module, tokenizer: Tokenizer, vectors: LoadedModel, p
     words = [item for item in sorted(tokenizer.tokens.items(), key=lambda item: item[1]) if item[0] not in specials]
     pairs = [(number, places[word]) for word, number in words if word in places]
     missing = [shown(word, 30) for word, _ in words if word not in places]
-    if not pairs:
-        raise UserError(f"{path}: has none of the {len(missing):,} words of the data: {listed(missing, 5)}")
+    refuse((not pairs, f"{path}: has none of the {len(missing):,} words of the data: {listed(missing, 5)}"))
     ours, theirs = (torch.tensor(numbers) for numbers in zip(*pairs, strict=True))
     table = network.get_parameter("tokens.weight")
     spread = float(matrix[theirs].double().std(correction=0))

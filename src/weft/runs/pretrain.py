@@ -70,8 +70,7 @@ def pretrain(
     if "vectors" in recipe.model:
         preparation.find_vectors(recipe.model["vectors"])
     paths = text_of(recipe).paths()
-    if not paths:
-        raise UserError("no text: give --text FILE")
+    refuse((not paths, "no text: give --text FILE"))
     dev = replace(text_of(recipe), files=recipe.text.dev).paths()
     both = {path.absolute() for path in paths} & {path.absolute() for path in dev}
     if both:
@@ -156,12 +155,10 @@ def text_job(
     run: Run, recipe: Recipe, model: LoadedModel, objective: Objective, control: Control, base: str | None, taught: bool
 ) -> Job:
     """Train a model, which began from `base`, on the text of a recipe; `taught`: beside a teacher, which runs along."""
-    aim, name = recipe.objective, recipe.objective.name
-    assert name is not None
+    aim = recipe.objective
     device = device_for(recipe.device, recipe.training.threads)
     length, context = aim.length or model.family.row or model.config.context, model.config.context
-    if length > context:
-        raise UserError(f"rows of {length} tokens are longer than the model's context of {context}")
+    refuse((length > context, f"rows of {length} tokens are longer than the model's context of {context}"))
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
     filled = recipe.training.compile or (taught and device.type == "cuda")
     dataset = gather_text(recipe, tokenizer_of(model), control, model.config.begin, filled)
@@ -175,7 +172,7 @@ def text_job(
         feed = in_two_phases(feed, dataset.short, round(aim.short_share * (plan.steps or 1)))
     recipe = replace(recipe, training=plan, device=str(device))
     layout = TextLayout(documents=recipe.text.documents, rows=aim.rows or "stream")
-    card = replace(model.card, task="fill" if name == "spans" else model.family.task, base=base, text=layout)
+    card = replace(model.card, task="fill" if aim.name == "spans" else model.family.task, base=base, text=layout)
     # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
     capture = (taught or model.network.CARRIES) and dataset.source.even and not plan.compile
     job = Job(
@@ -256,8 +253,7 @@ def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, c
     if tokenizer.vocabulary > config.vocabulary:
         raise UserError(f"the tokenizer has {tokenizer.vocabulary} tokens, the model only {config.vocabulary}")
     frame = preparation.next_frame(tokenizer, stream=False)  # one token before and after each document, as lmplz has it
-    if not frame.before:
-        raise UserError("an n-gram model needs a token that begins or ends a text; this vocabulary has none")
+    refuse((not frame.before, "an n-gram model needs a token that begins or ends a text; this vocabulary has none"))
     aim = replace(recipe.objective, name="next", rows="documents", length=64)
     dataset = gather_text(replace(recipe, objective=aim), tokenizer, control)
     corpus, dev = dataset.corpus, dataset.dev
@@ -271,7 +267,19 @@ def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, c
         f"text: {corpus.size:,} tokens in {len(corpus.documents) - 1:,} documents{judged}"
     )
     began = time.monotonic()
-    config, network = count_ngrams(corpus, tokenizer, config, frame, control)
+    framed = Framed(corpus, frame)
+    if (longest := int(np.diff(framed.starts).max())) < config.order:
+        short = f"its longest document has {longest} tokens, special tokens included"
+        raise UserError(f"the text is shorter than the order {config.order}: {short}; try model.order={longest}")
+    with control.count(f"counting up to order {config.order}", "tokens", "stopped while counting") as step:
+        ngrams = count(framed, config.order, config.vocabulary, frame.before[0], step)
+    # What begins a text is never predicted, but for vocabularies where it also ends one; what fills rows up is no word.
+    never_predicted = {frame.before[0], tokenizer.id_of("padding")} - {None, *frame.after}
+    silent = tuple(sorted(token for token in never_predicted if token is not None))
+    control.stop.check("stopped while counting")
+    stored = tables(ngrams, config.smoothing, config.k, config.prune, silent, control.log)
+    end = frame.after[0] if frame.after else None
+    config, network = from_tables(stored, replace(config, silent=silent, end=end))
     seconds = time.monotonic() - began
     layout = TextLayout(documents=recipe.text.documents, rows="documents")
     card = card_of(run, Card(weft=VERSION, task=family.task, text=layout), recipe.seed)
@@ -296,36 +304,15 @@ def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, c
     return load(run.folder)
 
 
-def count_ngrams(
-    corpus: Corpus, tokenizer: Tokenizer, config: NgramConfig, frame: Frame, control: Control
-) -> tuple[NgramConfig, Ngram]:
-    """The model of a text."""
-    framed = Framed(corpus, frame)
-    longest = int(np.diff(framed.starts).max())
-    if longest < config.order:
-        short = f"its longest document has {longest} tokens, special tokens included"
-        raise UserError(f"the text is shorter than the order {config.order}: {short}; try model.order={longest}")
-    start = frame.before[0]
-    with control.count(f"counting up to order {config.order}", "tokens", "stopped while counting") as step:
-        ngrams = count(framed, config.order, config.vocabulary, start, step)
-    # What begins a text is never predicted, but for vocabularies where it also ends one; what fills rows up is no word.
-    silent = {start, tokenizer.id_of("padding")} - {None, *frame.after}
-    silent_tokens = tuple(sorted(token for token in silent if token is not None))
-    control.stop.check("stopped while counting")
-    stored = tables(ngrams, config.smoothing, config.k, config.prune, silent_tokens, control.log)
-    return from_tables(stored, replace(config, silent=silent_tokens, end=frame.after[0] if frame.after else None))
-
-
 @torch.inference_mode()
 def held_out_loss(network: Ngram, corpus: Corpus, frame: Frame, control: Control) -> tuple[float, int, int]:
     """Nats per token of a text, ends of documents counted; how many tokens have probability 0; and of how many."""
     framed, nats, never, tokens = Framed(corpus, frame), list[float](), 0, 0
-    reach = network.config.reach
     with control.progress("judging by the held-out text", "tokens") as read:
         for first in range(0, framed.size, JUDGED):
             control.stop.check("stopped while judging")
             # A chunk begins with what its first tokens follow on.
-            places = np.arange(max(0, first - reach), min(framed.size, first + JUDGED))
+            places = np.arange(max(0, first - network.config.reach), min(framed.size, first + JUDGED))
             ids, documents, _ = framed.read(places)
             texts = Ragged.of([part.tolist() for part in np.split(ids, np.flatnonzero(np.diff(documents)) + 1)])
             hidden = network(texts.tokens, texts.rows)[:-1]
@@ -357,10 +344,7 @@ def _report(run: Run, config: NgramConfig, log: Log) -> None:
         ChartLine("an MLP's parameters", list(enumerate(weights, 1)), dashed=True),
         ChartLine("possible n-grams", [(n, float(words_known) ** n) for n in range(1, len(cells))], dashed=True),
     ]
-    words = (
-        "The number of possible n-grams grows by the size of the vocabulary with each order. The number that a text "
-        "contains grows until nearly every n-gram occurs once. An MLP grows by one matrix per word of context."
-    )
+    words = "Possible n-grams multiply by the vocabulary with each order; an MLP grows by one matrix per word."
     chart = line_chart("What is stored, by order", growth, "order", "numbers", log_y=True)
     write_text(run.report, page(f"Run {run.folder.name}", [table(cells[0], cells[1:]), chart, paragraph(words)]))
 
@@ -390,8 +374,7 @@ def learn_vectors(
         recipe = read_recipe(recipe, overlaid(settings or {}, more), VectorsRecipe)
     run = new_run(recipe)
     paths = text_of(recipe).paths()
-    if not paths:
-        raise UserError("no text: give --text FILE")
+    refuse((not paths, "no text: give --text FILE"))
     recipe = changed(recipe, {"text": {"files": [str(path.absolute()) for path in paths]}})
     with begun(run, recipe, log, progress) as control:
         return go_vectors(run, recipe, control)
@@ -411,8 +394,7 @@ def go_vectors(run: Run, recipe: VectorsRecipe, control: Control) -> Model:
     assert unknown is not None
     counts[unknown] = 0
     known = int(counts.sum())
-    if known < 2:
-        raise UserError(f"{listed(recipe.text.files, 2)}: too short: {known} words are left to learn from")
+    refuse((known < 2, f"{listed(recipe.text.files, 2)}: too short: {known} words are left to learn from"))
     same = {"text": {"hash": corpus.hash, "tokens": corpus.size}}
     driver.record(run, recipe, device, {"words": len(counts) - 1}, same)
     start = driver.begin(run, 1, 0, control.log)
