@@ -32,6 +32,7 @@ from weft.errors import UserError, escaped, refuse
 from weft.files import whole_file, write_text
 from weft.progress import live as progress
 from weft.progress import log_notes, to_stderr
+from weft.version import VERSION
 
 if TYPE_CHECKING:
     from weft.data.tables import Table
@@ -139,7 +140,8 @@ class Predictions:
     def write(self, data: Table, out: Path, overwrite: bool, folders: Sequence[str], online: bool) -> None:
         """The table with its predictions; an interrupted run leaves a partial file that the same command continues."""
         late.table_writer.check_table(out, self.model.task, overwrite)
-        source = late.model.source_of(folders, data, online)
+        digests = [late.sources.folder_digest(late.locate.find_folder(name, online)) for name in folders]
+        source = {"model": " ".join(digests), "data": data.hash(), "version": VERSION}  # what predictions depend on
         table = late.table_writer.PartialTable(out, source, overwrite)
         with closing(table), progress("predicting", "rows") as tick:
             if table.count:

@@ -39,7 +39,7 @@ from weft.runs.preparation import next_frame, text_of
 from weft.runs.pretrain import text_job
 from weft.runs.recipes import FinetuneTraining, ObjectiveSection, Recipe, TextSection
 from weft.tasks.base import Example, Task, TeacherArrays
-from weft.tasks.complete import generator_of, prompts_of
+from weft.tasks.complete import generator_of, prompts_of, write
 from weft.tasks.forward import tokenizer_of, unseen_in_words
 from weft.tasks.model import Model, load
 from weft.tasks.perplexity import perplexity
@@ -380,7 +380,7 @@ class Continuations(Task):
         seeds = [key_of(self.seed, "continued", text) >> 2 for text in texts]
         with unseen_in_words(model):
             options = GenerationOptions(temperature=1.0, seed=seeds)
-            completions = generator_of(model).write(prompts, options)
+            completions = write(generator_of(model), prompts, options)
         return [pack_texts([(f"{head}{each.text}", 0.0)]) for head, each in zip(heads, completions, strict=True)]
 
     def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
-from weft.generation.search import Reason
+from weft.generation.text import Wording, Written
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,35 +43,6 @@ class Answer:
     def line(self, text: str) -> str:
         """One line for people: the prediction, and the (shortened) text that it is for, unless a text is predicted."""
         return " ".join(str(self.decision).split())
-
-
-@dataclass(frozen=True, kw_only=True)
-class Piece:
-    """One token of a written text, and what else might have stood there, best first."""
-
-    token: int
-    text: str  # as it stands in the vocabulary
-    logprob: float
-    alternatives: tuple[Piece, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wording:
-    """A text that a model wrote, and why it ended; `score` is its log-probability by length, as the search has it."""
-
-    text: str
-    score: float
-    logprob: float
-    finish_reason: Reason
-
-
-@dataclass(frozen=True, kw_only=True)
-class Written(Wording):
-    """The same with its tokens."""
-
-    tokens: tuple[int, ...]
-    pieces: tuple[Piece, ...] | None = None  # on request
-    alignment: tuple[tuple[float, ...], ...] | None = None  # on request: for each token, the part of each source token
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,13 +15,13 @@ from weft.budget import BUDGET, by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import check_features, list_in, numbers_of
 from weft.errors import UserError, refuse, shown
-from weft.generation.options import BEAM, SAMPLING, GenerationOptions, options_of
-from weft.generation.sampling import Rules, Sampling
-from weft.generation.search import Beam, Completion, Ensemble, TokenDecoder, generate, generate_steps
+from weft.generation.options import SAMPLING, GenerationOptions, options_of
+from weft.generation.search import Beam, Completion, Ensemble
+from weft.generation.text import Progress, Prompt, Stream, TextGenerator, Wording, search_of
 from weft.nn.rows import Source
-from weft.tasks.answers import Piece, Text, Translation, Wording, Written
+from weft.tasks.answers import Text, Translation
 from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.forward import ON_GPU, evaluating, naming, tokenizer_of, unseen_in_words
+from weft.tasks.forward import ON_GPU, evaluating, tokenizer_of, unseen_in_words
 from weft.tasks.perplexity import LikelihoodTask, Reading, beginning, slid, sliding_window, writing_tokenizer
 from weft.text.records import Record
 from weft.text.sentences import sentences
@@ -31,14 +29,11 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 
 ROWS = 128  # completions that are generated side by side
-BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token for a byte of a character that the vocabulary does not have
-HALF = "\ufffd"  # what part of a character is decoded to
 MIN_LIMIT = 32  # tokens that a text may always have
 BEAM_SIZE, VECTOR_BEAM = 5, 3  # defaults of translations and of descriptions (Vinyals et al., 2017)
 TRANSLATING = ("beam_size", "n", "length_penalty", "coverage", "max_tokens", "alignments")  # options of a translation
 ENDLESS = 1 << 20  # tokens: a context that no text fills
 MAX_TOKENS = 256  # new tokens there by default: such a model would otherwise go on for hours
-Progress = Callable[[int], None] | None
 TIMED_TOKENS, TIMED_CHARACTERS = 32, 400  # that are generated where its speed is measured, and of its prompt
 
 
@@ -76,15 +71,6 @@ class VectorInputs(Task):
 
     find_inputs = Task.find_inputs  # also before those of a task that reads texts
     partial_columns = Task.partial_columns
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """What one text is generated from."""
-
-    tokens: Sequence[int]  # that it continues
-    max_tokens: int | None = None  # where the options have none
-    source: Source | None = None  # what an encoder-decoder reads
 
 
 def sources_of(opened: LoadedModel, texts: Sequence[str]) -> list[list[int]]:
@@ -139,18 +125,6 @@ def options_for(
     return chosen
 
 
-def search_of(options: GenerationOptions) -> Sampling | Beam:
-    """The search that these options ask for."""
-    sampling, beam = options.given(SAMPLING), options.given(BEAM)
-    if options.beam_size is None:
-        if beam:
-            raise UserError(f"{next(iter(beam))} needs a beam: give beam_size")
-        return Sampling(**sampling, n=options.n)
-    if sampling:
-        raise UserError(f"beam search does not sample: leave out {next(iter(sampling))}")
-    return Beam(width=options.beam_size, n=options.n, **beam)
-
-
 def generator_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> TextGenerator:
     """What writes with this model, or with several together, where it can."""
     tokenizer = writing_tokenizer(opened)
@@ -166,181 +140,28 @@ def generator_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> Tex
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class TextGenerator:
-    """A decoder and the vocabulary that it writes in."""
-
-    decoder: TokenDecoder
-    tokenizer: Tokenizer
-    context: int | None
-    device: torch.device | str = "cpu"
-    never: tuple[int, ...] = ()  # tokens that it may not write
-    folder: Path | None = None  # of the model, for messages
-
-    def completions(
-        self, prompts: Sequence[Prompt], options: GenerationOptions, batches: Iterable[Sequence[int]], ticks: Progress
-    ) -> list[list[Completion]]:
-        """The completions of each prompt, those of a batch side by side."""
-        seeds, completions = options.seeds(len(prompts)), [list[Completion]() for _ in prompts]
-        for batch in batches:
-            own = [seeds[number] for number in batch]
-            with naming(self.folder):
-                request = self._request([prompts[number] for number in batch], options)
-                some = generate(self.decoder, **request, seeds=own, on_progress=ticks)
-            for number, best in zip(batch, some, strict=True):
-                completions[number] = best
-        return completions
-
-    def write(self, prompts: Sequence[Prompt], options: GenerationOptions, progress: Progress = None) -> list[Text]:
-        """A text for each prompt."""
-        rows, count = max(1, ROWS // (options.beam_size or options.n)), len(prompts)
-        batches = [range(first, min(first + rows, count)) for first in range(0, count, rows)]
-        completions = self.completions(prompts, options, batches, progress)
-        return [self._answer(*pair, options) for pair in zip(prompts, completions, strict=True)]
-
-    def pieces(self, prompt: Prompt, options: GenerationOptions) -> Generator[str, None, Text]:
-        """A text piece by piece, in whole characters."""
-        steps = generate_steps(self.decoder, **self._request([prompt], options), seeds=options.seeds(1))
-        tokens: list[int] = []
-        shown_text = ""
-        while True:
-            try:
-                with naming(self.folder):
-                    advance = next(steps)
-            except StopIteration as end:
-                answer = self._answer(prompt, end.value[0], options)
-                break
-            tokens += [token for _, token in advance if token is not None]
-            text = settled(self.tokenizer, prompt.tokens, tokens, options.stop)
-            if len(text) > len(shown_text) and text.startswith(shown_text):
-                yield text[len(shown_text) :]
-                shown_text = text
-        if answer.text[len(shown_text) :]:
-            yield answer.text[len(shown_text) :]
-        return answer
-
-    def _request(self, prompts: Sequence[Prompt], options: GenerationOptions) -> dict[str, Any]:
-        """The options of `generate`, in tokens."""
-        limits = [prompt.max_tokens if options.max_tokens is None else options.max_tokens for prompt in prompts]
-        end, tokenizer = self.tokenizer.id_of("end"), self.tokenizer
-        tokens = [prompt.tokens for prompt in prompts]
-        return {
-            "prompts": tokens,
-            "sources": None if prompts[0].source is None else [prompt.source for prompt in prompts],
-            "choice": search_of(options),
-            "context": self.context,
-            "max_tokens": None if None in limits else limits,
-            "ends": () if end is None else (end,),
-            "rules": Rules(
-                repetition_penalty=options.repetition_penalty,
-                no_repeat=options.no_repeat,
-                banned=(*((token,) for token in self.never), *forms(tokenizer, options.ban)),
-                allowed=forms(tokenizer, options.allow),
-                choices=tuple(tokens_of(tokenizer, text) for text in options.choices),
-                forced=tokens_of(tokenizer, options.force) if options.force else (),
-                min_tokens=options.min_tokens,
-            ),
-            "stopped": stopper(tokenizer, tokens, options.stop) if options.stop else None,
-            "slide": options.slide,
-            "alternatives": options.logprobs,
-            "attention": options.alignments,
-            "device": self.device,
-        }
-
-    def _answer(self, prompt: Prompt, completions: list[Completion], options: GenerationOptions) -> Text:
-        """The best completion as text, with all of them where more than one was asked for."""
-        texts = tuple(self._written(prompt.tokens, completion, options.stop) for completion in completions)
-        return Text(
-            **vars(texts[0]),
-            best=texts if options.n > 1 else (),
-            n_tokens=len(prompt.tokens if prompt.source is None else prompt.source),
-            n_windows=max(completion.windows for completion in completions),
-            truncated=self.context is not None and len(prompt.tokens) > self.context,
-        )
-
-    def _written(self, prompt: Sequence[int], completion: Completion, stop: Sequence[str]) -> Written:
-        text = continuation(self.tokenizer, prompt, completion.tokens)
-        ends = [text.find(string) for string in stop if string in text]
-        alternatives = completion.alternatives or [[] for _ in completion.tokens]
-        pieces = map(self._piece, completion.tokens, completion.logprobs or [], alternatives)
-        attention = completion.attention
-        return Written(
-            text=text[: min(ends)] if ends and completion.finish_reason == "stop" else text,
-            tokens=tuple(completion.tokens),
-            finish_reason=completion.finish_reason,
-            score=completion.score,
-            logprob=completion.logprob,
-            pieces=None if completion.logprobs is None else tuple(pieces),
-            alignment=None if attention is None else tuple(map(tuple, attention.tolist())),
-        )
-
-    def _piece(self, token: int, logprob: float, others: Sequence[tuple[int, float]] = ()) -> Piece:
-        text, alternatives = self.tokenizer.token(token) or "", tuple(self._piece(*other) for other in others)
-        return Piece(token=token, text=text, logprob=logprob, alternatives=alternatives)
+def write(
+    generator: TextGenerator, prompts: Sequence[Prompt], options: GenerationOptions, progress: Progress = None
+) -> list[Text]:
+    """A text for each prompt."""
+    rows, count = max(1, ROWS // (options.beam_size or options.n)), len(prompts)
+    batches = [range(first, min(first + rows, count)) for first in range(0, count, rows)]
+    completions = generator.completions(prompts, options, batches, progress)
+    return [text_of(generator, *pair, options) for pair in zip(prompts, completions, strict=True)]
 
 
-class Stream:
-    """Text as it is written: iterate over its pieces; `answer` is the whole once they are all there."""
-
-    def __init__(self, pieces: Generator[str, None, Text]) -> None:
-        self._pieces = pieces
-        self._answer: Text | None = None
-
-    def __iter__(self) -> Iterator[str]:
-        self._answer = yield from self._pieces
-
-    @property
-    def answer(self) -> Text:
-        if self._answer is None:
-            raise UserError("the text is not all there yet: iterate over the stream first")
-        return self._answer
-
-
-def continuation(tokenizer: Tokenizer, prompt: Sequence[int], generated: Sequence[int]) -> str:
-    """The new text alone; decoded with the prompt, since some vocabularies put spaces only between words."""
-    before, whole = tokenizer.decode(list(prompt)), tokenizer.decode([*prompt, *generated])
-    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(list(generated))
-
-
-def stopper(
-    tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], stop: Sequence[str]
-) -> Callable[[int, list[int]], bool]:
-    """Tells whether a row's text holds a stop string, wherever the borders of its tokens are."""
-    # A character is at most four byte tokens, so this tail holds any stop string that the last token could complete.
-    tail = 4 * max(map(len, stop)) + 8
-
-    def stopped(row: int, generated: list[int]) -> bool:
-        before = [*prompts[row][-4:], *generated[:-tail]][-4:]  # for the space that some vocabularies put before a word
-        text = continuation(tokenizer, before, generated[-tail:])
-        return any(string in text for string in stop)
-
-    return stopped
-
-
-def settled(tokenizer: Tokenizer, prompt: Sequence[int], generated: Sequence[int], stop: Sequence[str]) -> str:
-    """The part of the new text that stays as it is, whatever comes: whole characters, and no beginning of a stop."""
-    whole = list(generated)
-    while whole and BYTE.fullmatch(tokenizer.token(whole[-1]) or ""):  # a run of bytes is decoded at its end
-        whole.pop()
-    text = continuation(tokenizer, prompt, whole).rstrip(HALF)
-    ends = [text.find(string) for string in stop if string in text]
-    if ends:
-        return text[: min(ends)]
-    begun = [size for string in stop for size in range(1, len(string)) if text.endswith(string[:size])]
-    return text[: len(text) - max(begun, default=0)]
-
-
-def forms(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-    """The tokens of words, each at the beginning of a text and after a space."""
-    return tuple(dict.fromkeys(tokens_of(tokenizer, text) for word in words for text in (word, f" {word}")))
-
-
-def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
-    """The tokens of a text that goes on after a prompt; some vocabularies put a space before it, whatever it says."""
-    tokens = tuple(tokenizer.ids([text], specials=False)[0])
-    if not tokens or tokenizer.id_of("unknown") in tokens:
-        raise UserError(f"this vocabulary has no tokens for {shown(text)!r}")
-    return tokens
+def text_of(
+    generator: TextGenerator, prompt: Prompt, completions: list[Completion], options: GenerationOptions
+) -> Text:
+    """The best completion as text, with all of them where more than one was asked for."""
+    texts = tuple(generator.written(prompt.tokens, completion, options.stop) for completion in completions)
+    return Text(
+        **vars(texts[0]),
+        best=texts if options.n > 1 else (),
+        n_tokens=len(prompt.tokens if prompt.source is None else prompt.source),
+        n_windows=max(completion.windows for completion in completions),
+        truncated=generator.context is not None and len(prompt.tokens) > generator.context,
+    )
 
 
 def complete(
@@ -349,10 +170,10 @@ def complete(
     """Continue each prompt; an encoder-decoder writes its output for it. `options` are those of `GenerationOptions`."""
     generator = generator_of(opened)
     with unseen_in_words(opened, prompts):
-        return generator.write(prompts_of(opened, prompts), options_for(opened, options), on_progress)
+        return write(generator, prompts_of(opened, prompts), options_for(opened, options), on_progress)
 
 
-def stream(opened: LoadedModel, prompt: Any, **options: Any) -> Stream:
+def stream(opened: LoadedModel, prompt: Any, **options: Any) -> Stream[Text]:
     """Continue one prompt piece by piece; options as for `complete`."""
     generator, chosen = generator_of(opened), options_of(options)
     (asked,), search = prompts_of(opened, [prompt]), search_of(chosen)
@@ -361,7 +182,7 @@ def stream(opened: LoadedModel, prompt: Any, **options: Any) -> Stream:
 
     def pieces() -> Generator[str, None, Text]:
         with evaluating(opened.network), unseen_in_words(opened, [prompt]):
-            return (yield from generator.pieces(asked, chosen))
+            return text_of(generator, asked, (yield from generator.pieces(asked, chosen)), chosen)
 
     return Stream(pieces())
 
@@ -514,7 +335,7 @@ def describe(
     chosen = options_for(opened, options, positive=True)
     if chosen.beam_size is None and not chosen.given(SAMPLING):
         chosen = replace(chosen, beam_size=min(max(VECTOR_BEAM, chosen.n), opened.config.vocabulary))
-    return generator_of(opened, others).write(prompts_of(opened, vectors), chosen, on_progress)
+    return write(generator_of(opened, others), prompts_of(opened, vectors), chosen, on_progress)
 
 
 class CompleteTask(LikelihoodTask):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -27,15 +26,6 @@ def check_finite(model: LoadedModel, values: Tensor, infinite: bool = False) -> 
     if not bool((~values.isnan() if infinite else values.isfinite()).all()):
         raise NotFinite(model.folder)
     return values
-
-
-@contextmanager
-def naming(folder: Path | None) -> Iterator[None]:
-    """Name the folder of the model whose search has met what is not a number."""
-    try:
-        yield
-    except NotFinite:
-        raise NotFinite(folder) from None
 
 
 @contextmanager

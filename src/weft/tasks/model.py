@@ -20,19 +20,18 @@ from weft.checkpoint.families import Family, check_config, check_heads, find_siz
 from weft.checkpoint.folder import LoadedModel, check_vocabularies, open_folder, read_tokenizers, save_folder
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
-from weft.data.tables import Table
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here
+from weft.generation.text import Stream
 from weft.nn.rows import Rows
 from weft.progress import ProgressChoice, progress_of, silent
-from weft.tasks.answers import Answer
+from weft.tasks.answers import Answer, Text
 from weft.tasks.base import Prediction, Task
 from weft.tasks.classify import TextTask
-from weft.tasks.complete import Stream, stream
+from weft.tasks.complete import stream
 from weft.tasks.evaluate import Evaluation, Row, evaluate, inputs_in_call
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.registry import task_class, task_for
-from weft.text.sources import folder_digest
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
@@ -180,7 +179,7 @@ class Model:
                 hidden = self.network(batch.tokens, batch.rows, batch.segments, states=layers)
                 yield layers if states else hidden, batch.rows
 
-    def stream(self, text: Any, /, **options: Any) -> Stream:
+    def stream(self, text: Any, /, **options: Any) -> Stream[Text]:
         """Answer one text (or vector) piece by piece, in whole characters; at the end the stream has its `answer`."""
         if not self.task_object.writes:
             raise UserError(f"a model for {self.task} writes nothing that could be streamed")
@@ -375,9 +374,3 @@ def answered(model: Model, rows: Iterable[Row], others: Sequence[Model] = ()) ->
     inputs = [row.input for row in rows if row.problem is None]
     answers = iter(model(inputs, others=others) if inputs else [])
     return [(row, next(answers) if row.problem is None else None) for row in rows]
-
-
-def source_of(folders: Sequence[str], data: Table, online: bool = False) -> dict[str, str]:
-    """What predictions depend on, for a partial table to be continued: models, data and version."""
-    models = " ".join(folder_digest(find_folder(name, online)) for name in folders)
-    return {"model": models, "data": data.hash(), "version": VERSION}

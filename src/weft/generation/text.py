@@ -1,0 +1,243 @@
+"""Text from tokens: a decoder with its vocabulary, stop strings and words that may or may not occur."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from weft.errors import NotFinite, UserError, shown
+from weft.generation.options import BEAM, SAMPLING, GenerationOptions
+from weft.generation.sampling import Rules, Sampling
+from weft.generation.search import Beam, Completion, Reason, TokenDecoder, generate, generate_steps
+from weft.nn.rows import Source
+from weft.text.tokenizers.tokenizer import Tokenizer
+
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token for a byte of a character that the vocabulary does not have
+HALF = "\ufffd"  # what part of a character is decoded to
+T = TypeVar("T")
+Progress = Callable[[int], None] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Piece:
+    """One token of a written text, and what else might have stood there, best first."""
+
+    token: int
+    text: str  # as it stands in the vocabulary
+    logprob: float
+    alternatives: tuple[Piece, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wording:
+    """A text that a model wrote, and why it ended; `score` is its log-probability by length, as the search has it."""
+
+    text: str
+    score: float
+    logprob: float
+    finish_reason: Reason
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written(Wording):
+    """The same with its tokens."""
+
+    tokens: tuple[int, ...]
+    pieces: tuple[Piece, ...] | None = None  # on request
+    alignment: tuple[tuple[float, ...], ...] | None = None  # on request: for each token, the part of each source token
+
+
+@contextmanager
+def naming(folder: Path | None) -> Iterator[None]:
+    """Name the folder of the model whose search has met what is not a number."""
+    try:
+        yield
+    except NotFinite:
+        raise NotFinite(folder) from None
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What one text is generated from."""
+
+    tokens: Sequence[int]  # that it continues
+    max_tokens: int | None = None  # where the options have none
+    source: Source | None = None  # what an encoder-decoder reads
+
+
+def search_of(options: GenerationOptions) -> Sampling | Beam:
+    """The search that these options ask for."""
+    sampling, beam = options.given(SAMPLING), options.given(BEAM)
+    if options.beam_size is None:
+        if beam:
+            raise UserError(f"{next(iter(beam))} needs a beam: give beam_size")
+        return Sampling(**sampling, n=options.n)
+    if sampling:
+        raise UserError(f"beam search does not sample: leave out {next(iter(sampling))}")
+    return Beam(width=options.beam_size, n=options.n, **beam)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextGenerator:
+    """A decoder and the vocabulary that it writes in."""
+
+    decoder: TokenDecoder
+    tokenizer: Tokenizer
+    context: int | None
+    device: torch.device | str = "cpu"
+    never: tuple[int, ...] = ()  # tokens that it may not write
+    folder: Path | None = None  # of the model, for messages
+
+    def completions(
+        self, prompts: Sequence[Prompt], options: GenerationOptions, batches: Iterable[Sequence[int]], ticks: Progress
+    ) -> list[list[Completion]]:
+        """The completions of each prompt, those of a batch side by side."""
+        seeds, completions = options.seeds(len(prompts)), [list[Completion]() for _ in prompts]
+        for batch in batches:
+            own = [seeds[number] for number in batch]
+            with naming(self.folder):
+                request = self._request([prompts[number] for number in batch], options)
+                some = generate(self.decoder, **request, seeds=own, on_progress=ticks)
+            for number, best in zip(batch, some, strict=True):
+                completions[number] = best
+        return completions
+
+    def pieces(self, prompt: Prompt, options: GenerationOptions) -> Generator[str, None, list[Completion]]:
+        """The text of one prompt piece by piece, in whole characters; at the end what `completions` gives for it."""
+        steps = generate_steps(self.decoder, **self._request([prompt], options), seeds=options.seeds(1))
+        tokens: list[int] = []
+        shown_text = ""
+        while True:
+            try:
+                with naming(self.folder):
+                    advance = next(steps)
+            except StopIteration as end:
+                completions: list[Completion] = end.value[0]
+                break
+            tokens += [token for _, token in advance if token is not None]
+            text = settled(self.tokenizer, prompt.tokens, tokens, options.stop)
+            if len(text) > len(shown_text) and text.startswith(shown_text):
+                yield text[len(shown_text) :]
+                shown_text = text
+        if rest := self.written(prompt.tokens, completions[0], options.stop).text[len(shown_text) :]:
+            yield rest
+        return completions
+
+    def _request(self, prompts: Sequence[Prompt], options: GenerationOptions) -> dict[str, Any]:
+        """The options of `generate`, in tokens."""
+        limits = [prompt.max_tokens if options.max_tokens is None else options.max_tokens for prompt in prompts]
+        end, tokenizer = self.tokenizer.id_of("end"), self.tokenizer
+        tokens = [prompt.tokens for prompt in prompts]
+        return {
+            "prompts": tokens,
+            "sources": None if prompts[0].source is None else [prompt.source for prompt in prompts],
+            "choice": search_of(options),
+            "context": self.context,
+            "max_tokens": None if None in limits else limits,
+            "ends": () if end is None else (end,),
+            "rules": Rules(
+                repetition_penalty=options.repetition_penalty,
+                no_repeat=options.no_repeat,
+                banned=(*((token,) for token in self.never), *forms(tokenizer, options.ban)),
+                allowed=forms(tokenizer, options.allow),
+                choices=tuple(tokens_of(tokenizer, text) for text in options.choices),
+                forced=tokens_of(tokenizer, options.force) if options.force else (),
+                min_tokens=options.min_tokens,
+            ),
+            "stopped": stopper(tokenizer, tokens, options.stop) if options.stop else None,
+            "slide": options.slide,
+            "alternatives": options.logprobs,
+            "attention": options.alignments,
+            "device": self.device,
+        }
+
+    def written(self, prompt: Sequence[int], completion: Completion, stop: Sequence[str]) -> Written:
+        """A completion as text, up to the first stop string."""
+        text = continuation(self.tokenizer, prompt, completion.tokens)
+        ends = [text.find(string) for string in stop if string in text]
+        alternatives = completion.alternatives or [[] for _ in completion.tokens]
+        pieces = map(self._piece, completion.tokens, completion.logprobs or [], alternatives)
+        attention = completion.attention
+        return Written(
+            text=text[: min(ends)] if ends and completion.finish_reason == "stop" else text,
+            tokens=tuple(completion.tokens),
+            finish_reason=completion.finish_reason,
+            score=completion.score,
+            logprob=completion.logprob,
+            pieces=None if completion.logprobs is None else tuple(pieces),
+            alignment=None if attention is None else tuple(map(tuple, attention.tolist())),
+        )
+
+    def _piece(self, token: int, logprob: float, others: Sequence[tuple[int, float]] = ()) -> Piece:
+        text, alternatives = self.tokenizer.token(token) or "", tuple(self._piece(*other) for other in others)
+        return Piece(token=token, text=text, logprob=logprob, alternatives=alternatives)
+
+
+class Stream(Generic[T]):
+    """Text as it is written: iterate over its pieces; `answer` is the whole once they are all there."""
+
+    def __init__(self, pieces: Generator[str, None, T]) -> None:
+        self._pieces = pieces
+        self._answer: T | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        self._answer = yield from self._pieces
+
+    @property
+    def answer(self) -> T:
+        if self._answer is None:
+            raise UserError("the text is not all there yet: iterate over the stream first")
+        return self._answer
+
+
+def continuation(tokenizer: Tokenizer, prompt: Sequence[int], generated: Sequence[int]) -> str:
+    """The new text alone; decoded with the prompt, since some vocabularies put spaces only between words."""
+    before, whole = tokenizer.decode(list(prompt)), tokenizer.decode([*prompt, *generated])
+    return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(list(generated))
+
+
+def stopper(
+    tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], stop: Sequence[str]
+) -> Callable[[int, list[int]], bool]:
+    """Tells whether a row's text holds a stop string, wherever the borders of its tokens are."""
+    # A character is at most four byte tokens, so this tail holds any stop string that the last token could complete.
+    tail = 4 * max(map(len, stop)) + 8
+
+    def stopped(row: int, generated: list[int]) -> bool:
+        before = [*prompts[row][-4:], *generated[:-tail]][-4:]  # for the space that some vocabularies put before a word
+        text = continuation(tokenizer, before, generated[-tail:])
+        return any(string in text for string in stop)
+
+    return stopped
+
+
+def settled(tokenizer: Tokenizer, prompt: Sequence[int], generated: Sequence[int], stop: Sequence[str]) -> str:
+    """The part of the new text that stays as it is, whatever comes: whole characters, and no beginning of a stop."""
+    whole = list(generated)
+    while whole and BYTE.fullmatch(tokenizer.token(whole[-1]) or ""):  # a run of bytes is decoded at its end
+        whole.pop()
+    text = continuation(tokenizer, prompt, whole).rstrip(HALF)
+    ends = [text.find(string) for string in stop if string in text]
+    if ends:
+        return text[: min(ends)]
+    begun = [size for string in stop for size in range(1, len(string)) if text.endswith(string[:size])]
+    return text[: len(text) - max(begun, default=0)]
+
+
+def forms(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """The tokens of words, each at the beginning of a text and after a space."""
+    return tuple(dict.fromkeys(tokens_of(tokenizer, text) for word in words for text in (word, f" {word}")))
+
+
+def tokens_of(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """The tokens of a text that goes on after a prompt; some vocabularies put a space before it, whatever it says."""
+    tokens = tuple(tokenizer.ids([text], specials=False)[0])
+    if not tokens or tokenizer.id_of("unknown") in tokens:
+        raise UserError(f"this vocabulary has no tokens for {shown(text)!r}")
+    return tokens
