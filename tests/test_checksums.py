@@ -59,7 +59,7 @@ def test_a_manifest_of_lists_in_lists_is_refused_at_once(tmp_path: Path) -> None
     write_manifest(path, {"tokens": 3})
     nested = "[" * 400 + "]" * 400
     path.write_text(path.read_text().replace("3", "[" + ",".join([nested] * 4000) + "]", 1))
-    begin = time.monotonic()
+    begin = time.process_time()
     with pytest.raises(Damaged):
         read_manifest(path)
-    assert time.monotonic() - begin < 10
+    assert time.process_time() - begin < 10
