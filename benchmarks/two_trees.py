@@ -46,8 +46,8 @@ ANSWERS = (
     "predict student --data more-reviews.csv --jsonl",
     "fill bert 'the [MASK] loom'",
     "embed bert 'the loom'",
-    "generate gpt 'The weaver' --max-tokens 20",
-    "perplexity gpt --text weaver.txt",
+    "generate gpt 'The weaver'",
+    "perplexity gpt --text weaver.txt | head -4",
 )
 
 

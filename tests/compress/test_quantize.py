@@ -21,7 +21,7 @@ from weft.errors import UserError
 from weft.exporters.export import logits_of
 from weft.metrics.bootstrap import Score
 from weft.quantization import quantize as room
-from weft.quantization.quantize import CandidateResult, Refused, chosen, judged
+from weft.quantization.quantize import CandidateResult, Refused, chosen, gate_results
 from weft.tasks.model import Model
 
 need_engine("onnx")
@@ -152,7 +152,7 @@ def test_what_is_lost_is_counted_in_points(place: Path) -> None:
     def candidate(drop: float, costs: Any = fast, allowed: float = 0.5, noise: float = 0.0) -> CandidateResult:
         shift = Score(-drop, -drop - noise, -drop + noise)
         other = replace(second, costs=costs, difference={**second.difference, "accuracy": shift})
-        return judged(replace(found, models=[first, other]), allowed)[0]
+        return gate_results(replace(found, models=[first, other]), allowed)[0]
 
     assert candidate(0.004).refused is None and candidate(0.004).faster == pytest.approx(2.0)
     assert candidate(0.006).refused == "loses 0.60 points of accuracy (95 % 0.60 to 0.60), and 0.5 are allowed"
@@ -170,13 +170,13 @@ def test_what_is_lost_is_counted_in_points(place: Path) -> None:
     # Where no row says what is right, agreement decides.
     alike = replace(second, costs=fast, agreement={"same": Score(0.99, 0.985, 0.992)})
     unsure = replace(found, metric=None, agreement_metric="same", models=[first, alike])
-    assert judged(unsure, 0.5)[0].refused == (
+    assert gate_results(unsure, 0.5)[0].refused == (
         "loses 1.00 points of agreement (same) (95 % 0.80 to 1.50), and 0.5 are allowed"
     )
-    assert judged(unsure, 1.5)[0].refused is None
+    assert gate_results(unsure, 1.5)[0].refused is None
     broken = replace(found, models=[replace(first, damaged="its outputs are not numbers (NaN or infinite)"), second])
     with pytest.raises(UserError, match="the model itself is damaged"):
-        judged(broken, 0.5)
+        gate_results(broken, 0.5)
 
 
 def test_the_result_is_never_silent_about_its_size(

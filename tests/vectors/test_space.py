@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from weft.errors import UserError
-from weft.vectors.space import Map, WordSpace, judge, procrustes, read_questions, split, wilson
+from weft.vectors.space import Map, WordSpace, evaluate, procrustes, read_questions, split, wilson
 
 # Royalty, sex and fruit, one number each: what is near what can be told by hand.
 WORDS = ["king", "queen", "man", "woman", "apple", "pear", "<unk>"]
@@ -60,7 +60,7 @@ def test_pairs_are_judged_by_spearman_and_missing_words_are_named(tmp_path: Path
     path = tmp_path / "pairs.csv"
     rows = [("king", "queen", 9), ("man", "woman", 8), ("apple", "pear", 7), ("king", "pear", 1), ("man", "tiger", 3)]
     path.write_text("Word 1,Word 2,Human\n" + "".join(f"{a},{b},{score}\n" for a, b, score in rows))
-    [found] = judge(SPACE, read_questions(path))
+    [found] = evaluate(SPACE, read_questions(path))
     expected = scipy.spearmanr([SPACE.cosine(a, b) for a, b, _ in rows[:4]], [score for _, _, score in rows[:4]])
     assert found.score.value == pytest.approx(expected[0]) and found.score.low <= found.score.value
     assert (found.used, found.asked, found.missing, found.name) == (4, 5, ("tiger",), "pairs")
@@ -75,7 +75,7 @@ def test_analogies_are_judged_by_section(tmp_path: Path) -> None:
     path.write_text(
         ": sex\nman woman king queen\nwoman man queen king\nman woman duke duchess\n: fruit\nking man pear queen\n"
     )
-    sex, fruit, whole = judge(SPACE, read_questions(path))
+    sex, fruit, whole = evaluate(SPACE, read_questions(path))
     assert (sex.score.value, sex.used, sex.asked) == (1.0, 2, 3) and fruit.score.value == 0.0
     assert (whole.score.value, whole.used, whole.asked, whole.name) == (pytest.approx(2 / 3), 3, 4, "questions")
     assert whole.missing == ("duke", "duchess")
@@ -100,10 +100,10 @@ def test_a_planted_rotation_is_found() -> None:
     plain = Map.learn(source, target, some, normalize=False, center=False)
     assert np.allclose(plain.matrix, rotation, atol=1e-5)
     for retrieval in ("csls", "cosine"):
-        assert Map.learn(source, target, some).judge(held_out, retrieval).at_1.value == 1.0
+        assert Map.learn(source, target, some).evaluate(held_out, retrieval).at_1.value == 1.0
     assert Map.learn(source, target, some).near("s7", 2)[0].word == "t7"
     shuffled = [(a, f"t{(n * 7) % 300}") for n, (a, _) in enumerate(some)]
-    assert Map.learn(source, target, shuffled).judge(held_out).at_1.value < 0.2
+    assert Map.learn(source, target, shuffled).evaluate(held_out).at_1.value < 0.2
 
 
 def test_the_matrix_stays_orthogonal_and_any_right_translation_counts() -> None:
@@ -111,10 +111,10 @@ def test_the_matrix_stays_orthogonal_and_any_right_translation_counts() -> None:
     found = Map.learn(source, target, [(f"s{n}", f"t{n}") for n in range(100)])
     assert np.allclose(found.matrix @ found.matrix.T, np.eye(20), atol=1e-5)
     best = [near.word for near in found.near("s200", 6)]
-    once = found.judge([("s200", best[4])])
+    once = found.evaluate([("s200", best[4])])
     assert (once.at_1.value, once.at_5.value, once.asked) == (0.0, 1.0, 1)
-    assert found.judge([("s200", best[5])]).at_5.value == 0.0
-    assert found.judge([("s200", best[3]), ("s200", best[0])]).at_1.value == 1.0
+    assert found.evaluate([("s200", best[5])]).at_5.value == 0.0
+    assert found.evaluate([("s200", best[3]), ("s200", best[0])]).at_1.value == 1.0
 
 
 def test_csls_takes_off_how_near_both_words_are_to_their_ten_nearest() -> None:
@@ -132,7 +132,7 @@ def test_what_all_words_of_a_language_have_in_common_is_taken_off() -> None:
     away = WordSpace(target.words, target.matrix + np.float32(3))
     pairs = [(f"s{n}", f"t{n}") for n in range(300)]
     found, plain = (Map.learn(source, away, pairs[:100], False, center) for center in (True, False))
-    assert np.allclose(found.matrix, rotation, atol=1e-4) and found.judge(pairs[100:]).at_1.value == 1.0
+    assert np.allclose(found.matrix, rotation, atol=1e-4) and found.evaluate(pairs[100:]).at_1.value == 1.0
     assert not np.allclose(plain.matrix, rotation, atol=0.1)
 
 

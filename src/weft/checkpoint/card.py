@@ -43,7 +43,7 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class TextLayout:
-    """How the text of pre-training was read: a text that the model is judged by is read alike."""
+    """How the text of pre-training was read: a text that it is evaluated on is read alike."""
 
     documents: Literal["auto", "line", "block", "file"]  # of a text file
     rows: Literal["stream", "apart", "documents", "carried"]  # stream, carried: each goes on from the one before

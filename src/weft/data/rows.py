@@ -285,7 +285,7 @@ class Streams(ExampleSource):
     @cached_property
     def ends(self) -> Places:
         """B+1: where the shares of the streams begin and end."""
-        last = self.framed.size if self.training else self.framed.size - 1  # the very last token is only foreseen
+        last = self.framed.size if self.training else self.framed.size - 1  # the very last token is only predicted
         return np.arange(self.streams + 1, dtype=np.int64) * last // self.streams
 
     @cached_property

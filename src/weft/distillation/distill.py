@@ -156,9 +156,9 @@ def prepare(context: Distillation, task: Task) -> tuple[DistillRecipe, Dataset[E
     window = window_for(model, length, stride, long, task.overlap)
     matched(task.objective(), context.teacher, model, settings)  # whether their layers can be compared
     learned, held_out = outputs().select(dataset.train_numbers), outputs().select(dataset.dev_numbers)
-    judges: Sequence[Example] = dataset.dev
+    held_out_rows: Sequence[Example] = dataset.dev
     if not dataset.labeled_dev:
-        judges = [task.with_teacher_answer(*pair) for pair in zip(dataset.dev, held_out, strict=True)]
+        held_out_rows = [task.with_teacher_answer(*pair) for pair in zip(dataset.dev, held_out, strict=True)]
     windows = framing_for(model, window)
     task = task.fit_teacher(dataset.train, learned).prepare(model, dataset.train, beginning.fresh)
     train, dev = tokenized_rows(task, dataset, model, windows, control, learned, held_out)
@@ -178,7 +178,7 @@ def prepare(context: Distillation, task: Task) -> tuple[DistillRecipe, Dataset[E
         agreement = {AGREEMENT: scores[task.default_metric]}
         return agreement if task.supervised else {**agreement, **scores}
 
-    selection = Selection(context.run, task, model, windows, judges, metric, data, kept)
+    selection = Selection(context.run, task, model, windows, held_out_rows, metric, data, kept)
     return recipe, dataset, train, dev, selection
 
 

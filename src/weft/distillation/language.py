@@ -442,9 +442,9 @@ def pretrain_student(context: Distillation) -> Model:
     best = drive(run, job, control)
     if job.setup.held_out is not None and best.best is not None:
         # What the teacher itself would have had, of the same text with the same words hidden.
-        judge: Any = objective.teacher.to(job.setup.device)
-        judged = replace(job.setup, network=judge, objective=wanted)
-        theirs = evaluate(judged, best.pass_tokens, None, control.stop)[0]["words"]
+        network: Any = objective.teacher.to(job.setup.device)
+        setup = replace(job.setup, network=network, objective=wanted)
+        theirs = evaluate(setup, best.pass_tokens, None, control.stop)[0]["words"]
         sizes = parameters_of(teacher), parameters_of(student)
         both = [{"loss": theirs, "parameters": sizes[0]}, {"loss": best.best, "parameters": sizes[1]}]
         write_json(run.inside / "kept.json", {"teacher": both[0], "student": both[1]})

@@ -202,7 +202,7 @@ def quantize(
         models = [place / ORIGINAL, *folders.values()]
         limits: Any = {"memory": False, "texts": texts, "seconds": seconds, "progress": progress}
         comparison = compare(models, data, task=reference.task, device="cpu", **limits, **rows)
-        candidates = (*judged(comparison, max_drop, prefer), *failed)
+        candidates = (*gate_results(comparison, max_drop, prefer), *failed)
         best = chosen(candidates, prefer)
         result = Quantized(comparison, candidates, best, None if best is None else Path(out), prefer, max_drop)
         if best is None:
@@ -240,7 +240,7 @@ def _written(
     return folders, failed
 
 
-def judged(comparison: Comparison, max_drop: float, prefer: str = "fast") -> list[CandidateResult]:
+def gate_results(comparison: Comparison, max_drop: float, prefer: str = "fast") -> list[CandidateResult]:
     """The result of every model but the first, which is the original."""
     (first, *others), results = comparison.models, list[CandidateResult]()
     refuse((bool(first.damaged), f"the model itself is damaged: {first.damaged}"))

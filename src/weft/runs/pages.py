@@ -101,10 +101,10 @@ def _record(folder: Path) -> RunRecord:
                 what = "a text" if kind is str else "a list, each a text"
                 raise UserError(f"{run.recipe} [{name}]: {key} must be {what}")
     # Parts of the loss are no scores: training lines name them too, or there is one, which equals the loss.
-    judged = [line for line in lines if "validation_loss" in line]
+    evaluations = [line for line in lines if "validation_loss" in line]
     loss_parts = {f"validation_{name}" for line in lines if "validation_loss" not in line for name in line}
-    names = {name for line in judged for name in line if name.startswith("validation_")} - loss_parts
-    known = [name for name in names if any(line.get(name) != line["validation_loss"] for line in judged)]
+    names = {name for line in evaluations for name in line if name.startswith("validation_")} - loss_parts
+    known = [name for name in names if any(line.get(name) != line["validation_loss"] for line in evaluations)]
     chosen = sections.get("task", {}).get("metric") or sections.get("distill", {}).get("metric")
     scores = sorted((name.removeprefix("validation_") for name in known), key=lambda name: (name != chosen, name))
     task, teachers = sections.get("task", {}), sections.get("teacher", {}).get("folders", [])
@@ -176,13 +176,13 @@ def _metrics(group: Sequence[RunRecord]) -> list[str]:
 
 
 def _row(record: RunRecord) -> dict[str, str]:
-    run, judged = Run(record.folder), [line for line in record.lines if "validation_loss" in line]
+    run, evaluations = Run(record.folder), [line for line in record.lines if "validation_loss" in line]
     last: dict[str, Any] = next((line for line in reversed(record.lines) if "loss" in line), {})
-    best = min(judged, key=lambda line: line["validation_loss"], default={})
+    best = min(evaluations, key=lambda line: line["validation_loss"], default={})
     words, best_score = best.get("validation_words"), ""
     if record.scores:
         name = record.scores[0]
-        values = [line[f"validation_{name}"] for line in judged if f"validation_{name}" in line]
+        values = [line[f"validation_{name}"] for line in evaluations if f"validation_{name}" in line]
         highest = (min if name in ERRORS else max)(filter(math.isfinite, values), default=math.nan)
         best_score = f"{name} {highest:.4f}"
     return {

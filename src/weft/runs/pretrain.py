@@ -247,7 +247,7 @@ OURS = ("entries", "silent", "end")  # keys of the config that the text decides
 
 
 def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, control: Control) -> Model:
-    """Count a text, judge the model by what is held out, and leave it in the run folder."""
+    """Count a text, evaluate the model on what is held out, and leave it in the run folder."""
     sizes = {"vocabulary": tokenizer.vocabulary, **preparation.sizes_of(recipe.model)}
     config: NgramConfig = changed(find_size(family.name)[1], sizes, "[model]")
     if tokenizer.vocabulary > config.vocabulary:
@@ -261,10 +261,10 @@ def count_text(run: Run, recipe: Recipe, family: Family, tokenizer: Tokenizer, c
     if not new and run.metrics.exists() and run.lines():  # the last to be written
         control.log(f"{run.folder}: this run has finished already")
         return load(run.folder)
-    judged = f", held out {dev.size:,}" if dev is not None else ""
+    held_out = f", held out {dev.size:,}" if dev is not None else ""
     control.log(
         f"{run.folder}: ngram of order {config.order}, {config.smoothing}\n"
-        f"text: {corpus.size:,} tokens in {len(corpus.documents) - 1:,} documents{judged}"
+        f"text: {corpus.size:,} tokens in {len(corpus.documents) - 1:,} documents{held_out}"
     )
     began = time.monotonic()
     framed = Framed(corpus, frame)

@@ -345,7 +345,7 @@ class CompleteTask(LikelihoodTask):
     writes = True
     language_model = True
     run = staticmethod(complete)
-    metric_names = ("bits_per_byte", "foreseen")
+    metric_names = ("bits_per_byte", "token_accuracy")
     chance_metric = "bits_per_byte"
     timing_options = {"max_tokens": TIMED_TOKENS, "min_tokens": TIMED_TOKENS}  # a model that ends early is no faster
 
@@ -371,7 +371,7 @@ class CompleteTask(LikelihoodTask):
         for text in (prediction.output for prediction in predictions):
             parts = {"bits_per_byte": (text.nats / math.log(2), float(text.bytes))}
             if len(text.best) == len(text.tokens):
-                parts["foreseen"] = (text.hits, float(len(text.tokens)))
+                parts["token_accuracy"] = (text.hits, float(len(text.tokens)))
             metrics.add(parts)
 
 

@@ -66,7 +66,7 @@ class Evaluation:
         return {name: value for name, value in fields.items() if name not in ("reading", "points")}
 
     def save(self, path: Path) -> None:
-        """All of it as one JSON file, which `read` reads; what is not finite is null, and no text is endless."""
+        """All of it as one JSON file, which `read` reads; what is not finite is null, and texts have a limit."""
 
         def storable(value: Any) -> Any:
             if isinstance(value, str):
@@ -465,6 +465,6 @@ def mistake(row: dict[str, str]) -> str:
 
 
 def bounded(text: str) -> str:
-    """A text that is not endless: what is longer than a book's chapter is truncated, and says so."""
+    """A text of at most LONGEST characters; a longer one is truncated, and says so."""
     rest = len(text) - LONGEST
     return text if rest <= 0 else f"{text[:LONGEST]} … ({rest:,} more characters)"

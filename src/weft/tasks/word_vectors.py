@@ -21,7 +21,7 @@ from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.progress import Log, to_logger
 from weft.text.records import read_records
 from weft.text.vector_files import FORMATS, is_file_of_vectors, read_file, read_vectors, write_file
-from weft.vectors.space import Judged, Map, Mapped, PreparedVectors, WordSpace, judge, read_questions, split
+from weft.vectors.space import Map, Mapped, PreparedVectors, WordScores, WordSpace, evaluate, read_questions, split
 
 Path_ = str | os.PathLike[str]
 
@@ -47,9 +47,9 @@ def open_words(path: Path_) -> WordSpace:
     return WordSpace(*read_words(path), name=os.fspath(path))
 
 
-def evaluate_words(space: WordSpace, files: Sequence[Path_], multiply: bool = False) -> list[Judged]:
+def evaluate_words(space: WordSpace, files: Sequence[Path_], multiply: bool = False) -> list[WordScores]:
     """What each file of word pairs, or of analogies, says of the vectors."""
-    return [one for file in files for one in judge(space, read_questions(_data_file(file)), multiply)]
+    return [one for file in files for one in evaluate(space, read_questions(_data_file(file)), multiply)]
 
 
 def _data_file(file: Path_) -> Path:
@@ -132,7 +132,7 @@ def learn_map(
     if len(some) < 2 and missing:
         raise UserError(f"{len(some)} of {len(pairs)} pairs can be learned from; missing: {listed(missing)}")
     learned = Map.learn(*spaces, some, normalize, center)
-    scores = {way: learned.judge(held_out, way) for way in ("cosine", "csls")} if held_out else {}
+    scores = {way: learned.evaluate(held_out, way) for way in ("cosine", "csls")} if held_out else {}
     report = MapReport(len(some), len(held_out), len(pairs) - len(there), missing, scores)
     if out is not None:
         card = MapCard(

@@ -303,7 +303,9 @@ class Trainer:
             if scaler.is_enabled():
                 state.scale, state.steady = scaler.get_scale(), scaler.state_dict()["_growth_tracker"]
             self.checkpoints.save(state, self.tensors)
-            if self.stop and state.best is None:  # whoever stops a run before it was judged wants to see the model
+            if (
+                self.stop and state.best is None
+            ):  # whoever stops a run before its first evaluation wants to see the model
                 self.save_best({})
 
     def evaluate(self) -> None:

@@ -43,7 +43,7 @@ class Setup:
     network: Network
     objective: Objective
     feed: Feed
-    held_out: ExampleSource | None = None  # what the run is judged by
+    held_out: ExampleSource | None = None  # what the run is evaluated on
     plan: Training = Training()
     device: torch.device = torch.device("cpu")
     decode: Callable[[list[int]], str] = str  # tokens as text, to show what went wrong

@@ -1,1 +1,1 @@
-"""Word vectors: how they are learned, asked, judged and carried from one language to another."""
+"""Word vectors: how they are learned, queried, evaluated and mapped from one language to another."""

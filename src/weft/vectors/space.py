@@ -135,7 +135,7 @@ class WordSpace:
 
 
 @dataclass(frozen=True)
-class Judged:
+class WordScores:
     """One set of pairs, or one section of analogies."""
 
     name: str
@@ -206,7 +206,7 @@ def _number(field: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def judge(space: WordSpace, questions: Questions, multiply: bool = False) -> list[Judged]:
+def evaluate(space: WordSpace, questions: Questions, multiply: bool = False) -> list[WordScores]:
     """Spearman's correlation of cosines with human scores, or the accuracy of each section and of all."""
 
     def missing(words: Iterable[str]) -> tuple[str, ...]:
@@ -220,8 +220,8 @@ def judge(space: WordSpace, questions: Questions, multiply: bool = False) -> lis
         numbers = RegressionMetrics()
         numbers.add([space.cosine(first, second) for first, second, _ in there], [score for _, _, score in there])
         lost = missing(word for first, second, _ in pairs for word in (first, second))
-        return [Judged(name, "spearman", numbers.result()["spearman"], len(there), len(pairs), lost)]
-    parts, right = list[Judged](), 0
+        return [WordScores(name, "spearman", numbers.result()["spearman"], len(there), len(pairs), lost)]
+    parts, right = list[WordScores](), 0
     for section, asked in questions.sections.items():
         known = [analogy for analogy in asked if all(word in space for word in analogy)]
         places = np.array([[space.place(word) for word in analogy] for analogy in known]).reshape(-1, 4)
@@ -233,13 +233,13 @@ def judge(space: WordSpace, questions: Questions, multiply: bool = False) -> lis
             count += int((scores.argmax(1) == answers).sum())
             done += len(scores)
         lost = missing(word for analogy in asked for word in analogy)
-        parts.append(Judged(section, "accuracy", wilson(count, len(known)), len(known), len(asked), lost, True))
+        parts.append(WordScores(section, "accuracy", wilson(count, len(known)), len(known), len(asked), lost, True))
         right += count
     if len(parts) == 1:
         return [replace(parts[0], part=False)]
     used, total = sum(part.used for part in parts), sum(part.asked for part in parts)
     lost = tuple(dict.fromkeys(word for part in parts for word in part.missing))
-    return [*parts, Judged(name, "accuracy", wilson(right, used), used, total, lost)]
+    return [*parts, WordScores(name, "accuracy", wilson(right, used), used, total, lost)]
 
 
 def wilson(right: int, asked: int) -> Score:
@@ -340,7 +340,7 @@ class Map:
         """The target's words for a word of the source, by score."""
         return self.target._best(self.scores(self.source.vector(word)[None], retrieval)[0], top, ())
 
-    def judge(self, pairs: Pairs, retrieval: str = "csls") -> Mapped:
+    def evaluate(self, pairs: Pairs, retrieval: str = "csls") -> Mapped:
         """Precision at 1 and at 5; a word with several translations is asked once, and any of them is right."""
         rights: dict[int, set[int]] = {}
         for word, translation in pairs:
