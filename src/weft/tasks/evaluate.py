@@ -99,7 +99,7 @@ class Evaluation:
         tables += [(title, *cells(part)) for title, part in parts.items() if part]
         if 2 <= len(self.labels) <= MATRIX and self.confusion:
             rows = [[name, *(f"{n:,}" for n in line)] for name, line in zip(self.labels, self.confusion, strict=True)]
-            tables.append(("Right label by row, taken for by column", ["", *self.labels], rows))
+            tables.append(("True label by row, predicted label by column", ["", *self.labels], rows))
         if self.worst:
             header = list(self.worst[0])
             lines = [[" ".join(row[name].split()) for name in header] for row in self.worst]
