@@ -108,6 +108,6 @@ def test_the_demo_runs(tmp_path: Path) -> None:
     )
     assert found.returncode == 0, found.stderr
     assert "finish_reason" in found.stderr and "gap 1:" in found.stdout and "tokens/s" in found.stderr
-    assert "Right label by row" in found.stdout and "held-out score" in found.stdout
+    assert "True label by row" in found.stdout and "held-out score" in found.stdout
     made = ("vectors.npy", "curves.html", "gpt", "bert", "reviews", "reviews.html")
     assert all((tmp_path / "demo" / name).exists() for name in made)

@@ -285,7 +285,7 @@ def test_a_heat_map_shows_each_value_in_its_square() -> None:
 def test_a_heat_map_wraps_its_names_and_writes_into_its_squares() -> None:
     name = "what customers ask about deliveries"
     text = heat_map(
-        "Right label by row, predicted label by column", [name, "b"], [name, "b"], [[1, 0]] * 2, ["90", "12"]
+        "True label by row, predicted label by column", [name, "b"], [name, "b"], [[1, 0]] * 2, ["90", "12"]
     )
     chart = ElementTree.fromstring(text)
     assert " ".join(texts(chart, "down")) == f"{name} b" and texts(chart, "cell") == ["9", "0", "1", "2"]

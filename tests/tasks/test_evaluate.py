@@ -74,7 +74,7 @@ def test_on_the_command_line(here: Path, wordpiece: Tokenizer, capsys: pytest.Ca
     given = ["evaluate", "m", "--data", "r.jsonl", "--column", "text=review", "--column", "label=kind"]
     assert run(given) == 0
     said = capsys.readouterr().out
-    for word in ("accuracy", "95 %", "macro_f1", "By label", "Right label by row", "Worst mistakes", "12 examples"):
+    for word in ("accuracy", "95 %", "macro_f1", "By label", "True label by row", "Worst mistakes", "12 examples"):
         assert word in said, word
     assert run([*given, "--json"]) == 0
 
