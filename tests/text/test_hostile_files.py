@@ -133,9 +133,13 @@ def test_a_zip_of_too_many_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def seconds(name: str) -> float:
-    begun = time.process_time()
-    assert len(list(Table(name).records())) == 3
-    return time.process_time() - begun
+    """CPU time of reading a table: the least of three, because a garbage collection may fall into any one of them."""
+    times = []
+    for _ in range(3):
+        begun = time.process_time()
+        assert len(list(Table(name).records())) == 3
+        times.append(time.process_time() - begun)
+    return min(times)
 
 
 @pytest.mark.parametrize("name", ["c{}", "a"])
