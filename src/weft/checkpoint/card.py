@@ -49,6 +49,37 @@ class TextLayout:
     rows: Literal["stream", "apart", "documents", "carried"]  # stream, carried: each goes on from the one before
 
 
+SimpleForecast = Literal["", "naive", "seasonal naive", "least squares"]  # simple forecasts
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecastSettings:
+    """What a model forecasts, and the scale of its numbers and intervals."""
+
+    values: tuple[str, ...]  # columns that are forecast ...
+    features: tuple[str, ...] = ()  # ... and those that are read besides
+    apart: bool = False  # each column of a wide table is a series of its own
+    season: int = 1  # steps
+    interval: float = 0.9  # share of the true values that intervals should hold
+    center: tuple[float, ...] = ()  # of each number of a step in training; none: windows have their own scale
+    spread: tuple[float, ...] = ()
+    share: float = 1.0  # of the network in a forecast; the rest is this baseline
+    baseline: SimpleForecast = ""
+    margins: tuple[tuple[float, ...], ...] = ()  # half of an interval by step ahead and column, in spreads
+
+    def __post_init__(self) -> None:
+        numbers = (*self.center, *self.spread, *(margin for step in self.margins for margin in step))
+        refuse(
+            (not self.values, "values: no column is forecast"),
+            (self.season < 1, f"season must be at least 1, not {self.season}"),
+            (not 0 <= self.share <= 1, f"share must be between 0 and 1, not {self.share}"),
+            (not 0 < self.interval < 1, f"interval must be above 0 and below 1, not {self.interval}"),
+            (len(self.center) != len(self.spread), "center and spread: not as many of one as of the other"),
+            (any(spread <= 0 for spread in self.spread), "spread: must be above 0"),
+            (not all(abs(number) < 1e300 for number in numbers), "center, spread and margins must be finite numbers"),
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Made:
     """When and from which seed."""
@@ -74,6 +105,7 @@ class Card:
     temperature: float | None = None  # that logits are divided by before the softmax
     profiles: dict[str, tuple[str, ...]] = field(default_factory=dict)  # frequent letters of source and target
     metrics: tuple[Metric, ...] = ()
+    forecast: ForecastSettings | None = None
     prefix: str | None = None  # put before each source, as T5 names its task: "translate English to German: "
     base: str | None = None
     teacher: str | None = None  # whom it was distilled from, by the name of its folder

@@ -11,6 +11,7 @@ from weft.checkpoint.formats import ACTIVATIONS, ConfigTable, Names, Rule, Toget
 from weft.errors import UserError, shown
 from weft.models.gpt import GptConfig
 from weft.models.transformer import T5Config, TransformerConfig
+from weft.models.xl import CLUSTERS, TransformerXLConfig
 
 # ------------------------------------------------------------------------------------------------- GPT and GPT-2
 
@@ -411,4 +412,159 @@ MARIAN: dict[str, Any] = {
     "architectures": {"MarianMTModel": ("words",), "MarianModel": ()},
     "sizes": {"opus-mt": TransformerConfig(**STANDARD, begin=58100)},  # as opus-mt-en-de is published
     "standard": STANDARD,
+}
+
+# ------------------------------------------------------------------------------------------------ Transformer-XL
+
+XL_LAYERS = (
+    same("layers.{}.dec_attn.qkv_net.weight", "layers.{}.attention.qkv.weight"),
+    same("layers.{}.dec_attn.r_net.weight", "layers.{}.attention.distance.weight"),
+    same("layers.{}.dec_attn.o_net.weight", "layers.{}.attention.output.weight"),
+    same("layers.{}.dec_attn.r_w_bias", "layers.{}.attention.content_bias"),
+    same("layers.{}.dec_attn.r_r_bias", "layers.{}.attention.distance_bias"),
+    *both("layers.{}.dec_attn.layer_norm", "layers.{}.attention_norm"),
+    *both("layers.{}.pos_ff.CoreNet.0", "layers.{}.feedforward.up"),
+    *both("layers.{}.pos_ff.CoreNet.3", "layers.{}.feedforward.down"),
+    *both("layers.{}.pos_ff.layer_norm", "layers.{}.feedforward_norm"),
+)
+XL_NAMES = Names(
+    prefix="transformer.",
+    body=(
+        same("word_emb.emb_layers.0.weight", "tokens.weight"),
+        same("word_emb.emb_layers.{}.weight", "tokens.tails.{}.weight"),
+        same("word_emb.emb_projs.{}", "tokens.maps.{}"),
+        same("r_w_bias", "positions.content_bias"),
+        same("r_r_bias", "positions.distance_bias"),
+        dropped("pos_emb.inv_freq"),  # frequencies that anyone can work out
+        *XL_LAYERS,
+        # Where all layers share their biases, each is stored with them once more.
+        dropped("layers.{}.dec_attn.r_w_bias", "positions.content_bias"),
+        dropped("layers.{}.dec_attn.r_r_bias", "positions.content_bias"),
+    ),
+    heads={
+        "words": (
+            same("crit.out_layers.0.weight", "heads.words.decoder.weight"),
+            same("crit.out_layers.0.bias", "heads.words.bias"),
+            same("crit.out_layers.{}.bias", "heads.words.biases.{}"),
+            same("crit.out_projs.{}", "heads.words.maps.{}"),
+            same("crit.cluster_weight", "heads.words.cluster_weight"),
+            same("crit.cluster_bias", "heads.words.cluster_bias"),
+        ),
+        "classify": (same("score.weight", "heads.classify.output.weight"),),
+        "tag": both("classifier", "heads.tag.output"),
+    },
+    tied=(
+        ("crit.out_layers.0.weight", "tokens.weight"),
+        *((f"crit.out_layers.{number}.weight", f"tokens.tails.{number}.weight") for number in range(1, CLUSTERS + 1)),
+        *((f"crit.out_projs.{number}", f"tokens.maps.{number}") for number in range(1, CLUSTERS + 1)),
+    ),
+)
+XL_WT103 = TransformerXLConfig(
+    vocabulary=267735,
+    width=1024,
+    layers=18,
+    heads=16,
+    inner=4096,
+    segment=128,
+    memory=1600,
+    clamp=1000,
+    same_length=True,
+    blank=True,
+    cutoffs=(20000, 40000, 200000),
+    shrink=4,
+)
+
+
+def _read_xl(published: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields that several keys say together, or in other words."""
+    clamp, before = published.get("clamp_len", 1000), published.get("pre_lnorm", False)
+    cutoffs, shared = published.get("cutoffs", list(XL_WT103.cutoffs)), published.get("proj_share_all_but_first", True)
+    ties = published.get("tie_projs")  # says it of each cluster; the other key is only read by the class
+    if isinstance(ties, list) and cutoffs:
+        shared = ties[-1]
+    if type(clamp) is not int or type(before) is not bool or type(shared) is not bool or not isinstance(cutoffs, list):
+        raise UserError("clamp_len, pre_lnorm, proj_share_all_but_first or cutoffs has a wrong type")
+    if ties is not None and ties != [False, *[shared] * len(cutoffs)]:
+        raise UserError(f"tie_projs is {shown(str(ties))}; only [false, {str(shared).lower()}, ...] is supported")
+    return {
+        "clamp": clamp if clamp > 0 else None,
+        "norm_place": "before" if before else "after",
+        "final_norm": not before,
+        "cutoffs": cutoffs,
+        "shared_maps": shared,
+        "shared_biases": not published.get("untie_r", True),
+        "embedding_width": published.get("d_embed", 1024),
+        "head_width": published.get("d_head", 64),
+        "inner": published.get("d_inner", 4096),
+        "memory": published.get("mem_len", 1600),
+        "blank": True,
+    }
+
+
+def _write_xl(config: Any) -> dict[str, Any]:
+    return {
+        "d_embed": config.embedding_width or config.width,
+        "d_head": config.head_width or config.width // config.heads,
+        "d_inner": config.inner or 4 * config.width,
+        "mem_len": config.memory_size,
+        "clamp_len": -1 if config.clamp is None else config.clamp,
+        "pre_lnorm": config.norm_place == "before",
+        "cutoffs": list(config.cutoffs),
+        "proj_share_all_but_first": config.shared_maps,
+        "tie_projs": [False, *[config.shared_maps] * len(config.cutoffs)],
+        "untie_r": not config.shared_biases,
+    }
+
+
+TRANSFORMER_XL: dict[str, Any] = {
+    "model_type": "transfo-xl",
+    "generates": True,
+    "names": XL_NAMES,
+    "table": ConfigTable(
+        read={
+            "vocab_size": "vocabulary",
+            "d_model": "width",
+            "n_layer": "layers",
+            "n_head": "heads",
+            "tgt_len": "segment",
+            "div_val": "shrink",
+            "same_length": "same_length",
+            "layer_norm_epsilon": "norm_epsilon",
+            "dropout": "dropout",
+            "dropatt": "attention_dropout",
+            "tie_word_embeddings": "tied",
+            "init_std": "weight_scale",
+        },
+        # What the published class means by a key that is not there.
+        absent={
+            **{"vocab_size": 267735, "d_model": 1024, "n_layer": 18, "n_head": 16, "div_val": 4, "same_length": True},
+        },
+        fixed={"attn_type": 0, "sample_softmax": -1, "adaptive": True},
+        ignored={
+            **dict.fromkeys(("init", "init_range", "proj_init_std"), "for fresh weights alone"),
+            **{"ext_len": "unused by the published code", "tie_weight": "older; tie_word_embeddings says it"},
+        },
+        together=Together(
+            keys=(
+                *("d_embed", "d_head", "d_inner", "mem_len", "clamp_len", "pre_lnorm", "cutoffs", "tie_projs"),
+                *("proj_share_all_but_first", "untie_r"),
+            ),
+            fields=(
+                *("embedding_width", "head_width", "inner", "memory", "clamp", "norm_place", "final_norm", "cutoffs"),
+                *("shared_maps", "shared_biases", "blank"),
+            ),
+            read=_read_xl,
+            write=_write_xl,
+            # Shared biases are stored with every layer, and read from there alone.
+            says=lambda config: (
+                config.blank and config.final_norm == (config.norm_place == "after") and not config.shared_biases
+            ),
+        ),
+    ),
+    "architectures": {
+        "TransfoXLLMHeadModel": ("words",),
+        "TransfoXLForSequenceClassification": ("classify",),
+        "TransfoXLModel": (),
+    },
+    "sizes": {"transfo-xl-wt103": XL_WT103},
 }

@@ -1,10 +1,14 @@
-"""How BERT, RoBERTa, XLM-RoBERTa, ALBERT and DistilBERT are published: names, config keys, heads and sizes."""
+"""How BERT, RoBERTa, XLM-RoBERTa, ALBERT, DistilBERT and DeBERTa are published: names, config keys, heads, sizes."""
 
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from weft.checkpoint.formats import ACTIVATIONS, ConfigTable, Names, Rule, both, dropped, layer, same
+from torch import Tensor
+
+from weft.checkpoint.formats import ACTIVATIONS, ConfigTable, Names, Rule, Together, both, dropped, layer, same
+from weft.errors import UserError, refuse, shown
+from weft.models.deberta import DebertaConfig
 from weft.models.encoders import AlbertConfig, BertConfig, DistilBertConfig, RobertaConfig
 
 UNUSED = "unused by the published code"
@@ -235,4 +239,161 @@ DISTILBERT: dict[str, Any] = {
         "distilbert-base-multilingual-cased": DistilBertConfig(vocabulary=119547),
     },
     **{name: BERT[name] for name in ("tokenizer", "specials", "around")},
+}
+
+DEBERTA_LAYER = "encoder.layer.{}.attention.self"
+DEEP = {
+    head: (*both("pooler.dense", f"heads.{head}.dense"), *both("classifier", f"heads.{head}.output"))
+    for head in ("classify", "choose")
+}
+DEBERTA_HEADS = {
+    "replaced": (
+        *both("mask_predictions.dense", "heads.replaced.dense"),
+        *both("mask_predictions.LayerNorm", "heads.replaced.norm"),
+        *both("mask_predictions.classifier", "heads.replaced.output"),
+    ),
+    **HEADS,
+    **DEEP,
+}
+DEBERTA_BODY = (
+    *EMBEDDINGS,
+    dropped("embeddings.position_embeddings.weight"),  # of the mask decoder alone, where inputs have no positions
+    *SEGMENTS,
+    *layer(
+        "encoder.layer.{}",
+        "layers.{}",
+        [f"attention.self.{name}_proj" for name in MAPS],
+        (
+            "attention.output.dense",
+            "attention.output.LayerNorm",
+            "intermediate.dense",
+            "output.dense",
+            "output.LayerNorm",
+        ),
+    ),
+    *both(f"{DEBERTA_LAYER}.pos_key_proj", "layers.{}.attention.distance_key"),
+    *both(f"{DEBERTA_LAYER}.pos_query_proj", "layers.{}.attention.distance_query"),
+    same("encoder.rel_embeddings.weight", "positions.distances.weight"),
+    *both("encoder.LayerNorm", "positions.norm"),
+    *(dropped(f"encoder.LayerNorm.{kind}") for kind in ("weight", "bias")),  # where there is nothing to norm
+    *both("encoder.conv.conv", "layers.0.convolution.maps"),
+    *both("encoder.conv.LayerNorm", "layers.0.convolution.norm"),
+)
+# What a key that is not there means.
+DEBERTA_ABSENT: dict[str, Any] = {"vocab_size": 128100, "hidden_size": 1536, "num_hidden_layers": 24}
+DEBERTA_ABSENT |= {"num_attention_heads": 24, "intermediate_size": 6144, "norm_rel_ebd": "none"}
+DEBERTA_ABSENT |= {"relative_attention": False, "share_att_key": False, "position_biased_input": True}
+SWITCHES = {"relative_attention", "share_att_key", "position_biased_input"}
+COUNTED = {  # 0 or less: there is none
+    "position_buckets": "position_buckets",
+    "max_relative_positions": "farthest",
+    "conv_kernel_size": "kernel",
+}
+
+
+def _as_stored(published: Mapping[str, Any], stored: Mapping[str, Tensor], where: str) -> dict[str, Any]:
+    """A published config, checked for what only several keys together say."""
+    width, heads = published.get("hidden_size", 1536), published.get("num_attention_heads", 24)
+    for key in SWITCHES & set(published):
+        refuse((type(published[key]) is not bool, f"{where}: {key} is {shown(str(published[key]))}, not true or false"))
+    relative, terms = published.get("relative_attention", False), published.get("pos_att_type")
+    other = [key for key in ("embedding_size", "pooler_hidden_size") if published.get(key, width) not in (None, width)]
+    head = published.get("attention_head_size")
+    uneven = head is not None and (type(head) is not int or type(heads) is not int or head * heads != width)
+    stated = f"relative_attention is {relative}, and pos_att_type {shown(str(terms))}"
+    refuse(
+        (relative != bool(terms), f"{where}: {stated}; true is for c2p, p2c or both, false for neither"),
+        (bool(other), f"{where}: {''.join(other[:1])} must be hidden_size, {shown(str(width))}"),
+        (uneven, f"{where}: attention_head_size must be hidden_size / num_attention_heads, not {shown(str(head))}"),
+    )
+    # Both spellings of the word head are read, and the older one is written; the newer has always been tied.
+    tied = {} if published.get("legacy") is not False else {"tie_word_embeddings": True}
+    return {**published, "legacy": True, **tied}
+
+
+def _deberta_fields(published: Mapping[str, Any]) -> dict[str, Any]:
+    terms, normed = published.get("pos_att_type") or [], published["norm_rel_ebd"]
+    if isinstance(terms, str):
+        terms = [term.strip() for term in terms.lower().split("|")]
+    if not isinstance(normed, str):
+        raise UserError(f"norm_rel_ebd must be layer_norm or none, not {shown(str(normed))}")
+    counts = {ours: published.get(theirs) for theirs, ours in COUNTED.items()}
+    return {
+        **{ours: None if type(count) is int and count < 1 else count for ours, count in counts.items()},
+        "terms": terms,
+        "shared_maps": published["share_att_key"],
+        "relative_norm": "layer_norm" in [part.strip() for part in normed.lower().split("|")],
+        "positions": "learned" if published["position_biased_input"] else "none",
+    }
+
+
+def _deberta_keys(config: DebertaConfig) -> dict[str, Any]:
+    return {
+        **{theirs: vars(config)[ours] or (0 if ours == "kernel" else -1) for theirs, ours in COUNTED.items()},
+        "relative_attention": bool(config.terms),
+        "pos_att_type": list(config.terms),
+        "share_att_key": config.shared_maps,
+        "norm_rel_ebd": "layer_norm" if config.relative_norm and config.terms else "none",
+        "position_biased_input": config.positions == "learned",
+    }
+
+
+DEBERTA_SIZES: dict[str, dict[str, Any]] = {
+    "deberta-v3-xsmall": {"width": 384, "heads": 6, "inner": 1536},
+    "deberta-v3-small": {"layers": 6},
+    "deberta-v3-base": {},
+    "deberta-v3-large": {"layers": 24, "width": 1024, "heads": 16, "inner": 4096},
+    "mdeberta-v3-base": {"vocabulary": 251000},
+    "deberta-v2-xlarge": {"layers": 24},
+    "deberta-v2-xxlarge": {"layers": 48},
+}
+for _name in ("deberta-v2-xlarge", "deberta-v2-xxlarge"):
+    DEBERTA_SIZES[_name] |= {"width": 1536, "heads": 24, "inner": 6144, "kernel": 3, "kernel_activation": "gelu"}
+_NAMES = _names("deberta.", DEBERTA_BODY, "cls.predictions", "transform.dense", "transform.LayerNorm", DEBERTA_HEADS)
+DEBERTA: dict[str, Any] = {
+    "model_type": "deberta-v2",
+    "names": replace(
+        _NAMES,
+        spellings=(
+            *_NAMES.spellings,
+            (r"^lm_predictions\.lm_head\.bias$", "cls.predictions.bias"),
+            (r"^lm_predictions\.lm_head\.", "cls.predictions.transform."),
+            (r"^mask_predictions\.classifer\.", "mask_predictions.classifier."),
+        ),
+    ),
+    "table": ConfigTable(
+        read={
+            **READ,
+            "conv_act": "kernel_activation",
+            "pooler_dropout": "pooler_dropout",
+            "pooler_hidden_act": "pooler_activation",
+            "cls_dropout": "head_dropout",
+        },
+        values={**VALUES, "conv_act": ACTIVATIONS, "pooler_hidden_act": ACTIVATIONS},
+        fixed={"conv_groups": 1},
+        absent=DEBERTA_ABSENT,
+        ignored={
+            "legacy": "only the names of the word head's tensors",
+            **dict.fromkeys(("embedding_size", "pooler_hidden_size", "attention_head_size"), "checked with the width"),
+            "summary_type": UNUSED,
+        },
+        together=Together(
+            keys=(*COUNTED, *SWITCHES, "pos_att_type", "norm_rel_ebd"),
+            fields=(*COUNTED.values(), "terms", "shared_maps", "relative_norm", "positions"),
+            read=_deberta_fields,
+            write=_deberta_keys,
+            says=lambda config: config.positions in ("learned", "none"),
+        ),
+    ),
+    "as_stored": _as_stored,
+    # No library has classes for the last two; others read the encoder of such a folder.
+    "architectures": {
+        **_architectures("DebertaV2"),
+        "DebertaV2ForReplacedTokenDetection": ("replaced",),
+        "DebertaV2ForPreTraining": ("words", "replaced"),
+    },
+    "sizes": {name: DebertaConfig(**sizes) for name, sizes in DEBERTA_SIZES.items()},
+    "tokenizer": "unigram",
+    "specials": {"padding": "[PAD]", "start": "[CLS]", "separator": "[SEP]", "unknown": "[UNK]", "mask": "[MASK]"},
+    "around": "debertav2",
 }

@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from weft import plugins
-from weft.checkpoint import decoders, encoders
+from weft.checkpoint import decoders, encoders, xlm, xlnet
 from weft.checkpoint.formats import ConfigTable, Names, is_published
 from weft.checkpoint.locate import check_name
 from weft.errors import UserError, listed, one_of
 from weft.models.base import ModelConfig, Network
 from weft.models.classifiers import Cnn, CnnConfig, Vectors, VectorsConfig
 from weft.models.convolution import ConvSeq2Seq, ConvSeq2SeqConfig
+from weft.models.deberta import Deberta, DebertaConfig
+from weft.models.elmo import FILTERS, Elmo, ElmoConfig
 from weft.models.encoders import (
     Albert,
     AlbertConfig,
@@ -29,6 +31,7 @@ from weft.models.encoders import (
     Roberta,
     RobertaConfig,
 )
+from weft.models.forecaster import Forecaster, ForecasterConfig
 from weft.models.gpt import Gpt, GptConfig
 from weft.models.mlp import Mlp, MlpConfig
 from weft.models.ngram import Ngram, NgramConfig
@@ -36,19 +39,24 @@ from weft.models.recurrent import RecurrentConfig, RecurrentNetwork
 from weft.models.seq2seq import Seq2Seq, Seq2SeqConfig
 from weft.models.transformer import T5, T5Config, Transformer, TransformerConfig
 from weft.models.vec2seq import Vec2Seq, Vec2SeqConfig
+from weft.models.xl import TransformerXL, TransformerXLConfig
+from weft.models.xlm import Xlm
+from weft.models.xlnet import Xlnet, XlnetConfig
 from weft.nn.rows import Rows
 from weft.plugins import broken, load_plugin
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """One kind of model, and what it can do; `name` is also the published `model_type` (else `weft-NAME`)."""
+    """One kind of model, and what it can do; a config that the published format cannot say has `weft-NAME`."""
 
     name: str
+    model_type: str = ""  # as published; "": the name
     config: type[ModelConfig]
     network: type[Any]  # a Network
     paper: str = ""
     # its published format
+    causal: str = ""  # the family of those of its models whose config says `causal`
     architectures: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # published class -> heads
     names: Names = Names()  # of tensors; without heads: our own names
     gated_names: Names | None = None  # where gated networks are published under other names
@@ -70,30 +78,45 @@ class Family:
     task: str = ""  # of a model that is not fine-tuned; "": from what follows
     generates: bool = False  # text, token by token: a decoder or an encoder-decoder
     reads: bool = False  # an encoder-decoder: generates from a source
+    both_ways: bool = False  # it generates, and its hidden states look both ways nevertheless (XLNet)
     numbers: bool = False  # the source is a vector, not a text
+    series: bool = False  # it reads numbers step by step, and has no vocabulary
     counts: bool = False  # learned by counting, in one pass and without steps
     # how it learns
     trained: tuple[str, ...] = ("words",)  # the heads with which it is pre-trained
+    aims: tuple[str, ...] = ()  # objectives of its own, the default first
     rows: str = "stream"  # how documents become rows in pre-training
     row: int | None = None  # tokens of a row there, where the context has no practical limit
     learning_rate: float = 5e-4  # the highest learning rate from random weights, of a network 768 wide
+    base_rate: float | None = None  # that from pre-trained weights, in fine-tuning; None: that of a Transformer
 
     def __post_init__(self) -> None:
         if not self.names.heads:
             own = Names(heads=dict.fromkeys(self.network.HEADS, ()))
             object.__setattr__(self, "names", own)
+        if not self.model_type:
+            object.__setattr__(self, "model_type", self.name)
         if not self.task:
             usual = "translate" if self.reads else "complete" if self.generates else "fill" if self.trained else "embed"
             object.__setattr__(self, "task", usual)
 
     @property
+    def one_way(self) -> bool:
+        """Whether its hidden states know only what stands before them."""
+        return self.generates and not self.both_ways
+
+    @property
     def objectives(self) -> tuple[str, ...]:
         """The objectives of its pre-training, the default first."""
+        if self.aims:
+            return self.aims
         if self.reads:
             return ("spans",) if self.sentinels else ()
         if self.generates:
-            return ("next",)
-        return ("mlm", "mlm+nsp", "mlm+sop") if "next" in self.names.heads else ("mlm",)
+            return ("permutation",) if self.both_ways else ("next",)
+        first = ("rtd",) if "replaced" in self.names.heads else ()
+        pairs = ("mlm+nsp", "mlm+sop") if "next" in self.names.heads else ()
+        return (*first, "mlm", *pairs, "tlm", "mlm+tlm")
 
     def names_of(self, config: Any) -> Names:
         """The names of the tensors of a model of these sizes."""
@@ -153,6 +176,16 @@ FAMILIES = {
             network=DistilBert,
             **encoders.DISTILBERT,
         ),
+        Family(
+            name="deberta",
+            paper="He et al., 2021; He et al., 2023",
+            config=DebertaConfig,
+            network=Deberta,
+            **encoders.DEBERTA,
+        ),
+        Family(name="xlm", network=Xlm, **xlm.XLM, **xlm.MASKED),
+        Family(name="xlm-clm", network=Xlm, **xlm.XLM, **xlm.CAUSAL),
+        Family(name="xlnet", paper="Yang et al., 2019", config=XlnetConfig, network=Xlnet, **xlnet.XLNET),
         Family(name="openai-gpt", paper="Radford et al., 2018", config=GptConfig, network=Gpt, **decoders.GPT),
         Family(
             name="gpt2",
@@ -238,6 +271,32 @@ FAMILIES = {
             for cell, paper in RECURRENT.items()
         ),
         Family(
+            name="transformer-xl",
+            paper="Dai et al., 2019",
+            config=TransformerXLConfig,
+            network=TransformerXL,
+            rows="carried",
+            **decoders.TRANSFORMER_XL,
+        ),
+        Family(
+            name="elmo",
+            paper="Peters et al., 2018",
+            config=ElmoConfig,
+            network=Elmo,
+            sizes={
+                f"elmo-{name}": ElmoConfig(width=width, inner=8 * width, highways=highways, filters=FILTERS)
+                for name, (width, highways) in {"small": (128, 1), "medium": (256, 1), "original": (512, 2)}.items()
+            },
+            tokenizer="word-bytes",
+            vocabulary={"size": 30_000},
+            specials={"padding": "<pad>", "start": "<S>", "end": "</S>"},
+            task="embed",
+            aims=("two-way",),
+            row=128,
+            learning_rate=RECURRENT_RATE,
+            base_rate=2e-4,  # the tagger above it is new and recurrent: it takes five times as large steps
+        ),
+        Family(
             name="ngram",
             paper="Kneser and Ney, 1995; Chen and Goodman, 1998",
             config=NgramConfig,
@@ -256,6 +315,15 @@ FAMILIES = {
             vocabulary={"size": 20_000, "lowercase": True, "min_count": 1},  # rare words say much of few texts
             **UNTRAINED,
         ),
+        Family(
+            name="forecaster",
+            paper="van den Oord et al., 2016; Cho et al., 2014; Vaswani et al., 2017",
+            config=ForecasterConfig,
+            network=Forecaster,
+            task="forecast",
+            series=True,
+            trained=(),
+        ),
     )
 }
 SIZES = {size: (family, config) for family in FAMILIES.values() for size, config in family.sizes.items()}
@@ -269,6 +337,15 @@ def family_named(name: str) -> Family | None:
     if family is not None and (not isinstance(family, Family) or family.name != name):
         raise broken(plugins.FAMILIES, name, f"is not a weft Family named {name!r}")
     return family
+
+
+def family_of_type(model_type: str) -> Family | None:
+    """The family of a folder by its `model_type`, published or our own."""
+    if model_type.startswith("weft-"):
+        return family_named(model_type.removeprefix("weft-"))
+    published = next((family for family in FAMILIES.values() if family.model_type == model_type), None)
+    # The name of a family of ours may be the model_type of another kind: deberta is the first version.
+    return published or (None if model_type in FAMILIES else family_named(model_type))
 
 
 def find_size(name: str, size: str | None = None, heads: Any = None) -> tuple[Family, Any]:
@@ -305,11 +382,14 @@ def check_config(family: Family, config: Any) -> None:
     for name in family.fixed:
         value, own = vars(config)[name], family.standard[name]
         if value != own:
-            raise UserError(f"{name} of {family.name} is {own}, not {value}; choose the model {value}")
+            other = next((each.name for each in FAMILIES.values() if each.standard.get(name) == value), family.name)
+            raise UserError(f"{name} of {family.name} is {own}, not {value}; choose the model {other}")
 
 
 def usual_heads(family: Family, config: Any) -> dict[str, int]:
-    """The heads with which a family is pre-trained; none where it does not score words."""
+    """The heads with which a family is pre-trained, or that a new network has; none where it does not score words."""
+    if family.series:
+        return {"forecast": config.outputs}
     return {
         head: config.vocabulary if head == "words" else 2
         for head in family.trained
@@ -370,7 +450,7 @@ def measure(family: Family, config: Any, heads: Mapping[str, int]) -> Measure:
         matrices += network.tokens.weight.numel()
     if not config.heads:  # no attention
         return Measure(parameters, 2.0 * matrices)
-    keys = config.context / 2 if family.generates else config.context  # a decoder sees half the text on average
+    keys = config.context / 2 if family.one_way else config.context  # a decoder sees half the text on average
     heads_of_all = sum(config.layer_heads or [config.layers * config.heads])
     # A multiplication and an addition per weight; scores and mixed values per key and head.
     mixing = 4.0 * heads_of_all * (config.head_width or config.width // config.heads) * keys

@@ -21,17 +21,18 @@ from weft.checkpoint.card import (
     sentence_settings,
     write_sentence_settings,
 )
-from weft.checkpoint.families import FAMILIES, Family, check_config, check_heads, family_named, outline
+from weft.checkpoint.families import FAMILIES, Family, check_config, check_heads, family_of_type, outline
 from weft.checkpoint.formats import CODE, DECODING, Names, read_config, to_ours, to_theirs, write_config
+from weft.checkpoint.hdf5 import published_sizes, published_weights
 from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
 from weft.config import build, values_of
 from weft.errors import UserError, did_you_mean, listed, refuse, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.models.base import Network, start_weights
-from weft.ngrams import unsound
 from weft.text.tokenizers.published import load_tokenizer, vocabulary_file
 from weft.text.tokenizers.sentencepiece import is_marian, read_sides
 from weft.text.tokenizers.tokenizer import Tokenizer
+from weft.text.tokenizers.training import word_bytes
 
 OWN = "weft-"  # before the model_type of a model that the published format cannot say
 Published = Mapping[str, Any]
@@ -79,6 +80,18 @@ class LoadedModel:
                 tokens.add(word[0])
         return tuple(sorted(number for number in tokens if number is not None and 0 <= number < self.config.vocabulary))
 
+    def in_language(self, name: str) -> LoadedModel:
+        """The same model, which from now on takes every text for one in this language."""
+        languages = self.config.languages
+        refuse(
+            (not languages, f"language {shown(name)!r}: {self.family.name} has no languages to choose from"),
+            (name not in languages, f"language {shown(name)!r} is not one of the model's: {listed(languages, 20)}"),
+            (self.exported, f"a model for {self.card.backend} is of one language: export it in another"),
+        )
+        self.network.config = replace(self.config, language=languages.index(name))
+        tokenizer = self.tokenizer and self.tokenizer.in_language(name)
+        return replace(self, config=self.network.config, tokenizer=tokenizer)
+
     def token_of(self, role: str) -> int | None:
         """The id of the token with this role in what is written, from the tokenizer, else from the config."""
         if self.writer is not None:
@@ -95,10 +108,12 @@ def open_folder(
     seed: int = 0,
     mix: bool = False,
     trust: bool = False,
+    head_layers: str | None = None,
 ) -> LoadedModel:
     """Read a model folder; `new_heads` get fresh weights, and of the stored heads only those in `keep` stay then.
 
-    `mix` puts a fresh mix of all layers below the heads. `trust`: see `check_hashes`.
+    `mix` puts a fresh mix of all layers below the heads; `head_layers`: which layers the heads read. `trust`: see
+    `check_hashes`.
     """
     new_heads = dict(new_heads or {})
     published, where = read_published(folder)
@@ -109,11 +124,13 @@ def open_folder(
             f"{folder}: a model for {stored_card.backend} has no PyTorch weights; use the folder it was exported from"
         )
     check_hashes(folder, stored_card, trust)
-    stored = read_tensors(folder)
     check_heads(family, new_heads)
     if own:
         config, heads = own_config(family, published, where)
+        own_files = (folder / "config.json").is_file()
+        stored = read_tensors(folder) if own_files else published_weights(folder, config)
     else:
+        stored = read_tensors(folder)
         stored = _spelled(family, stored, folder)
         if family.as_stored is not None:
             published = family.as_stored(published, stored, where)
@@ -125,6 +142,7 @@ def open_folder(
         stored = _without(family, stored, gone, own, config.tied in (True, "all", "decoder"))
         heads = {head: outputs for head, outputs in heads.items() if head not in gone}
     everything = {**heads, **new_heads}
+    config = config.with_heads(everything)
     fresh = [f"heads.{head}." for head in new_heads]
     pooled = any(head in family.network.POOLED for head in everything)
     pooler_stored = any(name.startswith("pooler.") for name in stored)
@@ -134,9 +152,14 @@ def open_folder(
         fresh.append("pooler.")
     if mix and not config.has("mix"):
         raise UserError(f"{folder}: {family.name} has no layers to mix")
+    if head_layers is not None and not config.has("head_layers"):
+        raise UserError(f"{folder}: the heads of {family.name} have no choice of layers to read")
     if mix and not config.mix:
-        config = replace(config, mix=True)
+        config = replace(config, mix=True, head_layers="last")
         fresh.append("mix.")
+    elif head_layers is not None:
+        stored = {name: tensor for name, tensor in stored.items() if not name.startswith("mix.")}
+        config = replace(config, mix=False, head_layers=head_layers)
     network = outline(family, config, everything)
     try:
         fill(network, stored, tuple(fresh), seed, None if own else family.names_of(config).only(everything))
@@ -156,6 +179,8 @@ def read_published(folder: Path) -> tuple[dict[str, Any], str]:
     """The `config.json` of a folder, and its name for messages."""
     path = folder / "config.json"
     if not path.is_file():
+        if (published := published_sizes(folder)) is not None:
+            return published
         why = "it has no config.json" if folder.is_dir() else "there is no such folder"
         raise UserError(f"{str(folder)!r} is not a model folder: {why}")
     return read_json(path, 16 * MEGABYTE), str(path)
@@ -178,10 +203,14 @@ def read_tokenizers(folder: Path, config: Any = None) -> tuple[Tokenizer | None,
         tokenizer, target = read_sides(folder)
     else:
         tokenizer = load_tokenizer(folder) if vocabulary_file(folder) else None
+        if tokenizer is None and not (folder / "config.json").is_file():  # ELMo as published knows characters alone
+            tokenizer = word_bytes()
         target = load_tokenizer(folder / TARGET) if (folder / TARGET).is_dir() else None
     try:
         if config is not None:
             check_vocabularies(config, tokenizer, target)
+        if tokenizer is not None and config is not None and config.languages:
+            tokenizer = tokenizer.in_language(config.languages[config.language])
     except UserError as error:
         raise UserError(f"{folder}: {error}") from None
     return tokenizer, target
@@ -218,9 +247,12 @@ def family_of(published: Published, where: str) -> tuple[Family, bool]:
     if not isinstance(name, str):
         raise UserError(f"{where}: model_type must name the kind of model, such as bert or gpt2")
     own = name.startswith(OWN)
-    family = family_named(name.removeprefix(OWN))
+    family = family_of_type(name)
+    if family is not None and family.causal and not own and published.get("causal") is True:
+        family = FAMILIES[family.causal]
     if family is None or not (own or family.architectures):  # those that nobody publishes have our own format alone
-        choices = [each.name if each.architectures else OWN + each.name for each in FAMILIES.values()]
+        choices = [each.model_type if each.architectures else OWN + each.name for each in FAMILIES.values()]
+        choices = list(dict.fromkeys(choices))
         listing = listed(choices, 20)
         raise UserError(f"{where}: model_type {shown(name)!r} is not one of {listing}{did_you_mean(name, choices)}")
     return family, own
@@ -293,7 +325,7 @@ def fill(
     for kind_of_number, wrong in (("whole numbers", False), ("not whole numbers, where places are stored", True)):
         named = [name for name, t in tensors.items() if (name in places) is wrong and t.is_floating_point() is wrong]
         refuse((bool(named), f"weights that are {kind_of_number}: {listed(named)}"))
-    broken = unsound(tensors, network.config.vocabulary) if places else []
+    broken = network.unsound(tensors)
     refuse((bool(broken), f"tables whose places are out of order or lead nowhere: {listed(broken)}"))
     floats = [tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()]
     kind = reduce(torch.promote_types, floats)  # mixed: what holds them all
@@ -374,7 +406,11 @@ def write_files(inside: Path, opened: LoadedModel, shard: int = SHARD, weights: 
     state = {name: tensor.detach().cpu() for name, tensor in opened.network.state_dict().items()}
     if architecture is not None:
         tensors = to_theirs(family.names_of(config).only(opened.heads), state) if weights else {}
-        values = {"architectures": [architecture], "model_type": family.name, **write_config(family.table, config)}
+        values = {
+            "architectures": [architecture],
+            "model_type": family.model_type,
+            **write_config(family.table, config),
+        }
         values["dtype"] = str(next(iter(state.values())).dtype).removeprefix("torch.")
         values |= {key: value for key, value in opened.carried.items() if key not in values}
         for key, role in (("pad_token_id", "padding"), ("bos_token_id", "start"), ("eos_token_id", "end")):

@@ -24,9 +24,10 @@ class Rule:
 
     theirs: tuple[str, ...]
     ours: str  # empty: what is published is no weight
-    how: Literal["same", "transposed", "joined", "row", "dropped"]
+    how: Literal["same", "transposed", "joined", "row", "heads", "flat", "dropped"]
     beside: str = ""  # holds only where the network has this tensor too
     without: str = ""  # holds only where it has not
+    like: str = ""  # a tensor of ours of the shape H D, where theirs has a dimension for heads and one for their width
 
     def holds(self, tensors: Collection[str]) -> bool:
         return (not self.beside or self.beside in tensors) and (not self.without or self.without not in tensors)
@@ -48,6 +49,11 @@ def joined(theirs: Iterable[str], ours: str, kinds: tuple[str, ...] = ("weight",
     """Several modules, their weights (and biases) one below the other, are one of ours."""
     theirs = tuple(theirs)
     return tuple(Rule(tuple(f"{name}.{kind}" for name in theirs), f"{ours}.{kind}", "joined") for kind in kinds)
+
+
+def by_heads(theirs: Iterable[str], ours: str, like: str) -> Rule:
+    """Maps of the shape width H D, one below the other as H D width."""
+    return Rule(tuple(theirs), ours, "heads", like=like)
 
 
 def layer(theirs: str, ours: str, maps: Iterable[str], modules: Iterable[str]) -> tuple[Rule, ...]:
@@ -160,6 +166,10 @@ def _shape(rule: Rule, tensors: list[Tensor]) -> tuple[int, ...]:
         return shape[::-1]
     if rule.how == "row" and shape[:1] == (1,):
         return shape[1:]
+    if rule.how == "flat" and len(shape) == 3:
+        return (shape[0], shape[1] * shape[2])
+    if rule.how == "heads" and len(shape) == 3 and all(part.shape == tensors[0].shape for part in tensors):
+        return (len(tensors) * shape[1] * shape[2], shape[0])
     if rule.how == "joined" and shape and all(part.shape == tensors[0].shape for part in tensors):
         return (len(tensors) * shape[0], *shape[1:])
     return shape
@@ -170,6 +180,10 @@ def _ours(rule: Rule, tensors: list[Tensor]) -> Tensor:
         return torch.cat(tensors)
     if rule.how == "row":
         return tensors[0].flatten().clone()
+    if rule.how == "flat":
+        return tensors[0].flatten(1).clone()
+    if rule.how == "heads":
+        return torch.cat([tensor.flatten(1).t() for tensor in tensors])
     # A clone, so that the model does not hang on the file that it was read from.
     return tensors[0].t().contiguous() if rule.how == "transposed" else tensors[0].clone()
 
@@ -190,12 +204,15 @@ def to_theirs(names: Names, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
     result: dict[str, Tensor] = {}
     for name, tensor in ours.items():
         rule, match, of_body = next((r, m, b) for r, pattern, b in rules if (m := pattern.fullmatch(name)))
-        pieces = tensor.chunk(len(rule.theirs)) if rule.how == "joined" else (tensor,)
+        pieces = tensor.chunk(len(rule.theirs)) if rule.how in ("joined", "heads") else (tensor,)
         for theirs, piece in zip(rule.theirs, pieces, strict=True):
             full = (names.prefix if of_body and names.heads else "") + theirs.format(*match.groups())
             assert full not in result, f"two heads would both be stored as {full}"
             if rule.how == "row":
                 piece = piece[None]
+            if rule.like:
+                piece = piece.t() if rule.how == "heads" else piece
+                piece = piece.reshape(len(piece), *ours[rule.like.format(*match.groups())].shape)
             result[full] = (piece.t() if rule.how == "transposed" else piece).contiguous()
     return result
 

@@ -16,6 +16,13 @@ SIZE_NAMES: dict[str, tuple[str, ...]] = {
     "xlm-roberta": ("xlm-roberta-base", "xlm-roberta-large"),
     "albert": ("albert-base-v2", "albert-large-v2", "albert-xlarge-v2", "albert-xxlarge-v2"),
     "distilbert": ("distilbert-base", "distilbert-base-cased", "distilbert-base-multilingual-cased"),
+    "deberta": (
+        *("deberta-v3-xsmall", "deberta-v3-small", "deberta-v3-base", "deberta-v3-large", "mdeberta-v3-base"),
+        *("deberta-v2-xlarge", "deberta-v2-xxlarge"),
+    ),
+    "xlm": ("xlm-mlm-ende-1024", "xlm-mlm-tlm-xnli15-1024", "xlm-mlm-en-2048", "xlm-mlm-100-1280"),
+    "xlm-clm": ("xlm-clm-ende-1024",),
+    "xlnet": ("xlnet-base-cased", "xlnet-large-cased"),
     "openai-gpt": ("openai-gpt",),
     "gpt2": (
         *("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "gpt3-small", "gpt3-medium", "gpt3-large", "gpt3-xl"),
@@ -33,10 +40,13 @@ SIZE_NAMES: dict[str, tuple[str, ...]] = {
     "rnn": (),
     "lstm": ("lstm-zaremba-small", "lstm-zaremba-medium", "lstm-zaremba-large"),
     "gru": (),
+    "transformer-xl": ("transfo-xl-wt103",),
+    "elmo": ("elmo-small", "elmo-medium", "elmo-original"),
     "ngram": (),
     "vectors": (),
     "mlp": (),
     "cnn": (),
+    "forecaster": (),
 }
 
 
@@ -51,12 +61,30 @@ def check_name(name: str, size: str | None = None) -> None:
     raise UserError(f"no model is called {name!r}{hint(name, known)} (see: weft models)")
 
 
+def elmo_files(folder: Path) -> tuple[Path, Path] | None:
+    """The options and the HDF5 weights of a folder with ELMo as published; None: the folder has neither."""
+    options, weights = (sorted(folder.glob(pattern)) for pattern in ("*options.json", "*.hdf5"))
+    if not weights:
+        return None
+    if len(options) != 1 or len(weights) != 1:
+        counts = f"{len(options)} and {len(weights)}"
+        raise UserError(f"{folder}: a published ELMo is one options.json and one .hdf5 file; this folder has {counts}")
+    return options[0], weights[0]
+
+
+def has_model(folder: Path) -> bool:
+    """Whether a folder holds a model: its config, or ELMo's own files."""
+    return (folder / "config.json").is_file() or (folder.is_dir() and elmo_files(folder) is not None)
+
+
 def find_folder(name: str, online: bool = False) -> Path:
     """The folder that a name stands for: a path, then the local Hugging Face cache, then a download if asked for."""
     try:
         path = Path(name).expanduser()
         if name and path.is_dir():
             return path
+        if name and path.is_file():
+            raise UserError(f"{shown(name)!r} is a file; give the model folder that it is in")
     except (OSError, RuntimeError, ValueError) as error:
         raise UserError(f"{shown(name)!r} is not a model folder: {reason(error)}") from None
     if name in SIZE_NAMES or name in sources(FAMILIES):

@@ -16,12 +16,13 @@ from torch import Tensor
 from weft.budget import by_budget
 from weft.errors import UserError, listed, shown
 from weft.files import check_readable, read_json, unwritable, write_json
+from weft.nn.heads import Mix
 
 TENSORS = 1 << 16  # in one file; the largest models have some thousand
 HEADER = 1 << 24  # bytes of the list of tensors in a file
 SHARD = 5_000_000_000  # bytes of tensors in one file
 # Weights, and the masks and counters that old files keep beside them.
-KINDS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.bool, torch.uint8)
+KINDS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int16, torch.bool, torch.uint8)
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -56,6 +57,24 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
     if lost:
         raise UserError(f"{index}: not in the shards: {listed(lost)}")
     return tensors
+
+
+def layer_weights(folder: Path) -> dict[str, float]:
+    """The learned mix of layers of a saved model; nothing where it has none, or no head that has learned it."""
+    path = folder / "model.safetensors"
+    if not path.is_file():
+        return {}
+    try:
+        with safe_open(path, framework="pt") as file:
+            names = set(file.keys())
+            learned = any(name.startswith("heads.") and not name.startswith("heads.words.") for name in names)
+            if not learned or not {"mix.shares", "mix.scale"} <= names:
+                return {}
+            mix = Mix(file.get_tensor("mix.shares").numel())
+            mix.load_state_dict({name: file.get_tensor(f"mix.{name}") for name in ("shares", "scale")})
+    except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
+        raise UserError(f"{path}: not a sound safetensors file: {shown(str(error), 160)}") from None
+    return mix.weights()
 
 
 def read_file(path: Path) -> dict[str, Tensor]:

@@ -11,8 +11,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from weft.models.shared import check_sizes
+from weft.errors import UserError
+from weft.models.shared import check_sizes, head_width
 from weft.nn.heads import LabelHead, Mix, WordHead
+from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Rows
 
 States = list[Tensor] | None  # where given, gets the embeddings and the output of each layer
@@ -25,6 +27,7 @@ class ModelConfig:
     vocabulary: int
     source_vocabulary: int | None = None  # of an encoder-decoder that reads with another vocabulary than it writes with
     context: int  # the longest text, in tokens
+    segment: int | None = None  # tokens that are read at once, where a longer text is read in segments
     width: int = 0
     embedding_width: int | None = None
     layers: int = 0
@@ -40,18 +43,22 @@ class ModelConfig:
     feeding: bool = False
     positions: str | None = None
     buckets: int = 0  # of relative distances
-    segments: int = 1
+    segments: int = 1  # 0: no table of them
     padding: int | None = None  # the token whose id positions are counted from
     pooler: bool = False
     mix: bool = False
+    head_layers: str = "last"
     tied: bool | str = False
     word_bias: bool = False
     begin: int | None = None  # the token that an encoder-decoder begins to write from
+    languages: tuple[str, ...] = ()  # by id, of a model that is told the language of a text
+    language: int = 0  # the one that it takes a text for
     entries: tuple[int, ...] = ()  # of tables that are counted
     weight_scale: float | None = None  # None: from the width
 
     norm_epsilon: float = 1e-5
 
+    MAY_BE_ZERO: ClassVar[tuple[str, ...]] = ()  # sizes of which there may be none
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __post_init__(self) -> None:
@@ -61,6 +68,10 @@ class ModelConfig:
     def has(cls, name: str) -> bool:
         """Whether the family has a field of this name."""
         return name in cls.__dataclass_fields__
+
+    def with_heads(self, heads: Mapping[str, int]) -> Any:
+        """The config of the same network with these heads alone."""
+        return self
 
     @property
     def reach(self) -> int | None:
@@ -75,15 +86,19 @@ class Network(nn.Module):
     """
 
     HEADS: ClassVar[tuple[str, ...]] = ("words",)  # the heads that it can have
-    BY_TOKEN: ClassVar[tuple[str, ...]] = ("words", "tag", "answer")  # heads that read every token
+    BY_TOKEN: ClassVar[tuple[str, ...]] = ("words", "tag", "answer", "spans")  # heads that read every token
     POOLED: ClassVar[tuple[str, ...]] = ()  # heads that read the pooler
     TOP: ClassVar[tuple[str, ...]] = ("heads", "pooler", "mix", "final_norm")  # what stands above the highest layer
     STACK: ClassVar[bool] = False  # its layers are a stack with attention, each of which can be recorded
     CARRIES: ClassVar[bool] = False  # its state can be carried from one row to the next: `beginning`, `carried=`
+    UNROLLS: ClassVar[bool] = False  # `unrolled`: by the equations, place by place
     SCORES_TARGETS: ClassVar[bool] = False  # `target_logprobs`: one word's probability without those of all others
     SCORES_TEXTS: ClassVar[bool] = False  # `text_logprobs`: an engine that scores whole texts and has no states
     SEARCHES: ClassVar[bool] = False  # `search`: an engine that generates by itself
+    RESETS: ClassVar[bool] = False  # `forward(positions=)`: each text of a pair can be counted from 0
     READS_OWN: ClassVar[bool] = False  # `forward(own=)`: the chance that a place reads the network's own best guess
+    COMPILES: ClassVar[bool] = True  # what it computes depends on shapes alone, not on which tokens there are
+    CONTINUES: ClassVar[range] = range(0)  # tokens that go on with a word, and have no vector of their own
 
     # Read the prompts (and a source); `room`: how many tokens a row may grow to, the prompt included, before a cache is
     # laid out anew; `attention`: whether the state keeps what was attended to in the source.
@@ -109,16 +124,23 @@ class Network(nn.Module):
         self.decoder: Any = None
         self.source_tokens: Any = None
         self.segments: Any = None
+        self.languages: Any = None
         self.embedding_norm: Any = None
         self.widened: Any = None  # from the width of the embeddings to that of the layers
         self.mix: Any = None
         self.pooler: Any = None
+        self.memory: Any = None  # how many tokens that are carried from row to row
         self.narrow: Any = None  # to the width of the table of tokens, by which words are scored
 
     @property
     def features(self) -> int:
-        """Width of what `forward` gives."""
-        return self.config.width
+        """Width of what `forward` gives and the heads read."""
+        return head_width(self.config)
+
+    @property
+    def state_widths(self) -> list[int]:
+        """Widths of the embeddings and of what each layer gives, as `states` gets them."""
+        return [self.config.width] * (self.config.layers + 1)
 
     @property
     def rate_factors(self) -> Mapping[str, float]:
@@ -138,6 +160,10 @@ class Network(nn.Module):
         """B width: the vector of each row that heads of whole texts read."""
         return hidden[rows.firsts()]
 
+    def next_states(self, tokens: Tensor, rows: Rows, **more: Any) -> Tensor:
+        """N width: what the word head reads to predict the token after each; of a family that generates."""
+        return self(tokens, rows, **more)
+
     def words(self, hidden: Tensor) -> Tensor:
         """Logits of all words at the places asked for: n width -> n vocabulary."""
         return self.heads["words"](hidden if self.narrow is None else self.narrow(hidden), self.tokens.weight)
@@ -146,9 +172,15 @@ class Network(nn.Module):
         """Output of a head: N rows for the heads in `BY_TOKEN`, else B rows."""
         if head == "words":
             return self.words(hidden)
+        if head == "spans":
+            return self.span_logits(hidden, rows)
         if head in self.POOLED:
             return self.heads[head](self.pooler(hidden[rows.firsts()]))
         return self.heads[head](hidden if head in self.BY_TOKEN else self.pooled(hidden, rows))
+
+    def span_logits(self, hidden: Tensor, rows: Rows, allowed: Tensor | None = None) -> Tensor:
+        """Output of the head `spans` (see `SpanHead`) for answers that consist of `allowed` tokens: N 2+K."""
+        return self.heads["spans"](hidden, rows, self.pooled(hidden, rows), allowed)
 
     def make_heads(self, heads: Mapping[str, int]) -> nn.ModuleDict:
         """The heads asked for, with how many outputs each has."""
@@ -159,6 +191,17 @@ class Network(nn.Module):
         if name == "words":
             return WordHead(self.features, outputs, self.config.tied not in (False, "none"), self.config.word_bias)
         return LabelHead(self.features, outputs, self.config.dropout)
+
+    def remember(self, tokens: int) -> int:
+        """Carry a memory of so many tokens from row to row, in place of as many as before, which are returned."""
+        raise UserError("only transformer-xl and xlnet have a memory")
+
+    def unsound(self, tensors: Mapping[str, Tensor]) -> list[str]:
+        """Of tensors to be loaded, the names of tables of whole numbers that lead nowhere."""
+        return []
+
+    def read_vocabulary(self, tokens: Mapping[str, int]) -> None:  # noqa: B027
+        """What a network has to know of its tokens beside their ids: nothing, but for the spelling of words."""
 
     def initialize(self) -> None:
         """Draw fresh weights: normal with `weight_scale`, biases 0, norms 1."""
@@ -176,6 +219,8 @@ def start_weights(network: nn.Module, scale: float) -> None:
             module.weight.normal_(0.0, scale)
         elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
             module.weight.fill_(1.0)
+        elif isinstance(module, Recurrent):
+            module.initialize()
         elif isinstance(module, Mix):
             module.shares.zero_()
             module.scale.fill_(1.0)

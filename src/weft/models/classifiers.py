@@ -120,6 +120,10 @@ class Cnn(Network):
         """Width of what the head reads."""
         return self.config.maps * len(self.config.kernels)
 
+    @property
+    def state_widths(self) -> list[int]:
+        return [self.config.width, self.features]
+
     def layer_names(self) -> list[tuple[str, ...]]:
         return [("convolutions",)]
 

@@ -1,4 +1,5 @@
-"""The convolutional encoder-decoder (Gehring et al., 2017): gated convolutions, and attention in every decoder layer.
+"""The convolutional encoder-decoder (Gehring et al., 2017): gated convolutions, and attention in every decoder layer,
+or none: all that is kept of the source is then one vector, which every place reads (Kalchbrenner and Blunsom, 2013).
 
 Left out of the paper: weight normalization (whose work the starting scale of the weights does here), and smaller
 gradients for the encoder. N: tokens; B: rows; T, S: places written and read; W: width; K: kernel.
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network, Started
 from weft.models.encoder_decoder import EncoderDecoder, numbered, sides_of
-from weft.models.shared import matrices
+from weft.models.shared import matrices, mean_of
 from weft.nn.heads import in_full
 from weft.nn.layers import GatedConvolution
 from weft.nn.recurrent import shares
@@ -35,6 +36,7 @@ class ConvSeq2SeqConfig(ModelConfig):
     width: int = 256
     layers: int = 6  # of the encoder, and of the decoder
     kernel: int = 3  # places that a convolution sees
+    attention: Literal["none", "dot"] = "dot"  # none: the decoder reads one vector of the source
     dropout: float = 0.1
     tied: Literal["none", "decoder", "all"] = "none"  # tables that are one: written and scored; read as well
     begin: int = 0  # the token that writing begins from
@@ -108,7 +110,8 @@ class ConvSeq2Seq(EncoderDecoder):
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         self.source_tokens = None if c.tied == "all" else nn.Embedding(c.source_vocabulary or c.vocabulary, c.width)
         self.encoder, self.decoder = ConvolutionStack(c, causal=False), ConvolutionStack(c, causal=True)
-        self.queries = nn.ModuleList(nn.Linear(c.width, c.width) for _ in range(c.layers))
+        looks = c.layers if c.attention == "dot" else 0
+        self.queries = nn.ModuleList(nn.Linear(c.width, c.width) for _ in range(looks))
         self.mixes = nn.ModuleList(nn.Linear(c.width, c.width) for _ in range(c.layers))
         self.dropout = nn.Dropout(c.dropout)
         self.heads = self.make_heads(heads)
@@ -127,6 +130,10 @@ class ConvSeq2Seq(EncoderDecoder):
         for layer in self.encoder.layers:
             x = (x + layer(self.dropout(x), source.rows)) * HALF
         x = self.encoder.leave(x)
+        if self.config.attention == "none":  # one place: the mean, scaled to vary as much as what it is made of
+            root = source.rows.lengths().clamp(min=1).to(x.dtype).sqrt()
+            whole = (mean_of((x + words) * HALF, source.rows) * root[:, None])[:, None]  # B 1 W
+            return ConvolutionMemory(whole, whole, torch.ones_like(whole[..., 0], dtype=torch.bool))
         keys, values = (spread(y, source.rows).transpose(0, 1) for y in (x, (x + words) * HALF))
         return ConvolutionMemory(keys, values, filled(source.rows))
 
@@ -156,15 +163,16 @@ class ConvSeq2Seq(EncoderDecoder):
     ) -> Tensor:
         """Through the decoder's layers: each convolves, looks at what was read, and adds to what is there."""
         x = self.decoder.enter(words)
-        for layer, query, mix in zip(self.decoder.layers, self.queries, self.mixes, strict=True):
+        for number, (layer, mix) in enumerate(zip(self.decoder.layers, self.mixes, strict=True)):
             y = convolve(layer, self.dropout(x))
-            y = (y + mix(look((query(y) + words) * HALF))) * HALF
+            query = (self.queries[number](y) + words) * HALF if self.queries else y
+            y = (y + mix(look(query))) * HALF
             x = (x + y) * HALF
         return self.dropout(self.decoder.leave(x))
 
     def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False) -> Started:
         assert source is not None, "an encoder-decoder writes what it makes of a source"
-        state = ConvolutionState(self.encode(source), prompt.rows, attention)
+        state = ConvolutionState(self.encode(source), prompt.rows, attention and self.config.attention != "none")
         hidden = self.decode(prompt.tokens, prompt.rows, state.memory, state)
         return in_full(self.words(hidden[prompt.rows.lasts()])), state
 
@@ -191,7 +199,7 @@ class ConvSeq2Seq(EncoderDecoder):
         pairs = float((source.lengths().double() * rows.lengths()).sum())
         uses = (matrices(self.encoder) - tables) * int(source.starts[-1])
         uses += (matrices(self.decoder, self.queries, self.mixes, self.tokens) - tables) * int(rows.starts[-1])
-        return 2.0 * (uses + 2 * c.layers * c.width * pairs)
+        return 2.0 * (uses + (2 * c.layers * c.width * pairs if self.queries else 0))
 
     @torch.no_grad()
     def initialize(self) -> None:

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network, States
-from weft.models.shared import final_norm_of, layers_of, positions_of, through_layers
-from weft.nn.heads import DeepLabelHead, LabelHead, MaskedWordHead, Mix, Pooler
+from weft.models.shared import check_read, final_norm_of, layers_of, mix_of, positions_of, through_layers
+from weft.nn.heads import DeepLabelHead, LabelHead, MaskedWordHead, Pooler
 from weft.nn.layers import Activation, NormKind, NormPlace, norm
-from weft.nn.positions import Kind
+from weft.nn.positions import Kind, Positions
 from weft.nn.rows import Rows
 
 
@@ -40,6 +40,7 @@ class EncoderConfig(ModelConfig):
     dropout: float = 0.1
     attention_dropout: float = 0.1
     mix: bool = False  # the heads read a learned mix of all layers rather than the last
+    head_layers: str = "last"  # what the heads read otherwise: last4-concat, second-to-last ...
     tied: bool = True  # the word head reads the table of tokens backwards
     weight_scale: float = 0.02
 
@@ -55,20 +56,25 @@ class Encoder(Network):
     def __init__(self, config: EncoderConfig, heads: Mapping[str, int]) -> None:
         super().__init__(config)
         c = config
+        check_read(heads, c, self.POOLED)
         width = c.embedding_width or c.width
         self.tokens = nn.Embedding(c.vocabulary, width)
-        if c.has("segments"):
+        if c.has("segments") and c.segments:
             self.segments = nn.Embedding(c.segments, width)
-        self.positions = positions_of(c, width, unused=0 if c.padding is None else c.padding + 1)
+        self.positions = self.make_positions(width)
         self.embedding_norm = norm(c.norm, width, c.norm_epsilon)
         self.dropout = nn.Dropout(c.dropout)
         if c.embedding_width is not None:
             self.widened = nn.Linear(width, c.width)
         self.layers = self.make_layers()
         self.final_norm = final_norm_of(c)
-        self.mix = Mix(c.layers + 1) if c.mix else None
+        self.mix = mix_of(c)
         self.pooler = Pooler(c.width) if c.pooler else None
         self.heads = self.make_heads(heads)
+
+    def make_positions(self, width: int) -> Positions:
+        c = self.config
+        return positions_of(c, width, unused=0 if c.padding is None else c.padding + 1)
 
     def make_layers(self) -> nn.ModuleList:
         return layers_of(self.config, causal=False)
@@ -115,7 +121,7 @@ class Bert(Encoder):
     def make_label_head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
         dropout = 0.0 if name in ("next", "answer") else c.dropout if c.head_dropout is None else c.head_dropout
-        return LabelHead(c.width, outputs, dropout)
+        return LabelHead(self.features, outputs, dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +152,8 @@ class Roberta(Encoder):
         c = self.config
         dropout = c.dropout if c.head_dropout is None or name == "choose" else c.head_dropout
         if name == "classify":
-            return DeepLabelHead(c.width, outputs, "tanh", dropout, dropout_before=dropout)
-        return LabelHead(c.width, outputs, 0.0 if name == "answer" else dropout)
+            return DeepLabelHead(self.features, outputs, "tanh", dropout, dropout_before=dropout)
+        return LabelHead(self.features, outputs, 0.0 if name == "answer" else dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +185,7 @@ class Albert(Encoder):
         return repeat(self.layers[0], self.config.layers)
 
     def make_label_head(self, name: str, outputs: int) -> nn.Module:
-        return LabelHead(self.config.width, outputs, 0.0 if name == "answer" else self.config.head_dropout)
+        return LabelHead(self.features, outputs, 0.0 if name == "answer" else self.config.head_dropout)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,5 +212,5 @@ class DistilBert(Encoder):
     def make_label_head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
         if name in ("classify", "choose"):
-            return DeepLabelHead(c.width, outputs, "relu", c.head_dropout)
-        return LabelHead(c.width, outputs, c.answer_dropout if name == "answer" else c.dropout)
+            return DeepLabelHead(self.features, outputs, "relu", c.head_dropout)
+        return LabelHead(self.features, outputs, c.answer_dropout if name == "answer" else c.dropout)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.models.base import ModelConfig, Network, Started, States
-from weft.models.shared import final_norm_of, layers_of, positions_of, through_layers
+from weft.models.shared import check_read, final_norm_of, layers_of, mix_of, positions_of, through_layers
 from weft.nn.attention import Cache
-from weft.nn.heads import LabelHead, Mix, WordHead, in_full
+from weft.nn.heads import LabelHead, WordHead, in_full
 from weft.nn.layers import Activation, NormKind, NormPlace
 from weft.nn.positions import Kind
 from weft.nn.rows import Ragged, Rows
@@ -44,6 +44,7 @@ class GptConfig(ModelConfig):
     head_dropout: float = 0.1  # before the choose head
     tag_dropout: float = 0.1
     mix: bool = False  # the heads read a learned mix of all layers rather than the last
+    head_layers: str = "last"  # what the heads read otherwise: last4-concat, second-to-last ...
     tied: bool = True  # the word head reads the table of tokens backwards
     weight_scale: float = 0.02
 
@@ -57,12 +58,13 @@ class Gpt(Network):
     def __init__(self, config: GptConfig, heads: Mapping[str, int]) -> None:
         super().__init__(config)
         c = config
+        check_read(heads, c, self.POOLED)
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         self.positions = positions_of(c)
         self.dropout = nn.Dropout(c.embedding_dropout)
         self.layers = layers_of(c, causal=True)
         self.final_norm = final_norm_of(c)
-        self.mix = Mix(c.layers + 1) if c.mix else None
+        self.mix = mix_of(c)
         self.heads = self.make_heads(heads)
 
     def make_head(self, name: str, outputs: int) -> nn.Module:
@@ -70,7 +72,7 @@ class Gpt(Network):
         if name == "words":
             return WordHead(c.width, outputs, c.tied)
         dropout = {"choose": c.head_dropout, "tag": c.tag_dropout}.get(name, 0.0)
-        return LabelHead(c.width, outputs, dropout, bias=name != "classify")
+        return LabelHead(self.features, outputs, dropout, bias=name != "classify")
 
     def forward(
         self,

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from weft.errors import UserError, refuse
 from weft.models.base import ModelConfig, Network, Started, States
-from weft.ngrams import FLOOR, find, put_listed, score_one, walk
+from weft.ngrams import FLOOR, find, put_listed, score_one, unsound, walk
 from weft.nn.rows import DecoderState, Ragged, Rows, check_context
 
 HIGHEST = 7
@@ -115,6 +115,9 @@ class Ngram(Network):
             self.register_buffer(f"chances_{order}", torch.zeros(size, dtype=torch.float64))
             if order < config.order:
                 self.register_buffer(f"backs_{order}", torch.zeros(size, dtype=torch.float64))
+
+    def unsound(self, tensors: Mapping[str, Tensor]) -> list[str]:
+        return unsound(tensors, self.config.vocabulary)
 
     def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: States = None) -> Tensor:
         """N tokens -> N C: what the next word follows on, -1 where the text has not begun yet."""

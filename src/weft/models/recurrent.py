@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network, Started, States
 from weft.models.shared import matrices, mean_of
-from weft.nn.heads import LabelHead, WordHead, in_full
+from weft.nn.heads import AttentionPooler, LabelHead, WordHead, in_full
 from weft.nn.recurrent import Bend, Carried, Cell, Parts, Recurrent, State, locked_dropout, stacked
 from weft.nn.rows import Ragged, Rows, check_context, filled, spread
 
@@ -33,7 +33,7 @@ class RecurrentConfig(ModelConfig):
     cell: Cell = "lstm"  # the family decides it
     activation: Bend = "tanh"  # of a plain cell (rnn)
     bidirectional: bool = False  # reads both ways, so that it cannot foresee words
-    pooling: Literal["last", "mean", "max"] = "last"  # what a label of the whole text is read from
+    pooling: Literal["last", "mean", "max", "attention"] = "last"  # what a label of the whole text is read from
     dropout: float = 0.2  # of the embeddings, between layers, and of what the heads read
     variational: bool = False  # one mask for all places of a text, rather than one for each
     weight_dropout: float = 0.0  # of the recurrent weights: one mask for all texts of a pass and all their places
@@ -62,7 +62,7 @@ class RecurrentNetwork(Network):
     """The table of tokens, the layers, and the heads asked for: words, classify, tag."""
 
     HEADS = ("words", "classify", "tag")
-    CARRIES = True
+    CARRIES = UNROLLS = True
 
     def __init__(self, config: RecurrentConfig, heads: Mapping[str, int]) -> None:
         super().__init__(config)
@@ -81,6 +81,8 @@ class RecurrentNetwork(Network):
         self.dropout = nn.Dropout(c.dropout)
         # Words are asked for place by place, so what their head reads is dropped out before, where rows are known.
         self.above = "words" in heads
+        if c.pooling == "attention" and "classify" in heads:
+            self.pooler = AttentionPooler(self.features)
         self.heads = self.make_heads(heads)
 
     def make_head(self, name: str, outputs: int) -> nn.Module:
@@ -93,6 +95,10 @@ class RecurrentNetwork(Network):
     def features(self) -> int:
         """Width of all directions."""
         return 2 * self.config.width if self.config.bidirectional else self.config.width
+
+    @property
+    def state_widths(self) -> list[int]:
+        return [self.config.embedding_width or self.config.width, *[self.features] * self.config.layers]
 
     @property
     def rate_factors(self) -> Mapping[str, float]:
@@ -147,6 +153,8 @@ class RecurrentNetwork(Network):
     def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
         """B width: a text as one vector; 0 for a text without tokens."""
         some = (rows.lengths() > 0)[:, None]
+        if self.pooler is not None:
+            return self.pooler(hidden, rows)
         if self.config.pooling == "mean":
             return mean_of(hidden, rows)
         if self.config.pooling == "max":
@@ -177,7 +185,7 @@ class RecurrentNetwork(Network):
     @property
     def products(self) -> float:
         """Uses of a weight for each token."""
-        uses = matrices(self.layers, *self.heads.values())
+        uses = matrices(self.layers, self.pooler, *self.heads.values())
         tied = "words" in self.heads and self.config.tied
         return uses + (self.tokens.weight.numel() if tied else 0)
 
@@ -187,6 +195,8 @@ class RecurrentNetwork(Network):
         for module in self.modules():
             if isinstance(module, Recurrent):
                 module.initialize()
+            elif isinstance(module, AttentionPooler):
+                module.query.uniform_(-(self.features**-0.5), self.features**-0.5)
             elif isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 if module.bias is not None:

@@ -11,8 +11,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from weft.errors import UserError, refuse
-from weft.nn.attention import Cache
-from weft.nn.heads import in_full
+from weft.nn.heads import Mix, in_full
+from weft.nn.layer_choice import ChosenLayers, LayerChoice
 from weft.nn.layers import Layer, norm
 from weft.nn.positions import Positions
 from weft.nn.rows import Rows
@@ -30,7 +30,7 @@ LIMITS = {
 }
 DROPOUTS = [
     f"{place}dropout"
-    for place in ("", "attention_", "embedding_", "inner_", "head_", "tag_", "answer_", "word_", "weight_")
+    for place in ("", "attention_", "embedding_", "inner_", "head_", "pooler_", "tag_", "answer_", "word_", "weight_")
 ]
 
 
@@ -38,9 +38,9 @@ def check_limits(config: Any) -> None:
     """Refuse sizes that no model can have, before anything is allocated."""
     values = vars(config)
     for name, limit in LIMITS.items():
-        size = values.get(name)
-        if size is not None and not 1 <= size <= limit:
-            raise UserError(f"{name} must be between 1 and {limit}, not {size}")
+        size, least = values.get(name), 0 if name in config.MAY_BE_ZERO else 1
+        if size is not None and not least <= size <= limit:
+            raise UserError(f"{name} must be between {least} and {limit}, not {size}")
     for name in DROPOUTS:
         value = values.get(name)
         if value is not None and not 0.0 <= value < 1.0:
@@ -53,6 +53,9 @@ def check_sizes(config: Any) -> None:
     """Refuse sizes that no model can have: of its attention, and of its decoder, where it has them."""
     check_limits(config)
     c = config
+    if c.head_layers != "last":
+        LayerChoice.of(c.head_layers, c.layers)
+        refuse((c.mix, f"the heads read a learned mix of all layers or {c.head_layers}, not both: leave one out"))
     if c.heads:
         width, counts = c.head_width or c.width // c.heads, c.layer_heads or ()
         if c.head_width is None and c.width % c.heads:
@@ -89,7 +92,12 @@ def positions_of(config: Any, width: int | None = None, unused: int = 0) -> Posi
 
 
 def layers_of(
-    config: Any, causal: bool, layers: int | None = None, reads: bool = False, **settings: Any
+    config: Any,
+    causal: bool,
+    layers: int | None = None,
+    reads: bool = False,
+    kind: type[Layer] = Layer,
+    **settings: Any,
 ) -> nn.ModuleList:
     """The stack of layers that a config asks for; `reads`: with attention to an encoder's output."""
     c = config
@@ -98,7 +106,7 @@ def layers_of(
     dropouts = {"attention_dropout": c.attention_dropout, "inner_dropout": c.inner_dropout, "dropout": c.dropout}
     options = {**sizes, **norms, **dropouts, "activation": c.activation, **settings}
     counts = c.layer_heads or [c.heads] * (layers or c.layers)
-    return nn.ModuleList(Layer(causal=causal, reads=reads, heads=heads, **options) for heads in counts)
+    return nn.ModuleList(kind(causal=causal, reads=reads, heads=heads, **options) for heads in counts)
 
 
 def through_layers(
@@ -108,9 +116,12 @@ def through_layers(
     rows: Rows,
     places: Tensor,
     states: list[Tensor] | None,
-    cache: Cache | None = None,
+    cache: Any = None,
 ) -> Tensor:
-    """N width through a stack of layers; `states`, where given, gets the embeddings and what each layer makes."""
+    """N width through a stack of layers; `states`, where given, gets the embeddings and what each layer makes.
+
+    `cache`: keys and values of earlier tokens, or a memory of them, by layer.
+    """
     turns, bias = network.positions.turns(places, x.dtype), network.positions.bias(rows, cache)
     wanted = states is not None or network.mix is not None
     seen = [x]
@@ -121,6 +132,25 @@ def through_layers(
     if states is not None:
         states += seen
     return x if network.mix is None else network.mix(seen)
+
+
+def mix_of(config: Any) -> nn.Module | None:
+    """What the heads read of all layers; None: the last one."""
+    if config.mix:
+        return Mix(config.layers + 1)
+    return None if config.head_layers == "last" else ChosenLayers(LayerChoice.of(config.head_layers, config.layers))
+
+
+def head_width(config: Any) -> int:
+    """Width of what the heads read."""
+    return LayerChoice.of(config.head_layers, config.layers).width([config.width] * (config.layers + 1))
+
+
+def check_read(heads: Iterable[str], config: Any, pooled: tuple[str, ...] = ()) -> None:
+    """Refuse concatenated layers for heads that have the width of the last one: words, and those of a pooler."""
+    narrow = [head for head in heads if head in ("words", "replaced", *pooled)]
+    if narrow and head_width(config) != config.width:
+        raise UserError(f"head {narrow[0]} reads one layer, or several added up, not {config.head_layers}")
 
 
 def final_norm_of(config: Any) -> nn.Module:

@@ -52,6 +52,10 @@ class Square:
     real: Tensor | None  # b 1 1 s, True where a key is a token and not padding; None: all are
 
 
+# A bias that depends on what stands at two places: (square, q, k) -> b H t s, with q and k laid out (b H t D, b H s D).
+ScoreBias = Callable[[Square, Tensor, Tensor], Tensor]
+
+
 def attend(
     query: Tensor,
     key: Tensor,
@@ -59,7 +63,7 @@ def attend(
     rows: Rows,
     key_rows: Rows | None = None,
     mask: Tensor | None = None,
-    bias: Tensor | None = None,
+    bias: Tensor | ScoreBias | None = None,
     causal: bool = False,
     scale: float | None = None,
     dropout: float = 0.0,
@@ -68,7 +72,8 @@ def attend(
     """Mix the values of each row by how well its queries fit its keys: N H D (and the weights, B H longest longest).
 
     `key_rows` says where the rows of keys begin when they are not the queries' own (cross attention). `mask` (True =
-    may look) and `bias` (added to the scores) are indexed by places in the rows and broadcast to B H longest longest.
+    may look) and `bias` (added to the scores) are indexed by places in the rows and broadcast to B H longest longest;
+    a bias that depends on the queries and keys is a function of each square.
     """
     assert key_rows is None or not causal, "a causal mask between two texts means nothing"
     if not want_weights and mask is None and bias is None and _has_ragged_kernel(query):
@@ -81,19 +86,21 @@ def attend(
     for square in squares:
         q, k, v = square.query.lay(query), square.key.lay(key), square.key.lay(value)
         if want_weights:
-            out, seen = _written_out(q, k, v, _addition(square, mask, bias, causal, q), scale, dropout)
+            out, seen = _written_out(q, k, v, _addition(square, mask, bias, causal, q, k), scale, dropout)
             weights.append(seen)
         elif causal and mask is None and bias is None:
             # Padding stands after the tokens of its row, so a causal query never sees it.
             out = F.scaled_dot_product_attention(q, k, v, None, dropout, is_causal=True, scale=scale)
         else:
-            addition = _addition(square, mask, bias, causal, q)
+            addition = _addition(square, mask, bias, causal, q, k)
             out = F.scaled_dot_product_attention(q, k, v, addition, dropout, scale=scale)
         mixed.append(square.query.gather(out))
     return _together(squares, mixed), _padded(squares, weights, rows, key_rows or rows) if want_weights else None
 
 
-def _addition(square: Square, mask: Tensor | None, bias: Tensor | None, causal: bool, q: Tensor) -> Tensor | None:
+def _addition(
+    square: Square, mask: Tensor | None, bias: Tensor | ScoreBias | None, causal: bool, q: Tensor, k: Tensor
+) -> Tensor | None:
     """What is added to a square's scores: the bias, and minus infinity where a query may not look; None: nothing."""
     t, s = square.query.longest, square.key.longest
     may = square.real
@@ -101,13 +108,15 @@ def _addition(square: Square, mask: Tensor | None, bias: Tensor | None, causal: 
         past = torch.ones(t, s, dtype=torch.bool, device=q.device).tril()
         may = past if may is None else may & past
     if mask is not None:
-        may = _of_square(square, mask) if may is None else may & _of_square(square, mask)
+        mask = _of_square(square, mask)
+        # Where a mask leaves a query nothing, it sees its whole row, and no padding: not another number in a batch.
+        may = mask if may is None else may & (mask | ~(may & mask).any(-1, keepdim=True))
     if may is not None:
         # A query that may look nowhere (padding, an empty source) would turn into NaN, in its gradient at least.
         may = may | ~may.any(-1, keepdim=True)
     if bias is None:
         return None if may is None else torch.zeros((), dtype=q.dtype, device=q.device).where(may, -math.inf)
-    bias = _of_square(square, bias).to(q.dtype)
+    bias = (_of_square(square, bias) if isinstance(bias, Tensor) else bias(square, q, k)).to(q.dtype)
     return bias if may is None else bias.masked_fill(~may, -math.inf)
 
 

@@ -1,6 +1,6 @@
 """What stands on top of an encoder or decoder: words, labels for a text, labels for its tokens, spans.
 
-N: tokens; n: the places asked for; B: rows.
+N: tokens; n: the places asked for; B: rows; T: longest row; K: likely first tokens of an answer.
 """
 
 from __future__ import annotations
@@ -9,7 +9,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.nn.layer_choice import LayerChoice
 from weft.nn.layers import activate
+from weft.nn.rows import Rows, filled, spread
+
+FIRSTS = 20  # likely first tokens of an answer for which its last token is scored
 
 
 def in_full(scores: Tensor) -> Tensor:
@@ -38,6 +42,28 @@ class Pooler(nn.Module):
         return self.dense(firsts).tanh()
 
 
+class AttentionPooler(nn.Module):
+    """A text as the mean of its tokens, each weighed by a learned query (Yang et al., 2016; Zhou et al., 2016)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, width)
+        self.query = nn.Parameter(torch.zeros(width))
+
+    def weights(self, hidden: Tensor, rows: Rows) -> Tensor:
+        """N width -> N: the share of each token in its row, in float32 at least."""
+        scores = in_full(self.dense(hidden).tanh() @ self.query)
+        numbers = rows.numbers(len(scores))
+        highest = scores.new_full((rows.count,), -1e30).scatter_reduce(0, numbers, scores.detach(), "amax")
+        powers = (scores - highest[numbers]).exp()
+        return powers / scores.new_zeros(rows.count).index_add(0, numbers, powers)[numbers]
+
+    def forward(self, hidden: Tensor, rows: Rows) -> Tensor:
+        """N width -> B width; 0 for a row of no tokens."""
+        weighed = hidden * self.weights(hidden, rows).to(hidden.dtype)[:, None]
+        return hidden.new_zeros(rows.count, hidden.shape[1]).index_add(0, rows.numbers(len(hidden)), weighed)
+
+
 class Mix(nn.Module):
     """A learned mix of all layers (Peters et al., 2018): shares that add up to 1, and one scale."""
 
@@ -49,6 +75,18 @@ class Mix(nn.Module):
     def forward(self, states: list[Tensor]) -> Tensor:
         shares = self.shares.softmax(0) * self.scale
         return torch.stack([share * state for share, state in zip(shares.unbind(), states, strict=True)]).sum(0)
+
+    @property
+    def choice(self) -> LayerChoice:
+        """What it has learned, as fixed weights."""
+        shares = tuple((self.shares.softmax(0) * self.scale).tolist())
+        return LayerChoice(tuple(range(len(shares))), "sum", shares)
+
+    def weights(self) -> dict[str, float]:
+        """The share of each layer, the embeddings first, and what their sum is multiplied by."""
+        shares = self.shares.detach().double().softmax(0).tolist()
+        names = ["embeddings", *(f"layer {number}" for number in range(1, len(shares)))]
+        return {**dict(zip(names, shares, strict=True)), "scale": self.scale.item()}
 
 
 class LabelHead(nn.Module):
@@ -79,6 +117,57 @@ class DeepLabelHead(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = activate(self.dense(self.dropout_before(x)), self.activation)
         return self.output(self.dropout(x))
+
+
+class SpanHead(nn.Module):
+    """The first token of an answer, its last token given the first, and whether there is one (Yang et al., 2019)."""
+
+    def __init__(self, width: int, epsilon: float) -> None:
+        super().__init__()
+        self.start = nn.Linear(width, 1)
+        self.end_dense = nn.Linear(2 * width, width)
+        self.end_norm = nn.LayerNorm(width, epsilon)
+        self.end = nn.Linear(width, 1)
+        self.none_dense = nn.Linear(2 * width, width)
+        self.none = nn.Linear(width, 1, bias=False)
+
+    def forward(self, hidden: Tensor, rows: Rows, summaries: Tensor, allowed: Tensor | None = None) -> Tensor:
+        """N width -> N 2+K: scores as the first, of no answer (alike in a row), and as the last after K likely firsts.
+
+        Those K are the tokens of the row with the highest scores as the first, best first. `summaries` (B width): the
+        token for the whole row. `allowed` (N): the tokens that an answer may begin or end with, and the summary.
+        """
+        numbers = rows.numbers(len(hidden))
+        banned = torch.zeros_like(numbers, dtype=torch.bool) if allowed is None else ~allowed
+        lowest = torch.finfo(hidden.dtype).min
+        starts = self.start(hidden).masked_fill(banned[:, None], lowest)
+        whole = torch.where(filled(rows), spread(starts, rows)[..., 0].t(), -torch.inf)  # B T
+        mean = whole.softmax(1)[numbers, rows.places(len(hidden))][:, None] * hidden
+        mean = hidden.new_zeros(summaries.shape).index_add(0, numbers, mean)  # B width
+        none = self.none(self.none_dense(torch.cat([mean, summaries], -1)).tanh())  # B 1
+        likely = whole.sort(dim=1, descending=True, stable=True).indices[:, :FIRSTS]  # B K
+        likely = torch.minimum(likely, rows.lengths().long()[:, None] - 1)  # a short row has fewer
+        own, first = self.end_dense.weight.chunk(2, 1)
+        own_part = F.linear(hidden, own, self.end_dense.bias)
+        first_part = F.linear(hidden[rows.firsts()[:, None] + likely], first)  # B K width
+        ends = [self.end(self.end_norm((own_part + part[numbers]).tanh())) for part in first_part.unbind(1)]
+        ends = [end.masked_fill(banned[:, None], lowest) for end in ends]
+        return torch.cat([starts, none[numbers], *ends], -1)
+
+
+class ReplacedHead(nn.Module):
+    """Whether a token was put there by a generator (He et al., 2023), from its own vector and its row's first."""
+
+    def __init__(self, width: int, activation: str, epsilon: float) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width, epsilon)
+        self.dense = nn.Linear(width, width)
+        self.activation = activation
+        self.output = nn.Linear(width, 1)
+
+    def forward(self, x: Tensor, firsts: Tensor) -> Tensor:
+        """N width, and of each token the first of its row -> N 1"""
+        return self.output(activate(self.dense(self.norm(firsts + x)), self.activation))
 
 
 class MaskedWordHead(nn.Module):

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.nn.attention import Attention, CrossAttention, LayerCache, LayerMemory, Sources
+from weft.nn.attention import Attention, CrossAttention, LayerCache, LayerMemory, MultiHead, Sources
 from weft.nn.rows import Rows
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "tanh", "gated-gelu", "gated-gelu-tanh", "gated-silu"]
@@ -99,10 +99,11 @@ class Layer(nn.Module):
         reads: bool = False,  # between the two it attends to an encoder's output (Vaswani et al., 2017)
         biases: bool = True,
         scale: float | None = None,
+        attention: MultiHead | None = None,  # in place of plain self-attention
     ) -> None:
         super().__init__()
         sizes: dict[str, Any] = {"head_width": head_width, "dropout": attention_dropout, "bias": biases, "scale": scale}
-        self.attention = Attention(width, heads, causal=causal, **sizes)
+        self.attention = attention or Attention(width, heads, causal=causal, **sizes)
         self.attention_norm = norm(norm_kind, width, norm_epsilon)
         self.attention_drop = Drop(dropout)
         self.reads = reads

@@ -105,9 +105,11 @@ class Batch:
 
     tokens: Tensor
     rows: Rows
-    segments: Tensor | None = None  # N: 0 for the first text of a pair, 1 for the second
+    segments: Tensor | None = None  # N: 0 for the first text of a pair, 1 for the second; or the language (XLM)
     targets: Mapping[str, Tensor] = field(default_factory=dict)
     source: Ragged | None = None  # what an encoder-decoder reads
+    positions: Tensor | None = None  # N: where each token stands, where that is not its place in its row
+    asked: Ragged | None = None  # places in `tokens` that are predicted, by row: the query stream of XLNet
 
     @property
     def size(self) -> int:
@@ -121,6 +123,8 @@ class Batch:
             None if self.segments is None else change(self.segments),
             {name: change(target) for name, target in self.targets.items()},
             None if self.source is None else self.source.map(change),
+            None if self.positions is None else change(self.positions),
+            None if self.asked is None else self.asked.map(change),
         )
 
     def to(self, device: torch.device | str) -> Batch:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -127,22 +127,40 @@ def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NextToken(Objective):
-    """Each token predicts the next (GPT); with `soft`, as a teacher does, where a batch has its outputs."""
+    """Each token predicts the next (GPT); with `soft`, as a teacher does, where a batch has its outputs.
+
+    Only the outputs of places `t_min` to `t_max` of each row count, from 0 and both included; None: to its end.
+    """
 
     heads: ClassVar[Mapping[str, int | None]] = {"words": None}
     soft: SoftTargets | None = field(default=None, kw_only=True)
+    t_min: int = field(default=0, kw_only=True)
+    t_max: int | None = field(default=None, kw_only=True)
 
     @property
     def terms(self) -> tuple[str, ...]:
         return ("words", "teacher") if self.soft else ("words",)
 
+    def labels(self, batch: Batch) -> Tensor:
+        """N: the next tokens; nothing at the places whose outputs do not count."""
+        words = batch.targets["words"]
+        if not self.t_min and self.t_max is None:
+            return words
+        places = batch.rows.places(len(words))
+        last = batch.rows.longest if self.t_max is None else self.t_max
+        return words.masked_fill((places < self.t_min) | (places > last), NOTHING)
+
     def counts(self, batch: Batch) -> dict[str, int]:
-        words = {"words": int((batch.targets["words"] != NOTHING).sum())}
+        words = {"words": int((self.labels(batch) != NOTHING).sum())}
         return {**words, "teacher": len(batch.targets[TOKENS])} if self.soft and TOKENS in batch.targets else words
+
+    def for_evaluation(self, network: Any, source: Any) -> NextToken:
+        """Over all places: held-out losses are compared with those of other models."""
+        return replace(self, t_min=0, t_max=None)
 
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
         logits = network.words(network(batch.tokens, batch.rows, batch.segments))
-        loss = cross_entropy(logits, batch.targets["words"])
+        loss = cross_entropy(logits, self.labels(batch))
         if self.soft is None or TOKENS not in batch.targets:  # held-out text has no teacher outputs
             return {"words": loss}
         kept = (batch.targets[name] for name in (TOKENS, LOGPROBS, REST))  # stored at the same temperature
@@ -170,12 +188,34 @@ class MaskedWords(Objective):
         return {**words, "pairs": len(batch.targets["follows"])} if self.pairs else words
 
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
-        hidden = network(batch.tokens, batch.rows, batch.segments)
+        positions = {} if batch.positions is None else {"positions": batch.positions}  # of pairs of translations
+        hidden = network(batch.tokens, batch.rows, batch.segments, **positions)
         # The table of all words is by far the largest matrix: it is read only at masks.
         sums = {"words": cross_entropy(network.words(hidden[batch.targets["places"]]), batch.targets["words"])}
         if self.pairs:
             sums["pairs"] = cross_entropy(network.logits("next", hidden, batch.rows), batch.targets["follows"])
         return sums
+
+
+@dataclass(frozen=True)
+class BothWays(Objective):
+    """The next word by the forward half of the last layer, the one before by the backward half (ELMo)."""
+
+    kinds = ("words",)
+    heads: ClassVar[Mapping[str, int | None]] = {"words": None}
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {"words": int(sum((batch.targets[name] != NOTHING).sum() for name in ("words", "before")))}
+
+    def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
+        states: list[Tensor] = []
+        network(batch.tokens, batch.rows, states=states)
+        halves = states[-1][batch.targets["places"]].chunk(2, -1)
+        losses = [
+            cross_entropy(network.words(half), batch.targets[name])
+            for half, name in zip(halves, ("words", "before"), strict=True)
+        ]
+        return {"words": losses[0] + losses[1]}
 
 
 class StreamStates:
@@ -197,6 +237,17 @@ class StreamStates:
         self.shape = [len(parts) for parts in state]
         self.before, self.after = ([part.clone() for parts in state for part in parts] for _ in range(2))
         return self
+
+    @staticmethod
+    def running(network: Any, streams: int) -> StreamStates:
+        """States of which each pass goes on from the one before, for held-out text."""
+        states = StreamStates(streams).lay_out(network)
+        states.after = states.before
+        return states
+
+    def named(self, network: Any) -> dict[str, Tensor]:
+        """What the next step begins with, laid out anew."""
+        return {f"{number}": part for number, part in enumerate(self.lay_out(network).before)}
 
     def take(self, streams: Tensor) -> Carried:
         """The states that the rows of these streams begin with."""
@@ -225,20 +276,55 @@ class CarriedToken(NextToken):
         carried = self.states.take(streams)
         hidden = network(batch.tokens, batch.rows, batch.segments, carried=carried)
         self.states.put(streams, carried)
-        return {"words": cross_entropy(network.words(hidden), batch.targets["words"])}
+        return {"words": cross_entropy(network.words(hidden), self.labels(batch))}
 
     def carried(self, network: Any) -> dict[str, Tensor]:
         """What the next step begins with; it writes `after` of every stream anew."""
-        return {f"{number}": part for number, part in enumerate(self.states.lay_out(network).before)}
+        return self.states.named(network)
 
     def settle(self) -> None:
         self.states.settle()
 
     def for_evaluation(self, network: Any, source: Any) -> CarriedToken:
         """Each pass goes on from the one before."""
-        states = StreamStates(source.streams).lay_out(network)
-        states.after = states.before
-        return CarriedToken(states)
+        return CarriedToken(StreamStates.running(network, source.streams))
+
+
+@dataclass(frozen=True)
+class PermutedWords(Objective):
+    """Some tokens of each row, each from those before it in an order drawn by chance (XLNet).
+
+    With `states`, each row also sees the rows before it in its stream.
+    """
+
+    kinds = ("words",)
+    heads: ClassVar[Mapping[str, int | None]] = {"words": None}
+    states: StreamStates | None = None
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        return {"words": len(batch.targets["words"])}
+
+    def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
+        read = {"asked": batch.asked, "ranks": batch.targets["ranks"]}
+        if self.states is None:
+            hidden = network(batch.tokens, batch.rows, batch.segments, **read)
+        else:
+            streams = batch.targets["streams"]
+            carried = self.states.take(streams)
+            hidden = network(batch.tokens, batch.rows, batch.segments, **read, carried=carried)
+            self.states.put(streams, carried)
+        return {"words": cross_entropy(network.words(hidden), batch.targets["words"])}
+
+    def carried(self, network: Any) -> dict[str, Tensor]:
+        return {} if self.states is None else self.states.named(network)
+
+    def settle(self) -> None:
+        if self.states is not None:
+            self.states.settle()
+
+    def for_evaluation(self, network: Any, source: Any) -> PermutedWords:
+        """Each pass goes on from the one before."""
+        return self if self.states is None else PermutedWords(StreamStates.running(network, source.streams))
 
 
 @dataclass(frozen=True)
@@ -329,6 +415,58 @@ class Texts(Objective):
         return (logits[:, 0] - target.to(logits.dtype)).square()
 
 
+IMPOSSIBLE = -1e30  # the logit of an option that is not there
+
+
+@dataclass(frozen=True)
+class Choices(Objective):
+    """The right one of the options of an example, by a softmax over them, or with `several` each by itself.
+
+    Where more than one is right, any of them may be chosen: their probabilities are added. K: the most options.
+    """
+
+    kinds = ("choice",)
+    heads: ClassVar[Mapping[str, int | None]] = {"choose": 1}
+    several: bool = False
+    soft: SoftTargets | None = None
+
+    def _parts(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Which options are there, E K; what has a label and what a teacher output: E, of `several` E K."""
+        there = batch.targets["right"] != NOTHING
+        labeled = batch.targets["labeled"]
+        taught = batch.targets.get(TAUGHT, torch.zeros_like(labeled))
+        if self.several:
+            labeled, taught = (each[:, None] * there.to(each.dtype) for each in (labeled, taught))
+        return there, labeled, taught
+
+    def counts(self, batch: Batch) -> dict[str, int]:
+        _, labeled, taught = self._parts(batch)
+        return self.soft.counts(taught, labeled) if self.soft else {"choice": int((labeled > 0).sum())}
+
+    def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
+        targets, right = batch.targets, batch.targets["right"]
+        hidden = network(batch.tokens, batch.rows, batch.segments)
+        windows = in_full(network.logits("choose", hidden, batch.rows))[:, 0] * targets["option_shares"]  # R
+        # E K, of each option: the mean over its windows, each by the tokens that are its own.
+        places = targets["owners"] * right.shape[1] + targets["options"]
+        logits = windows.new_zeros(right.numel()).index_add(0, places, windows).view_as(right)
+        there, labeled, taught = self._parts(batch)
+        if self.several:
+            gold = (right == 1).to(logits.dtype)
+            loss = F.binary_cross_entropy_with_logits(logits, gold, reduction="none")
+        else:
+            logits = logits.masked_fill(~there, IMPOSSIBLE)
+            loss = -logits.log_softmax(-1).masked_fill(right != 1, IMPOSSIBLE).logsumexp(-1)
+        if not self.soft:
+            return {"choice": (loss * labeled).sum()}
+        teacher = targets[LOGITS].to(logits.dtype)
+        if self.several:
+            soft = self.soft.each_of(logits[..., None], teacher[..., None])
+        else:
+            soft = self.soft.one_of(logits, teacher.masked_fill(~there, IMPOSSIBLE))
+        return self.soft.sums(soft, loss, taught, labeled)
+
+
 @dataclass(frozen=True)
 class Tags(Objective):
     """A label for each word, predicted at its first token."""
@@ -358,7 +496,7 @@ class Tags(Objective):
 
 @dataclass(frozen=True)
 class Ends(Objective):
-    """The first and the last token of an answer in its row; a row without one points at its first token."""
+    """The first and the last token of an answer in its row; a row without one points at its [CLS]."""
 
     kinds = ("ends",)
     heads: ClassVar[Mapping[str, int | None]] = {"answer": 2}

@@ -195,7 +195,7 @@ def read_json(source: TextSource, options: Options) -> Rows:
         yield from (read_squad if kind == "squad" else read_jsonl)(source, options)
         return
     for number, values in _columns(source) if kind == "columns" else _entries(source, kind):
-        yield _record(values, f"{source.name} row {number}", options)
+        yield from _records(values, f"{source.name} row {number}", options)
 
 
 def json_kind(source: TextSource) -> str:
@@ -250,6 +250,47 @@ def _columns(source: TextSource) -> Iterator[tuple[int, Any]]:
         raise UserError(f"{source.name}: its columns are of different lengths: {sizes}")
     for number, cells in enumerate(zip(*columns.values(), strict=True), start=1):
         yield number, dict(zip(columns, cells, strict=True))
+
+
+def _records(values: Any, where: str, options: Options, escapes: bool = True) -> Rows:
+    """A JSON value as a row, or as one for each question about its passage."""
+    rows = unnested(values) if isinstance(values, dict) else [values]
+    for number, row in enumerate(rows, start=1):
+        yield _record(row, f"{where} question {number}" if len(rows) > 1 else where, options, escapes)
+
+
+RACE = {"questions": "question", "options": "options", "answers": "answer"}  # lists, an entry for each question
+
+
+def unnested(values: dict[str, Any]) -> list[Any]:
+    """The rows that a published form keeps inside of one: a row for each question, its parts as columns."""
+    question, target = values.get("question"), values.get("target")
+    if isinstance(question, dict) and "stem" in question:  # ARC, OpenBookQA, CommonsenseQA
+        return [{**values, **question, "question": question["stem"]}]
+    if isinstance(target, dict) and "span1_text" in target:  # WSC
+        return [{**{name: value for name, value in values.items() if name != "target"}, **target}]
+    passage = values.get("passage", values.get("paragraph"))
+    if isinstance(passage, dict):
+        return _passage_questions(values, passage)
+    lists = {RACE[name]: value for name, value in values.items() if name in RACE and isinstance(value, list)}
+    if "article" in values and "question" in lists and len({len(each) for each in lists.values()}) == 1:
+        row = {name: value for name, value in values.items() if name not in RACE}
+        return [{**row, **dict(zip(lists, parts, strict=True))} for parts in zip(*lists.values(), strict=True)]
+    return [values]
+
+
+def _passage_questions(values: dict[str, Any], passage: dict[str, Any]) -> list[Any]:
+    """The questions about a passage of MultiRC or ReCoRD, each with its passage."""
+    text, entities = passage.get("text"), passage.get("entities")
+    questions = passage.get("questions", values.get("qas"))
+    if not isinstance(text, str) or not isinstance(questions, list):
+        return [values]
+    row: dict[str, Any] = {"passage": text}
+    if isinstance(entities, list):  # by their first and last character
+        spans = [(each.get("start"), each.get("end")) for each in entities if isinstance(each, dict)]
+        names = dict.fromkeys(text[a : b + 1] for a, b in spans if isinstance(a, int) and isinstance(b, int))
+        row["entities"] = [name for name in names if name.strip()]
+    return [{**row, **each} if isinstance(each, dict) else each for each in questions]
 
 
 MAX_NESTING = 100  # lists and objects inside of each other in a row
@@ -309,7 +350,7 @@ def read_jsonl(source: TextSource, options: Options) -> Rows:
         elif text and not text.isspace():
             try:
                 check_json_values(text, where, JSON_VALUES)
-                yield _record(json.loads(text), where, options, "\\u" in text)
+                yield from _records(json.loads(text), where, options, "\\u" in text)
             except UserError as error:
                 yield error
             except (ValueError, RecursionError) as error:

@@ -292,7 +292,7 @@ def read_records(patterns: Patterns, **given: Any) -> Iterator[Record]:
         for path in paths:
             for source, kind in opened(path):
                 read = READERS[kind] if options.text_column is None else partial(_texts, kind=kind)
-                yield from _good(source, read(source, options), options.on_bad_row, skipped)
+                yield from good_rows(source, read(source, options), options.on_bad_row, skipped)
 
     return records()
 
@@ -323,7 +323,7 @@ def read_input() -> Iterator[Document]:
             yield Document(text, f"{source.name} line {number}")
 
 
-def _good(source: TextSource, rows: Rows, on_bad_row: str, skipped: Skipped) -> Iterator[Record]:
+def good_rows(source: TextSource, rows: Rows, on_bad_row: str, skipped: Skipped) -> Iterator[Record]:
     """The rows of a source that can be read; bad ones are skipped, kept or reported together."""
     problems, count, damaged = Problems(), 0, 0
     try:

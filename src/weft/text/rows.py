@@ -18,6 +18,7 @@ class Record:
     values: dict[str, Any]
     where: str
     likely: Mapping[str, str] = field(default_factory=dict)  # of a file's first row: what its columns look like
+    ranges: Mapping[str, tuple[int, int]] = field(default_factory=dict)  # and the least and largest whole numbers
     problem: str | None = None  # of a row that cannot be read, where such rows keep their place
 
 

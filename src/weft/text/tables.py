@@ -34,6 +34,10 @@ NAMES = {
     "words": ("words", "tokens"),
     "tags": ("tags", "ner_tags", "pos_tags", "labels"),
     "spans": ("spans", "entities", "label", "labels"),
+    "prompt": (
+        *("prompt", "context", "premise", "passage", "paragraph", "article", "sent1", "startphrase", "ctx", "goal"),
+    ),
+    "options": ("options", "choices", "endings", "candidates", "entities"),
 }
 PAIRS = (
     *(("text", "pair"), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")),
@@ -52,7 +56,7 @@ LANGUAGES = (
     *("japanese", "korean", "vietnamese", "indonesian", "romanian", "hungarian", "latin", "esperanto"),
     *("deutsch", "français", "francais", "español", "espanol", "italiano", "português", "nederlands", "polski"),
 )
-OURS = (*NAMES, "pair", "source", "target")  # what tasks call columns
+OURS = (*NAMES, "pair", "source", "target", "time", "series", "features")  # what tasks call columns
 IDS = ("id", "ids", "index", "idx", "uid", "uuid", "guid", "key", "nr", "no", "number", "column1", "rowid")
 
 
@@ -187,6 +191,18 @@ def likely_columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     likely |= {"label": labels[0]} if len(labels) == 1 else {}
     likely |= {"value": values[0]} if len(values) == 1 else {}
     return likely
+
+
+def whole_numbers(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[int, int]]:
+    """The least and the largest value of each column that holds whole numbers alone."""
+    columns: dict[str, list[str]] = {}
+    for row in rows:
+        for name, value in row.items():
+            text = str(value).strip()
+            if text and value is not None:
+                columns.setdefault(name, []).append(text.removesuffix(".0"))
+    whole = {name: cells for name, cells in columns.items() if all(re.fullmatch(r"-?\d{1,9}", cell) for cell in cells)}
+    return {name: (min(map(int, cells)), max(map(int, cells))) for name, cells in whole.items()}
 
 
 TWO = "text,label or --names source,target"

@@ -6,6 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from weft.errors import UserError
 from weft.text.tokenizers.tokenizer import Tokenizer
 
@@ -71,30 +74,38 @@ class Framing:
     before: tuple[int, ...]
     after: tuple[int, ...]
     pair: tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]] | None  # before, between, after
-    segments: bool  # the second of a pair has a segment id of its own
+    segments: (
+        int  # ids of segments: 0 none, 2 one for each text of a pair, 3 one for the last token too (XLNet's <cls>)
+    )
     length: int  # tokens of a window, special ones included
     stride: int  # tokens of the text from one window to the next
     cutting: bool = False  # what does not fit into one window is truncated
     nothing: tuple[int, ...] = ()  # what is read of an empty text where nothing stands around it
 
+    def marks(self, pair: bool) -> int:
+        """The ids of segments that its windows need: a single text mostly has but one."""
+        return self.segments if pair or self.segments > 2 else 0
+
 
 def framing_of(
-    tokenizer: Tokenizer, generates: bool, length: int, stride: int, segments: bool, cutting: bool = False
+    tokenizer: Tokenizer, causal: bool, length: int, stride: int, segments: bool, cutting: bool = False
 ) -> Framing:
     """How this tokenizer frames texts; a decoder reads a token between the texts of a pair."""
     before, after = frame(tokenizer)
     two, end = pair_frame(tokenizer), tokenizer.id_of("end")
     if two is None and end is not None and not before and not after:
         two = [], [end], []  # a vocabulary of words puts nothing around a text, but may know where one ends
-    if generates:
+    if causal:
         # GPT's vocabulary has no such token; its paper puts a $ between two texts.
         close = [end] if end is not None else tokenizer.ids(["$"], specials=False)[0]
         two = two or ((before, close, after) if close else None)
     pair = None if two is None else (tuple(two[0]), tuple(two[1]), tuple(two[2]))
-    marked = segments and 1 in tokenizer.encode("a", "a").segments
+    marks = set(tokenizer.encode("a", "a").segments) if segments else set()
     sign = next((number for role in ("end", "unknown") if (number := tokenizer.id_of(role)) is not None), None)
     nothing = () if before or after or sign is None else (sign,)
-    return Framing(tuple(before), tuple(after), pair, marked, length, stride, cutting, nothing)
+    return Framing(
+        tuple(before), tuple(after), pair, 3 if 2 in marks else 2 * (1 in marks), length, stride, cutting, nothing
+    )
 
 
 @dataclass(frozen=True)
@@ -105,6 +116,7 @@ class TextWindow:
     border: int  # where the second segment begins; the number of tokens where there is none
     lead: int  # tokens before the text that is cut
     cut: Cut  # of that text
+    summary: int = 0  # place of the token that stands for the whole window: [CLS]
 
 
 def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None = None) -> list[TextWindow]:
@@ -116,12 +128,13 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
     room = framing.length - len(before) - len(between) - len(after)
     if room < 2:
         raise UserError(f"a window of {framing.length} tokens has no room beside the special tokens")
-    first, segments = first if second is not None else first or framing.nothing, framing.segments and second is not None
+    first, two = first if second is not None else first or framing.nothing, framing.segments and second is not None
 
     def piece(a: Sequence[int], b: Sequence[int], of_first: bool, c: Cut) -> TextWindow:
         whole = [*before, *a, *between, *b, *after]
         border = len(before) + len(a) + len(between)
-        return TextWindow(whole, border if segments else len(whole), len(before) if of_first else border, c)
+        summary = len(whole) - 1 if framing.segments > 2 else 0
+        return TextWindow(whole, border if two else len(whole), len(before) if of_first else border, c, summary)
 
     if second is not None and (len(first) + len(second) <= room or len(first) <= room // 2):
         cuts = _cuts(framing, len(second), max(1, room - len(first)))
@@ -135,6 +148,14 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
         a, b = ones[min(number, len(ones) - 1)], others[min(number, len(others) - 1)]
         windows.append(piece(first[a.start : a.end], second[b.start : b.end], longer, a if longer else b))
     return windows
+
+
+def segments_of(borders: NDArray[np.int64], lengths: NDArray[np.int64], segments: int) -> NDArray[np.int64]:
+    """N: the segment of each token of windows, given where their second texts begin and how long they are."""
+    ends = lengths - (segments > 2)
+    borders = np.minimum(borders, ends)
+    sizes = np.stack([borders, ends - borders, lengths - ends], 1)
+    return np.repeat(np.tile(np.arange(3), len(lengths)), sizes.ravel())
 
 
 def _cuts(framing: Framing, length: int, room: int) -> list[Cut]:

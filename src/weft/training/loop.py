@@ -85,21 +85,32 @@ def averaged(mean: Mean | None) -> Iterator[None]:
 
 
 def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> tuple[dict[str, float], HeldOutMetrics | None]:
-    """The mean loss of each kind over all held-out data, and the task's metrics; in smaller batches if need be."""
+    """The mean loss of each kind over all held-out data, and the task's metrics; in smaller batches if need be.
+
+    Of data that is a mixture the metrics are the losses of its parts.
+    """
     assert s.held_out is not None
     while True:
-        counts, sums = dict[str, int](), dict[str, Tensor]()
+        counts, sums, parts = dict[str, int](), dict[str, Tensor](), dict[str, float]()
         objective = s.objective.for_evaluation(s.network, s.held_out)
         s.network.eval()
         try:
             # Never compiled: it is a small part of the work, and would be compiled for itself.
             with averaged(mean), torch.no_grad(), autocast(s.device, s.precision):
-                for batch in every_example(s.held_out, s.feed.prepare, budget):
-                    stop.check("during the evaluation")
-                    counts = total([counts, objective.counts(batch)])
-                    for name, value in objective.sums(s.network, batch.to(s.device)).items():
-                        sums[name] = sums.get(name, 0) + value.double()
+                for part, source in (s.held_out.parts or {"": s.held_out}).items():
+                    here, of_part = dict[str, int](), dict[str, Tensor]()
+                    for batch in every_example(source, s.feed.prepare, budget):
+                        stop.check("during the evaluation")
+                        here = total([here, objective.counts(batch)])
+                        for name, value in objective.sums(s.network, batch.to(s.device)).items():
+                            of_part[name] = of_part.get(name, 0) + value.double()
+                    counts, sums = (
+                        total([counts, here]),
+                        sums | {name: sums.get(name, 0) + of_part[name] for name in of_part},
+                    )
+                    parts[part] = sum(float(of_part[name]) / max(1, here[name]) for name in of_part)
                 metrics = s.evaluate() if s.evaluate is not None else None
+                metrics = metrics or (HeldOutMetrics(parts, "") if s.held_out.parts else None)
             return {name: float(sums[name]) / max(1, counts[name]) for name in sums}, metrics
         except torch.OutOfMemoryError:
             if budget <= s.held_out.mean:
@@ -116,8 +127,9 @@ def record_evaluation(
     """Note an evaluation, and keep the model where it is the best so far."""
     loss = sum(losses.values())
     values = dict(metrics.values) if metrics is not None else {}
-    measure = loss if metrics is None else -values[metrics.deciding]
-    tied = metrics is not None and measure == state.best and state.best_loss is not None and loss < state.best_loss
+    deciding = metrics.deciding if metrics is not None else ""
+    measure = -values[deciding] if deciding else loss
+    tied = bool(deciding) and measure == state.best and state.best_loss is not None and loss < state.best_loss
     better = math.isfinite(measure) and (state.best is None or measure < state.best or tied)
     by_name = {f"validation_{name}": value for name, value in {**losses, **values}.items()}
     log.record({"step": state.step, "validation_loss": loss, **by_name, "tokens": state.tokens})
@@ -127,7 +139,7 @@ def record_evaluation(
     if "words" in losses:
         line += f", perplexity {math.exp(min(losses['words'], 99)):.2f}"
     line += "".join(f", {name} {value:.4f}" for name, value in values.items())
-    sign = 1 if metrics is None else -1
+    sign = -1 if deciding else 1
     before = "" if state.best is None else f"best {sign * state.best:.4f} at {state.best_step}"
     log.line(f"{line}; {'best' if better else before}")
     if better:
@@ -188,7 +200,7 @@ class Operations:
         self.matrices = turns * sum(module.weight.numel() for module in inside if isinstance(module, nn.Linear))
         attentions = [module for module in inside if isinstance(module, Attention)]
         self.scores = turns * sum(a.heads * a.head_width * (0.5 if a.causal else 1.0) for a in attentions)
-        self.words = network.tokens.weight.numel()
+        self.words = network.tokens.weight.numel() if network.products is None else 0
 
     def of(self, batch: Batch) -> float:
         if batch.source is not None:

@@ -33,7 +33,7 @@ class HeldOutMetrics:
     """The task's own metrics of the model as it is."""
 
     values: Mapping[str, float]
-    deciding: str  # the metric that decides which model is kept, the higher the better
+    deciding: str  # the metric that decides which model is kept, the higher the better; "": the loss
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -318,24 +318,26 @@ class Graphs:
 
 def _anew(batch: Batch) -> Batch:
     """The same tensors with nothing worked out from them yet: a graph must work it out each time."""
-    source = batch.source
-    if source is not None:
-        source = Ragged(source.tokens, Rows(source.rows.starts, source.rows.longest))
-    return replace(batch, rows=Rows(batch.rows.starts, batch.rows.longest), source=source)
+    source, asked = (
+        None if ragged is None else Ragged(ragged.tokens, Rows(ragged.rows.starts, ragged.rows.longest))
+        for ragged in (batch.source, batch.asked)
+    )
+    return replace(batch, rows=Rows(batch.rows.starts, batch.rows.longest), source=source, asked=asked)
 
 
 Shapes = tuple[tuple[int, ...], ...]
 
 
 def _shapes(batch: Batch) -> Shapes:
-    source = 0 if batch.source is None else batch.source.rows.longest
-    return ((batch.rows.longest, source), *(tuple(tensor.shape) for tensor in _tensors(batch)))
+    longest = (0 if ragged is None else ragged.rows.longest for ragged in (batch.source, batch.asked))
+    return ((batch.rows.longest, *longest), *(tuple(tensor.shape) for tensor in _tensors(batch)))
 
 
 def _tensors(batch: Batch) -> list[Tensor]:
-    segments = [] if batch.segments is None else [batch.segments]
-    source = [] if batch.source is None else [batch.source.tokens, batch.source.rows.starts]
-    return [batch.tokens, batch.rows.starts, *segments, *source, *batch.targets.values()]
+    by_token = [each for each in (batch.segments, batch.positions) if each is not None]
+    ragged = [part for part in (batch.source, batch.asked) if part is not None]
+    both = [tensor for part in ragged for tensor in (part.tokens, part.rows.starts)]
+    return [batch.tokens, batch.rows.starts, *by_token, *both, *batch.targets.values()]
 
 
 # Where the user wants torch to keep compiled code. Its own choice is a folder in the shared temporary folder, of a name
@@ -402,7 +404,7 @@ class Stepper:
             device,
             s.precision,
             self.scaler,
-            capture=device.type == "cuda" and (s.capture or (plan.compile and even)),
+            capture=device.type == "cuda" and s.network.COMPILES and (s.capture or (plan.compile and even)),
             ragged=plan.compile and not even,
             finish=None if self.scaler.is_enabled() else self.update,
             weights=s.weights,

@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Library
 from weft.errors import UserError
 from weft.text.tokenizers import sentencepiece
 from weft.text.tokenizers.sentencepiece import NUMBERS, SOURCE, TARGET, TARGET_NUMBERS, MarianTokenizer
+from weft.text.tokenizers.split import SplitTokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer, check
 
 CODE = re.compile(r">>.+<<")  # of a language, in Marian's vocabularies
@@ -80,6 +81,8 @@ def pruned_tokenizer(
     tokenizer: Tokenizer, keep: Collection[int], characters: bool = True
 ) -> tuple[Tokenizer, tuple[int, ...]]:
     """The tokenizer with these tokens and those that have to stay; with it, the old ids in the order of the new."""
+    if isinstance(tokenizer, SplitTokenizer):
+        raise UserError("a vocabulary whose words another program splits (MeCab, Moses) cannot be cut down")
     if isinstance(tokenizer, MarianTokenizer):
         raise UserError("Marian's two vocabularies are cut down together: by pruned_sides")
     kept = anatomy_of(tokenizer, characters).closed(keep)

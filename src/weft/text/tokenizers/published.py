@@ -13,17 +13,19 @@ from tokenizers import Tokenizer as Library
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_bytes, read_json, read_text
 from weft.text.tokenizers import sentencepiece, tokenizer
+from weft.text.tokenizers.japanese import JapaneseTokenizer, is_japanese, read_japanese
+from weft.text.tokenizers.moses import SETTINGS, MosesSplitter, MosesTokenizer, read_moses
 from weft.text.tokenizers.schema import MAX_ADDED_TOKENS, MAX_MERGES, MAX_TOKENS, check_pipeline, check_tokens
 from weft.text.tokenizers.sentencepiece import SOURCE, TARGET, VocabularyPiece, is_marian, linear_spaces, read_sides
 from weft.text.tokenizers.tokenizer import AROUND, Roles, Tokenizer
 
 # Families whose files have these names but another way to cut words or to number pieces: refused, not read wrongly.
-OTHER_BPE = ("xlm", "clip", "ctrl", "flaubert", "biogpt", "fsmt", "phobert", "bertweet", "herbert")
+OTHER_BPE = ("clip", "ctrl", "flaubert", "biogpt", "fsmt", "phobert", "bertweet", "herbert")
 OTHER_PIECES = ("camembert", "mbart", "mbart50", "nllb", "m2m100", "marian", "barthez", "xglm", "plbart", "pegasus")
 ROBERTAS = ("roberta", "bart", "longformer", "led")
 
 
-def read_wordpiece(file: Path, settings: dict[str, Any]) -> Library:
+def read_lines(file: Path) -> dict[str, int]:
     """BERT's vocab.txt: one token a line, its number is its id."""
     text = read_text(file).replace("\r\n", "\n").replace("\r", "\n").rstrip("\n")
     lines = text.count("\n") + 1
@@ -35,6 +37,12 @@ def read_wordpiece(file: Path, settings: dict[str, Any]) -> Library:
     for number, token in enumerate(tokens):
         if vocabulary.setdefault(token, number) != number:
             raise UserError(f"{file} line {number + 1}: {shown(token)!r} is already in line {vocabulary[token] + 1}")
+    return vocabulary
+
+
+def read_wordpiece(file: Path, settings: dict[str, Any]) -> Library:
+    """BERT's vocabulary: words are split at spaces and marks."""
+    vocabulary = read_lines(file)
     unknown = tokenizer.token_name(settings.get("unk_token"), "unk_token", file) or "[UNK]"
     library = Library(models.WordPiece(vocabulary, unk_token=unknown))
     library.normalizer = normalizers.BertNormalizer(
@@ -44,11 +52,42 @@ def read_wordpiece(file: Path, settings: dict[str, Any]) -> Library:
     )
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece(prefix="##")
+    _surround_bert(library, settings, file)
+    return library
+
+
+def _surround_bert(library: Library, settings: dict[str, Any], file: Path) -> Roles:
+    """Add BERT's special tokens, and put them around a text."""
     roles = _add_tokens(library, settings, file, mask_takes_space=False)
     if roles.start is None or roles.separator is None:
         raise UserError(f"{file}: has no [CLS] or no [SEP]; other names for them belong in tokenizer_config.json")
     tokenizer.surround(library, roles, "bert")
-    return library
+    return roles
+
+
+def read_japanese_folder(file: Path, settings: dict[str, Any]) -> Tokenizer:
+    """The tokenizer of a Japanese BERT, which needs a package of its own."""
+    if file.suffix != ".txt":
+        raise UserError(f"{file}: a Japanese tokenizer is read from vocab.txt alone")
+    with tokenizer.guarded(f"{file}: not a usable tokenizer"):
+        library, splitter = read_japanese(file, settings, read_lines(file))
+        roles = _surround_bert(library, settings, file)
+        tokenizer.check(library, file)
+    return JapaneseTokenizer(library, roles, settings, splitter)
+
+
+def read_moses_folder(file: Path, merges_file: Path, settings: dict[str, Any]) -> Tokenizer:
+    """The tokenizer of a published XLM, which needs a package of its own."""
+    with tokenizer.guarded(f"{file}: not a usable tokenizer"):
+        lowercase = bool(_flag(settings, "do_lowercase_and_remove_accent", True, file))
+        splitter = MosesSplitter("en", lowercase, file)
+        library, size = read_moses(file, merges_file)
+        # Published settings name </s> as the first token of a text, but it is <s>.
+        named = {**SETTINGS, **{key: value for key, value in settings.items() if key != "cls_token"}}
+        roles = _add_tokens(library, named, file, mask_takes_space=False)
+        tokenizer.surround(library, roles, "xlm")
+        tokenizer.check(library, file)
+    return MosesTokenizer(library, roles, settings, splitter, size)
 
 
 def read_bpe(file: Path, merges_file: Path, settings: dict[str, Any], family: str) -> Library:
@@ -97,7 +136,7 @@ def read_bpe(file: Path, merges_file: Path, settings: dict[str, Any], family: st
 
 
 def read_pieces(file: Path, settings: dict[str, Any], family: str) -> Library:
-    """A SentencePiece model with what its family adds: T5's sentinels, XLM-R's own numbers, ALBERT's small letters."""
+    """A SentencePiece model with what its family adds: sentinels (T5), numbers (XLM-R), a mask, small letters."""
     if family in OTHER_PIECES:
         raise UserError(f"{file}: {family} numbers its pieces in its own way; Weft needs its tokenizer.json")
     model = sentencepiece.parse(read_bytes(file, sentencepiece.MAX_FILE_BYTES), str(file))
@@ -112,7 +151,10 @@ def read_pieces(file: Path, settings: dict[str, Any], family: str) -> Library:
             before += [normalizers.NFKD(), normalizers.StripAccents()]
         if _flag(settings, "do_lower_case", family == "albert", file):
             before.append(normalizers.Lowercase())
-    library = sentencepiece.build(model, str(file), before)
+    elif family == "debertav2" and _flag(settings, "do_lower_case", False, file):
+        before = [normalizers.Lowercase()]
+    apart = family == "debertav2" and bool(_flag(settings, "split_by_punct", False, file))
+    library = sentencepiece.build(model, str(file), before, apart)
     listed = "added_tokens_decoder" in settings or (file.parent / "added_tokens.json").is_file()
     extra = settings.get("extra_ids", 100 if family == "t5" and not listed else 0)
     if type(extra) is not int or not 0 <= extra <= 10_000:
@@ -187,8 +229,12 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         names = "tokenizer.json, vocab.txt, vocab.json with merges.txt, encoder.json with vocab.bpe, *.model, *.spm"
         raise UserError(f"{folder}: has no tokenizer: none of {names}")
     settings = tokenizer.settings_in(folder)
+    if is_japanese(settings):
+        return read_japanese_folder(folder / "vocab.txt" if path.is_dir() else file, settings)
     for first, second in PAIRS:
         file = folder / first if file.name == second else file
+    if file.name in dict(PAIRS) and _family(folder, settings) == "xlm":
+        return read_moses_folder(file, folder / dict(PAIRS)[file.name], settings)
     with tokenizer.guarded(f"{file}: not a usable tokenizer"):
         if file.name in dict(PAIRS):
             library = read_bpe(file, folder / dict(PAIRS)[file.name], settings, _family(folder, settings))

@@ -142,8 +142,13 @@ def _varint(value: int) -> bytes:
     return bytes([*data, value])
 
 
-def build(model: SentencePieceModel, where: str, before: list[normalizers.Normalizer] | None = None) -> Library:
-    """A tokenizer with the ids of the model; `before` are normalizers that the family runs before the model's own."""
+def build(
+    model: SentencePieceModel, where: str, before: list[normalizers.Normalizer] | None = None, apart: bool = False
+) -> Library:
+    """A tokenizer with the ids of the model; `before` are normalizers that the family runs before the model's own.
+
+    `apart`: each punctuation mark is a word of its own.
+    """
     if model.spaces_end_words:
         raise UserError(f"{where}: puts the space at the end of words (treat_whitespace_as_suffix), not supported")
     names = [piece.name for piece in model.pieces]
@@ -164,15 +169,18 @@ def build(model: SentencePieceModel, where: str, before: list[normalizers.Normal
     if model.squeeze_spaces:
         # In this order: a pattern for all the spaces at an end takes the square of a run of them inside the text.
         steps += [normalizers.Replace(Regex(SPACES), " "), normalizers.Replace(Regex("^ | $"), "")]
-    if model.dummy_prefix:
+    if model.dummy_prefix and not apart:
         steps.append(normalizers.Prepend(SPACE))
-    if model.escape_spaces:
+    if model.escape_spaces and not apart:
         steps.append(normalizers.Replace(" ", SPACE))
     library.normalizer = normalizers.Sequence(steps)
 
     # Word by word is faster and gives the same ids, unless a piece may reach over a space or a space may be unknown.
     inner = any(SPACE in piece.name[1:] for piece in model.pieces if piece.kind != CONTROL)
-    if SPACE in names and not inner:
+    if apart:
+        words = pre_tokenizers.Metaspace(SPACE, "always" if model.dummy_prefix else "never")
+        library.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Punctuation("isolated"), words])
+    elif SPACE in names and not inner:
         library.pre_tokenizer = pre_tokenizers.Split(SPACE, "merged_with_next")
     spaces = decoders.Metaspace(SPACE, "always" if model.dummy_prefix else "never", False)
     library.decoder = decoders.Sequence([decoders.ByteFallback(), spaces]) if model.byte_fallback else spaces

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer as Library
 from weft.budget import by_budget
 from weft.errors import UserError, listed, shown
 from weft.files import read_json, write_json, write_text
+from weft.spelling import BEGIN, SPACE
 from weft.text.rows import MAX_LENGTH, PART, TOGETHER, length_of, length_problem, parts_of
 from weft.text.tokenizers.schema import LONG, check_growth, check_tokens
 
@@ -24,6 +25,7 @@ AROUND = {
     "bert": ("{start}:0 $A:0 {separator}:0", "{start}:0 $A:0 {separator}:0 $B:1 {separator}:1"),
     "t5": ("$A:0 {end}:0", "$A:0 {end}:0 $B:0 {end}:0"),
     "xlmroberta": ("{start}:0 $A:0 {end}:0", "{start}:0 $A:0 {end}:0 {end}:0 $B:0 {end}:0"),
+    "xlm": ("{start}:0 $A:0 {end}:0", "{start}:0 $A:0 {end}:0 $B:0 {end}:0"),
     "xlnet": ("$A:0 {separator}:0 {start}:2", "$A:0 {separator}:0 $B:1 {separator}:1 {start}:2"),
     "deberta": ("{start}:0 $A:0 {separator}:0", "{start}:0 $A:0 {separator}:0 {separator}:0 $B:0 {separator}:0"),
 }
@@ -123,14 +125,9 @@ NOT_KEPT += ["tokenizer_file", "vocab_file", "merges_file", "special_tokens_map_
 def settings_in(folder: Path) -> dict[str, Any]:
     """What stands beside a vocabulary: its special tokens and switches, less what names code."""
     settings: dict[str, Any] = {}
-    config = folder / "tokenizer_config.json"
-    for file in (config, folder / "special_tokens_map.json"):
+    for file in (folder / "tokenizer_config.json", folder / "special_tokens_map.json"):
         if file.is_file():
             settings = read_json(file) | settings
-    cutter = settings.get("word_tokenizer_type", "basic")
-    if cutter != "basic" or "BertJapanese" in str(settings.get("tokenizer_class")):
-        cutter = "an outside program" if cutter == "basic" else shown(str(cutter))
-        raise UserError(f"{config}: words are split by {cutter}, which Weft does not run; split the text first")
     return {key: value for key, value in settings.items() if key not in NOT_KEPT}
 
 
@@ -253,6 +250,8 @@ class Tokenizer:
             self.kind = "character"
         if isinstance(library.pre_tokenizer, pre_tokenizers.WhitespaceSplit) and self.kind == "word":
             self.kind = "whitespace"
+        if self.kind == "bpe" and library.model.ignore_merges and library.token_to_id(SPACE) == BEGIN:
+            self.kind = "word-bytes"
 
     @property
     def pipeline(self) -> str:
@@ -288,6 +287,10 @@ class Tokenizer:
     def with_padding(self, name: str | None) -> Tokenizer:
         """The same vocabulary with this token to fill batches up with."""
         return Tokenizer(self.library, replace(self.roles, padding=name), self.settings, self.whole)
+
+    def in_language(self, name: str) -> Tokenizer:
+        """The same for texts in this language, where words are split by language."""
+        return self
 
     @contextmanager
     def _checked(self, texts: Sequence[Text], pairs: Sequence[Text], max_length: int) -> Iterator[bool]:
@@ -358,6 +361,8 @@ class Tokenizer:
             keys = ("bos_token",) if role == "start" and self.roles.separator is None else ROLES[role][0]
             if name is not None and not any(config.get(key) for key in keys):
                 config[keys[0]] = name
+        if 2 in self.encode("a").segments:  # XLNet's <cls> is the last token, and others look for it at the end
+            config.setdefault("padding_side", "left")
         name = str(config.get("tokenizer_class")).removesuffix("Fast").removesuffix("Tokenizer")
         pipeline = json.loads(self.library.to_str())
         normalizer, cutter = (pipeline[part] or {} for part in ("normalizer", "pre_tokenizer"))

@@ -19,6 +19,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, one_of, shown
+from weft.spelling import BEGIN, END, FILLING, FIRST_WORD, SPACE, START, STOP, byte_names
 from weft.text.tokenizers import sentencepiece
 from weft.text.tokenizers.schema import MAX_TOKENS
 from weft.text.tokenizers.tokenizer import CHARACTERS, Roles, Tokenizer, spaced, surround
@@ -50,6 +51,11 @@ WORD_KINDS: dict[str, tuple[pre_tokenizers.PreTokenizer, decoders.Decoder]] = {
     "character": (pre_tokenizers.Split(Regex(CHARACTERS), "isolated"), decoders.Fuse()),  # spaces and line ends too
 }
 SPECIALS |= dict.fromkeys(WORD_KINDS, Roles(padding="<pad>", unknown="<unk>", start="<s>", end="</s>"))
+# Each word with a space before it, in bytes.
+SPELLING = pre_tokenizers.Sequence(
+    [WORD_KINDS["word"][0], pre_tokenizers.ByteLevel(add_prefix_space=True, use_regex=False)]
+)
+SPECIALS["word-bytes"] = Roles(padding="<pad>", start="<S>", end="</S>")
 
 
 @dataclass(frozen=True)
@@ -102,7 +108,7 @@ def learn(
     names = list(dict.fromkeys(name for role in order if (name := vars(roles)[role]) is not None))
     if size > MAX_VOCABULARY:
         raise UserError(f"a vocabulary of {size} tokens is too large: at most {MAX_VOCABULARY} can be learned")
-    if kind != "bpe" and roles.unknown is None:
+    if kind not in ("bpe", "word-bytes") and roles.unknown is None:
         raise UserError(f"a {kind} vocabulary needs an unknown token (unknown)")
     if len({*names, *extra}) < len(names) + len(extra) or "" in (*names, *extra):
         raise UserError("the special tokens must differ from each other, and none may be empty")
@@ -262,7 +268,40 @@ def _words(
     return library
 
 
-TRAINERS = {"wordpiece": _wordpiece, "bpe": _bpe, "unigram": _unigram}
+def _word_bytes(texts: Iterator[str], request: _Request) -> Library:
+    """Words, most frequent first; any other word is a mark and its bytes. Ids: ELMo's characters, then the words."""
+    request.need(FIRST_WORD + 1, f"{FIRST_WORD} characters and one word")
+    learner = Library(models.WordLevel({UNKNOWN: 0}, unk_token=UNKNOWN))
+    learner.normalizer = normalizer = normalizers.Lowercase() if request.lowercase else None
+    learner.pre_tokenizer = SPELLING
+    limits = {**request.limits, "vocab_size": request.size - FIRST_WORD + 1}
+    learner.train_from_iterator(texts, trainers.WordLevelTrainer(**limits, special_tokens=[UNKNOWN]))
+    ids = learner.get_vocab()
+    words = [word for word in sorted(ids, key=lambda word: ids[word])[1:] if len(word) > 1]
+    if not words:
+        raise UserError(f"{NO_TEXT}: no word is there {request.minimum} times")
+    return word_bytes(words, request.roles, normalizer).library
+
+
+def word_bytes(words: Sequence[str] = (), roles: Roles = SPECIALS["word-bytes"], normalizer: Any = None) -> Tokenizer:
+    """The vocabulary of a model that reads characters, with these words, each named by its bytes and the one before."""
+    names: dict[int, str | None] = {byte + 1: name for byte, name in enumerate(byte_names())}
+    names |= {ord(" ") + 1: "<space>", BEGIN: SPACE, STOP: "<stop>", FILLING: "<filling>"}
+    names |= {0: roles.padding, START: roles.start, END: roles.end}
+    tokens = [names[number] or f"<unused {number}>" for number in range(FIRST_WORD)]
+    vocabulary = {token: number for number, token in enumerate((*tokens, *words))}
+    # A word of the vocabulary is one token; there are no merges, so that any other one stays in bytes.
+    library = Library(models.BPE(vocabulary, [], ignore_merges=True))
+    if normalizer is not None:
+        library.normalizer = normalizer
+    library.pre_tokenizer = SPELLING
+    library.decoder = decoders.Sequence([decoders.ByteLevel(), decoders.Strip(" ", 1, 0)])
+    library.add_special_tokens([name for name in (roles.padding, roles.start, roles.end) if name is not None])
+    surround(library, roles, "xlmroberta")
+    return Tokenizer(library, roles, {"clean_up_tokenization_spaces": False})
+
+
+TRAINERS = {"wordpiece": _wordpiece, "bpe": _bpe, "unigram": _unigram, "word-bytes": _word_bytes}
 KINDS = (*TRAINERS, *WORD_KINDS)
 
 UNKNOWN = "<unk>"
