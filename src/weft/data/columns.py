@@ -19,14 +19,15 @@ from weft.text.tables import IDS, LANGUAGES, NAMES, OURS, PAIRED, PAIRS, ZERO_ON
 
 __all__ = ["NAMES", "OURS", "PAIRED", "file_of", "find_columns", "paired_columns"]
 Note = Callable[[str], None]
-PLACE = re.compile(r" (line|row) \d+")
+PLACE = re.compile(r" (line|row) \d+( question \d+)?")
+PLACES = re.compile(rf"{PLACE.pattern}$| article \d+( (paragraph|question) .*)?$| text [^/]+/[^/]+$")
 
 
 def file_of(where: str, before: str = "") -> str:
     """'reviews.csv line 12' -> 'reviews.csv'; `before`: that of the row before, most often the same."""
     if before and where.startswith(before) and PLACE.fullmatch(where, len(before)):
         return before
-    return re.sub(r" (line|row) \d+$| article \d+( (paragraph|question) .*)?$| text [^/]+/[^/]+$", "", where)
+    return PLACES.sub("", where)
 
 
 def find_columns(
@@ -106,7 +107,8 @@ def _hint(name: str, free: Sequence[str], record: Record, pairs: bool) -> str:
     free = [each for each in free if each not in inside]
     sizes = {each: len(str(record.values[each] or "")) for each in free}
     likely = record.likely.get(name) or (max(sizes, key=sizes.__getitem__) if name == "text" and free else None)
-    likely = likely or (free[0] if len(free) == 1 else None)
+    rest = [each for each in free if words_of(each)[-1:] not in ([name] for name in IDS)]
+    likely = likely or (rest[0] if len(rest) == 1 else None)
     flag = _flag(record, name, likely or "NAME")
     if name == "text" and (both := _two_texts(free)):
         return f"; {listed(map(shown, both))} are two texts: give --task pair, or one of them: {flag}"

@@ -57,6 +57,10 @@ def is_section(data: Any, kind: type[Any]) -> bool:
     return len(data) != 2 or len(firsts) != 2 or any(os.path.exists(name) or glob.has_magic(name) for name in firsts)
 
 
+class Unlabeled(UserError):
+    """A row without a label, where one is expected."""
+
+
 FEW = 4  # rows; from fewer nothing can be learned
 INPUTS = ("text", "pair", "source", "target", "context", "question", "vector")  # a row that lacks one is empty
 TARGETS = ("label", "value")
@@ -73,6 +77,11 @@ def examples_of(
     table: Table, needed: Sequence[str], read: Read[E], skipped: Skipped, progress: Advance | None = None
 ) -> Iterator[E]:
     """The rows of a table that have these columns, each as `read` makes an example of it."""
+    return read_table(table, begin_with(table, needed, read, skipped), skipped, progress)
+
+
+def begin_with(table: Table, needed: Sequence[str], read: Read[E], skipped: Skipped) -> Begin[E]:
+    """How `read_table` begins a file: by these columns, each row as `read` makes an example of it."""
 
     def begin(record: Record) -> tuple[Mapping[str, str], Callable[[Record], E]]:
         columns = find_columns(needed, table.columns, record, skipped.note)
@@ -86,7 +95,7 @@ def examples_of(
 
         return columns, checked
 
-    return read_table(table, begin, skipped, progress)
+    return begin
 
 
 def read_table(table: Table, begin: Begin[E], skipped: Skipped, progress: Advance | None = None) -> Iterator[E]:
@@ -120,10 +129,14 @@ def read_table(table: Table, begin: Begin[E], skipped: Skipped, progress: Advanc
         if any(is_blank(cell) or str(cell).strip().casefold() in nothing for cell in targets):
             skipped.unlabeled.add(record.where)
             continue
-        labeled += 1
         try:
             example = read(record)
+            labeled += 1
+        except Unlabeled:
+            skipped.unlabeled.add(record.where)
+            continue
         except UserError as error:
+            labeled += 1
             if table.on_bad_row == "stop":
                 problems.add(error)
             else:
@@ -134,11 +147,9 @@ def read_table(table: Table, begin: Begin[E], skipped: Skipped, progress: Advanc
     problems.check()
     lost = skipped.unlabeled
     if lost.count > labeled:
-        column = next(theirs for ours, theirs in columns.items() if ours in TARGETS)
-        raise UserError(
-            f"{file_of(lost.first)}: {lost.count:,} of {lost.count + labeled:,} rows "
-            f"have nothing in column {shown(column)!r}: is it the label? --column label=NAME names another"
-        )
+        column = next((shown(theirs) for ours, theirs in columns.items() if ours in TARGETS), None)
+        where = f" in column {column!r}: is it the label? --column label=NAME names another" if column else ""
+        raise UserError(f"{file_of(lost.first)}: {lost.count:,} of {lost.count + labeled:,} rows have no label{where}")
 
 
 def long_note(texts: Sequence[str], where: str, stride: int, cutting: bool) -> str | None:

@@ -20,7 +20,7 @@ from weft.data.masking import NOTHING, Targets, make_batch, rows_of
 from weft.data.rows import Drawn, ExampleSource, flat
 from weft.data.shards import Places
 from weft.nn.rows import Batch, Ragged
-from weft.text.windows import TextWindow
+from weft.text.windows import TextWindow, segments_of
 
 Pair = tuple[int, int]
 STEP, ROWS = 64, 8  # batches whose passes are captured are filled up to multiples of so many tokens and rows
@@ -41,12 +41,14 @@ class Examples(ExampleSource):
     by_place: Targets = field(default_factory=dict)  # P ...: targets there
     by_token: Targets = field(default_factory=dict)  # N ...: targets of every token
     by_row: Targets = field(default_factory=dict)  # R ...: targets of every window
-    segments: bool = False
+    segments: int = 0  # ids of segments, as a `Framing` has them
     next_words: bool = False  # each token predicts the next one, too
     fixed: bool = False  # batches come in few shapes, for passes that are captured
     most_rows: int | None = None  # of one example in one step; in training a book is read in part in each epoch
+    undivided: bool = False  # all rows of an example are read in every step, however many
     seed: int = 0
     notes: tuple[str, ...] = ()  # on what was left out, for the log
+    about: str = ""  # what the rows are, where it is not the texts of a table
 
     @property
     def count(self) -> int:
@@ -72,7 +74,7 @@ class Examples(ExampleSource):
 
     def for_training(self, most_rows: int, seed: int, fixed: bool) -> Examples:
         """The same examples as a run takes them: of a book, some windows in each step."""
-        return replace(self, most_rows=most_rows, seed=seed, fixed=fixed)
+        return replace(self, most_rows=None if self.undivided else most_rows, seed=seed, fixed=fixed)
 
     def _rows(self, epochs: Places, numbers: Places) -> tuple[Places, Places]:
         """The rows of these examples, and to which of the examples each belongs."""
@@ -89,10 +91,7 @@ class Examples(ExampleSource):
         lengths = self.starts[rows + 1] - self.starts[rows]
         tokens = self.tokens[flat(self.starts[rows], lengths)].astype(np.int64)
         starts = np.r_[0, lengths.cumsum()]
-        segments = None
-        if self.segments:
-            places = flat(np.zeros_like(lengths), lengths)
-            segments = (places >= np.repeat(self.borders[rows], lengths)).astype(np.int64)
+        segments = segments_of(self.borders[rows], lengths, self.segments) if self.segments else None
         return Drawn(tokens, starts, segments=segments, batch=partial(self._batch, numbers, rows, owners))
 
     def _batch(self, numbers: Places, rows: Places, owners: Places, drawn: Drawn) -> Batch:

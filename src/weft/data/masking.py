@@ -1,4 +1,5 @@
-"""What the network is to predict: masked tokens (Devlin et al., 2019), the next token, or spans (Raffel et al., 2020).
+"""What the network is to predict: masked tokens (Devlin et al., 2019), the next token, spans (Raffel et al., 2020), or
+tokens in an order drawn by chance (Yang et al., 2019).
 
 Spans are taken out of a text and written after the sentinels that stand there:
 
@@ -11,18 +12,20 @@ As in the published code, a row begins with text and ends with a gap. N: tokens;
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.data.chance import below, key_of, order_by, uniform
+from weft.data.chance import below, key_of, order_by, scrambled, uniform
 from weft.data.rows import Drawn, flat
 from weft.data.shards import Places
 from weft.errors import UserError
+from weft.nn.characters import cut_words
 from weft.nn.rows import Batch, Ragged, Rows
+from weft.spelling import BEGIN, BYTES, END
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 Targets = Mapping[str, NDArray[Any]]
@@ -39,18 +42,46 @@ def shift(drawn: Drawn, longest: int | None = None, start: int | None = None) ->
     lengths = np.diff(drawn.starts) - 1
     targets = {"words": labels[keep]}
     if drawn.places is not None:  # rows that go on: the stream of each
-        targets["streams"] = drawn.places[lengths > 0]
-    return make_batch(drawn.tokens[keep], lengths[lengths > 0], targets, longest=longest)
+        targets["streams"] = drawn.places
+    segments = None if drawn.segments is None else drawn.segments[keep]
+    return make_batch(drawn.tokens[keep], lengths[lengths > 0], targets, segments, longest)
+
+
+def two_way(drawn: Drawn, longest: int | None = None) -> Batch:
+    """Each word predicts the next one of its row and the one before, in the same document; unknown ones by their mark.
+
+    `places`: the first token of each word.
+    """
+    batch = make_batch(drawn.tokens, np.diff(drawn.starts), {}, longest=longest)
+    words = cut_words(batch.tokens, batch.rows)
+    first = batch.tokens[words.firsts]
+    first = torch.where((first >= BYTES.start) & (first < BYTES.stop), BEGIN, first)  # cut off where its row begins
+    targets = {
+        "places": words.firsts,
+        "words": torch.full_like(first, NOTHING),
+        "before": torch.full_like(first, NOTHING),
+    }
+    rows = words.rows_of_words()
+    same = (rows[1:] == rows[:-1]) & (first[:-1] != END)
+    targets["words"][:-1][same] = first[1:][same]
+    targets["before"][1:][same] = first[:-1][same]
+    return replace(batch, targets=targets)
 
 
 def make_batch(
-    tokens: Places, lengths: Places, targets: Targets, segments: Places | None = None, longest: int | None = None
+    tokens: Places,
+    lengths: Places,
+    targets: Targets,
+    segments: Places | None = None,
+    longest: int | None = None,
+    positions: Places | None = None,
 ) -> Batch:
     return Batch(
         torch.from_numpy(tokens),
         rows_of(lengths, longest),
         None if segments is None else torch.from_numpy(segments),
         {name: torch.from_numpy(target) for name, target in targets.items()},
+        positions=None if positions is None else torch.from_numpy(positions),
     )
 
 
@@ -58,23 +89,25 @@ def make_batch(
 class Masking:
     """Which places are masked and what the network sees there: 80 % the mask, 10 % any token, 10 % the token itself."""
 
-    # Drawn anew in each epoch, from the seed. The share of each row is exact to rounding, and at least one place.
+    # Drawn anew in each epoch, from the seed. The share of each row is exact to rounding, and at least one place. With
+    # `shown` 0 it sees the mask everywhere.
 
     mask: int
     choices: Places  # tokens that may stand in for another: all but the special ones
     inside: NDArray[np.bool_] | None  # by token: whether it continues a word; None: mask token by token
     rate: float
     seed: int
+    shown: float = 0.2  # share of the masked places that show a token, half of them another one
 
     @staticmethod
-    def of(tokenizer: Tokenizer, rate: float, whole_words: bool, seed: int) -> Masking:
+    def of(tokenizer: Tokenizer, rate: float, whole_words: bool, seed: int, shown: float = 0.2) -> Masking:
         mask = tokenizer.id_of("mask")
         if mask is None:
             raise UserError("this vocabulary has no mask token; learn one of kind wordpiece, or choose objective next")
         special = {tokenizer.library.token_to_id(name) for name in vars(tokenizer.roles).values() if name is not None}
         special |= {number for number, token in tokenizer.library.get_added_tokens_decoder().items() if token.special}
         choices = np.array([number for number in range(tokenizer.vocabulary) if number not in special], dtype=np.int64)
-        return Masking(mask, choices, inside_words(tokenizer) if whole_words else None, rate, seed)
+        return Masking(mask, choices, inside_words(tokenizer) if whole_words else None, rate, seed, shown)
 
     def apply(self, drawn: Drawn, longest: int | None = None, filled: bool = False) -> Batch:
         """The rows with their masks; `filled` up with places that say nothing, to a number that the rows' sizes fix."""
@@ -101,14 +134,15 @@ class Masking:
         act = uniform(key_of(self.seed, "act"), drawn.identity[places])
         other = self.choices[below(key_of(self.seed, "word"), drawn.identity[places], len(self.choices))]
         tokens = drawn.tokens.copy()
-        tokens[places] = np.where(act < 0.8, self.mask, np.where(act < 0.9, other, labels))
+        hidden, changed = act < 1 - self.shown, act < 1 - self.shown / 2
+        tokens[places] = np.where(hidden, self.mask, np.where(changed, other, labels))
         if filled:  # for a network that is compiled for one shape
             room = int(self.rate * len(tokens)) + len(drawn.starts) - len(places)
             places, labels = np.r_[places, np.zeros(room, dtype=np.int64)], np.r_[labels, np.full(room, NOTHING)]
         targets = {"places": places, "words": labels}
         if drawn.follows is not None:
             targets["follows"] = drawn.follows
-        return make_batch(tokens, np.diff(drawn.starts), targets, drawn.segments, longest)
+        return make_batch(tokens, np.diff(drawn.starts), targets, drawn.segments, longest, drawn.positions)
 
 
 def inside_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
@@ -122,6 +156,64 @@ def inside_words(tokenizer: Tokenizer) -> NDArray[np.bool_]:
         elif tokenizer.kind in marks:
             inside[number] = token[:1].isalnum() and not token.startswith(marks[tokenizer.kind])
     return inside
+
+
+SPAN = 5  # tokens that are predicted together at most, as published
+
+
+@dataclass(frozen=True)
+class Permutation:
+    """Which tokens are predicted, in spans, and in which order: each is seen by those after it only.
+
+    All other tokens of the text are seen by every token, and see none of these. Drawn anew in each epoch; the share of
+    each row is exact to rounding, and at least one place.
+    """
+
+    frame: Places  # the tokens around a text: never predicted, but in the order too
+    closing: int | None  # that of them with a segment of its own
+    rate: float
+    seed: int
+
+    @staticmethod
+    def of(tokenizer: Tokenizer, rate: float, seed: int) -> Permutation:
+        frame = [number for role in ("start", "separator") if (number := tokenizer.id_of(role)) is not None]
+        closing = tokenizer.id_of("start") if 2 in tokenizer.encode("a").segments else None
+        return Permutation(np.array(frame, dtype=np.int64), closing, rate, seed)
+
+    def apply(self, drawn: Drawn, longest: int | None = None) -> Batch:
+        """The rows with the places that are asked for, and the rank of each token in its order (-1: seen by all)."""
+        framing = np.isin(drawn.tokens, self.frame)
+        candidates = np.flatnonzero(~framing)
+        count = len(drawn.starts) - 1
+        rows = np.searchsorted(drawn.starts, candidates, side="right") - 1
+        sizes = np.bincount(rows, minlength=count)
+        wanted = np.minimum(np.maximum(1, np.round(self.rate * sizes)), sizes).astype(np.int64)
+        spans = self._spans(drawn.identity[candidates], sizes)
+        begins = candidates[np.flatnonzero(np.diff(spans, prepend=-1))]
+        chance = uniform(key_of(self.seed, "asked"), drawn.identity[begins])
+        order = order_by(rows, chance[spans])  # spans in the order drawn; the last may be cut short
+        inside = flat(np.zeros_like(sizes), sizes)
+        places = np.sort(candidates[order[inside < wanted[rows]]])
+        ranked = framing.copy()
+        ranked[places] = True
+        ranks = (scrambled(key_of(self.seed, "rank"), drawn.identity) >> np.uint64(1)).astype(np.int64)
+        targets = {"words": drawn.tokens[places], "ranks": np.where(ranked, ranks, -1)}
+        if drawn.places is not None:  # rows that go on: the stream of each
+            targets["streams"] = drawn.places
+        segments = None if self.closing is None else 2 * (drawn.tokens == self.closing).astype(np.int64)
+        batch = make_batch(drawn.tokens, np.diff(drawn.starts), targets, segments, longest)
+        return replace(batch, asked=Ragged(torch.from_numpy(places), rows_of(wanted, None)))
+
+    def _spans(self, identity: NDArray[np.uint64], sizes: Places) -> Places:
+        """The number of each candidate's span: runs of 1 to `SPAN` tokens, n tokens 1 / n as often as one."""
+        shares = np.cumsum(1 / np.arange(1, SPAN + 1))
+        lengths = 1 + np.searchsorted(shares / shares[-1], uniform(key_of(self.seed, "span"), identity), side="right")
+        firsts = np.repeat(sizes.cumsum() - sizes, sizes)  # of each candidate the first one of its row
+        before = lengths.cumsum() - lengths
+        begins = before - before[firsts] + firsts  # where the spans of its row begin, if it has so many
+        marks = np.zeros(len(identity), dtype=np.int64)
+        marks[begins[begins < firsts + np.repeat(sizes, sizes)]] = 1
+        return marks.cumsum() - 1
 
 
 def sentinel(number: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -41,6 +41,7 @@ class Drawn:
     follows: Places | None = None  # B: 0 where the second text of a pair follows the first, 1 where it does not
     places: Places | None = None  # the streams of rows that go on, or where the tokens stand in the text
     batch: Callable[[Drawn], Batch] | None = None  # of a task: adds the targets
+    positions: Places | None = None  # N: where each token stands, where that is not its place in its row
 
 
 class ExampleSource(ABC):
@@ -59,6 +60,11 @@ class ExampleSource(ABC):
     @property
     def even(self) -> bool:  # whether all rows are equally long
         return False
+
+    @property
+    def parts(self) -> Mapping[str, ExampleSource]:
+        """The sources that it mixes, by name; an evaluation tells the loss of each."""
+        return {}
 
     def together(self, budget: int) -> int:
         """How many examples an evaluation looks at at a time, to cut them into batches of so many tokens."""
@@ -268,15 +274,17 @@ class Streams(ExampleSource):
     ordered = True
 
     framed: Framed
-    row: int  # tokens of a row, as asked for
+    row: int  # tokens of a row, as asked for, its own special tokens included
     training: bool
     streams: int = 1
+    extra: int = 1  # where the token after the last is read too, as the label of the last; else 0
 
     @cached_property
     def length(self) -> int:
-        if self.framed.size < 2:
+        """Tokens of the text in a row."""
+        if self.framed.size < 1 + self.extra:
             raise UserError(f"the text has only {self.framed.size} tokens, special ones included: too few for a row")
-        return min(self.row, self.framed.size - 1)
+        return min(self.row - self.framed.frame.row, self.framed.size - self.extra)
 
     def together(self, budget: int) -> int:
         """The rows of one moment; a row is never read together with its own next one."""
@@ -285,7 +293,7 @@ class Streams(ExampleSource):
     @cached_property
     def ends(self) -> Places:
         """B+1: where the shares of the streams begin and end."""
-        last = self.framed.size if self.training else self.framed.size - 1  # the very last token is only predicted
+        last = self.framed.size - (0 if self.training else self.extra)  # the very last token is only predicted
         return np.arange(self.streams + 1, dtype=np.int64) * last // self.streams
 
     @cached_property
@@ -296,7 +304,7 @@ class Streams(ExampleSource):
 
     @property
     def mean(self) -> float:
-        return self.length
+        return self.length + self.framed.frame.row
 
     @property
     def even(self) -> bool:
@@ -312,18 +320,21 @@ class Streams(ExampleSource):
         return streams, begins, lengths
 
     def lengths(self, numbers: Places) -> Places:
-        return self._runs(np.zeros_like(numbers), numbers)[2]
+        lengths = self._runs(np.zeros_like(numbers), numbers)[2]
+        return lengths + self.framed.frame.row * (lengths > 0)
 
     def draw(self, epochs: Places, numbers: Places) -> Drawn:
         streams, begins, lengths = self._runs(epochs, numbers)
-        lengths = lengths + (lengths > 0)  # the token after the last is the label of the last
+        there = lengths > 0  # some streams may be at their end before others
+        epochs, numbers, streams, begins, lengths = (x[there] for x in (epochs, numbers, streams, begins, lengths))
+        lengths = lengths + self.extra
         drawn, _ = self.framed.draw(epochs, numbers, flat(begins, lengths) % self.framed.size, lengths)
         return replace(drawn, places=streams)
 
 
-def held_out(framed: Framed) -> Streams:
-    """Text to evaluate on, in one stream or a few long ones; the length of its rows changes only the speed."""
-    return Streams(framed, ROW, False, max(1, min(MOST, framed.size // ENOUGH)))
+def held_out(framed: Framed, row: int = ROW, extra: int = 1) -> Streams:
+    """Text to evaluate on, in one stream or a few long ones; for next tokens, the length of rows changes only speed."""
+    return Streams(framed, row, False, max(1, min(MOST, framed.size // ENOUGH)), extra)
 
 
 WINDOWS = 128  # of a run of documents that pairs are cut from

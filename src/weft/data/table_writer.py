@@ -149,6 +149,13 @@ class PartialTable:
         self.file.close()
 
 
+def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Rows that are all there, as a table."""
+    _, columns = _columns((dict(row), {}) for row in rows)
+    with whole_file(out) as file:
+        _WRITERS[out.suffix](file, iter([dict(row) for row in rows]), columns)
+
+
 def _sealed(text: str) -> bytes:
     """A line of a partial file: its checksum and its text."""
     data = text.encode("utf-8", "backslashreplace")

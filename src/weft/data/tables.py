@@ -22,6 +22,7 @@ from weft.data.shards import TextFiles
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import MEGABYTE, reason
 from weft.text.arrow import class_names, with_names
+from weft.text.json_rows import unnested
 from weft.text.records import ON_BAD_ROW, read_records
 from weft.text.rows import Problems, Record, Skipped
 from weft.text.sources import (
@@ -34,7 +35,7 @@ from weft.text.sources import (
     open_sources,
     read_lines,
 )
-from weft.text.tables import likely_columns
+from weft.text.tables import likely_columns, whole_numbers
 
 LOOK = 100  # rows of a file that show which column is which
 CHARACTERS = 1 << 20  # and characters at most
@@ -168,7 +169,8 @@ def _with_likely(records: Iterator[Record]) -> Iterator[Record]:
             size += sum(len(value) for value in record.values.values() if isinstance(value, str))
             if len(first) >= LOOK or size > CHARACTERS:
                 break
-        yield replace(first[0], likely=likely_columns([record.values for record in first]))
+        rows = [record.values for record in first]
+        yield replace(first[0], likely=likely_columns(rows), ranges=whole_numbers(rows))
         yield from first[1:]
         yield from rest  # noqa: B031  (what the loop above has left)
 
@@ -366,9 +368,12 @@ class MemoryRows(TablePart):
             where = f"{self.name} row {number}"
             try:
                 cells = {str(name): plain(value, f"{where}, column {name!r}") for name, value in values.items()}
-                yield Record(cells, where)
             except UserError as error:
                 yield error
+                continue
+            rows = unnested(cells)
+            for place, row in enumerate(rows, start=1):
+                yield Record(row, f"{where} question {place}" if len(rows) > 1 else where)
 
     def lines(self) -> Iterator[bytes]:
         """The rows as lines of JSON."""

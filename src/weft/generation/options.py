@@ -65,6 +65,11 @@ class GenerationOptions:
     allow: tuple[str, ...] = option((), "--allow", help="The only words that may occur; repeatable.", metavar="WORD")
     choices: tuple[str, ...] = option((), "--choice", help="The only possible texts; repeatable.", metavar="TEXT")
     force: str = option("", "--force", help="Every text begins with this.", metavar="TEXT")
+    complete_word: bool = option(
+        False,
+        "--complete-word/--no-complete-word",
+        help="Take the last word of the prompt (or of --force) as half-typed and complete it. Default: no.",
+    )
     stop: tuple[str, ...] = option((), "--stop", help="End before this string; repeatable.", metavar="TEXT")
     seed: int | Sequence[int] = option(0, "--seed", help="Input n samples with seed + n.")
     slide: bool = option(False, "--slide", help="Read the last part of a text that is longer than the context.")
@@ -85,6 +90,8 @@ class GenerationOptions:
             if any(not isinstance(word, str) or not word for word in words):
                 raise UserError(f"a {what} cannot be empty")
             object.__setattr__(self, name, words)
+        if self.complete_word and (self.allow or self.choices):
+            raise UserError("complete_word does not go with a list of allowed words or choices")
 
     def given(self, names: Sequence[str]) -> dict[str, Any]:
         """Those of these options that have a value."""

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 
 from weft.errors import UserError, refuse
+from weft.generation.typed import TypedLetters
+from weft.text.tokenizers.spelling import Spelling
 
 Node = dict[int, "Node"]  # a place in a tree: what may follow by token; END where a sequence ends
 END = -1
@@ -72,9 +74,11 @@ class Rules:
 
 
 class LogitsProcessor:
-    """Applies the rules to scores; `prompts` and `ends` as `generate` has them."""
+    """Applies the rules to scores; `prompts`, `ends` and `spelling` as `generate` has them."""
 
-    def __init__(self, rules: Rules, ends: Collection[int], device: torch.device | str) -> None:
+    def __init__(
+        self, rules: Rules, ends: Collection[int], device: torch.device | str, spelling: Spelling | None = None
+    ) -> None:
         if (rules.choices or rules.allowed) and not ends:
             raise UserError("this model has no token to end with, so its answers cannot be kept to a list")
         self.rules, self.ends, self.device = rules, sorted(ends), device
@@ -86,7 +90,8 @@ class LogitsProcessor:
         self.tree: Tree | None = None
         if rules.choices or rules.allowed:
             self.tree = Tree(rules.choices or rules.allowed, again=bool(rules.allowed))
-        self.busy = rules != Rules()
+        self.spelling = spelling
+        self.busy = rules != Rules() or spelling is not None
 
     def penalize(self, scores: Tensor, prompts: Sequence[list[int]], generated: Sequence[list[int]]) -> Tensor:
         """The logits with the repetition penalty: lower for tokens that a text, prompt included, holds already."""
@@ -99,8 +104,17 @@ class LogitsProcessor:
         own, penalty = scores.gather(1, held), self.rules.repetition_penalty
         return scores.scatter(1, held, torch.where(own < 0, own * penalty, own / penalty))
 
-    def forbid(self, scores: Tensor, prompts: Sequence[list[int]], generated: Sequence[list[int]]) -> Tensor:
-        """Minus infinity where a token may not come; every row has generated the same number of tokens."""
+    def forbid(
+        self,
+        scores: Tensor,
+        prompts: Sequence[list[int]],
+        generated: Sequence[list[int]],
+        typed: Sequence[TypedLetters] = (),
+    ) -> Tensor:
+        """Minus infinity where a token may not come; every row has generated the same number of tokens.
+
+        `typed`: what each row has to begin with, after a forced beginning, whatever the tokens that spell it.
+        """
         if not self.busy:
             return scores
         rules, count = self.rules, len(generated[0])
@@ -117,6 +131,8 @@ class LogitsProcessor:
         if rules.no_repeat or self.longer:
             pairs = zip(prompts, generated, strict=True)
             scores[_cells([self._blocked([*prompt, *own]) for prompt, own in pairs])] = -torch.inf
+        if self.spelling is not None and typed:
+            scores = self._typed(scores, [own[len(rules.forced) :] for own in generated], typed)
         if self.tree is None:
             return scores
         follow = [self.tree.after(own[len(rules.forced) :]) for own in generated]
@@ -124,6 +140,25 @@ class LogitsProcessor:
         kept = torch.full_like(scores, -torch.inf)
         kept[cells] = scores[cells]
         return kept
+
+    def _typed(self, scores: Tensor, generated: Sequence[list[int]], typed: Sequence[TypedLetters]) -> Tensor:
+        """Minus infinity where a token would contradict the letters that a row still has to spell; one that spells only
+        a part of them is as good as what may follow it."""
+        assert self.spelling is not None
+        for row, (given, own) in enumerate(zip(typed, generated, strict=True)):
+            rest = self.spelling.rest(given.letters, own)
+            if not rest:
+                continue
+            tokens = self.spelling.following(rest)
+            parts = [len(self.spelling.bytes[token]) < len(rest) for token in tokens]
+            values = [
+                given.rests.get((*own, token), -math.inf) if part else 0.0
+                for token, part in zip(tokens, parts, strict=True)
+            ]
+            there = torch.tensor(tokens, dtype=torch.int64, device=scores.device)
+            kept = torch.full_like(scores[row], -torch.inf)
+            scores[row] = kept.index_copy(0, there, scores[row, there] + scores.new_tensor(values))
+        return scores
 
     def _blocked(self, text: list[int]) -> list[int]:
         """The tokens that would complete a banned sequence, or a run that was there before."""

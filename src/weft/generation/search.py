@@ -22,7 +22,9 @@ from torch import Tensor
 
 from weft.errors import NotFinite, UserError, listed, refuse
 from weft.generation.sampling import LogitsProcessor, RandomDraws, Rules, Sampling, choose
+from weft.generation.typed import TypedLetters, typed_letters
 from weft.nn.rows import DecoderState, Ragged, Source
+from weft.text.tokenizers.spelling import Spelling
 
 Reason = Literal["end", "stop", "length", "context"]
 Ranked = list[tuple[int, float]]  # tokens and their log-probabilities, best first
@@ -132,6 +134,8 @@ class Request:
     max_tokens: int | Sequence[int] | None = None  # of every prompt, or of each; 0 only for all
     ends: Collection[int] = ()
     rules: Rules = Rules()
+    typed: Sequence[bytes] = ()  # what each completion begins with, however it is spelled; default: anything
+    spelling: Spelling | None = None  # of the vocabulary, where something is typed
     seeds: Sequence[int] = ()  # of each prompt; default: 0
     stopped: Callable[[int, list[int]], bool] | None = None  # whether the new tokens of a row hold a stop string
     slide: bool = False  # where the context is full, read the last part of the text anew
@@ -144,6 +148,7 @@ class Request:
     limits: list[int] = field(init=False)  # tokens that each row may have
     limited: list[Reason] = field(init=False)  # the reason to end there
     processor: LogitsProcessor = field(init=False)
+    letters: list[TypedLetters] = field(init=False)  # of each prompt, where something is typed
 
     def __post_init__(self) -> None:
         context, count, most = self.context, len(self.prompts), self.max_tokens
@@ -170,7 +175,9 @@ class Request:
         pairs = zip(self.limits, wishes, strict=True)
         self.limited = ["length" if limit == wish else "context" for limit, wish in pairs]
         self.ends, self.seeds = frozenset(self.ends), self.seeds or [0] * count
-        self.processor = LogitsProcessor(self.rules, self.ends, self.device)
+        self.typed = self.typed or [b""] * count
+        self.processor = LogitsProcessor(self.rules, self.ends, self.device, self.spelling)
+        self.letters = [TypedLetters(b"")] * count
 
     def reason(self, row: int, generated: list[int]) -> Reason | None:
         """Why a row is over, None while it goes on."""
@@ -349,7 +356,7 @@ class Searcher:
             # What only fills a row up counts as seen, so that it costs nothing.
             self.seen = (torch.arange(attention.shape[1], device=attention.device) >= lengths[:, None]).float()
         starts = [Hypothesis([], 0.0, row, []) for row in range(len(request.prompts))]
-        self.places, self.prompts = starts, request.prompts  # of each row of the scores
+        self.places, self.prompts, self.letters = starts, request.prompts, request.letters  # of each row of the scores
         self.groups, self.width = 1, 1  # at first all groups share one place
         # Candidates of a group: enough that its best which do not end are among them.
         self.needed = self.size * max(2, 1 + len(request.ends))
@@ -375,7 +382,8 @@ class Searcher:
         generated = [hypothesis.tokens for hypothesis in self.places]
         scores = request.processor.penalize(decoding.scores, self.prompts, generated)
         logs = scores.log_softmax(-1)
-        candidates = self._candidates(logs, request.processor.forbid(scores, self.prompts, generated), len(going))
+        allowed = request.processor.forbid(scores, self.prompts, generated, self.letters)
+        candidates = self._candidates(logs, allowed, len(going))
         if any(math.isnan(logprob) for extensions in candidates for logprob, _, _ in extensions):
             check_scores(decoding.scores)
         if self.seen is not None:  # if it ended now, a hypothesis would pay weight x the sum of log min(attention, 1)
@@ -483,7 +491,9 @@ class Searcher:
         origins = [hypothesis.place for hypothesis in self.places]
         if self.seen is not None:
             self.seen = self.seen[torch.tensor(origins, device=self.request.device)]
-        self.prompts = [self.request.prompts[search.row] for search in going for _ in range(self.groups * self.width)]
+        rows = [search.row for search in going for _ in range(self.groups * self.width)]
+        self.prompts = [self.request.prompts[row] for row in rows]
+        self.letters = [self.request.letters[row] for row in rows]
         self.decoding.advance(origins, self.prompts, [hypothesis.tokens for hypothesis in self.places])
 
 
@@ -515,6 +525,10 @@ def generate_steps(decoder: TokenDecoder, prompts: Sequence[Sequence[int]], **op
     if decoder.SEARCHES:
         engine: Any = decoder
         return (yield from engine.search(request))
+    if request.spelling is not None:
+        longest = max(map(len, request.typed))
+        reading = Decoding(request, longest)
+        request.letters = typed_letters(reading, request.prompts, request.typed, request.spelling, request.rules.forced)
     if isinstance(request.choice, Beam) and request.choice.width > 1:
         return (yield from Searcher(request, request.choice).run())
     return (yield from _one_by_one(request))
@@ -536,7 +550,8 @@ def _one_by_one(request: Request) -> SearchSteps:
         if generated[0]:
             decoding.advance(places, prompts, generated)
         scores = request.processor.penalize(decoding.scores, prompts, generated)
-        allowed = request.processor.forbid(scores, prompts, generated)
+        letters = [request.letters[answers[number].place] for number in alive]
+        allowed = request.processor.forbid(scores, prompts, generated, letters)
         tokens = choose(allowed, sampling, draws.draw(alive) if not sampling.greedy else torch.empty(0))
         logs = scores.log_softmax(-1)
         own = logs.gather(1, tokens[:, None]).squeeze(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,9 +15,9 @@ from weft.generation.options import BEAM, SAMPLING, GenerationOptions
 from weft.generation.sampling import Rules, Sampling
 from weft.generation.search import Beam, Completion, Reason, TokenDecoder, generate, generate_steps
 from weft.nn.rows import Source
+from weft.text.tokenizers.spelling import BYTE, Spelling, after_typed, half_word
 from weft.text.tokenizers.tokenizer import Tokenizer
 
-BYTE = re.compile(r"<0x[0-9A-F]{2}>")  # a token for a byte of a character that the vocabulary does not have
 HALF = "\ufffd"  # what part of a character is decoded to
 T = TypeVar("T")
 Progress = Callable[[int], None] | None
@@ -69,6 +68,8 @@ class Prompt:
     tokens: Sequence[int]  # that it continues
     max_tokens: int | None = None  # where the options have none
     source: Source | None = None  # what an encoder-decoder reads
+    typed: bytes = b""  # a half-typed word that its continuation begins with
+    taken: int = 0  # tokens of that word, which were taken back
 
 
 def search_of(options: GenerationOptions) -> Sampling | Beam:
@@ -121,19 +122,26 @@ class TextGenerator:
                 completions: list[Completion] = end.value[0]
                 break
             tokens += [token for _, token in advance if token is not None]
-            text = settled(self.tokenizer, prompt.tokens, tokens, options.stop)
+            text = settled(self.tokenizer, prompt, tokens, options.stop)
             if len(text) > len(shown_text) and text.startswith(shown_text):
                 yield text[len(shown_text) :]
                 shown_text = text
-        if rest := self.written(prompt.tokens, completions[0], options.stop).text[len(shown_text) :]:
+        if rest := self.written(prompt, completions[0], options.stop).text[len(shown_text) :]:
             yield rest
         return completions
 
     def _request(self, prompts: Sequence[Prompt], options: GenerationOptions) -> dict[str, Any]:
         """The options of `generate`, in tokens."""
         limits = [prompt.max_tokens if options.max_tokens is None else options.max_tokens for prompt in prompts]
+        limits = [limit and limit + prompt.taken for limit, prompt in zip(limits, prompts, strict=True)]
         end, tokenizer = self.tokenizer.id_of("end"), self.tokenizer
-        tokens = [prompt.tokens for prompt in prompts]
+        tokens, typed = [prompt.tokens for prompt in prompts], [prompt.typed for prompt in prompts]
+        forced = tokens_of(tokenizer, options.force) if options.force and not options.complete_word else ()
+        if options.force and options.complete_word:
+            half = half_word(tokenizer, options.force)
+            forced, typed = tuple(half.before), [half.typed] * len(prompts)
+            if tokenizer.id_of("unknown") in forced:
+                raise UserError(f"this vocabulary has no tokens for {shown(options.force)!r}")
         return {
             "prompts": tokens,
             "sources": None if prompts[0].source is None else [prompt.source for prompt in prompts],
@@ -147,19 +155,21 @@ class TextGenerator:
                 banned=(*((token,) for token in self.never), *forms(tokenizer, options.ban)),
                 allowed=forms(tokenizer, options.allow),
                 choices=tuple(tokens_of(tokenizer, text) for text in options.choices),
-                forced=tokens_of(tokenizer, options.force) if options.force else (),
+                forced=forced,
                 min_tokens=options.min_tokens,
             ),
-            "stopped": stopper(tokenizer, tokens, options.stop) if options.stop else None,
+            "typed": typed,
+            "spelling": Spelling.of(tokenizer) if any(typed) else None,
+            "stopped": stopper(tokenizer, prompts, options.stop) if options.stop else None,
             "slide": options.slide,
             "alternatives": options.logprobs,
             "attention": options.alignments,
             "device": self.device,
         }
 
-    def written(self, prompt: Sequence[int], completion: Completion, stop: Sequence[str]) -> Written:
-        """A completion as text, up to the first stop string."""
-        text = continuation(self.tokenizer, prompt, completion.tokens)
+    def written(self, prompt: Prompt, completion: Completion, stop: Sequence[str]) -> Written:
+        """A completion as text, up to the first stop string, less what was typed of its first word."""
+        text = new_text(self.tokenizer, prompt, completion.tokens)
         ends = [text.find(string) for string in stop if string in text]
         alternatives = completion.alternatives or [[] for _ in completion.tokens]
         pieces = map(self._piece, completion.tokens, completion.logprobs or [], alternatives)
@@ -202,27 +212,34 @@ def continuation(tokenizer: Tokenizer, prompt: Sequence[int], generated: Sequenc
     return whole[len(before) :] if whole.startswith(before) else tokenizer.decode(list(generated))
 
 
-def stopper(
-    tokenizer: Tokenizer, prompts: Sequence[Sequence[int]], stop: Sequence[str]
-) -> Callable[[int, list[int]], bool]:
+def new_text(tokenizer: Tokenizer, prompt: Prompt, generated: Sequence[int]) -> str:
+    """The new text after all that was typed."""
+    text = continuation(tokenizer, prompt.tokens, generated)
+    return after_typed(text, prompt.typed) if prompt.typed else text
+
+
+def stopper(tokenizer: Tokenizer, prompts: Sequence[Prompt], stop: Sequence[str]) -> Callable[[int, list[int]], bool]:
     """Tells whether a row's text holds a stop string, wherever the borders of its tokens are."""
     # A character is at most four byte tokens, so this tail holds any stop string that the last token could complete.
     tail = 4 * max(map(len, stop)) + 8
 
     def stopped(row: int, generated: list[int]) -> bool:
-        before = [*prompts[row][-4:], *generated[:-tail]][-4:]  # for the space that some vocabularies put before a word
+        if prompts[row].typed:
+            return any(string in new_text(tokenizer, prompts[row], generated) for string in stop)
+        # The tokens before are for the space that some vocabularies put before a word.
+        before = [*prompts[row].tokens[-4:], *generated[:-tail]][-4:]
         text = continuation(tokenizer, before, generated[-tail:])
         return any(string in text for string in stop)
 
     return stopped
 
 
-def settled(tokenizer: Tokenizer, prompt: Sequence[int], generated: Sequence[int], stop: Sequence[str]) -> str:
+def settled(tokenizer: Tokenizer, prompt: Prompt, generated: Sequence[int], stop: Sequence[str]) -> str:
     """The part of the new text that stays as it is, whatever comes: whole characters, and no beginning of a stop."""
     whole = list(generated)
     while whole and BYTE.fullmatch(tokenizer.token(whole[-1]) or ""):  # a run of bytes is decoded at its end
         whole.pop()
-    text = continuation(tokenizer, prompt, whole).rstrip(HALF)
+    text = new_text(tokenizer, prompt, whole).rstrip(HALF)
     ends = [text.find(string) for string in stop if string in text]
     if ends:
         return text[: min(ends)]
