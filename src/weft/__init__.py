@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from weft.runs.finetune import finetune
     from weft.runs.ladder import ladder
     from weft.runs.pretrain import pretrain
-    from weft.tasks.choose import suggest
     from weft.tasks.model import Model, load, new
+    from weft.tasks.suggest import suggest
     from weft.text.tokenizers.tokenizer import Tokenizer
 
 __all__ = [
@@ -55,7 +55,7 @@ _LAZY = {
     "export": "weft.exporters.export",
     "compare": "weft.comparison.compare",
     "ladder": "weft.runs.ladder",
-    "suggest": "weft.tasks.choose",
+    "suggest": "weft.tasks.suggest",
     "Tokenizer": "weft.text.tokenizers.tokenizer",
     "load_tokenizer": "weft.text.tokenizers.published",
 }

@@ -112,9 +112,19 @@ def thinned(points: Sequence[Point | None], max_points: int) -> list[Point | Non
 
 
 def axes(
-    points: Sequence[Point], x: str, y: str, log_y: bool, width: int, height: int, log_x: bool = False
+    points: Sequence[Point],
+    x: str,
+    y: str,
+    log_y: bool,
+    width: int,
+    height: int,
+    log_x: bool = False,
+    label: Callable[[float], str] | None = None,
 ) -> tuple[Callable[[Point], Point], list[str]]:
-    """Axes that fit all the points: where a point lies, in pixels from the upper left corner, and what to draw."""
+    """Axes that fit all the points: where a point lies, in pixels from the upper left corner, and what to draw.
+
+    `label`: how a whole number across is written, such as the date of a step.
+    """
     roof, ground, right = 28.0, height - 44.0, width - 24.0
     across, up = [point[0] for point in points], [point[1] for point in points]
     y_ticks = (log_ticks if log_y else ticks)(min(up), max(up), max(2, (height - 72) // 45))
@@ -126,6 +136,13 @@ def axes(
         x_ticks = log_ticks(min(across), max(across), x_about)
     scale, x_scale = math.log if log_y else float, math.log if log_x else float
     low, high, floor, ceiling = x_scale(x_ticks[0]), x_scale(x_ticks[-1]), scale(y_ticks[0]), scale(y_ticks[-1])
+    if label is not None:  # only points that there are have a label
+        low, high = min(across), max(max(across), min(across) + 1)
+        half = max(wide(label(low)), wide(label(high))) / 2
+        about = max(1, int((right - left) / (2 * half + 24)))
+        pixels = (right - left) / (high - low)
+        first, last = low + max(0.0, half - left) / pixels, high - max(0.0, half - 24) / pixels
+        x_ticks = [tick for tick in ticks(low, high, about, True) if first <= tick <= last] or [math.ceil(first)]
 
     def at(point: Point) -> Point:
         return (
@@ -135,13 +152,14 @@ def axes(
 
     grid, drawn = "", []
     for value in y_ticks:
-        level = at((x_ticks[0], value))[1]
+        level = at((across[0], value))[1]
         grid += f"M{left:.1f} {level:.1f}H{right:.1f}"
         drawn.append(words(left - 6, level + 4, short(value), width, 'class="y" text-anchor="end"'))
     for value in x_ticks:
         column = at((value, y_ticks[0]))[0]
         grid += f"M{column:.1f} {roof:.1f}V{ground:.1f}"
-        drawn.append(words(column, ground + 18, short(value), width, 'class="x" text-anchor="middle"'))
+        name = short(value) if label is None else label(value)
+        drawn.append(words(column, ground + 18, name, width, 'class="x" text-anchor="middle"'))
     drawn.append(words((left + right) / 2, ground + 38, x, right - left, 'text-anchor="middle"'))
     drawn.append(words(0, roof - 14, y, width))
     return at, [f'<path class="grid" d="{grid}" stroke="currentColor" stroke-opacity="0.15"/>', *drawn]
@@ -171,6 +189,7 @@ class ChartLine:
     group: str | None = None
     faint: bool = False
     joined: bool = True  # False: points that no line joins, a scatter
+    upper: Sequence[Point] = ()  # the area between the points and these is shaded, and no line is drawn
 
 
 @dataclass(frozen=True)
@@ -206,42 +225,57 @@ def line_chart(
     log_y: bool = False,
     log_x: bool = False,
     height: int = 320,
+    label: Callable[[float], str] | None = None,
 ) -> str:
-    """A <figure> with axes that fit every point, wide and narrow, and a legend below."""
+    """A <figure> with axes that fit every point, wide and narrow, and a legend below; `label`: see `axes`."""
     pens = _pens(lines)
     lowest, leftmost = (1 / HUGE if log else -HUGE for log in (log_y, log_x))
     shown: list[list[Point | None]] = [
         [(a, b) if leftmost < a < HUGE and lowest < b < HUGE else None for a, b in line.points] for line in lines
     ]
     every = [point for points in shown for point in points if point]
+    every += [point for line in lines for point in line.upper]
     drawings = []
     for name, width in WIDTHS.items():
         if every:
-            at, drawn = axes(every, x, y, log_y, width, height, log_x)
+            at, drawn = axes(every, x, y, log_y, width, height, log_x, label)
         else:
             drawn = [words(width / 2, height / 2, "nothing yet", width, 'text-anchor="middle"')]
         paths: dict[bool, list[str]] = {True: [], False: []}  # the faint ones are drawn first and lie beneath
         dots, room = list[str](), POINTS * width // WIDTHS["wide"]
         for line, points, pen in zip(lines, shown, pens, strict=True):
-            if any(points) and not line.joined:
+            if any(points) and line.upper:
+                around = _path([*points, *reversed(line.upper)], at)
+                paths[True].append(f'<path d="{around}Z" style="fill: {pen.paint}" fill-opacity="0.18"/>')
+            elif any(points) and not line.joined:
                 dots.append(_dots([at(point) for point in thinned(points, POINTS) if point], pen, 0.6))
             elif any(points):
                 path = "".join(_path(run, at) for there, run in groupby(thinned(points, room), bool) if there)
                 paths[line.faint].append(f'<path class="line" d="{path}" {pen.stroke}/>')
                 targets = [point for point in thinned(points, TARGETS) if point]
-                tips = [safe(f"{line.name}\n{x} {a:,.10g}\n{y} {b:,.5g}".strip()) for a, b in targets]
+                across = [f"{x} {a:,.10g}" if label is None else label(a) for a, _ in targets]
+                tips = [
+                    safe(f"{line.name}\n{a}\n{y} {b:,.5g}".strip()) for a, (_, b) in zip(across, targets, strict=True)
+                ]
                 seen = pen.opacity if len(points) <= DOTS else 0  # the mouse finds those that are not seen
                 dots.append(_dots(list(map(at, targets)), pen, seen, tips))
         drawings.append(svg(title, width, height, [*drawn, *paths[True], *paths[False], *dots], f'class="{name}"'))
     names = [
         '<li><svg xmlns="http://www.w3.org/2000/svg" width="24" height="10" aria-hidden="true">'
-        + (f'<path d="M1 5h22" {pen.stroke}/>' if line.joined else _dots([(12.0, 5.0)], pen, 1))
+        + _sample(line, pen)
         + f"</svg> {safe(line.name)}</li>"
         for line, pen in zip(lines, pens, strict=True)
         if line.name
     ]
     legend = f'\n<ul class="legend">{"".join(names)}</ul>' if names else ""
     return f"<figure>\n<figcaption>{safe(title)}</figcaption>\n" + "\n".join(drawings) + legend + "\n</figure>"
+
+
+def _sample(line: ChartLine, pen: Pen) -> str:
+    """How a line looks, for the legend."""
+    if line.upper:
+        return f'<path d="M1 0h22v10h-22Z" style="fill: {pen.paint}" fill-opacity="0.18"/>'
+    return f'<path d="M1 5h22" {pen.stroke}/>' if line.joined else _dots([(12.0, 5.0)], pen, 1)
 
 
 def _path(points: Iterable[Point | None], at: Callable[[Point], Point]) -> str:

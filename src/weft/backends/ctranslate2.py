@@ -330,6 +330,7 @@ class CT2Decoder(Engine):
         refused = {
             "restrict answers to a list of choices or words": rules.choices or rules.allowed,
             "force the first tokens of an answer": rules.forced,
+            "complete a half-typed word": any(request.typed),
             "slide the context window": request.slide,
             "return alternatives to each token": request.alternatives is not None,
             "return alignments": request.attention,

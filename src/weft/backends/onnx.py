@@ -29,6 +29,7 @@ from weft.files import MEGABYTE, read_bytes
 from weft.nn.rows import Rows, check_context
 from weft.startup import SWITCHES, TOO_LATE
 
+WINDOWS = "windows"  # the input of a graph that reads numbers: a window in each row
 OPSET, FORMAT = 20, 9  # of the standard: the first with GELU; and of the file
 RUNTIME = "com.microsoft"  # the runtime's own operators, for integers
 MAX_NODES = 100_000  # operators of one graph: 24 layers have some 700
@@ -65,9 +66,11 @@ OPERATORS: dict[str, dict[str, tuple[str, ...]]] = {
 # What torch's exporter writes besides, for a family that brings no graph: none makes more of what it is given but those
 # in `GROWING`, whose sizes are checked.
 TRACED: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("And", "Cos", "Equal", "Erf", "Exp", "Expand", "Floor", "Greater", "GreaterOrEqual", "Less"), ()),
+    **dict.fromkeys(
+        ("And", "Ceil", "Cos", "Equal", "Erf", "Exp", "Expand", "Floor", "Greater", "GreaterOrEqual", "Less"), ()
+    ),
     **dict.fromkeys(("LessOrEqual", "Log", "Min", "Neg", "Not", "Or", "Pow", "Reciprocal", "Sin", "Softplus"), ()),
-    **dict.fromkeys(("Where", "Xor"), ()),
+    **dict.fromkeys(("Sign", "Where", "Xor"), ()),
     **dict.fromkeys(("Elu", "LeakyRelu"), ("alpha",)),
     **dict.fromkeys(("Flatten", "GatherElements", "LogSoftmax"), ("axis",)),
     "Gemm": ("alpha", "beta", "transA", "transB"),
@@ -79,7 +82,7 @@ TRACED: dict[str, tuple[str, ...]] = {
 }
 # Families whose graphs the exporter writes itself; those of all others come from torch's exporter.
 WRITTEN = (
-    *("bert", "roberta", "xlm-roberta", "albert", "distilbert", "gpt2", "openai-gpt"),
+    *("bert", "roberta", "xlm-roberta", "albert", "distilbert", "xlm", "xlm-clm", "gpt2", "openai-gpt"),
     *("lstm", "gru", "rnn", "vectors", "cnn"),
 )
 # Types of stored tensors, by their numbers in the standard.
@@ -238,13 +241,18 @@ SIZES: dict[str, Callable[..., NDArray[Any]]] = {
 def check_memory(model: Any, path: Path, config: Any) -> None:
     """Refuse a graph that would hold far more at once than a model of this config does."""
     longest = min(config.context, LENGTH)
-    words = any(each.name == "hidden_states" for each in model.graph.input)  # a word head scores all of them
-    wide = FOR_TOKENS * config.width + (FOR_WORDS * config.vocabulary if words else 0)
-    for rows, length in ((1, longest), (TOKENS, 1), (32, 32)):
-        most = BASE + 4 * rows * length * (wide + FOR_PAIRS * config.heads * length)
+    inputs = {each.name for each in model.graph.input}
+    wide = FOR_TOKENS * config.width
+    wide += FOR_WORDS * config.vocabulary if "hidden_states" in inputs else 0  # a word head scores all of them
+    sizes = [(1, longest), (TOKENS, 1), (32, 32)]
+    if WINDOWS in inputs:  # whole windows of numbers, so many at once
+        sizes = [(1, 1), (-(-TOKENS // longest), 1)]
+    for rows, length in sizes:
+        steps = longest if WINDOWS in inputs else length
+        most = BASE + 4 * rows * steps * (wide + FOR_PAIRS * config.heads * steps)
         held = peak(model, path, rows, length)
         if held > most:
-            size = f"{rows:,} rows of {length:,} tokens"
+            size = f"{rows:,} rows of {steps:,} tokens"
             raise UserError(f"{path}: would hold {held / 1e9:,.1f} GB for {size}, more than {most / 1e9:,.1f} GB")
 
 
@@ -291,7 +299,7 @@ def _bytes(kind: Any, onnx: Any) -> int:
 
 def _known_sizes(model: Any, onnx: Any, path: Path, rows: int, length: int) -> dict[str, NDArray[Any]]:
     """What asks for the size of an input, and what follows from it, as numbers; refused where something else grows."""
-    inputs = {each.name for each in model.graph.input}
+    inputs = {each.name: _input_shape(each, onnx, rows, length) for each in model.graph.input}
     stored = {
         tensor.name: onnx.numpy_helper.to_array(tensor)
         for tensor in model.graph.initializer
@@ -302,7 +310,8 @@ def _known_sizes(model: Any, onnx: Any, path: Path, rows: int, length: int) -> d
         values = [lengths.get(name, stored.get(name)) for name in node.input if name]
         if node.op_type == "Shape" and node.input[0] in inputs:
             ends = {each.name: each.i for each in node.attribute}
-            lengths[node.output[0]] = np.array([rows, length], np.int64)[ends.get("start", 0) : ends.get("end", 2)]
+            shape = np.array(inputs[node.input[0]], np.int64)
+            lengths[node.output[0]] = shape[ends.get("start", 0) : ends.get("end", len(shape))]
         elif node.op_type in SIZES and any(name in lengths for name in node.input):
             joins = node.op_type in ("Add", "Mul", "Max", "Concat")
             if not joins and any(name in lengths for name in node.input[1:]):  # a size must not say which part it takes
@@ -320,15 +329,20 @@ def _known_sizes(model: Any, onnx: Any, path: Path, rows: int, length: int) -> d
     return lengths
 
 
+def _input_shape(value: Any, onnx: Any, rows: int, length: int) -> list[int]:
+    """Of an input for so many rows of so many tokens: of their ids, or of a vector for each."""
+    kind = value.type.tensor_type
+    rest = [dimension.dim_value for dimension in kind.shape.dim][1:]
+    return [rows * length, *rest] if kind.elem_type == onnx.TensorProto.FLOAT else [rows, length]
+
+
 def _outline(model: Any, onnx: Any, rows: int, length: int, lengths: Mapping[str, NDArray[Any]]) -> Any:
     """The graph with sizes for its inputs, and without the numbers of its weights."""
     helper, kinds, graph = onnx.helper, onnx.TensorProto, model.graph
     inputs = []
     for each in graph.input:
-        kind = each.type.tensor_type
-        dimensions = [dimension.dim_value for dimension in kind.shape.dim]
-        shape = [rows * length, *dimensions[1:]] if kind.elem_type == kinds.FLOAT else [rows, length]
-        inputs.append(helper.make_tensor_value_info(each.name, kind.elem_type, shape))
+        shape = _input_shape(each, onnx, rows, length)
+        inputs.append(helper.make_tensor_value_info(each.name, each.type.tensor_type.elem_type, shape))
     small, shapes = [], {}
     for tensor in graph.initializer:
         shapes[tensor.name] = list(tensor.dims)
@@ -406,9 +420,9 @@ class OnnxNetwork(Engine):
         """Refuse a graph that is not what the folder says."""
         two = self.config.segments > 1
         wanted = ["input_ids", *(["attention_mask"] if self.masked else []), *(["token_type_ids"] if two else [])]
-        head = next((name for name in ("classify", "tag", "answer") if name in self.heads), None)
+        head = next((name for name in ("classify", "choose", "tag", "answer") if name in self.heads), None)
         expected = ["start_logits", "end_logits"] if head == "answer" else ["logits" if head else "last_hidden_state"]
-        labels = self.heads[head] if head in ("classify", "tag") else None
+        labels = self.heads[head] if head in ("classify", "choose", "tag") else None
         self.widths: tuple[int, ...] = () if head == "answer" else (labels or self.wide,)
         ranks = {len(each.shape) for each in self.graph.get_outputs()}
         wide = next((each.shape[-1] for each in self.graph.get_outputs() if each.shape), None)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from weft.backends import ctranslate2
-from weft.backends.onnx import OnnxNetwork
+from weft.backends import ctranslate2, onnx_forecaster
 from weft.checkpoint.card import check_hashes, labels_of, read_card
 from weft.checkpoint.families import check_heads
 from weft.checkpoint.folder import (
@@ -25,7 +24,7 @@ from weft.models.base import Network
 
 # What runs an exported folder: its path and what it says of itself -> a stand-in with the contract of a network.
 ENGINES: dict[str, Callable[[Path, LoadedModel], Network]] = {
-    "onnx": OnnxNetwork,
+    "onnx": onnx_forecaster.network_of,
     "ctranslate2": ctranslate2.network_of,
 }
 ONE = {"answer": 2, "next": 2, "choose": 1}  # outputs of the heads that always have so many

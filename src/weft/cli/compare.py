@@ -22,6 +22,7 @@ from weft.cli.options import (
     MoreFiles,
     Opening,
     OutFolder,
+    Placing,
     Runtime,
     argument,
     flag,
@@ -63,6 +64,9 @@ def evaluate(
     rows: LabeledRows,
     runtime: Runtime,
     beam_size: Annotated[int | None, flag("Beam size of a model that generates text. Default: 5.")] = None,
+    origins: Annotated[
+        int | None, flag("Back-test forecasts from the last N origins of each series. Default: all of them.")
+    ] = None,
     out: Annotated[Path | None, flag("Write an HTML page with all tables.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -70,8 +74,10 @@ def evaluate(
 
     Example: weft evaluate runs/reviews --data test.csv
     Example: weft evaluate runs/en-de --source test.en --target test.de
+    Example: weft evaluate runs/fc --data test.csv --origins 12
     """
     rows = _rows(rows, needed=True)
+    rows |= {} if origins is None else {"origins": origins}
     report = inputs.load_model(folder, **runtime).evaluate(beam_size=beam_size, **rows, progress=progress)
     if out is not None:
         report.write(out)
@@ -82,7 +88,7 @@ def evaluate(
 def compare(
     folders: Annotated[list[str], argument("MODEL...", "Model folders; all are compared with the first.")],
     rows: LabeledRows,
-    runtime: Runtime,
+    runtime: Placing,
     task: Annotated[str | None, flag("The task of models that have several: embed.", "TASK")] = None,
     max_drop: Annotated[float | None, flag("Refuse a model whose score is lower by more than this.", "POINTS")] = None,
     out: Annotated[Path | None, flag("Write an HTML page with tables and charts, or all figures as .json.")] = None,
@@ -123,6 +129,14 @@ def perplexity(
     more: MoreFiles = None,
     length: Annotated[int | None, flag("Tokens per window. Default: the model's context.")] = None,
     stride: Annotated[int | None, flag("Tokens from one window to the next. Default: half the length.")] = None,
+    memory: Annotated[
+        int | None,
+        flag(
+            "Memory of a transformer-xl or xlnet: tokens before each segment that it sees, also more than in training. "
+            "Default: as in training.",
+            "TOKENS",
+        ),
+    ] = None,
     detokenize: Annotated[str | None, flag("Undo the tokenization of a published corpus.", "[wikitext|ptb]")] = None,
     documents: Annotated[
         str | None, flag("What one document is. Default: as in training.", "[auto|line|block|file]")
@@ -150,7 +164,8 @@ def perplexity(
         result = late.perplexity.perplexity(
             model.opened,
             late.perplexity.read_documents(files, documents=read_as, **text),
-            length=length, stride=stride, detokenize=detokenize, stream=stream, count_ends=count_ends, on_progress=tick,
+            length=length, stride=stride, memory=memory, detokenize=detokenize, stream=stream, count_ends=count_ends,
+            on_progress=tick,
         )  # fmt: skip
     if jsonl:
         inputs.print_json(_finite({**asdict(result), "documents": read_as, "count_ends": count_ends}))
@@ -169,7 +184,8 @@ def _print_perplexity(result: Any, detokenize: str | None, documents: str) -> No
     inputs.print_scores({name: score for name, score in scores.items() if score is not None})
     windows = f"{result.n_windows:,} windows of {result.length} tokens, {result.stride} apart"
     if result.carried:
-        windows = f"{result.n_windows:,} stream{'s' * (result.n_windows > 1)} with a carried state"
+        state = "state" if result.memory is None else f"memory of {result.memory} tokens"
+        windows = f"{result.n_windows:,} stream{'s' * (result.n_windows > 1)} with a carried {state}"
     ends = f"the {result.n_ends:,} ends of documents among them" if result.n_ends else "ends of documents not counted"
     print(
         f"{result.n_tokens:,} tokens ({ends}), {result.n_words:,} words, {result.n_bytes:,} bytes, "
@@ -196,7 +212,7 @@ def _finite(value: Any) -> Any:
 def prune(
     folder: Folder,
     rows: LabeledRows,
-    runtime: Runtime,
+    runtime: Placing,
     options: Annotated[Given, Flags("weft.pruning.options:PruneOptions")],
     out: Annotated[Path | None, flag("Model folder to write, new or empty.", "FOLDER")] = None,
     as_json: Json = False,
@@ -279,6 +295,6 @@ def export(
     rows = _rows(rows)
     report = weft.export(folder, to, out=out, task=task, **rows, **runtime)
     print(
-        f"{report.folder}: {report.bytes / 1e6:.1f} MB for {report.to}; {report.texts:,} texts: the same answers, "
+        f"{report.folder}: {report.bytes / 1e6:.1f} MB for {report.to}; {report.texts:,} inputs: the same answers, "
         f"largest difference {report.max_difference:.1e} of the largest score"
     )

@@ -43,7 +43,7 @@ def check_device(device: str | None) -> None:
 def check_models(*names: str, online: bool = False, **runtime: Any) -> None:
     """Refuse names that are not model folders, here or in the cache."""
     for name in names:
-        if not (late.locate.find_folder(name, online) / "config.json").is_file():
+        if not late.locate.has_model(late.locate.find_folder(name, online)):
             raise UserError(f"{name!r} is not a model folder: it has no config.json")
 
 
@@ -85,12 +85,17 @@ def check_written(folder: str, out: Path | None, runtime: Mapping[str, Any]) -> 
 
 
 def load_model(
-    folder: str, task: str | None = None, device: str | None = None, online: bool = False, trust: bool = False
+    folder: str,
+    task: str | None = None,
+    device: str | None = None,
+    online: bool = False,
+    trust: bool = False,
+    language: str | None = None,
 ) -> Model:
     """The model for a verb, on the device asked for or on the best there is."""
     check_models(folder, online=online)
     check_device(device)
-    model = weft.load(folder, task=task, online=online, trust=trust)
+    model = weft.load(folder, task=task, online=online, trust=trust, language=language)
     return model.to(device or ("cpu" if model.opened.exported else best_device()))
 
 
@@ -144,7 +149,7 @@ def models_and_texts(texts: list[str] | None) -> tuple[list[str], list[str]]:
 
 def is_model(name: str) -> bool:
     try:
-        return (Path(name) / "config.json").is_file()
+        return late.locate.has_model(Path(name))
     except (OSError, ValueError):  # a long text is no name
         return False
 

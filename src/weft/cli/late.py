@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     from weft.pruning import options
     from weft.quantization import quantize
     from weft.runs import finetune, ladder, pages, preparation, recipes
-    from weft.tasks import base, choose, complete, embed, evaluate, model, perplexity, word_vectors
+    from weft.tasks import base, choose, complete, embed, evaluate, model, perplexity, templates, word_vectors
     from weft.text import records, rows, sources
     from weft.text.tokenizers import training
     from weft.training import signals
 
 __all__ = [
     "base", "card", "choose", "columns", "complete", "dataset", "embed", "evaluate", "external", "families",
-    "finetune", "folder", "ladder", "locate", "model", "options", "pages", "perplexity", "picture", "preparation",
-    "quantize", "recipe", "recipes", "records", "report", "rows", "shards", "signals", "sources", "table_writer",
-    "tables", "training", "word_vectors",
+    "finetune", "folder", "ladder", "locate", "model", "options", "pages", "perplexity", "picture",
+    "preparation", "quantize", "recipe", "recipes", "records", "report", "rows", "shards", "signals", "sources",
+    "table_writer", "tables", "templates", "training", "word_vectors",
 ]  # fmt: skip
 ROOMS = {
     "weft": "picture",
@@ -32,7 +32,7 @@ ROOMS = {
     "weft.pruning": "options",
     "weft.quantization": "quantize",
     "weft.runs": "finetune ladder pages preparation recipes",
-    "weft.tasks": "base choose complete embed evaluate model perplexity word_vectors",
+    "weft.tasks": "base choose complete embed evaluate model perplexity templates word_vectors",
     "weft.text": "records rows sources",
     "weft.text.tokenizers": "training",
     "weft.training": "signals",

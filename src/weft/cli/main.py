@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from weft.cli import compare, models, predict, training, words
+from weft.cli import compare, forecast, models, predict, training, words
 from weft.cli.options import GroupHelp, Verb, VerbHelp
 from weft.errors import UserError, hint, shown
 from weft.files import reason
@@ -93,7 +93,7 @@ VERBS: dict[str, tuple[Any, ...]] = {
     "Train": (training.pretrain, training.finetune, training.ladder, training.resume, models.new, models.recipes),
     "Use": (
         *(predict.predict, words.answer, words.generate),
-        *(predict.translate, predict.summarize, predict.rewrite, predict.describe),
+        *(predict.translate, predict.summarize, predict.rewrite, predict.describe, forecast.forecast),
         *(words.fill, words.embed, words.rank, words.central, words.next_, words.choose, words.suggest),
     ),
     "Shrink": (training.distill, compare.quantize, compare.prune, compare.export),

@@ -120,6 +120,10 @@ def _about(model: str, runtime: Given) -> dict[str, Any]:
         kind = loaded.card.precision if loaded.opened.exported else str(next(floats).dtype).removeprefix("torch.")
         tokenizers = {"tokenizer": loaded.tokenizer, "target tokenizer": loaded.target_tokenizer}
         card, task = late.card.card_values(loaded.card), loaded.task
+        if not loaded.opened.exported and config.mix and set(heads) - {"words"}:
+            more = {
+                "layer weights": {name: round(value, 4) for name, value in loaded.opened.network.mix.weights().items()}
+            }
         if family.counts:
             more = {"bytes of tables": sum(buffer.nbytes for buffer in loaded.network.buffers())}
     vocabularies = {
@@ -141,7 +145,18 @@ def _about(model: str, runtime: Given) -> dict[str, Any]:
 
 
 # Shown in lines of their own, or of no use to people.
-_SHOWN = ("task", "labels", "window", "thresholds", "temperature", "metrics", "columns", "profiles", "files")
+_SHOWN = (
+    "task",
+    "labels",
+    "window",
+    "thresholds",
+    "temperature",
+    "metrics",
+    "columns",
+    "profiles",
+    "files",
+    "forecast",
+)
 
 
 def _learned(card: dict[str, Any]) -> dict[str, str]:
@@ -151,7 +166,15 @@ def _learned(card: dict[str, Any]) -> dict[str, str]:
         lines["labels"] = f"{len(card['labels'])}: {', '.join(card['labels'])}"
     if card.get("columns"):
         lines["columns"] = ", ".join(f"{ours} = {theirs}" for ours, theirs in card["columns"].items())
-    if window := card.get("window"):
+    if forecast := card.get("forecast"):
+        scale = "the mean and deviation of training" if forecast["center"] else "its own mean and deviation"
+        lines["forecasts"] = ", ".join(forecast["values"]) + "".join(f", from {name}" for name in forecast["features"])
+        if forecast["baseline"]:
+            share = 100 * forecast["share"]
+            lines["blend"] = f"{share:.0f} % network, {100 - share:.0f} % {forecast['baseline']}"
+        lines["scale"] = f"each window by {scale}; season {forecast['season']}"
+        lines["intervals"] = f"{100 * forecast['interval']:g} %" if forecast["margins"] else "not calibrated"
+    elif window := card.get("window"):
         windows = f"read in windows, each {window['stride']} after the one before"
         lines["window"] = (
             f"{window['length']} tokens; a longer text is {'truncated' if window['long'] == 'truncate' else windows}"

@@ -290,13 +290,17 @@ class RuntimeOptions:
     )
     online: bool = option(False, "--online", help="Allow a download when the model is not on this machine.")
     trust: bool = option(False, "--trust", help="Open an exported model whose files have changed since its export.")
+    language: str | None = option(
+        None, "--language", help="Language of the texts, for a model with language embeddings (XLM).", metavar="NAME"
+    )
 
 
 TABLE = "weft.runs.recipes:TableSection"
 GENERATION = "weft.generation.options:GenerationOptions"
 READING = ("columns", "names", "format", "delimiter", "encoding")
 Runtime = Annotated[Given, Flags("weft.cli.options:RuntimeOptions")]
-Opening = Annotated[Given, Flags("weft.cli.options:RuntimeOptions", without=("device",))]
+Placing = Annotated[Given, Flags("weft.cli.options:RuntimeOptions", without=("language",))]
+Opening = Annotated[Given, Flags("weft.cli.options:RuntimeOptions", without=("device", "language"))]
 Online = Annotated[Given, Flags("weft.cli.options:RuntimeOptions", only=("online",))]
 TableOptions = Annotated[Given, Flags(TABLE, only=("files", *READING))]
 LabeledRows = Annotated[Given, Flags(TABLE, only=("files", "source", "target", *READING, "on_bad_row"))]

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from weft.cli import inputs, late
+from weft.cli.forecast import forecast
 from weft.cli.inputs import one_line
 from weft.cli.options import (
     GENERATION,
@@ -86,6 +87,9 @@ def predict(
     inputs.check_models(*folders, **runtime)
     predictions = Predictions([inputs.load_model(name, **runtime) for name in folders], jsonl)
     task = predictions.model.task_object
+    if task.reads_tables:
+        files = {} if data is None else {"files": data}
+        return forecast(folder, {**files, **rows}, runtime, out=out, overwrite=overwrite, jsonl=jsonl)
     if not task.prediction_columns:
         raise UserError(f"{folder}: is made for {task.name}; weft finetune makes a model that predicts")
     table = inputs.table_of(data or (), rows, on_bad_row="keep", split="test")

@@ -64,16 +64,19 @@ def pretrain(
     Example: weft pretrain --model gpt2 --size 4x128 --text corpus.txt --length 128 --out runs/gpt
     Example: weft pretrain --model ngram --set model.order=5 --text corpus.txt --out runs/5gram
     Example: weft pretrain --model lstm --text corpus.txt --minutes 10 --watch-gradients --out runs/lstm
-    Example: weft pretrain --model t5 --size 4x128 --objective spans --text corpus.txt --length 128 --out runs/t5
+    Example: weft pretrain --model xlm --text en=en.txt --text de=de.txt --pairs en-de=pairs.tsv --out runs/xlm
+    Example: weft pretrain --model t5 --size 4x128 --objective spans --text corpus.txt --out runs/t5
     """
     name = _recipe_and_files(list(given or []), settings)
     _check_one_start(settings)
     recipe = late.recipes.read_recipe(name, settings, late.recipes.Recipe)
     inputs.check_run(recipe.out, recipe.model)
     late.recipes.check_has_model(recipe.model)
-    if not recipe.text.files:
+    text = recipe.text
+    if not text.files and not text.pairs:
         raise UserError("no text: give --text FILE")
-    inputs.check_data(recipe.text.files, recipe.text.dev)
+    names = (*text.files, *text.dev, *text.pairs, *text.dev_pairs)
+    inputs.check_data([late.recipes.named_language(name)[1] for name in names])
     inputs.check_device(recipe.device)
     weft.pretrain(recipe, progress=progress)
 
@@ -90,8 +93,12 @@ def finetune(
     continues.
 
     Example: weft finetune --task classify --data reviews.csv --base all-MiniLM-L6-v2 --out runs/reviews
-    Example: weft finetune --task classify --data reviews.csv --model lstm --vectors runs/w2v --out runs/lstm-reviews
-    Example: weft finetune --task translate --source train.en --target train.de --model transformer --out runs/en-de
+    Example: weft finetune --task classify --data reviews.csv --model lstm --vectors runs/w2v --out runs/lstm
+    Example: weft finetune --task tag --data ner.conll --base bert --freeze encoder --layers last4-concat --out ner
+    Example: weft finetune --task translate --source train.en --target train.de --out runs/en-de
+    Example: weft finetune --task choose --data copa.jsonl --base runs/bert --out runs/copa
+    Example: weft finetune --task spans --data wic.jsonl --base all-MiniLM-L6-v2 --out runs/wic
+    Example: weft finetune --task forecast --data series.csv --horizon 10 --out runs/fc
     """
     _check_one_start(settings)
     plan = late.recipes.read_recipe(recipe, settings, late.recipes.TaskRecipe)
@@ -155,8 +162,9 @@ def ladder(
 ) -> None:
     """Train every language model of the line on one text with equal budgets, and compare them.
 
-    Uniform, unigram, n-grams of order 2 to 5, MLP, RNN, GRU, LSTM, two-layer LSTM, Transformer: a table, ladder.json
-    and one page (index.html) in the folder. Each rung is a run folder. Ctrl-C saves; the same --out continues.
+    Uniform, unigram, n-grams of order 2 to 5, MLP, RNN, GRU, LSTM, two-layer LSTM, Transformer, Transformer-XL: a
+    table, ladder.json and one page (index.html) in the folder. Each rung is a run folder. Ctrl-C saves; the same --out
+    continues.
 
     Example: weft ladder --text corpus.txt --minutes 3 --out ladder
     Example: weft ladder --out ladder --models wide --set wide.model.family=gru --set wide.model.width=1024

@@ -6,7 +6,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from itertools import zip_longest
@@ -18,19 +18,25 @@ from weft.budget import by_budget
 from weft.cli import inputs, late
 from weft.cli.inputs import one_line, table
 from weft.cli.options import GENERATION, Flags, Folder, Given, Jsonl, Runtime, Texts, argument, flag
+from weft.cli.vector_output import COLUMNS, VectorBlock, save_vectors, text_blocks, token_blocks
 from weft.errors import UserError, escaped, listed, refuse
-from weft.files import MEGABYTE, read_text, whole_file
+from weft.files import MEGABYTE, read_text
 from weft.progress import live as progress
 from weft.progress import to_stderr
 
 if TYPE_CHECKING:
-    from weft.tasks.choose import Suggestions
     from weft.tasks.embed import Index, Rerank
+    from weft.tasks.suggest import Suggestions
 
 
 Pooling = Annotated[str | None, flag("How token vectors become one. Default: as the folder says.", "[mean|first|max]")]
 Layers = Annotated[
-    str, flag("last, a number (0: embeddings), last4-sum, last4-mean, last4-concat, all-mean.", "LAYERS")
+    str,
+    flag(
+        "last, second-to-last, a number (0: embeddings), last4-sum, last4-mean, last4-concat, all-mean, weighted, "
+        "weighted:0.1,0.9,...",
+        "LAYERS",
+    ),
 ]
 
 
@@ -53,6 +59,7 @@ def generate(
     Default of --max-tokens: the rest of the context, or 256 if the context has no limit.
 
     Example: weft generate runs/gpt "The weaver said" --max-tokens 40 --top-p 0.9
+    Example: weft generate runs/gpt "The weaver worked at the lo" --complete-word --max-tokens 8
     """
     given = list(inputs.from_input(prompts)) if prompts else [""]
     whole = "--stream does not go with --template: its answer is known when the text is complete"
@@ -67,9 +74,9 @@ def generate(
     model = inputs.load_model(folder, "complete", **runtime)
     chosen = None
     if template is not None:
-        chosen = late.choose.template_of(template)
-        shots = [late.choose.example_of(text) for text in example or []]
-        given = [late.choose.prompt_of(chosen, text, context=context, examples=shots) for text in given]
+        chosen = late.templates.template_of(template)
+        shots = [late.templates.example_of(text) for text in example or []]
+        given = [late.templates.prompt_of(chosen, text, context=context, examples=shots) for text in given]
         options = {**chosen.decoding, **options}  # as the template's paper decodes
     shows_prompt = chosen is None and not model.opened.family.reads
     if stream:
@@ -158,61 +165,41 @@ def embed(
     folder: Folder,
     runtime: Runtime,
     texts: Texts = None,
+    per: Annotated[str, flag("What gets a vector.", "[text|token|word]")] = "text",
     pooling: Pooling = None,
     layers: Layers = "last",
     normalize: Annotated[bool | None, flag("Scale vectors to length 1. Default: as the folder says.")] = None,
-    out: Annotated[Path | None, flag("Write a .npy array instead of JSON lines.")] = None,
+    out: Annotated[Path | None, flag("Write .npy (texts only), .npz or .jsonl instead of printing JSON lines.")] = None,
 ) -> None:
-    """Turn texts into vectors.
+    """Turn texts, or each of their tokens or words, into vectors.
 
-    A text of any length is read completely, in windows.
+    A text of any length is read completely, in windows. Tokens and words are written with the number of their text and
+    with the characters where they start and end.
 
     Example: weft embed all-MiniLM-L6-v2 --out vectors.npy < texts.txt
+    Example: weft embed runs/bert "The loom sang." --per word --layers last4-concat --out words.npz
     """
-    if out is not None and out.suffix != ".npy":
-        raise UserError(f"{out}: an array is written as .npy")
+    known = (".npy", ".npz", ".jsonl") if per == "text" else (".npz", ".jsonl")
+    if out is not None and out.suffix not in known:
+        raise UserError(f"{out}: vectors of a {per} are written as {listed(known)}")
     model = inputs.load_model(folder, "embed", **runtime)
-    embedder = late.embed.Embedder(model.opened, pooling=pooling, normalize=normalize, layers=layers)
-    windows = 0
-
-    def vectors(tick: inputs.Ticker) -> Iterator[Any]:
-        nonlocal windows
-        for chunk in embedder.chunks(inputs.from_input(texts)):
-            tick(len(chunk.vectors))
-            windows += sum(chunk.n_windows)
-            if out is None:
-                for vector in chunk.answers():
-                    inputs.print_json(vector)
-            yield chunk.vectors.numpy()
-
+    options: Given = {"pooling": pooling, "layers": layers}
+    options |= {} if normalize is None else {"normalize": normalize}
     with progress("embedding", "texts") as tick:
-        if out is not None:
-            count = save_array(out, vectors(tick), embedder.width)
-            to_stderr(f"{out}: {count} vectors of {embedder.width} numbers, {windows} windows")
+        blocks: Iterator[VectorBlock]
+        if per == "text":
+            embedder = late.embed.Embedder(model.opened, **options)
+            blocks = text_blocks(embedder.chunks(inputs.from_input(texts)), tick)
+        else:
+            embedder = late.embed.TokenEmbedder(model.opened, per, **options)
+            blocks = token_blocks(embedder.texts(inputs.from_input(texts)), tick)
+        if out is None:
+            for block in blocks:
+                for row in block.rows:
+                    inputs.print_json(row)
             return
-        for _ in vectors(tick):
-            pass
-
-
-def save_array(path: Path, blocks: Iterable[Any], width: int) -> int:
-    """A float32 array from blocks of rows, written whole or not at all, never held whole; how many rows it has."""
-    from numpy.lib import format
-
-    count = 0
-    with whole_file(path) as file:
-
-        def header() -> None:
-            file.seek(0)  # numpy leaves room for the number of rows to grow
-            format.write_array_header_1_0(file, {"descr": "<f4", "fortran_order": False, "shape": (count, width)})
-
-        header()
-        begin = file.tell()
-        for block in blocks:
-            file.write(block.astype("<f4").tobytes())
-            count += len(block)
-        header()
-        assert file.tell() == begin
-    return count
+        count, windows = save_vectors(out, blocks, embedder.width, COLUMNS[per])
+    to_stderr(f"{out}: {count} vectors of {embedder.width} numbers, {windows} windows")
 
 
 def rank(
@@ -363,26 +350,29 @@ def next_(
 def choose(
     folder: Folder,
     runtime: Runtime,
-    prompts: Annotated[list[str] | None, argument("PROMPT...", "Prompts.")] = None,
-    choice: Annotated[list[str] | None, flag("A continuation; repeatable.")] = None,
-    data: Annotated[list[str] | None, flag("Evaluate instead: rows with prompt, choices and label.", "FILE")] = None,
+    prompts: Annotated[list[str] | None, argument("PROMPT...", "Prompts, or contexts.")] = None,
+    choice: Annotated[list[str] | None, flag("An option; repeatable.")] = None,
+    data: Annotated[list[str] | None, flag("Evaluate instead: rows with prompt, options and answer.", "FILE")] = None,
     normalize: Annotated[str, flag("Normalize scores by length, or by --prior.", "[none|token|byte|prior]")] = "none",
     prior: Annotated[str, flag("A prompt without a question.")] = "Answer:",
     between: Annotated[str | None, flag("Between prompt and choice. Default: a space if neither has one.")] = None,
     slide: Annotated[bool, flag("Read the last part of a prompt that is too long.", None, "--slide")] = False,
     jsonl: Jsonl = False,
 ) -> None:
-    """Choose among continuations of a prompt by the probability that a language model gives to each.
+    """Choose among the options for a prompt.
 
-    With --data the share of rows whose label was chosen is printed, with its interval; a label is one of the choices or
-    its place, from 0.
+    A model fine-tuned with --task choose scores each option with its head. A language model scores it by its
+    probability as the continuation of the prompt; --normalize, --prior, --between and --slide are for it. With --data
+    the share of rows whose answer was chosen is printed, with its interval, beside guessing (chance) and always taking
+    the most frequent place (majority).
 
     Example: weft choose runs/gpt "The weaver" --choice "sang." --choice "loom the." --normalize byte
+    Example: weft choose runs/copa --data copa-dev.jsonl
     """
     refuse(
         (bool(data and (prompts or choice)), "--data brings its own prompts and choices: leave the others out"),
         (not data and not prompts, "no prompt: give one after the model, or --data"),
-        (not data and not choice, "no choices: give --choice at least once"),
+        (not data and not choice, "no choices: give --choice at least twice"),
     )
     inputs.check_models(folder, **runtime)
     inputs.check_data(data)
@@ -395,28 +385,27 @@ def choose(
     for prompt, answer in inputs.to_print(given, answers, "prompt", jsonl):
         if len(given) > 1:
             print("\n" * (answer is not answers[0]) + escaped(prompt))
-        rows = [
-            [o.text, f"{o.probability:.4f}", f"{o.score:.4f}", f"{o.logprob:.4f}", str(o.n_tokens)]
-            for o in answer.options
-        ]
-        print(table(["choice", "probability", "score", "logprob", "tokens"], rows))
+        rows = [option.cells() for option in answer.options]
+        print(table(list(rows[0]), [list(row.values()) for row in rows]))
         if answer.truncated:
-            to_stderr(f"weft: note: only the last of {answer.n_tokens} tokens of the prompt were read")
+            to_stderr(f"weft: note: {answer.n_tokens} tokens are too many: the prompt was read in part")
 
 
 def _evaluate_choices(folder: str, runtime: Given, data: list[str], options: Given, jsonl: bool) -> None:
-    questions = list(late.choose.read_questions(data))
+    questions = late.choose.read_questions(data)
     model = inputs.load_model(folder, "choose", **runtime)
 
     def on_answer(question: Any, answer: Any) -> None:
         tick(1)
         if jsonl:
-            inputs.print_json(answer, **question._asdict())
+            prompt, asked, *choices = question.texts
+            inputs.print_json(answer, prompt=prompt, question=asked, choices=choices, right=question.target)
 
     with progress("choosing", "questions") as tick:
-        score = late.choose.evaluate_choices(model.opened, questions, on_answer=on_answer, **options)
+        task: Any = model.task_object
+        scores = late.choose.evaluate_choices(task, model.opened, questions, on_answer=on_answer, **options)
     with redirect_stdout(sys.stderr if jsonl else sys.stdout):
-        inputs.print_scores({"accuracy": score})
+        inputs.print_scores(scores)
         print(f"{len(questions):,} questions, normalize: {options['normalize']}")
 
 
@@ -429,14 +418,24 @@ def suggest(
     runtime: Runtime,
     top: Annotated[int, flag("Words per model.")] = 10,
     tokens: Annotated[bool, flag("Show tokens of each vocabulary instead of words.", None, "--tokens")] = False,
-    endings: Annotated[bool, flag("Also continue the last word: +s is such an ending.", None, "--endings")] = False,
+    complete_word: Annotated[
+        bool | None,
+        flag(
+            "Complete the last word, or take it as it is. Default: complete it unless the model takes it for a whole "
+            "word.",
+            None,
+            "--complete-word/--no-complete-word",
+        ),
+    ] = None,
     as_json: Annotated[bool, flag("Print one JSON object.", None, "--json")] = False,
 ) -> None:
     """Show the likeliest next words of a text with their probabilities, one column per model.
 
-    A word is put together from the tokens of a model; the last word of the text is taken to be complete.
+    A word is put together from the tokens of a model. A half-typed last word is completed: its tokens are taken back,
+    and the words that begin with its letters are shown, with their probabilities given those letters.
 
     Example: weft suggest runs/* "The weaver"
+    Example: weft suggest runs/gpt "The weaver worked at the lo"
     """
     if len(given) < 2:
         raise UserError("give at least one model folder, and last the text: weft suggest MODEL... TEXT")
@@ -445,7 +444,7 @@ def suggest(
         raise UserError(f"{text}: is a model folder; the text comes last: weft suggest MODEL... TEXT")
     if len(names) == 1:
         inputs.check_models(names[0], **runtime)
-    results, families = _suggestions(names, text, runtime, top=top, tokens=tokens, endings=endings)
+    results, families = _suggestions(names, text, runtime, top=top, tokens=tokens, complete_word=complete_word)
     if as_json:
         models = [
             {"model": name, "family": families.get(name)}
@@ -454,7 +453,9 @@ def suggest(
         ]
         inputs.print_json({"text": text, "tokens": tokens, "models": models})
         return
-    print(f"{'next tokens' if tokens else 'next words'} after: {escaped(text)}")
+    completed = any(not isinstance(result, UserError) and result.completes for result in results.values())
+    what = "next tokens after" if tokens else "words that complete" if completed else "next words after"
+    print(f"{what}: {escaped(text)}")
     print(_columns(results, tokens))
     for name, result in results.items():
         if not isinstance(result, UserError) and result.truncated:
@@ -485,6 +486,12 @@ def _suggestions(
             results[name] = error
     if not results:
         raise UserError(f"{listed([*others, *mute])}: none of these is a language model")
+    shown = {name: result for name, result in results.items() if not isinstance(result, UserError)}
+    if len({bool(result.completes) for result in shown.values()}) > 1:  # one of them takes the last word for whole
+        for name, result in shown.items():
+            if result.completes:
+                again = {**options, "complete_word": False}
+                results[name] = weft.suggest(inputs.load_model(name, **runtime), text, **again)
     for what, left_out in (("no model folder", others), ("not a language model", mute)):
         if left_out:
             to_stderr(f"weft: note: left out: {listed(left_out)} ({what})")
@@ -505,7 +512,7 @@ def _columns(results: dict[str, Suggestions | UserError], tokens: bool) -> str:
         for word in result.words:
             label = escaped(word.text) or "(end of the text)"
             label = label if len(label) <= 24 else f"{label[:23]}…"
-            words.append(repr(word.text)[:24] if tokens else "+" * word.joined + label)
+            words.append(repr(word.text)[:24] if tokens else label)
         block, longest = [title], max(map(len, words), default=0)
         for label, word in zip(words, result.words, strict=True):
             eighths = round(word.probability * BAR * 8)

@@ -13,7 +13,6 @@ from typing import Any, Unpack
 
 from weft.checkpoint.card import Metric
 from weft.comparison.cost import SECONDS, TEXTS, Costs, Measured, measure, total_costs
-from weft.data.dataset import read_table
 from weft.errors import NotFinite, UserError, listed, refuse, shown
 from weft.files import write_json, write_text
 from weft.metrics.bootstrap import Replicates, Score, WorstRows
@@ -245,7 +244,7 @@ def rows_of(task: Task, known: Mapping[str, str], data: Any = None, **options: U
         return reader.inputs, checked
 
     def examples() -> Iterator[Example]:
-        yield from read_table(files, begin, skipped)
+        yield from task.read_table(files, begin, skipped)
         log_notes(replace(skipped, count=0).lines(), to_logger)
 
     return ComparedRows(examples(), files.name, files.hash(), skipped, normalization)
@@ -316,7 +315,9 @@ class Participant:
         if self.sampled and first.sampled and (why := self._below_chance(first, rows)):
             return why
         name = self.task.default_metric
-        if hash and name in self.sampled and name not in LESS and not self.task.writes:  # writers: of a sample
+        # Writers are evaluated on a sample, series on other windows in a back-test than in training.
+        same = not (self.task.writes or self.task.reads_tables)
+        if hash and name in self.sampled and name not in LESS and same:
             value = self.sampled[name].score().value
             for each in self.model.card.metrics:
                 if each.data == hash and each.name == name and each.low is not None and value < each.low:
@@ -478,7 +479,7 @@ def compared(
         for model in reversed(models):  # an ensemble stands before its members
             predictions[model.name] = model.predict(some, predictions)
         for example in some:
-            timed.add(example.texts)
+            timed.add(first.task.timed_input(example))
         progress(len(some))
         references = predictions[first.name]
         for prediction in references or []:
@@ -531,11 +532,11 @@ class _Sample:
 
     def __init__(self, size: int) -> None:
         self.size, self.step, self.seen = max(1, size), 1, 0
-        self.held: list[tuple[str, ...]] = []
+        self.held: list[Any] = []
 
-    def add(self, texts: tuple[str, ...]) -> None:
-        if self.seen % self.step == 0 and any(text.strip() for text in texts):
-            self.held.append(texts)
+    def add(self, value: Any) -> None:
+        if self.seen % self.step == 0 and value is not None:
+            self.held.append(value)
             if len(self.held) >= 2 * self.size:
                 self.held, self.step = self.held[::2], 2 * self.step
         self.seen += 1

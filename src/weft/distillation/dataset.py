@@ -26,7 +26,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.config import read_record
 from weft.data.chance import key_of, scrambled, shuffled, uniform
 from weft.data.columns import file_of
-from weft.data.dataset import FEW, Dataset, read_table, split, split_whole
+from weft.data.dataset import FEW, Dataset, split
 from weft.data.masking import inside_words
 from weft.data.shards import TEACHERS, CacheFolder, TextFiles, manifest_of
 from weft.data.tables import Table
@@ -315,15 +315,17 @@ def gather(task: Task, data: DistillDataSection, control: Control) -> Dataset[Ex
         return Dataset(examples, *numbers, hashes, parts=tuple(parts), labeled_dev=bool(labeled))
     known = [number for number, example in enumerate(examples) if task.has_target(example)]
     by_labels = len(known) >= ENOUGH
-    open_to: Sequence[int] = known if by_labels else range(count)
+    open_to: Sequence[int] = known if by_labels and not task.reads_tables else range(count)
     rows = [examples[number] for number in open_to]
-    groups = task.groups(rows) if by_labels or task.whole_groups else [""] * len(rows)
-    places = (split_whole if task.whole_groups else split)(groups, data.holdout, data.split)[1]
+    grouped = by_labels or task.whole_groups or task.reads_tables
+    how = data.holdout, data.split
+    taken, places = task.split(rows, *how) if grouped else split([""] * len(rows), *how)
     held = {open_to[place] for place in places}
+    between = set(open_to) - held - {open_to[place] for place in taken}  # they overlap with what is held out
     learned = {example.texts for number, example in enumerate(examples) if number not in held}
     # A text that is there twice must not be on both sides.
     held = {number for number in held if examples[number].texts not in learned} or held
-    train = [number for number in range(count) if number not in held]
+    train = [number for number in range(count) if number not in held and number not in between]
     where_held = [examples[number].where for number in sorted(held)]
     return Dataset(examples, train, sorted(held), hashes, where_held, parts=tuple(parts), labeled_dev=by_labels)
 
@@ -353,7 +355,7 @@ def read_rows(task: Task, table: Table, control: Control) -> list[Example]:
         return reader.inputs, reader.read
 
     with control.count(f"reading {table.name}", "rows", "stopped while reading") as advance:
-        examples = list(read_table(table, begin, skipped, advance))
+        examples = list(task.read_table(table, begin, skipped, advance))
     log_notes(skipped.lines(), control.log)
     if not examples:
         raise UserError(f"{table.name}: there are no rows")

@@ -349,7 +349,7 @@ def pretraining(context: Distillation, dataset: Dataset[Example], stages: Path) 
         plan = replace(plan, learning_rate=opened.family.learning_rate * (768 / opened.config.width) ** 0.5)
     return recipes.Recipe(
         model={"base": str(base.absolute())},
-        text=recipes.TextSection(files=(str((stages / "texts.txt").absolute()),)),
+        text=recipes.PretrainText(files=(str((stages / "texts.txt").absolute()),)),
         objective=recipes.ObjectiveSection(
             name="mlm" if "mlm" in opened.family.objectives else "next",
             length=None if opened.family.row is not None else max(2, length),

@@ -37,7 +37,7 @@ from weft.runs.driver import Job, drive
 from weft.runs.finetune import decided
 from weft.runs.preparation import next_frame, text_of
 from weft.runs.pretrain import text_job
-from weft.runs.recipes import FinetuneTraining, ObjectiveSection, Recipe, TextSection
+from weft.runs.recipes import FinetuneTraining, ObjectiveSection, PretrainText, Recipe
 from weft.tasks.base import Example, Task, TeacherArrays
 from weft.tasks.complete import generator_of, prompts_of, write
 from weft.tasks.forward import tokenizer_of, unseen_in_words
@@ -222,7 +222,8 @@ def _shard(request: TokenRequest, places: range, progress: Advance) -> NDArray[A
             ragged = Ragged.of(rows, model.device)
             firsts = zip(ragged.rows.starts.tolist(), batch, strict=False)
             at = [row + place - start for row, (start, first, last) in firsts for place in range(first, last)]
-            hidden.append(model.network(ragged.tokens, ragged.rows)[torch.tensor(at, device=model.device)])
+            states = model.network.next_states(ragged.tokens, ragged.rows)
+            hidden.append(states[torch.tensor(at, device=model.device)])
         count = len(hidden[0])
         for chunk in range(0, count, size):
             each = list[Tensor]()
@@ -268,7 +269,7 @@ def distill_language(context: Distillation) -> Model:
     one_way = replace(context, recipe=replace(recipe, distill=replace(recipe.distill, pretrain=True)))
     lineage = find_student(one_way.recipe, teacher)
     family = open_folder(lineage).family if isinstance(lineage, Path) else lineage.family
-    if not family.generates or family.reads:
+    if not family.one_way or family.reads:
         raise UserError(f"{family.name} does not continue a text: a student such as gpt2:2x128 or lstm:1x256 does")
     texts = language_texts(recipe.data, control)
     beginning = begun_student(one_way, {"words": None}, "words", texts.documents)
@@ -411,16 +412,16 @@ def pretrain_student(context: Distillation) -> Model:
     run, recipe, settings, control = context.run, context.recipe, context.recipe.distill, context.control
     teacher, folder, data = context.teacher, context.teachers[0].folder, recipe.data
     generates, room = teacher.family.generates, teacher.config.context
-    if "words" not in teacher.heads or teacher.family.reads:
+    if "words" not in teacher.heads or teacher.family.reads or teacher.family.both_ways:
         kind = f"{teacher.family.name} with {', '.join(teacher.heads) or 'no heads'}"
         raise UserError(f"{folder}: {kind} predicts no words; --pretrain needs a masked or causal language model")
     names = ("dev", "holdout", "delimiter", "encoding", "documents", "on_bad_row")
     column, reading = data.columns.get("text", "text"), {name: vars(data)[name] for name in names}
     shared = {name: vars(recipe)[name] for name in ("out", "seed", "device", "tensorboard", "training")}
-    text = Recipe(text=TextSection(files=data.text, column=column, **reading), **shared)
+    text = Recipe(text=PretrainText(files=data.text, column=column, **reading), **shared)
     wanted: Objective = NextToken() if generates else MaskedWords()
     student = begun_student(context, wanted.heads, "words", lambda: text_of(text).read(Skipped())).opened
-    if student.family.generates != generates:
+    if student.family.one_way != generates or student.family.both_ways:
         does = "predicts the next word" if generates else "fills gaps"
         raise UserError(f"the teacher {does}, and {student.family.name} does not: choose another student")
     if not settings.match and not generates:

@@ -21,7 +21,7 @@ from weft.errors import UserError, refuse, shown
 from weft.objectives.hidden_states import MatchedStates, TeacherNetwork
 from weft.objectives.losses import Objective, SoftTargets
 from weft.progress import Log
-from weft.pruning.prune import best_of, can_take, counted, spaced_layers, with_layers, with_vocabulary
+from weft.pruning.prune import best_of, can_take, counted, rebuilt, spaced_layers, with_layers, with_vocabulary
 from weft.runs.preparation import Beginning, both_ways, from_folder, size_of, sizes_of, vocabulary_for
 from weft.runs.preparation import counted as with_progress
 from weft.runs.recipes import TokenizerSection
@@ -112,8 +112,9 @@ def common_tokens(teacher: LoadedModel, student: LoadedModel) -> Tensor | None:
 
 SIZE = r"([1-9][0-9]{0,3})x([1-9][0-9]{0,5})"
 SAME_LAYERS = ("bert", "distilbert")  # a teacher's family, and one that is built from the same layers
-# Keys of a config that say nothing of what a layer of it is.
-FREE = ("vocabulary", "source_vocabulary", "begin", "padding", "pooler", "layers", "decoder_layers", "layer_heads")
+# Keys of a config that say nothing of what a layer of it is; a student's heads read its own last layer.
+OF_LAYERS = ("layers", "decoder_layers", "layer_heads", "head_layers")
+FREE = ("vocabulary", "source_vocabulary", "begin", "padding", "pooler", *OF_LAYERS)
 OTHERS = ("segments", "tied", "mix", "weight_scale")  # ... nor of the layers of another family
 DROPOUT = ("dropout", "embedding_dropout", "attention_dropout", "head_dropout", "answer_dropout")
 
@@ -184,6 +185,8 @@ def _sized(name: str, teacher: LoadedModel) -> tuple[Family, Any]:
         if config.layer_heads is not None:
             numbers = spaced_layers(count, config.layers) if count <= config.layers else ()
             changes["layer_heads"] = tuple(config.layer_heads[number] for number in numbers) or None
+        if config.head_layers != "last":
+            changes["head_layers"] = "last"
         return teacher.family, replace(config, **changes)
     family, usual = find_size(kind, size) if colon or alone else find_size(name)
     there = teacher.config
@@ -221,6 +224,10 @@ def begun_student(
         model = _fresh(lineage, tokenizer, target, heads, recipe.seed)
         return _noted(context, Beginning(model, True, True), "fresh weights")
     numbers = spaced_layers(lineage.config.layers, teacher.config.layers)
+    if teacher.config.head_layers != "last":  # the layers that its heads read may not be among those of the student
+        config, tensors = replace(teacher.config, head_layers="last"), teacher.network.state_dict()
+        body = {name: tensor for name, tensor in tensors.items() if not name.startswith("heads.")}
+        teacher = rebuilt(teacher, config, body, heads={})
     cut = with_layers(teacher, numbers)
     cut = cut if kept is None else with_vocabulary(cut, kept[0], characters=kept[1])
     stored = cut.network.state_dict()
@@ -228,7 +235,11 @@ def begun_student(
         # A family with one segment only reads every text as the first of the teacher's.
         stored["positions.table.weight"] = stored["positions.table.weight"] + stored["segments.weight"][0]
     model = _fresh(lineage, cut.tokenizer, cut.target_tokenizer, heads, recipe.seed)
-    ours = model.network.state_dict()
+    ours, size = model.network.state_dict(), model.config.vocabulary
+    for name, weight in stored.items():
+        # Published tables may be longer than their vocabulary (DeBERTa's by 99 rows): no text has those tokens.
+        if name.startswith(("tokens.", "heads.words.")) and weight.shape[:1] == (cut.config.vocabulary,):
+            stored[name] = weight[:size]
     missing = [name for name in ours if name not in stored or stored[name].shape != ours[name].shape]
     lost = [name for name in missing if not name.startswith(("heads.", "pooler."))]
     if lost:

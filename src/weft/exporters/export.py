@@ -88,8 +88,10 @@ def spec_of(opened: LoadedModel) -> Any:
     network, config = opened.network, opened.config
     decodes = isinstance(network, Gpt)
     refuse(
+        (opened.family.series, f"CTranslate2 reads tokens, and a {opened.family.name} reads numbers; try --to onnx"),
         (config.layer_heads is not None, "CTranslate2 has one number of heads for all layers; try --to onnx"),
         (decodes and set(opened.heads) != {"words"}, "CTranslate2 has no decoder with another head; try --to onnx"),
+        (config.head_layers != "last", f"CTranslate2 returns the last layer only, not {config.head_layers}"),
         (config.mix, "CTranslate2 returns the last layer only, and the heads of this model read a mix of all layers"),
         (config.positions == "alibi" and not decodes, "CTranslate2 has alibi positions for decoders only"),
     )
@@ -344,7 +346,9 @@ def _check_generated(model: Model, prompts: Sequence[str]) -> None:
 
 
 def made_up_inputs(model: Model, count: int = SAMPLES, seed: int = 0) -> list[Any]:
-    """Inputs of all lengths made of the tokenizer's own words, for a check without data."""
+    """Inputs of all lengths made of the tokenizer's own words, or the task's own, for a check without data."""
+    if (inputs := model.task_object.made_up_inputs(count, seed)) is not None:
+        return inputs
     tokenizer, chance = tokenizer_of(model.opened), random.Random(seed)
     special = {tokenizer.id_of(role) for role in ("padding", "unknown", "start", "end", "mask", "separator")}
     numbers = [number for number in sorted(tokenizer.tokens.values()) if number not in special]
@@ -367,6 +371,8 @@ def mixed(model: Model, inputs: Sequence[Any], total: int) -> list[Any]:
             return tuple(text[:MAX_CHARACTERS] for text in value)
         return value[: MAX_CHARACTERS if isinstance(value, str) else MAX_CHARACTERS // 5]  # characters, or words
 
+    if (more := model.task_object.made_up_inputs(total - min(total, len(inputs)), 0)) is not None:
+        return [*inputs[:total], *more]  # windows of one length
     order = sorted(inputs, key=lambda value: len("".join(value)))
     count = min(total * 3 // 4, len(order))
     given = [truncated(order[number * (len(order) - 1) // max(1, count - 1)]) for number in range(count)]
@@ -374,7 +380,7 @@ def mixed(model: Model, inputs: Sequence[Any], total: int) -> list[Any]:
 
 
 def _shown(value: Any) -> str:
-    return repr(shown(value if isinstance(value, str) else " | ".join(value), 50))
+    return repr(shown(value if isinstance(value, str) else " | ".join(map(str, value)), 50))
 
 
 def write_transformers(inside: Path, opened: LoadedModel, task: str) -> None:
@@ -502,6 +508,9 @@ def texts_of(model: Model, data: Any, **options: Unpack[RowOptions]) -> list[Any
     if task.writes or (model.opened.family.generates and not task.supervised):
         return read_from(data, options.get("columns") or {})
     table = table_of(data, options)
+    if task.reads_tables:
+        windows = task.table_inputs(table)[:CHECKED]
+        return [*windows, *made_up_inputs(model, max(0, SAMPLES - len(windows)))]
     rows = table_rows(model, table, Skipped())
     inputs = list(islice((row.input for row in rows if row.problem is None), CHECKED))
     refuse((not inputs, f"{table.name}: there are no rows"))

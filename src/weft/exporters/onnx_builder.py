@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from weft.backends.onnx import FORMAT, OPERATORS, OPSET, RUNTIME, library
+from weft.backends.onnx import FORMAT, OPERATORS, OPSET, RUNTIME, WINDOWS, library
 from weft.errors import refuse
 from weft.files import write_bytes
 from weft.nn.layers import Layer
@@ -40,6 +40,7 @@ class Graph:
     tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
     known: dict[Any, str] = field(default_factory=dict)
     onnx: Any = field(default_factory=library)
+    turns: tuple[str, str] | None = None  # cosine and sine that queries and keys are turned by, T 1 D each
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
         """Add an operator; the name of what it gives, or the names."""
@@ -185,13 +186,21 @@ class Graph:
             key, value = self.op("Split", joined, outputs=2, axis=-1, num_outputs=2)
         places = self.shape(module.heads, module.head_width)  # B T H D
         one = places if whole else self.ints(-1, 1, module.heads, module.head_width)
-        query = self.op("Transpose", self.op("Reshape", query, one), perm=[0, 2, 1, 3])
+        query = self.op("Transpose", self.turned(self.op("Reshape", query, one)), perm=[0, 2, 1, 3])
         value = self.op("Transpose", self.op("Reshape", value, places), perm=[0, 2, 1, 3])
-        key = self.op("Transpose", self.op("Reshape", key, places), perm=[0, 2, 3, 1])
+        key = self.op("Transpose", self.turned(self.op("Reshape", key, places)), perm=[0, 2, 3, 1])
         scores = self.op("MatMul", query, key)  # B H T T
         shares = self.op("Softmax", scores if bias is None else self.op("Add", scores, bias), axis=-1)
         mixed = self.op("Transpose", self.op("MatMul", shares, value), perm=[0, 2, 1, 3])
         return self.linear(self.op("Reshape", mixed, self.ints(-1, inner)), module.output)
+
+    def turned(self, x: str) -> str:
+        """B T H D with rotary positions, where there are such."""
+        if self.turns is None:
+            return x
+        first, second = self.op("Split", x, outputs=2, axis=-1, num_outputs=2)
+        swapped = self.op("Concat", self.op("Mul", second, self.constant(-1.0)), first, axis=-1)
+        return self.op("Add", self.op("Mul", x, self.turns[0]), self.op("Mul", swapped, self.turns[1]))
 
     def feedforward(self, x: str, module: Any) -> str:
         x = self.linear(x, module.up)
@@ -222,13 +231,44 @@ class Graph:
         value_info, types = self.onnx.helper.make_tensor_value_info, self.onnx.TensorProto
         total = sum(array.nbytes for array in self.tensors.values())
         refuse((total > (1 << 31) - (1 << 20), f"{total / 1e9:.1f} GB of weights are more than an ONNX file can hold"))
-        kinds = dict.fromkeys(inputs, types.INT64) | {"hidden_states": types.FLOAT}
+        kinds = dict.fromkeys(inputs, types.INT64) | dict.fromkeys(("hidden_states", WINDOWS), types.FLOAT)
         feeds = [value_info(name, kinds[name], list(shape)) for name, shape in inputs.items()]
         gives = [value_info(name, types.FLOAT, list(shape)) for name, shape in outputs.items()]
         tensors = [self.onnx.numpy_helper.from_array(array, name) for name, array in self.tensors.items()]
         model = model_of(self.onnx, self.nodes, feeds, gives, tensors)
         model.producer_name, model.producer_version = "weft", VERSION
         write_bytes(path, model.SerializeToString())
+
+
+# Our gates in the standard's order: of an LSTM enter, show, keep, new; of a GRU keep, reset, new.
+GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
+
+
+def cells(graph: Graph, layer: Any, modules: Sequence[Any], x: str, lengths: str = "") -> tuple[str, str]:
+    """T B inputs -> T B width of all directions, and B width: where each direction ends.
+
+    `modules`: the directions of one layer of a recurrent network; `lengths`: of the rows, where they differ.
+    """
+    ways, order = len(layer.directions), GATES[layer.cell]
+    refuse((layer.directions == (True,), "a network that reads backwards alone cannot be written as ONNX"))
+
+    def ordered(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.cat([tensor.chunk(len(order))[gate] for gate in order])
+
+    weights = [[ordered(tensor) for tensor in module._flat_weights] for module in modules]
+    inputs, back = (torch.stack([each[number] for each in weights]) for number in (0, 1))
+    biases = torch.stack([torch.cat(each[2:]) for each in weights])
+    names = [
+        graph.weight(modules[0], name, each) for name, each in {"inputs": inputs, "back": back, "bias": biases}.items()
+    ]
+    settings: dict[str, Any] = {"hidden_size": layer.width, "direction": "bidirectional" if ways > 1 else "forward"}
+    settings |= {"linear_before_reset": 1} if layer.cell == "gru" else {}
+    settings |= {"activations": [layer.activation.capitalize()] * ways} if layer.cell == "rnn" else {}
+    settings["outputs"] = 3 if layer.cell == "lstm" else 2
+    made, ends, *_ = graph.op(layer.cell.upper(), x, *names, *([lengths] if lengths else []), **settings)
+    width = graph.ints(0, 0, ways * layer.width)
+    made = graph.op("Reshape", graph.op("Transpose", made, perm=[0, 2, 1, 3]), width)  # T D B W -> T B DW
+    return made, graph.op("Reshape", graph.op("Transpose", ends, perm=[1, 0, 2]), graph.ints(0, ways * layer.width))
 
 
 FIRST = "first"  # in place of a name: the first place of every row

@@ -17,26 +17,32 @@ from torch import Tensor, nn
 from weft.backends.onnx import GRAPH, OPSET, WORDS
 from weft.checkpoint.folder import LoadedModel, write_files
 from weft.errors import UserError, refuse, shown
-from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Ranges, model_of
+from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Ranges, cells, model_of
+from weft.exporters.onnx_forecaster import write_forecaster
 from weft.files import write_bytes
 from weft.models.classifiers import sight
-from weft.nn.heads import DeepLabelHead, MaskedWordHead
+from weft.nn.heads import DeepLabelHead, MaskedWordHead, WordHead
+from weft.nn.layer_choice import LayerChoice
 from weft.nn.positions import alibi_slopes
 from weft.nn.rows import Rows
 from weft.tasks.registry import task_class
 from weft.version import VERSION
+
+BY_ROW = ("classify", "choose")  # heads with one output for a whole row
 
 
 def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     """BERT and its relatives, and GPT: tables and layers."""
     network: Any = opened.network
     x = graph.table("input_ids", network.tokens)
-    causal, by_row = opened.family.generates, head == "classify"
+    causal, by_row = opened.family.generates, head in BY_ROW
     if network.segments is not None and opened.config.segments > 1:
         table = graph.weight(network, "segments", network.segments.weight)
         x = graph.op("Add", x, graph.op("Gather", table, "token_type_ids"))
     elif network.segments is not None:
         x = graph.op("Add", x, graph.weight(network, "segment", network.segments.weight[0]))
+    if network.languages is not None:  # every text is in the language of the config
+        x = graph.op("Add", x, graph.weight(network, "language", network.languages.weight[opened.config.language]))
     x = _positions(graph, x, network.positions)
     if network.embedding_norm is not None:
         x = graph.norm(x, network.embedding_norm)
@@ -60,12 +66,23 @@ def _transformer(graph: Graph, opened: LoadedModel, head: str | None) -> str:
         seen.append(x)
     x = graph.norm(x, network.final_norm)
     if network.mix is not None:
-        shares = (network.mix.shares.softmax(0) * network.mix.scale).tolist()
-        states = zip([*seen[:-1], x], shares, strict=True)
-        x = graph.op("Sum", *(graph.op("Mul", state, graph.constant(share)) for state, share in states))
+        x = _chosen(graph, [*seen[:-1], x], network.mix.choice)
     if not by_row:
         return graph.dense(x)  # B T W
     return x if alone else graph.pick(x, place)  # B W
+
+
+def _chosen(graph: Graph, seen: list[str], choice: LayerChoice) -> str:
+    """N W: what the heads read of the hidden states."""
+    states, weights = [seen[number] for number in choice.numbers], choice.weights
+    if choice.how == "concat":
+        return graph.op("Concat", *states, axis=-1)
+    if choice.how == "mean":
+        weights = (1 / len(states),) * len(states)
+    if not weights:
+        return graph.op("Sum", *states)
+    pairs = zip(states, weights, strict=True)
+    return graph.op("Sum", *(graph.op("Mul", state, graph.constant(weight)) for state, weight in pairs))
 
 
 def _head_outputs(graph: Graph, opened: LoadedModel, head: str | None, x: str) -> dict[str, list[Any]]:
@@ -75,7 +92,7 @@ def _head_outputs(graph: Graph, opened: LoadedModel, head: str | None, x: str) -
         graph.named("last_hidden_state", x)
         return {"last_hidden_state": ["batch", "length", "width"]}
     module = network.heads[head]
-    if head == "classify" and network.pooler is not None and "classify" in network.POOLED:
+    if head in BY_ROW and network.pooler is not None and head in network.POOLED:
         x = graph.op("Tanh", graph.linear(x, network.pooler.dense, small=True))
     if isinstance(module, DeepLabelHead):
         x = graph.activate(graph.linear(x, module.dense, small=True), module.activation)
@@ -140,10 +157,11 @@ def _mean(graph: Graph, x: str, mask: str) -> str:
 def words_of(graph: Graph, network: Any) -> None:
     """The word head as a graph of its own, so that words are scored only at the places asked for."""
     head = network.heads["words"]
-    if not isinstance(head, MaskedWordHead):
+    if not isinstance(head, MaskedWordHead | WordHead):
         raise UserError("a word head of this kind cannot be written as ONNX")
-    x = graph.activate(graph.linear("hidden_states", head.dense, small=True), head.activation)
-    x = graph.norm(x, head.norm)
+    x = "hidden_states"
+    if isinstance(head, MaskedWordHead):
+        x = graph.norm(graph.activate(graph.linear(x, head.dense, small=True), head.activation), head.norm)
     source = network.tokens if head.decoder is None else head.decoder
     bias = head.bias if head.decoder is None or head.decoder.bias is None else head.decoder.bias
     graph.named("logits", graph.map(x, source, source.weight, bias, "words", False))
@@ -176,10 +194,6 @@ def _cnn(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     return x
 
 
-# Our gates in the standard's order: of an LSTM enter, show, keep, new; of a GRU keep, reset, new.
-GATES = {"lstm": (0, 3, 1, 2), "gru": (1, 0, 2), "rnn": (0,)}
-
-
 def _recurrent(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     """LSTM, GRU and the plain cell, one way or both."""
     network, pooling = opened.network, opened.config.pooling
@@ -189,7 +203,7 @@ def _recurrent(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     lengths = graph.op("Cast", graph.op("Max", lengths, graph.constant(1, np.int64)), to=graph.onnx.TensorProto.INT32)
     last = ""
     for layer in network.layers:
-        x, last = _cells(graph, layer, x, lengths)
+        x, last = cells(graph, layer, list(layer.layers), x, lengths)
     x = graph.op("Transpose", x, perm=[1, 0, 2])  # B T W
     mask = _mask(graph)
     if head != "classify":
@@ -200,29 +214,14 @@ def _recurrent(graph: Graph, opened: LoadedModel, head: str | None) -> str:
     elif pooling == "max":
         gone = graph.op("Mul", graph.op("Sub", graph.constant(1.0), mask), graph.constant(FAR))
         last = graph.op("ReduceMax", graph.op("Add", x, gone), graph.ints(1), keepdims=0)
+    elif pooling == "attention":
+        pooler = network.pooler
+        keys = graph.op("Tanh", graph.linear(x, pooler.dense, small=True))
+        scores = graph.op("MatMul", keys, graph.weight(pooler, "query", pooler.query[:, None]))  # B T 1
+        gone = graph.op("Mul", graph.op("Sub", graph.constant(1.0), mask), graph.constant(FAR))
+        weights = graph.op("Softmax", graph.op("Add", scores, gone), axis=1)
+        last = graph.op("ReduceSum", graph.op("Mul", x, weights), graph.ints(1), keepdims=0)
     return graph.op("Mul", last, some)
-
-
-def _cells(graph: Graph, layer: Any, x: str, lengths: str) -> tuple[str, str]:
-    """T B inputs -> T B width of all directions, and B width: where each direction ends."""
-    ways, order = len(layer.directions), GATES[layer.cell]
-    refuse((layer.directions == (True,), "a network that reads backwards alone cannot be written as ONNX"))
-
-    def ordered(tensor: torch.Tensor) -> torch.Tensor:
-        return torch.cat([tensor.chunk(len(order))[gate] for gate in order])
-
-    weights = [[ordered(tensor) for tensor in module._flat_weights] for module in layer.layers]
-    inputs, back = (torch.stack([each[number] for each in weights]) for number in (0, 1))
-    biases = torch.stack([torch.cat(each[2:]) for each in weights])
-    names = [graph.weight(layer, name, each) for name, each in {"inputs": inputs, "back": back, "bias": biases}.items()]
-    settings: dict[str, Any] = {"hidden_size": layer.width, "direction": "bidirectional" if ways > 1 else "forward"}
-    settings |= {"linear_before_reset": 1} if layer.cell == "gru" else {}
-    settings |= {"activations": [layer.activation.capitalize()] * ways} if layer.cell == "rnn" else {}
-    settings["outputs"] = 3 if layer.cell == "lstm" else 2
-    made, ends, *_ = graph.op(layer.cell.upper(), x, *names, lengths, **settings)
-    width = graph.ints(0, 0, ways * layer.width)
-    made = graph.op("Reshape", graph.op("Transpose", made, perm=[0, 2, 1, 3]), width)  # T D B W -> T B DW
-    return made, graph.op("Reshape", graph.op("Transpose", ends, perm=[1, 0, 2]), graph.ints(0, ways * layer.width))
 
 
 def _mask(graph: Graph) -> str:
@@ -233,13 +232,14 @@ def _mask(graph: Graph) -> str:
 # What the head reads: of each token, or of each row for `classify`.
 FAMILIES: dict[str, Callable[[Graph, LoadedModel, str | None], str]] = {
     **dict.fromkeys(("bert", "roberta", "xlm-roberta", "albert", "distilbert", "gpt2", "openai-gpt"), _transformer),
+    **dict.fromkeys(("xlm", "xlm-clm"), _transformer),
     **dict.fromkeys(("lstm", "gru", "rnn"), _recurrent),
     "vectors": _vectors,
     "cnn": _cnn,
 }
 
 
-HEADS = (None, "classify", "tag", "answer", "words")  # that a graph can end in
+HEADS = (None, "classify", "choose", "tag", "answer", "words", "forecast")  # that a graph can end in
 
 
 def write_onnx(
@@ -251,6 +251,15 @@ def write_onnx(
     writes = kind.writes or head not in HEADS or (head == "words" and opened.family.generates)
     refuse(
         (writes, f"a model for {task} cannot be written as ONNX; ctranslate2 is for models that generate"),
+        (
+            opened.network.memory is not None,
+            f"{name} cannot be written as ONNX: its positions are distances",
+        ),
+        (
+            "spans" in opened.heads,
+            f"the head spans of {name} cannot be written as ONNX: weft finetune --task answer first",
+        ),
+        (not opened.network.COMPILES, f"{name} cannot be written as ONNX: its tokens decide how many words it reads"),
         (head is not None and head not in opened.heads, f"this {name} model has no head for {task}: finetune it first"),
     )
     plain: Any = precision.partition("-")[0]
@@ -258,6 +267,9 @@ def write_onnx(
     heads = {} if head is None else {head: opened.heads[head]}
     write_files(inside, replace(opened, heads=heads, card=card), weights=False)
     width, outputs = opened.config.width, opened.config.vocabulary
+    if opened.family.series:
+        write_forecaster(inside, opened, precision)
+        return
     if name in FAMILIES:
         graph = Graph(precision, ranges or {})
         two = opened.network.segments is not None and opened.config.segments > 1
@@ -328,7 +340,7 @@ class DenseNetwork(nn.Module):
         if self.head in (None, "words"):
             return x.view(*size, -1)
         logits: Tensor = self.network.logits(self.head, x, rows)  # type: ignore[operator]
-        if self.head == "classify":
+        if self.head in BY_ROW:
             return logits
         logits = logits.view(*size, -1)
         return logits.unbind(-1) if self.head == "answer" else logits
@@ -347,10 +359,12 @@ def _write_traced(
     options: dict[str, Any] = {"input_names": list(inputs), "output_names": outputs, "opset_version": OPSET}
     sizes = tuple(dict.fromkeys(range(dynamic), torch.export.Dim.DYNAMIC) for _ in inputs)
     options |= {"dynamo": True, "dynamic_shapes": sizes, "verbose": False}
-    tensors, log = tuple(inputs.values()), logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)  # it tells of packages that nobody needs here
+    tensors = tuple(inputs.values())
+    # They tell of packages that nobody needs here, and of constants that stay as they are.
+    levels = {log: log.level for log in map(logging.getLogger, ("torch.onnx", "onnxscript"))}
     try:
+        for log in levels:
+            log.setLevel(logging.ERROR)
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")
             program: Any = torch.onnx.export(graph.eval(), tensors, **options)
@@ -359,7 +373,8 @@ def _write_traced(
         reason = shown(lines[0] if lines else str(error), 160)
         raise UserError(f"torch cannot write a {family} model as ONNX: {reason}") from None
     finally:
-        log.setLevel(level)
+        for log, level in levels.items():
+            log.setLevel(level)
     write_bytes(path, _plain(onnx, program.model_proto).SerializeToString())
 
 

@@ -296,6 +296,8 @@ def with_layers(opened: LoadedModel, keep: Sequence[int], written: Sequence[int]
             tensors[name] = tensor
         elif int(number) in (kept := stacks[stack][0]):
             tensors[f"{stack}.{kept.index(int(number))}.{rest}"] = tensor
+    if not config.head_layers.startswith(("last", "second")):
+        raise UserError(f"the heads read the layers {config.head_layers}, which would be others after pruning")
     if config.layer_heads is not None:
         changes["layer_heads"] = tuple(config.layer_heads[number] for number in keep)
     if "mix.shares" in tensors:  # of the embeddings, then of each layer
@@ -317,9 +319,11 @@ def rebuilt(opened: LoadedModel, config: Any, tensors: Mapping[str, Tensor], **c
 
 def attentions_of(opened: LoadedModel) -> list[Attention]:
     """The attention of each layer, the first first; of ALBERT that of its one layer."""
-    heads = [layer.attention for layer in opened.network.layers] if opened.config.heads else []
+    every = [layer.attention for layer in opened.network.layers] if opened.config.heads else []
+    heads = [attention for attention in every if isinstance(attention, Attention)]
     if not heads:
         why = "its two sides share their positions" if opened.family.reads else "it has none"
+        why = "each has biases of its own for distances" if every else why
         raise UserError(f"heads can be removed from encoders and GPTs, not from {opened.family.name}: {why}")
     if opened.config.positions == "alibi":
         raise UserError("with alibi positions every layer needs the same number of heads: none can be removed")
@@ -400,6 +404,10 @@ def with_heads(opened: LoadedModel, keep: Sequence[Sequence[int]]) -> LoadedMode
         for name in ("qkv.weight", "qkv.bias"):
             cut = tensors[before + name].unflatten(0, (QKV, attention.heads, attention.head_width))
             tensors[before + name] = cut[:, chosen].flatten(0, 2)
+        for name in (f"{part}.{kind}" for part in ("distance_key", "distance_query") for kind in ("weight", "bias")):
+            if before + name in tensors:  # of DeBERTa
+                cut = tensors[before + name].unflatten(0, (attention.heads, attention.head_width))
+                tensors[before + name] = cut[chosen].flatten(0, 1)
         cut = tensors[before + "output.weight"].unflatten(1, (attention.heads, attention.head_width))
         tensors[before + "output.weight"] = cut[:, chosen].flatten(1)
     counts = tuple(len(some) for some in keep)
@@ -500,6 +508,8 @@ def with_vocabulary(
     family, config = opened.family, opened.config
     if family.counts:
         raise UserError(f"{family.name} is learned by counting: its vocabulary cannot be pruned; count again instead")
+    if opened.network.CONTINUES:
+        raise UserError(f"{family.name} spells words it does not know: its vocabulary cannot be pruned")
     size = opened.writer.vocabulary if opened.writer is not None else config.vocabulary
     ids = set[int]()
     _with_ids(opened.carried, ids.add)

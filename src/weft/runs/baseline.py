@@ -48,6 +48,20 @@ class Baseline:
     less: str = ""  # what it did without, so that it took seconds
 
 
+def baseline_models(
+    task: Any, train: Sequence[Example], dev: Sequence[Example], base: LoadedModel | None, progress: Progress
+) -> list[Baseline]:
+    """The simple forecasts that a task has of its own, else linear models of texts."""
+    begin, baselines = time.perf_counter(), list[Baseline]()
+    for name, predictions in task.baseline_predictions(train, task.sample(dev)).items():
+        tuned = task.tune(predictions, task.sample(dev))
+        metrics = tuned.metrics()
+        tuned.add(metrics, predictions, task.sample(dev))
+        baselines.append(Baseline(name, len(train), metrics, time.perf_counter() - begin))
+        begin = time.perf_counter()
+    return baselines or linear_models(task, train, dev, base, progress)
+
+
 def linear_models(
     task: Any, train: Sequence[Example], dev: Sequence[Example], base: LoadedModel | None, progress: Progress
 ) -> list[Baseline]:
@@ -147,7 +161,8 @@ def compare_baselines(run: Run, evaluation: EvaluationResult, baselines: list[Ba
     if not math.isfinite(gap.value):  # a correlation of one row, or of equal values
         log(f"result: {metric} is not defined on these {rows:,} held-out rows; give more of them")
         return
-    log(f"result: {metric} {model.score().value:.4f}; {_verdict(gap, by_score[0].name, rows)}")
+    verdict = _verdict(gap, by_score[0].name, rows)
+    log(f"result: {metric} {model.score().value:.4f}{evaluation.task.composition()}; {verdict}")
     tables = evaluation.task.tables(evaluation.metrics)
     counts, labels = np.array(tables.get("confusion", [])), enumerate(tables.get("labels", ()))
     missed = [label for number, label in labels if counts[number].sum() and not counts[:, number].sum()]

@@ -26,7 +26,6 @@ from weft.files import Damaged, digest, read_text, temporary_folder, write_json
 from weft.objectives.losses import Objective
 from weft.progress import Log, ProgressChoice, lines_of_a_run, log_notes, progress_of, to_logger
 from weft.runs.pages import write_curves
-from weft.tasks.complete import writer_of
 from weft.tasks.model import Model, device_of
 from weft.training.log import RunLog, Watch, draw_gradients
 from weft.training.loop import Exploded, Trainer, quick_arithmetic
@@ -188,7 +187,7 @@ class Job:
             held_out=self.held_out,
             plan=self.recipe.training,
             device=torch.device(self.recipe.device),
-            decode=writer_of(self.model).decode,
+            decode=str if self.model.writer is None else self.model.writer.decode,
             **self.options,
         )
 

@@ -31,12 +31,11 @@ from weft.metrics.bootstrap import Score, summarized
 from weft.objectives.losses import Objective
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
 from weft.runs import preparation
-from weft.runs.baseline import BASELINES, FEW_JUDGES, Baseline, compare_baselines, linear_models
+from weft.runs.baseline import BASELINES, FEW_JUDGES, Baseline, baseline_models, compare_baselines
 from weft.runs.driver import Job, begun, check_tensorboard, device_for, drive, new_run, resume, scratch_folder, settled
 from weft.runs.preparation import Beginning, absolute_paths, absolute_tables, gather, settings_of
 from weft.runs.recipes import DataSection, FinetuneTraining, TaskRecipe, family_for, overlaid, read_recipe
 from weft.tasks.base import Example, Task, TeacherRows
-from weft.tasks.classify import TextTask
 from weft.tasks.evaluate import EvaluationResult, evaluate_examples
 from weft.tasks.forward import framing_for, tokenizer_of
 from weft.tasks.model import Model, load
@@ -121,8 +120,12 @@ def _check(recipe: TaskRecipe) -> None:
     one, two = not family.config.has("source_vocabulary"), ", or --source FILE and --target FILE" * task.parallel
     sides = not task.parallel and bool(files or separate)
     refuse(
+        (
+            work.layers is not None and not family.config.has("head_layers"),
+            f"the head of {family.name} has no choice of layers to read: leave out --layers",
+        ),
         (separate and one, f"{family.name} has one vocabulary for source and target"),
-        (bool(work.words) and not family.generates, f"--words needs a decoder such as gpt2, not {family.name}"),
+        (bool(work.words) and not family.one_way, f"--words needs a decoder such as gpt2, not {family.name}"),
         (not (data.files or files), f"no data: give --data FILE{two}; in Python, a file or rows as the first argument"),
         (sides, f"{work.name} does not generate a text from another: it has no source and target"),
     )
@@ -141,6 +144,8 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     metric = _metric(recipe, task, control.log)
     recipe, beginning = _begun(run, recipe, task, dataset, control)
     model, card = beginning.opened, beginning.opened.card
+    if recipe.task.language is not None:
+        model = model.in_language(recipe.task.language)
     if note := task.swap_note(dataset.train, "the rows, beside those of the base", card.profiles):
         control.note(note)
     task = task.prepare(model, dataset.train, beginning.fresh)
@@ -148,7 +153,10 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
         freeze(model.network, recipe.task.freeze)
     window = task.window(model, recipe.task.length, recipe.task.stride, recipe.task.long)
     framing = framing_for(model, window)
-    capture = device.type == "cuda" and not plan.compile
+    refuse(
+        (plan.compile and not model.network.COMPILES, f"{model.family.name} cannot be compiled: leave out --compile")
+    )
+    capture = device.type == "cuda" and not plan.compile and model.network.COMPILES
     train, dev = tokenized_rows(task, dataset, model, framing, control)
     # The held-out windows are for the loss; the metrics are those of whole texts.
     train, dev = train.for_training(MOST_WINDOWS, recipe.seed, capture), dev.for_training(MOST_WINDOWS, 0, False)
@@ -172,9 +180,10 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     refuse((share > 0 and not model.network.READS_OWN, own))
     options = {
         # The share of its own tokens that a decoder reads in each step (Bengio et al., 2015).
-        "pace": (lambda step: {"own": torch.tensor(share * step / steps)}) if share else None,
+        "pace": (lambda step: {"own": torch.tensor(share * step / steps)}) if share else task.pace(steps),
         "capture": capture,
-        "faster": {f"heads.{task.head}.": plan.head_rate} if plan.head_rate else {},  # a new head
+        # A new head, and the mix of layers that is learned with it.
+        "faster": dict.fromkeys((f"heads.{task.head}.", "mix."), plan.head_rate) if plan.head_rate else {},
     }
     same = {"data": dataset.hashes, "tokenizer": tokenizer_hash(model)}
     job = selection.job(recipe, dataset, task.objective(), (train, dev), same, options)
@@ -193,7 +202,7 @@ def _driven(selection: Selection, job: Job, dataset: Rows, train: Batches, card:
         if recipe.task.baseline and task.linear_baseline:
             model.network.to(device)
             base = replace(model, card=card) if "base" in recipe.model else None  # as it was before training
-            baselines.extend(linear_models(task, dataset.train, dataset.dev, base, control.progress))
+            baselines.extend(baseline_models(task, dataset.train, dataset.dev, base, control.progress))
         for each in baselines:
             score = each.metrics.result()[metric]
             control.log(f"baseline: {each.name}: {metric} {score.value:.4f} ({each.seconds:.1f} s{each.less})")
@@ -204,7 +213,7 @@ def _driven(selection: Selection, job: Job, dataset: Rows, train: Batches, card:
         best = selection.best
         if best is None:  # it was kept by the process that this run resumes
             opened = trained.to(device).opened
-            saved = TextTask.from_model(opened, recipe.task.name)
+            saved = task_class(recipe.task.name).from_model(opened, recipe.task.name)
             best = evaluate_examples(saved, opened, selection.framing, dataset.dev, tune=True)
             trained.to("cpu")
         compare_baselines(run, best, baselines, metric, control.log)
@@ -230,19 +239,24 @@ def _begun(run: Run, recipe: TaskRecipe, task: Task, dataset: Rows, control: Con
         return recipe, Beginning(open_vectors(Path(base), counts, recipe.seed, on_bad_row=recipe.data.on_bad_row), True)
     if base is not None:
         same = (work.name, task.labels)
-        beginning = preparation.from_folder(find_folder(base), heads, task.head, same, recipe.seed, work.mix)
+        reading = (work.mix, work.layers)
+        beginning = preparation.from_folder(find_folder(base), heads, task.head, same, recipe.seed, *reading)
         if beginning.note and not run.about.exists():
             control.note(beginning.note)
         return recipe, beginning
     family = preparation.chosen_family(recipe.model, recipe.tokenizer)
     if family.reads:
         sizes = preparation.sized(recipe.model, family, len(dataset.train), control.log)
-        recipe = replace(recipe, model=task.network_settings() | sizes)
+        recipe = replace(recipe, model=task.network_settings(sizes) | sizes)
+    elif family.series:
+        recipe = replace(recipe, model=task.network_settings(recipe.model) | recipe.model)
     elif not work.words:
         recipe = replace(recipe, model=preparation.both_ways(recipe.model, family, control.log))
 
     def vocabularies(like: Tokenizer | None) -> tuple[Tokenizer, ...]:
-        """One for all texts, or one for the sources and another for the targets."""
+        """One for all texts, or one for the sources and another for the targets; none for numbers."""
+        if family.series:
+            return ()
         read = ((work.prefix or "") + text for row in dataset.train for text in row.texts)
         written = (row.target for row in dataset.train) if family.reads else ()
         texts: dict[str, Iterable[str]] = {"": chain(read, written)}
@@ -251,7 +265,7 @@ def _begun(run: Run, recipe: TaskRecipe, task: Task, dataset: Rows, control: Con
         places = ((run.folder / name, recipe.tokenizer, family, each) for name, each in texts.items())
         return tuple(preparation.vocabulary_for(*place, like, control) for place in places)
 
-    mix = {"mix": True} if work.mix else {}
+    mix = {"mix": True} if work.mix else {} if work.layers is None else {"head_layers": work.layers}
     recipe, model = preparation.from_scratch(run, recipe, heads, mix, vocabularies, control, recipe.data.on_bad_row)
     return recipe, Beginning(model, True, True)
 
@@ -335,6 +349,7 @@ BATCHES = ((500, 8), (3000, 16))  # below so many rows: so many of them in a ste
 STEPS, MOST_STEPS = 400, 1000  # at least so many; and no more for the sake of ten times through the rows
 JUDGES = 50  # held-out rows from which on a metric can stop a run
 PATIENCE = 5  # evaluations, of ten
+EVALUATIONS = 20  # of a run whose evaluations are quick
 
 
 def resolved(
@@ -343,6 +358,10 @@ def resolved(
     """The plan with every open choice made, so that the recipe in the run folder says it all."""
     plan, alone = recipe.training, recipe.task.freeze == "encoder"  # a small head alone takes larger steps
     from_scratch, static = "base" not in recipe.model, model.family.name == "vectors"
+    if (usual_plan := task.usual_plan(train, from_scratch)) is not None:
+        result = decided(plan, train, device, *usual_plan)
+        every = plan.evaluate_every or max(1, math.ceil((result.steps or 1) / EVALUATIONS))
+        return replace(result, evaluate_every=every, save_every=plan.save_every or every)
     width = (768 / model.config.width) ** 0.5 if model.config.width else 1.0
     if from_scratch or static or not isinstance(train, Examples):
         usual_batch, usual_epochs = pairs_plan(train) if from_scratch and isinstance(train, Sequences) else (32, 3.0)
@@ -355,7 +374,8 @@ def resolved(
     few = steps * batch > 3.5 * train.count
     # Few rows want larger steps of a small network and of a new head; many lose by them (SST-2: 0.902, then 0.895).
     usual = BASE_LEARNING_RATE * width if few else BASE_LEARNING_RATE
-    head_rate = HEAD_RATE if few and new_head and not alone else 1.0
+    usual = model.family.base_rate or usual
+    head_rate = HEAD_RATE if (few or model.family.base_rate) and new_head and not alone else 1.0
     batch = min(plan.batch or batch, train.count)
     result = decided(plan, train, device, batch, steps * batch / train.count, max(usual, 1e-3) if alone else usual)
     result = replace(result, head_rate=plan.head_rate or head_rate)
@@ -403,6 +423,8 @@ def announce(selection: Selection, recipe: TaskRecipe, dataset: Rows, train: Bat
         rows, vectors = train.count, isinstance(train.read, VectorSide)  # pairs that are too long were left out
         read = f"vectors of {model.config.features:,} numbers" if vectors else "tokens to read"
         long = f"{len(train.read.tokens):,} {read} and {train.writes:,} tokens to write"
+    elif train.about:
+        long = train.about
     elif train.rows_count > rows:
         long = f"{train.rows_count:,} windows of at most {length} tokens, none is truncated"
     else:

@@ -30,7 +30,8 @@ from weft.progress import Log, ProgressChoice, progress_of, to_logger
 from weft.runs.driver import device_for, resume
 from weft.runs.pages import ladder_page, value_of
 from weft.runs.pretrain import pretrain
-from weft.runs.recipes import LadderRecipe, Recipe, recipe_of, recipe_values, rung_of
+from weft.runs.recipes import LadderRecipe, Recipe, recipe_values
+from weft.runs.rungs import recipe_of, rung_of
 from weft.tasks.complete import complete
 from weft.tasks.model import load, new
 from weft.tasks.perplexity import by_context, perplexity

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.checkpoint.folder import TARGET
+from weft.checkpoint.tensors import layer_weights
 from weft.config import build, read_record
 from weft.errors import UserError, listed, refuse
 from weft.files import read_text, write_text
@@ -69,7 +70,8 @@ def write_curves(folders: Sequence[Path], out: Path) -> None:
     if alone is not None:  # what its best model reached on the held-out rows, and its scores over time
         path = Run(alone.folder).evaluation
         first, *others = evaluation_parts(Evaluation.read(path)) if path.is_file() else [""]
-        parts = [part for part in (first, _baselines(alone.folder), *_metrics([alone]), *others) if part]
+        reached = (first, _baselines(alone.folder), *_metrics([alone]), _layer_weights(alone.folder), *others)
+        parts = [part for part in reached if part]
     rows = list(map(_row, records))
     facts = table(list(rows[0]), [list(row.values()) for row in rows]) if alone is None else entries(rows[0])
     parts.append(heading("Training") + facts)
@@ -134,6 +136,16 @@ def _baselines(folder: Path) -> str:
         rows.append([one.name, f"{one.score:.4f}", f"{one.seconds:.1f} s"])
     note = f"Model minus best baseline, paired: {gap.value:+.4f} (95 % {gap.low:+.4f} to {gap.high:+.4f})."
     return heading("Linear baselines") + table(["baseline", record.metric, "time"], rows) + paragraph(note)
+
+
+def _layer_weights(folder: Path) -> str:
+    """The learned mix of the best model, where it has one."""
+    weights = layer_weights(folder)
+    if not weights:
+        return ""
+    bars = [Bar(name, value) for name, value in weights.items() if name != "scale"]
+    note = paragraph(f"The head reads the weighted sum of all layers, multiplied by {weights['scale']:.3f}.")
+    return bar_chart("Learned layer weights", bars, "share") + note
 
 
 def _points(record: RunRecord, key: str, by: str = "step") -> list[tuple[float, float]]:

@@ -17,26 +17,35 @@ import torch
 from torch import nn
 
 from weft.checkpoint.external import open_vectors
-from weft.checkpoint.families import FAMILIES, Family, check_config, family_named, find_size
-from weft.checkpoint.folder import LoadedModel, open_folder
-from weft.checkpoint.locate import find_folder
+from weft.checkpoint.families import FAMILIES, Family, check_config, find_size
+from weft.checkpoint.folder import LoadedModel, family_of, open_folder, read_published
+from weft.checkpoint.locate import find_folder, has_model
 from weft.config import changed
 from weft.data import rows as sources
-from weft.data.dataset import Dataset, RunRows, check_rows, examples_of, is_section, split, split_whole
-from weft.data.masking import Masking, SpanCorruption, sentinel, shift
+from weft.data.dataset import Dataset, RunRows, begin_with, check_rows, is_section
+from weft.data.masking import Masking, Permutation, SpanCorruption, sentinel, shift, two_way
 from weft.data.shards import Corpus, TextFiles, tokenized
 from weft.data.tables import Table
 from weft.errors import UserError, listed, refuse, shown
-from weft.files import MEGABYTE, read_json
 from weft.nn.rows import Batch
 from weft.progress import Log, log_notes
-from weft.runs.recipes import Recipe, TableSection, TaskRecipe, TokenizerSection, check_has_model, overlaid
+from weft.runs.languages import LayOut, by_language, languages_in
+from weft.runs.recipes import (
+    Recipe,
+    TableSection,
+    TaskRecipe,
+    TokenizerSection,
+    check_has_model,
+    named_language,
+    overlaid,
+)
+from weft.spelling import FIRST_WORD
 from weft.tasks.base import Example, Normalization, Task
 from weft.tasks.model import new
 from weft.tasks.registry import SUPERVISED, task_class
 from weft.text.records import DOCUMENTS, NAMES, document_kinds
 from weft.text.rows import Problems, Skipped
-from weft.text.tables import USUAL, folded
+from weft.text.tables import OURS, USUAL, folded
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import MAX_VOCABULARY, learn, learn_like
@@ -124,7 +133,8 @@ def read_examples(task: Task, table: Table, skipped: Skipped, control: Control) 
         raise UserError(f"{where}: there are no rows")
     task, needed = task.columns(first, table.columns)
     with control.count(f"reading {where}", "rows", "stopped while reading") as watched:
-        examples = list(examples_of(table, needed, task.read, skipped, watched))
+        task = task.with_table(table, skipped, watched)
+        examples = list(task.read_table(table, begin_with(table, needed, task.read, skipped), skipped, watched))
     log_notes(skipped.lines(), control.log)
     return task, examples
 
@@ -135,7 +145,8 @@ def gather(recipe: TaskRecipe, control: Control) -> tuple[Task, Dataset[Example]
     fresh = task_class(recipe.task.name).from_recipe(recipe.task, recipe.data)
     task, examples = read_examples(fresh, table, skipped, control)
     # Names that no other file would be expected to use are remembered with the model.
-    columns = {ours: theirs for ours, theirs in skipped.columns.items() if folded(theirs) not in USUAL}
+    known = {ours: theirs for ours, theirs in skipped.columns.items() if ours in OURS}
+    columns = {ours: theirs for ours, theirs in known.items() if folded(theirs) not in USUAL}
     where = table.name
     check_rows(len(examples), where)
     hashes = {"data": table.hash()}
@@ -144,18 +155,18 @@ def gather(recipe: TaskRecipe, control: Control) -> tuple[Task, Dataset[Example]
     examples = normalized(examples, normalization, where, control.log)
     examples = task.select(examples, lambda note: control.note(f"{where}: {note}"))
     check_rows(len(examples), where)
+    task = task.fit_labels(examples, recipe.task.labels)
     dev, dev_table = list[Example](), None
     if data.dev or data.dev_source or data.dev_target:
         dev_table = table_of(data, dev=True)
         _, dev = read_examples(task, dev_table, Skipped(), control)
         dev = normalized(dev, dev_normalization, dev_table.name, control.log)
-    task = task.fit_labels(examples, recipe.task.labels)
     for note in task.label_notes():
         control.note(f"{where}: {note}")
     examples = checked(task, examples, data.on_bad_row, control.log)
     check_rows(len(examples), where)
     if dev_table is None:
-        train, held = (split_whole if task.whole_groups else split)(task.groups(examples), data.holdout, data.split)
+        train, held = task.split(examples, data.holdout, data.split)
         learned = {examples[number].texts for number in train}  # a row that is there twice must not be on both sides
         twice = {number for number in held if examples[number].texts in learned}
         if not task.whole_groups and len(twice) < len(held):
@@ -202,14 +213,16 @@ def checked(task: Task, examples: list[Example], on_bad_row: str, log: Log) -> l
 
 def text_of(recipe: Any) -> TextFiles:
     t = recipe.text
-    return TextFiles(t.files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
+    files = tuple(named_language(name)[1] for name in t.files)
+    return TextFiles(files, t.column, t.delimiter, t.documents, t.on_bad_row, t.encoding)
 
 
 def documents_of(recipe: Recipe, log: Log) -> str:
     """What the documents of a recipe's text files are, for the recipe in the run folder; logged where it was open."""
     if recipe.text.documents != "auto":
         return recipe.text.documents
-    kinds = document_kinds(replace(text_of(recipe), files=(*recipe.text.files, *recipe.text.dev)).paths())
+    files = [named_language(name)[1] for name in (*recipe.text.files, *recipe.text.dev)]
+    kinds = document_kinds(replace(text_of(recipe), files=tuple(files)).paths())
     if kinds:
         names = " or ".join(NAMES[kind] for kind in DOCUMENTS if kind in kinds)
         each = ", file by file" if len(kinds) > 1 else ""
@@ -264,14 +277,10 @@ def named_files(files: tuple[str, ...]) -> Iterator[None]:
         raise UserError(f"{listed(files, 2)}: {error}") from None
 
 
-def gather_text(
-    recipe: Recipe, tokenizer: Tokenizer, control: Control, begin: int | None = None, filled: bool = False
-) -> TextDataset:
-    """The dataset of a run; `begin`: the first token of a decoder; `filled`: full rows have as many labels each."""
-    aim, given = recipe.objective, recipe.text
-    name, length = aim.name or "next", aim.length or 0
-    spans = SpanCorruption.of(tokenizer, begin or 0, aim.mask, aim.span, recipe.seed) if name == "spans" else None
-    text, sentences = text_of(recipe), name in ("mlm+nsp", "mlm+sop")
+def _one_text(recipe: Recipe, tokenizer: Tokenizer, control: Control) -> tuple[Corpus, Corpus | None, LayOut]:
+    """The tokens of a text, those held out, and how they become rows."""
+    given, name, text = recipe.text, recipe.objective.name, text_of(recipe)
+    sentences = name in ("mlm+nsp", "mlm+sop")
     corpus, dev = tokens_of(text, tokenizer, "the text", sentences, control), None
     if given.dev:
         dev = tokens_of(replace(text, files=given.dev), tokenizer, "the held-out text", sentences, control)
@@ -285,25 +294,60 @@ def gather_text(
     if given.documents == "line" and count > 100 and corpus.size / count < SHORT:
         lines = f"documents are lines of {corpus.size / count:.0f} tokens on average"
         control.note(f"{lines}; if they are parts of a longer text, give --documents block or --documents file")
+
+    def lay_out(length: int, held: bool) -> sources.ExampleSource:
+        return _rows(recipe, dev if held and dev else corpus, tokenizer, length, None if held else recipe.seed)
+
+    return corpus, dev, lay_out
+
+
+def gather_text(
+    recipe: Recipe, tokenizer: Tokenizer, control: Control, model: LoadedModel | None = None, filled: bool = False
+) -> TextDataset:
+    """The dataset of a run; `model`: that reads it; `filled`: full rows have as many labels each."""
+    aim = recipe.objective
+    name, length = aim.name or "next", aim.length or 0
+    begin = 0 if model is None else model.config.begin or 0
+    spans = SpanCorruption.of(tokenizer, begin, aim.mask, aim.span, recipe.seed) if name == "spans" else None
     # Less is read than the text has, so the text of a row is longer than the row.
     raw = (lambda size: size) if spans is None else spans.raw
-    source = _rows(recipe, corpus, tokenizer, raw(length), recipe.seed)
-    short = None if aim.short is None else _rows(recipe, corpus, tokenizer, raw(aim.short), recipe.seed)
-    held_out = _rows(recipe, dev, tokenizer, raw(length), None) if dev else None
+    languages = languages_in(recipe)
+    if languages is None or model is None:
+        corpus, dev, lay_out = _one_text(recipe, tokenizer, control)
+    else:
+
+        def rows(corpus: Corpus, length: int, held: bool) -> sources.ExampleSource:
+            return _rows(recipe, corpus, tokenizer, length, None if held else recipe.seed)
+
+        def tokens(text: TextFiles, what: str) -> Corpus:
+            return tokens_of(text, tokenizer, what, name in ("mlm+nsp", "mlm+sop"), control)
+
+        corpus, dev, lay_out = by_language(recipe, languages, tokenizer, model, tokens, rows, control)
+    source = lay_out(raw(length), False)
+    short = None if aim.short is None else lay_out(raw(aim.short), False)
+    held_out = lay_out(raw(length), True) if dev else None
     # One graph for all batches needs the longest length of rows, or a fixed number of labels.
     longest = length if recipe.training.compile and not source.even else None
     prepare: Callable[[sources.Drawn], Batch]
     if name == "next":
         start, end = tokenizer.id_of("start"), tokenizer.id_of("end")
         prepare = partial(shift, longest=longest, start=None if start == end else start)
+    elif name == "two-way":
+        none = tokenizer.vocabulary <= FIRST_WORD
+        refuse((none, "this vocabulary has characters alone, and no words to predict: train without --base"))
+        prepare = partial(two_way, longest=longest)
     elif spans is not None:
         wanted = int(spans.wanted(np.array([spans.raw(length)]))[1][0])
         if wanted > len(spans.sentinels):
             there = f"the vocabulary has {len(spans.sentinels)} sentinels, so spans are fewer and longer"
             control.note(f"rows of {length} tokens would have {wanted} spans; {there}")
         prepare = partial(spans.apply, longest=longest)
+    elif name == "permutation":
+        prepare = partial(Permutation.of(tokenizer, aim.mask, recipe.seed).apply, longest=longest)
     else:
-        masking = Masking.of(tokenizer, aim.mask, aim.whole_words, recipe.seed)
+        # A generator has words of its own to show: where it is asked for one, it reads the mask alone.
+        shown = 0.0 if name == "rtd" else 0.2
+        masking = Masking.of(tokenizer, aim.mask, aim.whole_words, recipe.seed, shown)
         prepare = partial(masking.apply, longest=longest, filled=filled and source.even)
     return TextDataset(source, short, held_out, prepare, corpus, dev)
 
@@ -321,13 +365,15 @@ def next_frame(tokenizer: Tokenizer, stream: bool, lead: bool = False) -> source
 def _rows(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, length: int, seed: int | None) -> sources.ExampleSource:
     """How documents become rows; `seed` None: for evaluation."""
     rows, name = recipe.objective.rows, recipe.objective.name
-    if name == "next":
-        frame = next_frame(tokenizer, rows in ("stream", "carried"), lead=seed is None)
-    elif name == "mlm":
+    if name in ("next", "two-way"):
+        frame = next_frame(tokenizer, rows in ("stream", "carried"), lead=name == "next" and seed is None)
+    elif name in ("mlm", "mlm+tlm", "rtd", "permutation"):
         left, right = frame_of(tokenizer)
         separator = tokenizer.id_of("separator")
         between = () if separator is None else (separator,)
-        frame = sources.Frame((), between if rows == "stream" else (), tuple(left), tuple(right))
+        if name == "permutation":  # a text ends with a token that a model can generate
+            between = () if (end := tokenizer.id_of("end")) is None else (end,)
+        frame = sources.Frame((), between if rows in ("stream", "carried") else (), tuple(left), tuple(right))
         if rows == "apart":
             frame = sources.Frame(tuple(left), tuple(right))
         refuse((length <= frame.row, f"rows of {length} tokens have no room for a text"))
@@ -341,6 +387,8 @@ def _rows(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, length: int, see
         return sources.SentencePairs(corpus, around, length, kind, recipe.seed, rows != "documents")
     extra = 1 if name == "next" else 0
     framed = sources.Framed(corpus, frame)
+    if rows == "carried" and name == "permutation":
+        return sources.Streams(framed, length, True, 1, 0) if seed is not None else sources.held_out(framed, length, 0)
     if rows == "carried":
         return sources.Streams(framed, length, True) if seed is not None else sources.held_out(framed)
     if rows == "documents":
@@ -363,12 +411,9 @@ def chosen_family(model: Mapping[str, Any], tokenizer: TokenizerSection) -> Fami
             vectors = is_file_of_vectors(Path(base))
             refuse((not vectors, f"{base}: is neither a model folder nor a text file of word vectors"))
             return FAMILIES["vectors"]
-        path = find_folder(base) / "config.json"
-        refuse((not path.is_file(), f"{base!r} is not a model folder: it has no config.json"))
-        kind = read_json(path, 16 * MEGABYTE).get("model_type", "")
-        if (family := family_named(str(kind).removeprefix("weft-"))) is None:
-            raise UserError(f"{base}: model_type {kind!r} is not one of {', '.join(FAMILIES)}")
-        return family
+        folder = find_folder(base)
+        refuse((not has_model(folder), f"{base!r} is not a model folder: it has no config.json"))
+        return family_of(read_published(folder)[0], base)[0]
     check_has_model(model)
     sizes = sizes_of(model)
     family, config = find_size(chosen["family"], chosen.get("size"), sizes.get("heads"))
@@ -446,7 +491,7 @@ def vocabulary_for(
                 lowercase = usual.get("lowercase") if given.lowercase is None else given.lowercase
                 extra = [sentinel(number) for number in reversed(range(family.sentinels))]
                 options: dict[str, Any] = {"lowercase": lowercase, "min_count": least, "extra": extra}
-                if family.reads or not family.generates:
+                if family.specials is not None:
                     options |= {"specials": family.specials, "around": family.around}
                 tokenizer = learn(counted(texts, step), kind, size, **options)
         fewer = f" (of {size} requested; the text has no more)" if given.size and tokenizer.vocabulary < size else ""
@@ -492,7 +537,7 @@ def from_scratch(
     target = tokenizers[1] if len(tokenizers) > 1 else None
     options: dict[str, Any] = {"size": given.get("size"), "settings": {**sizes_of(given), **settings}, "heads": heads}
     options |= {"seed": recipe.seed, "where": "[model]", "target_tokenizer": target}
-    model = new(str(given["family"]), tokenizers[0], **options).opened
+    model = new(str(given["family"]), tokenizers[0] if tokenizers else None, **options).opened
     if vectors is not None:
         fill_table(model.network, tokenizers[0], vectors, path, recipe.seed, control.log)
     return replace(recipe, model=given), model
@@ -540,7 +585,13 @@ class Beginning:
 
 
 def from_folder(
-    folder: Path, wanted: Heads, head: str, same: tuple[str, tuple[str, ...]] | None, seed: int, mix: bool = False
+    folder: Path,
+    wanted: Heads,
+    head: str,
+    same: tuple[str, tuple[str, ...]] | None,
+    seed: int,
+    mix: bool = False,
+    layers: str | None = None,
 ) -> Beginning:
     """A model folder with the wanted heads; those that have learned the `same` task and labels stay (None: all)."""
     there = open_folder(folder)
@@ -548,10 +599,11 @@ def from_folder(
     heads = {head: there.config.vocabulary if count is None else count for head, count in wanted.items()}
     keeps = same is None or (card.task, labels) == same
     keep = [head for head in heads if there.heads.get(head) == heads[head] and (keeps or head == "words")]
-    if mix and not there.config.mix:
-        keep = [head for head in keep if head == "words"]  # the others have learned to read the last layer
+    other = layers is not None and (there.config.mix or layers != there.config.head_layers)
+    if other or (mix and not there.config.mix):
+        keep = [head for head in keep if head == "words"]  # the others have learned to read other layers
     new_heads = {head: count for head, count in heads.items() if head not in keep}
-    opened = open_folder(folder, new_heads, keep, seed, mix) if new_heads else there
+    opened = open_folder(folder, new_heads, keep, seed, mix, head_layers=layers) if new_heads else there
     opened.network.float()
     note = None
     if same is not None and head in new_heads and head in there.heads and card.task is not None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from weft.checkpoint.card import Card, Metric, TextLayout
 from weft.checkpoint.external import from_tables, opened_table
-from weft.checkpoint.families import Family, find_size, measure, usual_heads
+from weft.checkpoint.families import FAMILIES, Family, find_size, measure, usual_heads
 from weft.checkpoint.folder import LoadedModel
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
@@ -29,13 +29,23 @@ from weft.files import write_text
 from weft.models.classifiers import VectorsConfig
 from weft.models.ngram import Ngram, NgramConfig
 from weft.nn.rows import Ragged
-from weft.objectives.losses import CarriedToken, MaskedWords, NextToken, Objective, StreamStates, Writing
+from weft.objectives.losses import (
+    BothWays,
+    CarriedToken,
+    MaskedWords,
+    NextToken,
+    Objective,
+    PermutedWords,
+    StreamStates,
+    Writing,
+)
+from weft.objectives.replaced import ReplacedTokens
 from weft.picture import ChartLine, line_chart, page, paragraph, table
 from weft.progress import Log, ProgressChoice, log_notes, to_logger
-from weft.runs import driver, preparation
+from weft.runs import driver, languages, preparation
 from weft.runs.driver import Job, begun, card_of, device_for, drive, new_run, settled
 from weft.runs.preparation import TextDataset, absolute_paths, counted, gather_text, text_of, tokens_of
-from weft.runs.recipes import ObjectiveSection, Recipe, VectorsRecipe, overlaid, read_recipe
+from weft.runs.recipes import ObjectiveSection, Recipe, VectorsRecipe, named_language, overlaid, read_recipe
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model, load
 from weft.text.rows import Skipped
@@ -65,30 +75,36 @@ def pretrain(
     """
     if not isinstance(recipe, Recipe):
         recipe = read_recipe(recipe, overlaid(settings or {}, more), Recipe)
-    run = new_run(recipe)
+    recipe, run = _causal(recipe), new_run(recipe)
     _family(recipe)  # all that can be wrong without reading the text is checked before anything is made
     if "vectors" in recipe.model:
         preparation.find_vectors(recipe.model["vectors"])
-    paths = text_of(recipe).paths()
-    refuse((not paths, "no text: give --text FILE"))
-    dev = replace(text_of(recipe), files=recipe.text.dev).paths()
-    both = {path.absolute() for path in paths} & {path.absolute() for path in dev}
+    text = {key: languages.whole_paths(vars(recipe.text)[key]) for key in ("files", "pairs", "dev", "dev_pairs")}
+    refuse((not text["files"] and not text["pairs"], "no text: give --text FILE"))
+    both = {*text["files"], *text["pairs"]} & {*text["dev"], *text["dev_pairs"]}
     if both:
-        raise UserError(f"{min(both)}: is both text and held out")
+        raise UserError(f"{named_language(min(both))[1]}: is both text and held out")
     # With absolute paths the run can be resumed from any folder.
-    text = {"files": [str(p.absolute()) for p in paths], "dev": [str(p.absolute()) for p in dev]}
     recipe = changed(recipe, {"text": text, **absolute_paths(recipe)})
     recipe = changed(recipe, {"text": {"documents": preparation.documents_of(recipe, log)}})
     with begun(run, recipe, log, progress) as control:
         return go(run, recipe, control)
 
 
+def _causal(recipe: Recipe) -> Recipe:
+    """A model of a family that has causal ones too becomes one of them where each token is to predict the next."""
+    family = FAMILIES.get(str(recipe.model.get("family")))
+    switch = recipe.objective.name == "next" and family is not None and family.causal
+    return changed(recipe, {"model": {"family": switch}}) if switch else recipe
+
+
 def _family(recipe: Recipe) -> Family:
     """The family to train, with every choice of the model and the objective checked."""
     family, aim = preparation.chosen_family(recipe.model, recipe.tokenizer), recipe.objective
-    name, carries, carried = aim.name, family.network.CARRIES, (aim.rows or family.rows) == "carried"
+    name, carries = languages.objective_of(recipe, family), family.network.CARRIES
+    carried = (aim.rows or family.rows) == "carried"
     pairs = name in ("mlm+nsp", "mlm+sop") and aim.rows not in (None, "stream", "documents")
-    unfit = name is not None and name not in family.objectives
+    unfit = name not in family.objectives
     refuse(
         ("words" not in family.names.heads, f"{family.name} has no head for words, so it cannot be pre-trained"),
         (not family.objectives, f"{family.name} learns from pairs: weft finetune --task translate"),
@@ -107,25 +123,33 @@ def _family(recipe: Recipe) -> Family:
             (not whole, "objective.length and rows do not apply to an n-gram model, which reads every document whole"),
         )
     driver.check_tensorboard(recipe)
-    stateless = f"{family.name} has no state"
+    stateless, unrolls = f"{family.name} has no state", family.network.UNROLLS
+    learned, partial = name or family.objectives[0], bool(aim.t_min or aim.t_max is not None)
     refuse(
-        (recipe.training.watch_gradients and not carries, f"{stateless}: watch_gradients is for rnn, lstm and gru"),
-        (carried and not carries, f"{stateless}: rows carried is for rnn, lstm and gru"),
+        (recipe.training.watch_gradients and not unrolls, f"{stateless}: watch_gradients is for rnn, lstm and gru"),
+        (carried and not carries, f"{stateless}: rows carried is for rnn, lstm, gru, transformer-xl and xlnet"),
+        (partial and learned != "next", f"objective.t_min and t_max are for next tokens, not for {learned}"),
         (carried and aim.short is not None, "rows carried have one length: leave out objective.short"),
         (unfit, f"objective {name} does not fit {family.name}, which learns by {listed(family.objectives)}"),
     )
+    languages.check_languages(recipe, family, name)
     return family
 
 
 def go(run: Run, recipe: Recipe, control: Control) -> Model:
     """From the recipe in a run folder to the best model; from its last checkpoint on where there is one."""
     family = _family(recipe)
-    base, name = recipe.model.get("base"), recipe.objective.name or family.objectives[0]
+    base, name, several = (
+        recipe.model.get("base"),
+        languages.objective_of(recipe, family),
+        languages.languages_in(recipe),
+    )
 
     def vocabularies(like: Tokenizer | None) -> tuple[Tokenizer]:
         skipped = Skipped()
-        with preparation.named_files(recipe.text.files):
-            texts = text_of(recipe).read(skipped)
+        files = tuple(named_language(name)[1] for name in (*recipe.text.files, *recipe.text.pairs))
+        with preparation.named_files(files):
+            texts = text_of(recipe).read(skipped) if several is None else several.sampled(recipe.text.alpha, skipped)
             tokenizer = preparation.vocabulary_for(run.folder, recipe.tokenizer, family, texts, like, control)
         log_notes(skipped.lines(), control.log)
         return (tokenizer,)
@@ -133,17 +157,32 @@ def go(run: Run, recipe: Recipe, control: Control) -> Model:
     if family.counts:
         return count_text(run, recipe, family, vocabularies(None)[0], control)
     device_for(recipe.device, recipe.training.threads)  # that there is none shows before anything is learned
-    objective: Objective = MaskedWords(pairs=name != "mlm")
-    if name in ("next", "spans"):
-        objective = NextToken() if name == "next" else Writing()
+    aim = recipe.objective
+    plain: dict[str, Objective] = {
+        "next": NextToken(t_min=aim.t_min, t_max=aim.t_max),
+        "spans": Writing(),
+        "permutation": PermutedWords(),
+        "two-way": BothWays(),
+    }
+    objective: Objective = plain.get(name) or MaskedWords(pairs=name in ("mlm+nsp", "mlm+sop"))
+    heads = ReplacedTokens.heads if name == "rtd" else objective.heads
     if base is not None:  # heads that the base lacks start fresh
-        model = preparation.from_folder(find_folder(base), objective.heads, "words", None, recipe.seed).opened
+        model = preparation.from_folder(find_folder(base), heads, next(iter(heads)), None, recipe.seed).opened
         refuse((model.tokenizer is None, f"{base}: has no tokenizer"))
     else:
-        length, given = recipe.objective.length, "context" in recipe.model or family.row is not None
-        context = {} if length is None or given else {"context": length}
-        options = (context, vocabularies, control, recipe.text.on_bad_row)
-        recipe, model = preparation.from_scratch(run, recipe, objective.heads, *options)
+        length, read = recipe.objective.length, "segment" if family.config.has("segment") else "context"
+        given = read in recipe.model or family.row is not None
+        settings: dict[str, Any] = {} if length is None or given else {read: length}
+        if "words" in heads and family.config.has("mask_decoder") and "mask_decoder" not in recipe.model:
+            settings["mask_decoder"] = True
+        if several is not None and family.config.has("languages"):
+            settings["languages"] = list(several.names)
+        if name == "permutation" and length is not None and "memory" not in recipe.model:
+            settings["memory"] = 3 * length // 4  # as 384 of 512 in the paper
+        options = (settings, vocabularies, control, recipe.text.on_bad_row)
+        recipe, model = preparation.from_scratch(run, recipe, heads, *options)
+    if name == "rtd":
+        objective = ReplacedTokens.of(model.network, recipe.objective.sharing, recipe.objective.weight, recipe.seed)
     rows = recipe.objective.rows or family.rows
     recipe = changed(recipe, {"objective": {"name": name, "rows": rows}}, run.recipe.name)
     name_of_base = None if base is None else Path(base).name  # its path is private
@@ -157,23 +196,33 @@ def text_job(
     """Train a model, which began from `base`, on the text of a recipe; `taught`: beside a teacher, which runs along."""
     aim = recipe.objective
     device = device_for(recipe.device, recipe.training.threads)
-    length, context = aim.length or model.family.row or model.config.context, model.config.context
-    refuse((length > context, f"rows of {length} tokens are longer than the model's context of {context}"))
+    context = model.config.context
+    length = aim.length or model.family.row or model.config.segment or context
+    unfit = recipe.training.compile and not model.network.COMPILES
+    beyond = f"objective.t_min {aim.t_min} is beyond the places of rows of {length} tokens, 0 to {length - 1}"
+    refuse(
+        (length > context, f"rows of {length} tokens are longer than the model's context of {context}"),
+        (unfit, f"{model.family.name} cannot be compiled: leave out --compile"),
+        (aim.t_min >= length, beyond),
+    )
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
     filled = recipe.training.compile or (taught and device.type == "cuda")
-    dataset = gather_text(recipe, tokenizer_of(model), control, model.config.begin, filled)
+    dataset = gather_text(recipe, tokenizer_of(model), control, model, filled)
     # A fifth of the usual learning rate, so that a base does not forget.
     plan = _resolved(recipe, dataset, model, device, 1.0 if base is None or taught else 0.2)
     if isinstance(dataset.source, Streams):
         dataset = replace(dataset, source=replace(dataset.source, streams=plan.batch or 1))
-        objective = CarriedToken(StreamStates(plan.batch or 1))
+        states = StreamStates(plan.batch or 1)
+        carried = CarriedToken(states, t_min=aim.t_min, t_max=aim.t_max)
+        objective = PermutedWords(states) if aim.name == "permutation" else carried
     feed = Feed(dataset.source, dataset.prepare, recipe.seed, plan.batch or 1)
     if dataset.short is not None:
         feed = in_two_phases(feed, dataset.short, round(aim.short_share * (plan.steps or 1)))
     recipe = replace(recipe, training=plan, device=str(device))
     layout = TextLayout(documents=recipe.text.documents, rows=aim.rows or "stream")
-    card = replace(model.card, task="fill" if aim.name == "spans" else model.family.task, base=base, text=layout)
-    # Recurrent kernels are many and small: played back from a graph they need not be launched one by one.
+    task = {"spans": "fill", "rtd": "embed"}.get(aim.name or "", model.family.task)
+    card = replace(model.card, task=task, base=base, text=layout)
+    # The kernels of those that carry a state are many and small: played back from a graph they need not be launched.
     capture = (taught or model.network.CARRIES) and dataset.source.even and not plan.compile
     job = Job(
         recipe=recipe,
@@ -210,6 +259,9 @@ def _resolved(recipe: Recipe, dataset: TextDataset, model: LoadedModel, device: 
         steps = max(1000, math.ceil(3 * in_epoch))
     every = plan.evaluate_every or (None if plan.minutes is not None else max(1, (steps or 1) // 10))
     usual = model.family.learning_rate * (768 / model.config.width) ** 0.5  # smaller models take larger steps
+    if recipe.objective.name == "rtd" and device.type == "cpu":
+        # Two networks, both with written-out scores: in whole steps, deberta-v3-base takes more than 20 GB.
+        plan = replace(plan, pass_tokens=plan.pass_tokens or 1 << 11)
     return settled(plan, device, batch, steps, every, share * usual)
 
 

@@ -10,10 +10,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
-from weft.config import Option, build, comma_list, keys, merged, option, section, toml_values
+from weft.config import Option, build, comma_list, keys, option, section, toml_values
 from weft.errors import UserError, did_you_mean, listed, one_of, refuse, shown
 from weft.files import read_text
 from weft.progress import Log
+from weft.runs.rungs import RUNGS, rung_of
 from weft.tasks.registry import SUPERVISED, WRITES, supervised_names
 from weft.training.plan import Schedule, Training
 from weft.vectors.plan import Learning
@@ -70,6 +71,33 @@ class TextSection:
         refuse((not 0 <= self.holdout <= 0.5, f"holdout must be between 0 and 0.5, not {self.holdout}"))
 
 
+LANGUAGE = re.compile(r"([A-Za-z0-9_]{1,16}(?:-[A-Za-z0-9_]{1,16})?)=(.+)", re.DOTALL)
+
+
+def named_language(name: str) -> tuple[str | None, str]:
+    """'en=books.txt' as a language (of 'en-de=pairs.tsv': two) and a path; a file that has this very name has none."""
+    match = LANGUAGE.fullmatch(name)
+    return (None, name) if match is None or os.path.exists(name) else (match[1], match[2])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainText(TextSection):
+    """`[text]` of pre-training: text of no language in particular, or of several, and sentence pairs."""
+
+    files: tuple[str, ...] = option(
+        (),
+        "--text",
+        help="Text files, folders or globs, also in $WEFT_DATA; en=FILE for several languages; repeatable.",
+    )
+    pairs: tuple[str, ...] = option((), "--pairs", help="Translated sentences, as en-de=FILE.tsv; repeatable.")
+    dev_pairs: tuple[str, ...] = option((), "--dev-pairs", help="Held-out sentence pairs. Default: the last 5 %.")
+    alpha: float = option(0.7, "--alpha", help="Languages are read by their share of the text to this power.")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        refuse((not 0 <= self.alpha <= 1, f"alpha must be between 0 and 1, not {self.alpha}"))
+
+
 @dataclass(frozen=True, kw_only=True)
 class TokenizerSection:
     """`[tokenizer]`: a folder, or what is learned from the text."""
@@ -77,7 +105,7 @@ class TokenizerSection:
     panel: ClassVar = "Tokenizer"
     folder: str | None = option(None, "--tokenizer", help="Tokenizer folder. Default: learn one.", metavar="FOLDER")
     kind: str | None = option(
-        None, "--kind", help="wordpiece, bpe, unigram, word, whitespace or character. Default: by family."
+        None, "--kind", help="wordpiece, bpe, unigram, word, whitespace, character or word-bytes. Default: by family."
     )
     size: int | None = option(None, "--vocabulary", help="Tokens to learn. Default: 8000; for n-grams, every word.")
     separate: bool = option(False, "--separate-vocabularies/--joint-vocabulary", help="Of source and target.")
@@ -112,7 +140,7 @@ class TableSection:
 
 
 T = TypeVar("T")
-ObjectiveName = Literal["next", "mlm", "mlm+nsp", "mlm+sop", "spans"]
+ObjectiveName = Literal["next", "mlm", "mlm+nsp", "mlm+sop", "tlm", "mlm+tlm", "spans", "rtd", "permutation", "two-way"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +148,12 @@ class ObjectiveSection:
     """`[objective]`: what is learned, and how documents become rows."""
 
     panel: ClassVar = "Training"
-    name: ObjectiveName | None = option(None, "--objective", help="Default: next for decoders, spans for T5, else mlm.")
+    name: ObjectiveName | None = option(
+        None,
+        "--objective",
+        help="Default: next for decoders, spans for T5, rtd for DeBERTa, permutation for XLNet, two-way for ELMo, "
+        "tlm for --pairs, else mlm.",
+    )
     length: int | None = option(None, "--length", help="Tokens per row. Default: the model's context.")
     short: int | None = None  # tokens of a row in the first steps (BERT: 128 before 512)
     short_share: float = 0.9  # share of the steps that are so
@@ -128,20 +161,32 @@ class ObjectiveSection:
         None,
         "--rows",
         help="stream: full rows across documents. apart: the same, but attention stays within a document. documents: a "
-        "row per document. carried: each row continues the state of the row before (rnn, lstm, gru).",
+        "row per document. carried: each row continues the state, or the memory, of the row before (rnn, lstm, gru, "
+        "transformer-xl, xlnet).",
     )
-    mask: float = 0.15  # share of the tokens that are hidden
+    mask: float = 0.15  # share of the tokens that are hidden, or predicted in an order drawn by chance
     span: float = 3.0  # tokens that are hidden together, on average; for spans
     whole_words: bool = False
+    t_min: int = 0  # of next: only the outputs of places t_min to t_max of each row count in the loss, from 0 ...
+    t_max: int | None = None  # ... and both included; None: to its end
+    # How the two networks of rtd share token vectors: gdes adds a difference to the generator's and trains it alone (He
+    # et al., 2023), es has one table for both (Clark et al., 2020), none has two.
+    sharing: Literal["gdes", "es", "none"] = "gdes"
+    weight: float = 50.0  # of the discriminator's loss beside the generator's, for rtd
+    paired: float = 0.5  # share of the tokens that are of sentence pairs, for mlm+tlm
 
     def __post_init__(self) -> None:
         length, short = self.length, self.short is None or 2 <= self.short < (self.length or 1 << 24)
         refuse(
+            (not 0 < self.paired < 1, f"paired must be above 0 and below 1, not {self.paired}"),
             (not 0 < self.mask < 1, f"mask must be above 0 and below 1, not {self.mask}"),
+            (not 0 < self.weight <= 1e6, f"weight must be above 0 and at most 1000000, not {self.weight}"),
             (not 1 <= self.span <= 1000, f"span must be between 1 and 1000 tokens, not {self.span}"),
             (length is not None and not 2 <= length < 1 << 24, f"length must be at least 2, not {length}"),
             (not short, f"short must be at least 2 and below the length of a row, not {self.short}"),
             (not 0 < self.short_share < 1, f"short_share must be above 0 and below 1, not {self.short_share}"),
+            (self.t_min < 0, f"t_min must be at least 0, not {self.t_min}"),
+            (self.t_max is not None and self.t_max < self.t_min, f"t_max must be at least t_min, not {self.t_max}"),
         )
 
 
@@ -151,7 +196,7 @@ class Recipe(TrainingRecipe):
 
     verb: ClassVar = "pretrain"
     model: dict[str, Any] = model_section()
-    text: TextSection = TextSection()
+    text: PretrainText = PretrainText()
     tokenizer: TokenizerSection = section(TokenizerSection(), without=("separate",))
     objective: ObjectiveSection = ObjectiveSection()
     training: Training = Training()
@@ -163,7 +208,12 @@ FROM_SCRATCH = {
     "tag": "lstm",
     **dict.fromkeys(("translate", "summarize", "rewrite"), "transformer"),
     "describe": "vec2seq",
+    "forecast": "forecaster",
 }
+# Encoders of a forecaster: with --task forecast, --model names one of them.
+ENCODERS = ("linear", "rnn", "lstm", "gru", "wavenet", "transformer")
+# How a forecaster is trained by default: squared errors are too small for half precision.
+FROM_SERIES = {"schedule": "cosine", "precision": "fp32", "weight_decay": 0.0, "patience": 8}
 FROM_VECTORS = {"size": 30_000, "min_count": 1}  # a word that occurs once has a vector all the same
 # How an encoder-decoder is trained from scratch by default: as Vaswani et al. did, on less data.
 FROM_NOTHING = {"schedule": "cosine", "warmup": 0.1, "beta2": 0.98, "epsilon": 1e-9, "ema": 0.999, "explode": 10.0}
@@ -199,11 +249,27 @@ class TaskSection:
     words: float = option(0.0, "--words", help="Weight of an additional next-token loss (GPT), such as 0.5.")
     freeze: str | None = option(None, "--freeze", help="What not to train: encoder, tokens or all-but-K layers.")
     mix: bool = option(False, "--mix/--no-mix", help="Feed the head a learned mix of all layers.")
+    layers: str | None = option(
+        None, "--layers", help="Layers the head reads: last4-concat, second-to-last ... Default: the last."
+    )
     length: int | None = option(None, "--length", help="Tokens per window. Default: the context; for answers, 384.")
     stride: int | None = option(None, "--stride", help="Tokens from one window to the next.")
     long: Literal["windows", "truncate"] = option("windows", "--long", help="Texts longer than a window.")
     prefix: str | None = option(None, "--prefix", help='Text before each source: "translate English to German: " (T5).')
+    language: str | None = option(None, "--language", help="Of the texts, for a base with language embeddings (XLM).")
     baseline: bool = option(True, "--baseline/--no-baseline", help="Also train a linear baseline. Default: yes.")
+    horizon: int | None = option(None, "--horizon", help="Steps to forecast. Default: a season, else 10.")
+    window: int | None = option(None, "--window", help="Steps to forecast from. Default: by horizon and season.")
+    strategy: Literal["seq2seq", "vector", "step"] | None = option(
+        None,
+        "--strategy",
+        help="seq2seq: every step of a window learns the whole horizon (default). vector: the last one does. step: it "
+        "learns one step, and forecasts are fed back.",
+    )
+    season: int | None = option(None, "--season", help="Steps after which series repeat. Default: estimated.")
+    interval: float | None = option(None, "--interval", help="Share of values that intervals hold. Default: 0.9.")
+    scaling: Literal["window", "training"] | None = None  # whose mean and deviation scale a window; None: by the data
+    blend: bool | None = None  # add a baseline's forecasts, in the share that held-out windows ask for; default: yes
     smoothing: float = 0.1  # label smoothing of generated tokens
     scheduled_sampling: float = 0.0  # share of inputs, at the end, that a recurrent decoder generated itself
     max_evaluated: int = 500  # held-out examples generated for each evaluation during training
@@ -214,13 +280,22 @@ class TaskSection:
             raise UserError(f"name must be one of {', '.join(known)}, not {self.name!r}{near}")
         freezes = self.freeze is None or re.fullmatch(r"encoder|tokens|all-but-[1-9][0-9]{0,3}", self.freeze)
         length, stride, sampling = self.length, self.stride, self.scheduled_sampling
+        if self.layers == "weighted":  # in other words
+            object.__setattr__(self, "mix", True)
+            object.__setattr__(self, "layers", None)
+        both = f"the head reads a learned mix of all layers or {self.layers}, not both: leave out --mix or --layers"
         refuse(
+            (self.mix and self.layers is not None, both),
             (not 0 <= self.smoothing < 1, f"smoothing must be at least 0 and below 1, not {self.smoothing}"),
             (not 0 <= sampling < 1, f"scheduled_sampling must be at least 0 and below 1, not {sampling}"),
             (self.max_evaluated < 1, f"max_evaluated must be at least 1, not {self.max_evaluated}"),
             (not 0 <= self.words <= 10, f"words must be between 0 and 10, not {self.words}"),
             (length is not None and not 4 <= length < 1 << 24, f"length must be at least 4, not {length}"),
             (stride is not None and not 1 <= stride < 1 << 24, f"stride must be at least 1, not {stride}"),
+            (self.horizon is not None and self.horizon < 1, f"horizon must be at least 1 step, not {self.horizon}"),
+            (self.window is not None and self.window < 4, f"window must be at least 4 steps, not {self.window}"),
+            (self.season is not None and self.season < 1, f"season must be at least 1 step, not {self.season}"),
+            (not 0 < (self.interval or 0.9) < 1, f"interval must be above 0 and below 1, not {self.interval}"),
             (not freezes, f"freeze must be encoder, tokens or all-but-K such as all-but-2, not {self.freeze!r}"),
         )
 
@@ -346,6 +421,10 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
     values = overlaid(values, settings)
     task, model = values.get("task"), values.get("model")
     from_base = isinstance(model, dict) and "base" in model
+    if isinstance(task, dict) and task.get("name") == "forecast":
+        values = overlaid({"training": FROM_SERIES}, values)
+        if isinstance(model, dict) and model.get("family") in ENCODERS:
+            values["model"] = {**model, "family": "forecaster", "encoder": model["family"]}
     if isinstance(task, dict) and task.get("name") in WRITES and not from_base:
         values = overlaid({"training": FROM_NOTHING}, values)
     if isinstance(model, dict) and "vectors" in model:
@@ -373,110 +452,6 @@ class VectorsRecipe(RunRecipe):
 
 
 LadderSize = Literal["tiny", "small", "large"]
-LARGE = {"batch": 64, "epochs": 50}  # more epochs would overfit a small text
-UNIGRAM = {"family": "ngram", "order": 1}
-ROTARY, DROPOUTS = {"positions": "rotary"}, ("dropout", "embedding_dropout", "attention_dropout")
-
-
-@dataclass(frozen=True)
-class Rung:
-    """One model of the ladder: how the page describes it, and its recipe by size."""
-
-    title: str
-    about: str
-    sees: str  # of the text before the token that it predicts
-    model: Mapping[str, Any]
-    sizes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    characters: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # what differs for characters, by size
-    learns: bool = True
-
-
-def _size(model: Mapping[str, Any], length: int, learning_rate: float, **training: Any) -> dict[str, Any]:
-    return {"model": model, "objective": {"length": length}, "training": {"learning_rate": learning_rate, **training}}
-
-
-def _recurrent(title: str, about: str, family: str, layers: int = 1, rates: tuple[float, float] = (4e-3, 2e-3)) -> Rung:
-    model, dropout = {"family": family, "layers": layers}, 0.3 if layers == 1 else 0.4
-    sizes = {
-        "tiny": _size({"width": 16, "dropout": 0.0}, 16, 1e-2),
-        "small": _size({"width": 256, "dropout": 0.0}, 64, rates[0], batch=16),
-        "large": _size({"width": 512, "dropout": dropout}, 128, rates[1], weight_decay=0.01, **LARGE),
-    }
-    return Rung(title, about, "all tokens before, as far as its state keeps them", model, sizes)
-
-
-RUNGS: dict[str, Rung] = {
-    "uniform": Rung("uniform", "gives all tokens the same probability", "nothing", UNIGRAM, learns=False),
-    "unigram": Rung("unigram", "counts how often each token occurs", "nothing", UNIGRAM),
-    **{
-        f"ngram-{order}": Rung(
-            f"{order}-gram",
-            f"counts which token follows each sequence of {order - 1} token{'s' * (order > 2)}, and backs off to "
-            "shorter sequences where that one is rare (modified Kneser-Ney)",
-            f"the last {order - 1} token{'s' * (order > 2)}",
-            {"family": "ngram", "order": order},
-        )
-        for order in (2, 3, 4, 5)
-    },
-    "mlp": Rung(
-        "MLP",
-        "a feed-forward network over the concatenated vectors of the last few tokens (Bengio et al., 2003)",
-        "the last few tokens, a fixed number of them",
-        {"family": "mlp"},
-        {
-            "tiny": _size({"window": 4, "width": 8, "inner": 16}, 16, 1e-2),
-            "small": _size({"window": 10, "width": 32, "inner": 512, "dropout": 0.0}, 64, 4e-3, batch=16),
-            # A tied table starts small, so vectors of rare tokens, which are hardly ever updated, have little effect.
-            "large": _size(
-                {"window": 8, "width": 256, "inner": 1024, "dropout": 0.4, "tied": True}, 128, 1e-3, **LARGE
-            ),
-        },
-        {"large": {"model": {"window": 16, "width": 96, "inner": 2048, "dropout": 0.2, "tied": False}}},
-    ),
-    "rnn": _recurrent("RNN", "a network whose state each token updates (Elman, 1990)", "rnn", rates=(2e-3, 5e-4)),
-    "gru": _recurrent("GRU", "an RNN with gates that decide what its state keeps (Cho et al., 2014)", "gru"),
-    "lstm": _recurrent("LSTM", "an RNN with a gated memory cell (Hochreiter and Schmidhuber, 1997)", "lstm"),
-    "lstm-2": _recurrent("two-layer LSTM", "two LSTMs, the second of which reads the states of the first", "lstm", 2),
-    "transformer": Rung(
-        "Transformer",
-        "a network that attends to all tokens of its context (Vaswani et al., 2017; GPT-2 with rotary positions)",
-        "all tokens of its context",
-        {"family": "gpt2"},
-        {
-            "tiny": _size({"size": "1x64", "heads": 2}, 16, 1e-2),
-            "small": _size({"size": "4x128", "heads": 4, **ROTARY, **dict.fromkeys(DROPOUTS, 0.0)}, 128, 4e-3),
-            "large": _size(
-                {"size": "6x384", **ROTARY, **dict.fromkeys(DROPOUTS, 0.3)}, 256, 1e-3, compile=True, **LARGE
-            ),
-        },
-        {"large": {"model": dict.fromkeys(DROPOUTS, 0.2)}},
-    ),
-}
-# What every network of the ladder is trained with, unless its own size says otherwise.
-TRAINING = {"batch": 8, "warmup": 50, "floor": 0.0, "beta2": 0.99, "explode": 10.0}
-
-
-def rung_of(name: str, given: Mapping[str, Mapping[str, Any]]) -> Rung:
-    """A rung by its name: one of the table, or one of the user's own that names its family."""
-    if name in RUNGS:
-        return RUNGS[name]
-    if not re.fullmatch(r"\w[\w-]*", name) or name == "run":  # it names a folder beside the ladder's own
-        raise UserError(f"rung {shown(name)!r}: a name is letters, digits and hyphens, and not run")
-    family = given.get(name, {}).get("model", {}).get("family")
-    if not isinstance(family, str):
-        own = f"a new one needs --set {name}.model.family=FAMILY"
-        raise UserError(f"rung {name!r} is not one of {listed(RUNGS, 20)}{did_you_mean(name, RUNGS)}; {own}")
-    return Rung(name, f"a model of the family {family}", "what its family sees", {})
-
-
-def recipe_of(name: str, size: str, given: Mapping[str, Mapping[str, Any]], characters: bool = False) -> dict[str, Any]:
-    """The sections model, objective and training of a rung's recipe."""
-    rung = rung_of(name, given)
-    values: dict[str, Any] = {"model": dict(rung.model)}
-    if rung.model.get("family") != "ngram":
-        values = merged({**values, "training": TRAINING}, rung.sizes.get(size, {}))
-        values = merged(values, rung.characters.get(size, {}) if characters else {})
-    return merged(values, given.get(name, {}))
 
 
 def large_number(text: str) -> int:

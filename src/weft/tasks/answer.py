@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,6 +33,7 @@ NO_ANSWER = "no answer"  # the name of its threshold in the card
 LONGEST = 30  # tokens of an answer
 EACH = 20  # ends that are paired in a window
 CHUNK = 1024  # questions that are tokenized at a time
+Offsets = Sequence[tuple[int, int]]  # of tokens, in characters of the context
 SIDES = ("starts", "ends")  # of an answer, in the outputs of a teacher
 
 
@@ -76,11 +77,17 @@ class AnswerTask(Task):
 
     @classmethod
     def fits(cls, family: Family) -> bool:
-        return super().fits(family) and not family.generates
+        return super().fits(family) and not family.one_way
 
     @classmethod
     def from_model(cls, model: LoadedModel, name: str) -> AnswerTask:
-        return cls(model.card.thresholds.get(NO_ANSWER), model.card.temperature or 1.0)
+        made = SpanAnswerTask if SpanAnswerTask.head in model.heads else AnswerTask
+        return made(model.card.thresholds.get(NO_ANSWER), model.card.temperature or 1.0)
+
+    @classmethod
+    def check_model(cls, model: LoadedModel, name: str) -> None:
+        if SpanAnswerTask.head not in model.heads:
+            super().check_model(model, name)
 
     def to_card(self, card: Card) -> Card:
         thresholds = {} if self.threshold is None else {NO_ANSWER: self.threshold}
@@ -142,7 +149,7 @@ class AnswerTask(Task):
     def dataset(
         self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
-        """Each window is an example of its own, whose answer is its first token where it holds no whole answer."""
+        """Each window is an example of its own, whose answer is its [CLS] where it holds no whole answer."""
         builder, probabilities = ExamplesBuilder(), list[NDArray[np.float32]]()
         for begin in range(0, len(examples), CHUNK):
             chunk = examples[begin : begin + CHUNK]
@@ -152,7 +159,7 @@ class AnswerTask(Task):
                 offsets = encoded.places[number][1]
                 answer = tokens_of(offsets, *example.target[0]) if example.target else None
                 for piece in pieces_of:
-                    ends = (NOTHING, NOTHING) if example.target is None else (0, 0)
+                    ends = (NOTHING, NOTHING) if example.target is None else (piece.summary, piece.summary)
                     if answer is not None and piece.cut.start <= answer[0] and answer[1] < piece.cut.end:
                         ends = (piece.lead + answer[0] - piece.cut.start, piece.lead + answer[1] - piece.cut.start)
                     builder.add([piece], ends=[ends])
@@ -194,9 +201,23 @@ class AnswerTask(Task):
     def decode(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> list[Prediction]:
         """The best spans of each question over all windows of its context."""
         return [
-            Prediction(candidates(parts, windows.pieces[number], *windows.places[number]), *windows.read(number))
+            Prediction(self.candidates(parts, windows.pieces[number], *windows.places[number]), *windows.read(number))
             for number, parts in enumerate(logits)
         ]
+
+    def candidates(
+        self, logits: Sequence[NDArray[Any]], pieces_of: Sequence[TextWindow], context: str, offsets: Offsets
+    ) -> Candidates:
+        """The best spans of one question."""
+        return candidates(logits, pieces_of, context, offsets)
+
+    def window_logits(self, model: LoadedModel, windows: InputWindows) -> list[list[NDArray[Any]]]:
+        """What the head gives for each token of each window of each input."""
+        return head_outputs(model, windows, self.head, self.by_token)
+
+    def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
+        encoded = self.encode(inputs, tokenizer_of(model), windows)
+        return self.decode(self.window_logits(model, encoded), encoded)
 
     def span(self, candidates: Candidates) -> tuple[int, int] | None:
         """The characters of the answer; None: there is none."""
@@ -328,12 +349,17 @@ class AnswerTask(Task):
         task, where = AnswerTask.from_model(model, self.name), [example.where for example in examples]
         encoded = self.encode([example.texts for example in examples], tokenizer_of(model), windows, where)
         outputs = list[TeacherArrays]()
-        for number, logits in enumerate(head_outputs(model, encoded, self.head, self.by_token)):
-            context, offsets = encoded.places[number]
-            span = task.span(candidates(logits, encoded.pieces[number], context, offsets))
+        for number, logits in enumerate(task.window_logits(model, encoded)):
+            (context, offsets), windows_of = encoded.places[number], encoded.pieces[number]
+            span = task.span(task.candidates(logits, windows_of, context, offsets))
             answer = np.array(span or (), dtype=np.int32)  # empty: there is none
-            outputs.append({**by_character(logits, encoded.pieces[number], context, offsets), "answer": answer})
+            ends = [task.ends(part, window) for part, window in zip(logits, windows_of, strict=True)]
+            outputs.append({**by_character(ends, windows_of, context, offsets), "answer": answer})
         return outputs
+
+    def ends(self, logits: NDArray[Any], window: TextWindow) -> NDArray[Any]:
+        """n 2: of each token as the first and as the last of an answer, whatever the other end is."""
+        return logits
 
     def average(self, outputs: Sequence[TeacherArrays]) -> TeacherArrays:
         """The mean of the probabilities; of the answers of all teachers, the one that is likeliest by it."""
@@ -363,7 +389,7 @@ class AnswerTask(Task):
         return replace(example, target=((start, example.texts[1][start:end]),))
 
     def window_probabilities(
-        self, outputs: TeacherArrays, offsets: Sequence[tuple[int, int]], pieces_of: Sequence[TextWindow]
+        self, outputs: TeacherArrays, offsets: Offsets, pieces_of: Sequence[TextWindow]
     ) -> Iterator[NDArray[np.float32]]:
         """For each window n 2: the teacher's probability, at its temperature, of each token to be the first or last."""
         by_token = np.zeros((len(offsets), 2))
@@ -383,12 +409,56 @@ class AnswerTask(Task):
             shares = np.divide(part.sum(0), total, out=np.zeros(2), where=total > 0)
             less = np.divide(shares.min(), shares, out=np.zeros(2), where=shares > 0)
             probabilities[piece.lead : piece.lead + len(part)] = part * less
-            probabilities[0] += 1 - probabilities.sum(0)
+            probabilities[piece.summary] += 1 - probabilities.sum(0)
             yield probabilities.astype(np.float32)
 
 
+@dataclass(frozen=True)
+class SpanAnswerTask(AnswerTask):
+    """The same by the published head of XLNet and XLM: the last token given the first, and a score of no answer.
+
+    The score of an answer is the logarithm of its probability. `weft finetune` trains the head `answer` instead.
+    """
+
+    head = "spans"
+
+    def window_logits(self, model: LoadedModel, windows: InputWindows) -> list[list[NDArray[Any]]]:
+        return head_outputs(model, windows, self.head, self.by_token, answerable)
+
+    def candidates(
+        self, logits: Sequence[NDArray[Any]], pieces_of: Sequence[TextWindow], context: str, offsets: Offsets
+    ) -> Candidates:
+        """The margin of no answer is the score that the head gives it, as published."""
+        best = candidates(logits, pieces_of, context, offsets, _conditional)
+        return replace(best, nothing=best.nothing + (best.spans[0][0] if best.spans else 0.0))
+
+    def ends(self, logits: NDArray[Any], window: TextWindow) -> NDArray[Any]:
+        first, last, likely = log_probabilities(logits)
+        both = np.stack([first, np.logaddexp.reduce(first[likely][:, None] + last, axis=0)], 1)
+        none = float(logits[0, 1])  # a logit: the probability that there is an answer is that of its negative
+        both += -np.logaddexp(0.0, none)
+        both[window.summary] = -np.logaddexp(0.0, -none)
+        return both
+
+
+def answerable(window: TextWindow) -> NDArray[np.bool_]:
+    """The tokens of a window that an answer may consist of, and the one for the whole window."""
+    allowed = np.zeros(len(window.tokens), dtype=bool)
+    allowed[window.lead : window.lead + window.cut.end - window.cut.start] = True
+    allowed[window.summary] = True
+    return allowed
+
+
+def log_probabilities(logits: NDArray[Any]) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+    """Of a window by `SpanHead`: of each token as the first, n; as the last after each likely first, K n; and those."""
+    logits = logits.astype(np.float64)
+    first, last = (x - np.logaddexp.reduce(x, axis=-1, keepdims=True) for x in (logits[:, 0], logits[:, 2:].T))
+    likely = np.argsort(-logits[:, 0], kind="stable")[: len(last)]
+    return first, last[: len(likely)], likely
+
+
 def by_character(
-    logits: Sequence[NDArray[Any]], pieces_of: Sequence[TextWindow], context: str, offsets: Sequence[tuple[int, int]]
+    logits: Sequence[NDArray[Any]], pieces_of: Sequence[TextWindow], context: str, offsets: Offsets
 ) -> TeacherArrays:
     """The logits of all windows together: a token by the window that scores it highest, no answer by the lowest."""
     scores, nothing = np.full((len(offsets), 2), -np.inf), np.full(2, np.inf)
@@ -396,7 +466,8 @@ def by_character(
         ends, c = part.astype(np.float64), piece.cut
         inside = ends[piece.lead : piece.lead + c.end - c.start]
         scores[c.start : c.end] = np.maximum(scores[c.start : c.end], inside)
-        nothing = ends[0] if ends[0].sum() < nothing.sum() else nothing
+        none = ends[piece.summary]
+        nothing = none if none.sum() < nothing.sum() else nothing
     known = np.isfinite(scores[:, 0])  # where texts are truncated, the rest was not read
     places = np.array(offsets, dtype=np.int64).reshape(-1, 2)[known]
     first = last = places[:, 0]
@@ -422,21 +493,44 @@ def _logarithm(probabilities: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.log(np.maximum(probabilities, 1e-30)).astype(np.float32)
 
 
+# Of a window: the score of no answer, some first and some last tokens of its part of the text, and all their scores.
+Pairs = tuple[float, NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+
+
+def _independent(ends: NDArray[Any], piece: TextWindow) -> Pairs:
+    """By n 2: of each token as the first and as the last."""
+    ends, size = ends.astype(np.float64), piece.cut.end - piece.cut.start
+    inside, each = ends[piece.lead : piece.lead + size], min(EACH, size)
+    firsts, lasts = (np.argsort(-inside[:, side], kind="stable")[:each] for side in (0, 1))
+    return float(ends[piece.summary].sum()), firsts, lasts, inside[firsts, 0][:, None] + inside[lasts, 1]
+
+
+def _conditional(logits: NDArray[Any], piece: TextWindow) -> Pairs:
+    """By n 2+K: what `SpanHead` gives."""
+    first, last, likely = log_probabilities(logits)
+    size = piece.cut.end - piece.cut.start
+    inside = (likely >= piece.lead) & (likely < piece.lead + size)
+    scores = first[likely[inside]][:, None] + last[inside, piece.lead : piece.lead + size]
+    return float(logits[0, 1]), likely[inside] - piece.lead, np.arange(size), scores
+
+
 def candidates(
-    logits: Sequence[NDArray[Any]], pieces_of: Sequence[TextWindow], context: str, offsets: Sequence[tuple[int, int]]
+    logits: Sequence[NDArray[Any]],
+    pieces_of: Sequence[TextWindow],
+    context: str,
+    offsets: Offsets,
+    pairs: Callable[[NDArray[Any], TextWindow], Pairs] = _independent,
 ) -> Candidates:
-    """The best spans of one question; `logits` by window, n 2: of each token as the first and as the last."""
+    """The best spans of one question; `logits` by window."""
     spans: dict[tuple[int, int], float] = {}
     nothing = np.inf
-    for piece, ends in zip(pieces_of, logits, strict=True):
-        ends, begin, size = ends.astype(np.float64), piece.cut.start, piece.cut.end - piece.cut.start
-        nothing = min(nothing, float(ends[0].sum()))
-        inside, each = ends[piece.lead : piece.lead + size], min(EACH, size)
-        firsts, lasts = (np.argsort(-inside[:, side], kind="stable")[:each] for side in (0, 1))
-        scores = inside[firsts, 0][:, None] + inside[lasts, 1]  # of the best pairs of a first and a last token
+    for piece, part in zip(pieces_of, logits, strict=True):
+        none, firsts, lasts, scores = pairs(part, piece)
+        nothing, begin = min(nothing, none), piece.cut.start
         scores[(lasts < firsts[:, None]) | (lasts >= firsts[:, None] + LONGEST)] = -np.inf
-        for number in np.argsort(-scores, axis=None, kind="stable")[:each].tolist():
-            score, first, last = float(scores.flat[number]), firsts[number // each], lasts[number % each]
+        for number in np.argsort(-scores, axis=None, kind="stable")[: min(EACH, len(lasts))].tolist():
+            score = float(scores.flat[number])
+            first, last = firsts[number // len(lasts)], lasts[number % len(lasts)]
             start, end = stripped(context, offsets[begin + first][0], offsets[begin + last][1])
             if end > start and score > spans.get((start, end), -np.inf):
                 spans[start, end] = score
@@ -444,7 +538,7 @@ def candidates(
     return Candidates(tuple(best[:EACH]), float(nothing))
 
 
-def tokens_of(offsets: Sequence[tuple[int, int]], start: int, text: str) -> tuple[int, int] | None:
+def tokens_of(offsets: Offsets, start: int, text: str) -> tuple[int, int] | None:
     """The first and last token of an answer; None where the vocabulary reads nothing there."""
     last = start + len(text)
     inside = [n for n, (begin, end) in enumerate(offsets) if begin < last and end > start and end > begin]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
 from weft.generation.text import Wording, Written
@@ -203,6 +203,26 @@ class Vector(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TokenVectors(Answer):
+    """The tokens or words of a text, where they stand in it (start and end characters), and their vectors."""
+
+    tokens: tuple[str, ...]  # as they stand in the vocabulary; words as they stand in the text
+    spans: tuple[tuple[int, int], ...]
+    vectors: Any = field(compare=False)  # n width: a numpy array of float32
+
+    decides: ClassVar[str] = "tokens"
+
+    @property
+    def numbers(self) -> list[float]:
+        return [float(value) for value in self.vectors.ravel()]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Each token as plain values."""
+        parts = zip(self.tokens, self.spans, self.vectors.tolist(), strict=True)
+        return [{"token": token, "start": start, "end": end, "vector": vector} for token, (start, end), vector in parts]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Hit:
     """One text of a search, its number among the texts (from 0), and which stage gave it its score."""
 
@@ -220,25 +240,68 @@ class Ranked(Answer):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Continuation:
-    """One continuation of a prompt: its log-probability, that normalized, and its share of all."""
+class ScoredOption:
+    """One of several options: its logit or log-probability, and how likely it is to be right."""
 
     text: str
-    number: int  # its place among the choices as given, from 0
-    logprob: float
+    number: int  # its place among the options as given, from 0
     score: float
     probability: float
+
+    def cells(self) -> dict[str, str]:
+        """A line of a table of options."""
+        return {"choice": self.text, "probability": f"{self.probability:.4f}", "score": f"{self.score:.4f}"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Continuation(ScoredOption):
+    """An option as the continuation of a prompt: its log-probability, of which the score is the normalized form."""
+
+    logprob: float
     n_tokens: int
     crossing: bool  # its first token begins inside the prompt, and was scored whole
+
+    def cells(self) -> dict[str, str]:
+        return {**super().cells(), "logprob": f"{self.logprob:.4f}", "tokens": str(self.n_tokens)}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen(Answer):
-    """The continuation that fits a prompt best, and all of them, the best first."""
+    """The option that fits best, and all of them, the best first."""
 
     text: str
     number: int
-    options: tuple[Continuation, ...]
+    options: tuple[ScoredOption, ...]
+
+    @property
+    def chosen(self) -> tuple[int, ...]:
+        """The number of the option, as a tuple."""
+        return (self.number,)
+
+    def columns(self) -> dict[str, Any]:
+        return {"prediction": self.text, "number": self.number, "probability": round(self.options[0].probability, 6)}
+
+    def line(self, text: str) -> str:
+        return f"{' '.join(self.text.split())}  {self.options[0].probability:.4f}  {text}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Selected(Answer):
+    """All options that are right, or none, where each is judged by itself; and every option, the best first."""
+
+    texts: tuple[str, ...]
+    chosen: tuple[int, ...]  # their numbers among the options as given, from 0
+    options: tuple[ScoredOption, ...]
+
+    decides = "texts"
+
+    def columns(self) -> dict[str, Any]:
+        options = sorted(self.options, key=lambda option: option.number)
+        probabilities = [round(option.probability, 6) for option in options]  # of all, in the order given
+        return {"prediction": list(self.texts), "number": list(self.chosen), "probability": probabilities}
+
+    def line(self, text: str) -> str:
+        return f"{', '.join(self.texts) or '(none)'}  {text}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,3 +317,31 @@ class Follows(Answer):
 
     follows: bool
     probability: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast(Answer):
+    """The next steps of a series, by column, and the interval around each value where one was calibrated."""
+
+    series: str
+    times: tuple[str, ...]
+    names: tuple[str, ...]  # of the columns that are forecast
+    values: tuple[tuple[float, ...], ...]  # by column and step
+    low: tuple[tuple[float, ...], ...] | None
+    high: tuple[tuple[float, ...], ...] | None
+    interval: float  # share of the true values that intervals should hold
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each step and column."""
+        rows = []
+        for column, name in enumerate(self.names):
+            for step, time in enumerate(self.times):
+                row: dict[str, Any] = {"series": self.series, "time": time, "column": name}
+                row["forecast"] = float(f"{self.values[column][step]:.7g}")
+                for end, ends in (("low", self.low), ("high", self.high)):
+                    row[end] = None if ends is None else float(f"{ends[column][step]:.7g}")
+                rows.append(row)
+        return rows
+
+    def line(self, text: str) -> str:
+        return "  ".join(" ".join(f"{value:.5g}" for value in column) for column in self.values)

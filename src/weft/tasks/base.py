@@ -11,17 +11,21 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import find_columns, text_in
+from weft.data.dataset import Begin, read_table, split, split_whole
+from weft.data.tables import Table
 from weft.errors import UserError, listed, one_of, shown
 from weft.metrics.bootstrap import Ratios
 from weft.objectives.losses import SoftTargets
 from weft.progress import Log
 from weft.tasks.forward import InputWindows, chunked, framing_for, head_outputs, tokenizer_of, window_for
 from weft.text.records import Record
+from weft.text.rows import Skipped
 from weft.text.tags import TagNormalizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, words_in
@@ -117,6 +121,7 @@ class Task:
     run: ClassVar[Callable[..., list[Any]] | None] = None  # a function that answers; None: by predictions
     timing_options: ClassVar[Mapping[str, Any]] = {}  # of a call that is timed
     chance_metric: str | None = ""  # that guessing brings to `chance_level`; "": the default metric
+    reads_tables: ClassVar[bool] = False  # its examples come from a whole table, rather than one from each row
 
     # Methods that every supervised task has to define.
     to_record: Callable[[Example], dict[str, Any]]  # an example as a row of a table, which `read` reads again
@@ -150,7 +155,8 @@ class Task:
     def check_recipe(cls, work: Any, *more: str) -> None:
         """Refuse a setting of the section [task] that does not apply to this task."""
         given = {"class_weights": work.class_weights == "balanced", "words": work.words, "labels": work.labels}
-        for name, is_given in {**given, "prefix": work.prefix is not None}.items():
+        chosen = ("prefix", "horizon", "window", "strategy", "season", "interval", "scaling", "blend")
+        for name, is_given in {**given, **{name: vars(work)[name] is not None for name in chosen}}.items():
             if is_given and name not in (*cls.settings, *more):
                 raise UserError(f"{name} does not apply to {work.name}")
 
@@ -210,6 +216,20 @@ class Task:
 
     def has_target(self, example: Example) -> bool:
         return example.target is not None
+
+    def with_table(self, table: Table, skipped: Skipped, progress: Callable[[int], None] | None = None) -> Task:
+        """The task with what a whole table decides before its examples are read."""
+        return self
+
+    def read_table(
+        self, table: Table, begin: Begin[Example], skipped: Skipped, progress: Callable[[int], None] | None = None
+    ) -> Iterator[Example]:
+        """The examples of a table; `begin`: see `weft.data.dataset.read_table`."""
+        return read_table(table, begin, skipped, progress)
+
+    def split(self, examples: Sequence[Example], share: float, seed: int) -> tuple[list[int], list[int]]:
+        """Numbers of the examples to learn from and of those held out."""
+        return (split_whole if self.whole_groups else split)(self.groups(examples), share, seed)
 
     # -------------------------------------------------------------------------------------------------------- inputs
 
@@ -274,6 +294,14 @@ class Task:
         texts = tuple(text_in(record, column, empty=True) for column in columns.values())
         return texts if self.pair else texts[0]
 
+    def table_inputs(self, table: Table) -> list[Any]:
+        """What a call is given for a table, of a task that reads whole tables."""
+        raise NotImplementedError
+
+    def timed_input(self, example: Example) -> Any:
+        """What a model is timed on, as JSON has it; None where there is nothing to read."""
+        return example.texts if any(text.strip() for text in example.texts) else None
+
     def texts_of(self, value: Any) -> tuple[str, ...]:
         """The texts of what a call is given."""
         return (value,) if isinstance(value, str) else tuple(value)
@@ -329,8 +357,20 @@ class Task:
 
     # ------------------------------------------------------------------------------------------------------- learning
 
-    def network_settings(self) -> dict[str, Any]:
-        """Settings of a new network that the rows decide."""
+    def network_settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Settings of a new network that the rows decide; `given`: those that the user chose."""
+        return {}
+
+    def pace(self, steps: int) -> Callable[[int], dict[str, Tensor]] | None:
+        """Targets that every batch of a step has besides, of a run of so many steps."""
+        return None
+
+    def usual_plan(self, train: Any, from_scratch: bool) -> tuple[int, float, float] | None:
+        """Examples of a step, epochs and learning rate by default; None: as for texts of this kind of model."""
+        return None
+
+    def baseline_predictions(self, train: Sequence[Any], dev: Sequence[Any]) -> dict[str, list[Prediction]]:
+        """What simple forecasts, each under its name, predict for the held-out examples."""
         return {}
 
     def prepare(self, model: LoadedModel, examples: Sequence[Example], fresh: bool) -> Task:
@@ -460,7 +500,19 @@ class Task:
         """An input made of some text, or of two, for a check or for timing."""
         return tuple(texts) if self.pair else texts[0]
 
+    def made_up_inputs(self, count: int, seed: int) -> list[Any] | None:
+        """Random inputs for a check without data; None where they are made of the words of a tokenizer."""
+        return None
+
     # ----------------------------------------------------------------------------------------------------- evaluating
+
+    def composition(self) -> str:
+        """Of what predictions are made where not of the network alone, for the result of a run."""
+        return ""
+
+    def blended(self, predictions: Sequence[Prediction], examples: Sequence[Any]) -> tuple[Self, list[Prediction]]:
+        """The task that adds as much of a simple prediction as held-out rows ask for, and what it then predicts."""
+        return self, list(predictions)
 
     def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> Self:
         """The task with what held-out rows decide, such as thresholds."""

@@ -1,44 +1,425 @@
-"""What follows a prompt by a language model: the best of several continuations, the likeliest next words, templates."""
+"""Multiple choice: the option that fits a context best, by the head of a fine-tuned model or by a language model."""
 
 from __future__ import annotations
 
-import json
 import math
-import re
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import islice
-from typing import Any, NamedTuple
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby, islice
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from weft.budget import BUDGET
+from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.errors import UserError, did_you_mean, listed, one_of, shown
-from weft.metrics.bootstrap import Bootstrap, Score, share
-from weft.nn.rows import Ragged
-from weft.tasks.answers import Chosen, Continuation
-from weft.tasks.base import UnsupervisedTask
-from weft.tasks.forward import check_finite, evaluating, unseen_in_words
-from weft.tasks.model import Model
+from weft.data.choices import BLANK, ROLES, choice_columns, counts_from_one, joined, read_choices
+from weft.data.dataset import Begin, begin_with
+from weft.data.examples import Examples, ExamplesBuilder
+from weft.data.masking import NOTHING
+from weft.data.tables import Table
+from weft.errors import UserError, one_of, shown
+from weft.metrics.bootstrap import Score
+from weft.metrics.choices import ChoiceMetrics, SelectionMetrics
+from weft.metrics.classification import best_thresholds
+from weft.objectives.losses import LOGITS, TAUGHT, Choices, SoftTargets
+from weft.tasks.answers import Answer, Chosen, Continuation, ScoredOption, Selected
+from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows
+from weft.tasks.forward import InputWindows, softmax, tokenizer_of
 from weft.tasks.perplexity import Reading, beginning, surprises, writing_tokenizer
-from weft.text.records import read_records
-from weft.text.sentences import lead
+from weft.text.records import Record
+from weft.text.rows import Skipped
 from weft.text.sources import Patterns
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import frame
+from weft.text.windows import Framing, TextWindow, frame, pieces, special_tokens
 
 NORMALIZE = ("none", "token", "byte", "prior")
 PRIOR = "Answer:"  # a prompt that asks nothing
-PLACEHOLDERS = ("text", "question", "context")  # of a template
-PART = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 QUESTIONS = 64  # that are answered together
-LONGEST = 40  # tokens of a word, the spaces before it included
-Floats = NDArray[np.float64]
+OPTION = "option"  # the name of its threshold in the card: where there is one, each option is judged by itself
+CHUNK = 256  # questions that are tokenized at a time
+
+
+@dataclass(frozen=True)
+class ChoiceTask(Task):
+    """The right option of several. A model without the head `choose` scores options by their probability as text."""
+
+    several: bool | None = None  # each option is judged by itself; None: the rows decide
+    threshold: float = 0.5  # of `several`
+    soft: SoftTargets | None = None  # how a student learns from its teacher
+    first: int = 0  # the number of the first option in the answers of a file
+
+    name = "choose"
+    head = "choose"
+    overlap = 0.125
+    whole_groups = True
+    outputs = 1
+    averages = combines = True
+    prediction_columns: ClassVar[tuple[str, ...]] = ("prediction", "number", "probability")
+    expected = "a tuple of a context and a list of options, a list of such tuples, or a table with such columns"
+
+    @classmethod
+    def from_model(cls, model: LoadedModel, name: str) -> ChoiceTask:
+        threshold = model.card.thresholds.get(OPTION)
+        return cls(False) if threshold is None else cls(True, threshold)
+
+    @classmethod
+    def check_model(cls, model: LoadedModel, name: str) -> None:
+        if cls.head not in model.heads and not model.family.generates:
+            super().check_model(model, name)
+
+    def to_card(self, card: Card) -> Card:
+        return replace(card, thresholds={OPTION: self.threshold} if self.several else {})
+
+    # ---------------------------------------------------------------------------------------------------------- rows
+
+    def input_columns(self, record: Record, given: Mapping[str, str]) -> tuple[str, ...]:
+        if not record.values:
+            return ("prompt", "options")
+        columns = choice_columns(record, given)
+        names = [name for name in (columns.context, columns.question, *columns.options) if name is not None]
+        roles = {given[role]: role for role in ROLES[:3] if role in given}
+        return tuple(roles.get(name, name) for name in names)
+
+    def columns(self, record: Record, given: Mapping[str, str]) -> tuple[ChoiceTask, tuple[str, ...]]:
+        target, labeled = choice_columns(record, given).target, read_choices(record, given, targets=False).labeled
+        several = labeled if self.several is None else self.several
+        task = replace(self, several=several, first=int(counts_from_one(record, given)))
+        roles = {given[role]: role for role in ("label", "answer") if role in given}
+        targets = ["answer"] if target is None else [roles.get(target, target)]
+        return task, (*self.input_columns(record, given), *([] if target is None and labeled else targets))
+
+    def read(self, record: Record, columns: Mapping[str, str]) -> Example:
+        return self._read(record, columns, targets=True)
+
+    def read_input(self, record: Record, columns: Mapping[str, str]) -> Example:
+        return self._read(record, columns, targets=False)
+
+    def _read(self, record: Record, columns: Mapping[str, str], targets: bool) -> Example:
+        row = read_choices(record, columns, targets, self.first)  # labels inside of the options are read with them
+        return Example((row.context, row.question, *row.options), row.right, record.where)
+
+    def row_input(self, record: Record, columns: Mapping[str, str]) -> Any:
+        return self.read_input(record, columns).texts
+
+    def to_record(self, example: Example) -> dict[str, Any]:
+        context, question, *options = example.texts
+        row: dict[str, Any] = {"prompt": context, "question": question, "options": options}
+        if example.target is None:
+            return row
+        if self.several:
+            labeled = [{"text": text, "label": int(n in example.target)} for n, text in enumerate(options)]
+            return row | {"options": labeled}
+        return row | {"answer": list(example.target)}
+
+    def is_row(self, values: Mapping[str, Any]) -> bool:
+        """A row with a list of options."""
+        return any(isinstance(value, str) for value in values.values())
+
+    def check_input(self, where: str, value: Any) -> Any:
+        """(context, options), (context, question, options), or these texts in a row; a prompt alone as it is."""
+        if isinstance(value, str):
+            return value
+        parts = tuple(value) if isinstance(value, tuple | list) else ()
+        if len(parts) in (2, 3) and isinstance(parts[-1], list | tuple):
+            parts = (parts[0], parts[1] if len(parts) == 3 else "", *parts[-1])
+        if len(parts) < 3 or not all(isinstance(part, str) for part in parts):
+            raise UserError(f"{where}a context and a list of options are expected: (context, [option, option])")
+        if empty := [number for number, option in enumerate(parts[2:], 1) if not option.strip()]:
+            raise UserError(f"{where}choice {empty[0]} is empty")
+        if len(parts) == 3 and not self.several:
+            raise UserError(f"{where}one option only, {shown(parts[2])!r}: there is nothing to choose from")
+        return parts
+
+    def texts_of(self, value: Any) -> tuple[str, ...]:
+        parts = (value,) if isinstance(value, str) else self.check_input("", value)
+        return tuple(part for part in parts if part)
+
+    def sample_input(self, texts: Sequence[str], tokenizer: Tokenizer | None) -> Any:
+        words = texts[0].split()
+        half = max(1, len(words) // 2)
+        first, second = " ".join(words[:half]) or "a", " ".join(words[half:]) or "b"
+        return first, "", second, first
+
+    def groups(self, examples: Sequence[Example]) -> list[Any]:
+        """The contexts, so that none stands on both sides of a split."""
+        return [example.texts[0] for example in examples]
+
+    def fit_labels(self, examples: Sequence[Example], labels: Sequence[str] = ()) -> ChoiceTask:
+        if self.several and not any(example.target for example in examples):
+            raise UserError(f"{examples[0].where}: no option of any row is right: there is nothing to learn")
+        return self
+
+    def label_notes(self) -> list[str]:
+        return ["the numbers of its answers are taken to begin with 1"] if self.first else []
+
+    def read_table(
+        self, table: Table, begin: Begin[Example], skipped: Skipped, progress: Callable[[int], None] | None = None
+    ) -> Iterator[Example]:
+        """Rows of one option each (MultiRC) that follow each other become one example of their question."""
+        examples = super().read_table(table, begin, skipped, progress)
+        for (texts, single), same in groupby(examples, lambda each: (each.texts[:2], len(each.texts) == 3)):
+            if not single:
+                yield from same
+                continue
+            rows = list(same)
+            right = tuple(number for number, row in enumerate(rows) if row.target)
+            target = None if any(row.target is None for row in rows) else right
+            yield replace(rows[0], texts=(*texts, *(row.texts[2] for row in rows)), target=target)
+
+    # -------------------------------------------------------------------------------------------------------- learning
+
+    def dataset(
+        self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
+    ) -> Examples:
+        """All windows of all options of a row are one example."""
+        builder, options, shares = ExamplesBuilder(), list[int](), list[float]()
+        for begin in range(0, len(examples), CHUNK):
+            chunk = [example.texts for example in examples[begin : begin + CHUNK]]
+            encoded = self.encode(chunk, tokenizer_of(model), windows)
+            for windows_of, counts in zip(encoded.pieces, encoded.places, strict=True):
+                builder.add(windows_of)
+                for number, some in enumerate(_by_option(windows_of, counts)):
+                    own = _own_tokens(some)
+                    options += [number] * len(some)
+                    shares += (own / own.sum()).tolist()
+        most = max((len(example.texts) - 2 for example in examples), default=1)
+        right = np.full((len(examples), most), NOTHING, dtype=np.int64)
+        for row, example in enumerate(examples):
+            right[row, : len(example.texts) - 2] = 0
+            right[row, list(example.target or ())] = 1
+        labeled = np.array([self.has_target(example) for example in examples], dtype=np.float32)
+        arrays: dict[str, NDArray[Any]] = {"right": right, "labeled": labeled}
+        if teacher_outputs is not None:
+            arrays[LOGITS], arrays[TAUGHT] = np.zeros(right.shape, dtype=np.float32), np.ones_like(labeled)
+            for row in range(len(examples)):
+                logits = teacher_outputs[row]["output"]
+                arrays[LOGITS][row, : len(logits)] = logits
+        by_row: dict[str, NDArray[Any]] = {
+            "options": np.array(options, dtype=np.int64),
+            "option_shares": np.array(shares, dtype=np.float32),
+        }
+        return builder.examples(arrays, by_row=by_row, segments=windows.segments, undivided=True)
+
+    def objective(self) -> Choices:
+        return Choices(bool(self.several), self.soft)
+
+    # ------------------------------------------------------------------------------------------------------- answering
+
+    def encode(self, inputs: Sequence[tuple[str, ...]], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
+        """A pair of texts for each option: the context, which is cut where it is long, and the option in full."""
+        contexts = tokenizer.ids([texts[0] for texts in inputs], specials=False)
+        seconds = [joined(question, option) for _, question, *options in inputs for option in options]
+        rest = iter(tokenizer.ids(seconds, specials=False))
+        encoded, room = InputWindows(windows, [], [], []), windows.length - special_tokens(windows, 2)
+        for context, (_, _, *options) in zip(contexts, inputs, strict=True):
+            by_option, tokens = list[list[TextWindow]](), 0
+            for option in islice(rest, len(options)):
+                first = context[: max(0, room - len(option))] if windows.cutting else context
+                by_option.append(pieces(windows, first, option))
+                tokens += len(context) + len(option)
+            encoded.pieces.append([piece for some in by_option for piece in some])
+            encoded.lengths.append((tokens,))
+            encoded.places.append([len(some) for some in by_option])
+        return encoded
+
+    def decode(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> list[Prediction]:
+        """A logit for each option: the mean over its windows, by the tokens that are their own."""
+        predictions = []
+        for number, (values, every) in enumerate(zip(logits, windows.pieces, strict=True)):
+            counts, output, rest = windows.places[number], list[float](), iter(values)
+            for some in _by_option(every, counts):
+                own = _own_tokens(some)
+                output.append(float(np.array([next(rest)[0] for _ in some], dtype=np.float64) @ (own / own.sum())))
+            tokens = sum(windows.lengths[number]) + len(counts) * special_tokens(windows.framing, 2)
+            truncated = windows.framing.cutting and sum(len(piece.tokens) for piece in every) < tokens
+            predictions.append(Prediction(np.array(output), tokens, max(counts), truncated))
+        return predictions
+
+    def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
+        if self.head in model.heads:
+            return super().predict(model, windows, inputs)
+        answers = choose(model, [_prompt(each) for each in inputs], slide=True)
+        predictions = []
+        for answer in answers:
+            output = np.array([option.score for option in sorted(answer.options, key=lambda option: option.number)])
+            predictions.append(Prediction(output, answer.n_tokens, 1, answer.truncated))
+        return predictions
+
+    def answers(
+        self, model: LoadedModel, inputs: Sequence[Any], choices: Sequence[str] | None = None, **options: Any
+    ) -> list[Any]:
+        """`choices`: those of prompts that bring none; other `options` are those of a language model."""
+        checked = [self._with_choices(each, choices, f"prompt {number}") for number, each in enumerate(inputs, 1)]
+        if self.head not in model.heads and not options.get("others"):
+            return list(choose(model, [_prompt(each) for each in checked], **options))
+        others = {"others": options.pop("others")} if "others" in options else {}
+        given = [name for name, value in options.items() if name != "prior" and value not in (None, False, "none")]
+        if given:
+            raise UserError(f"{given[0]} is for a language model; this model has a head for choosing")
+        return super().answers(model, checked, **others)
+
+    def _with_choices(self, value: Any, choices: Sequence[str] | None, where: str) -> tuple[str, ...]:
+        if not isinstance(value, str):
+            return self.check_input(f"{where}: ", value)
+        if choices is None or isinstance(choices, str) or not choices:
+            raise UserError(f"{where}: no choices; give a list of options to choose from")
+        if twice := [choice for place, choice in enumerate(choices) if choice in choices[:place]]:
+            raise UserError(f"{where}: choice {shown(twice[0])!r} is there twice")
+        return self.check_input(f"{where}: ", (value, list(choices)))
+
+    def probabilities(self, prediction: Prediction) -> NDArray[np.float64]:
+        """Of every option."""
+        if self.several:
+            return 1 / (1 + np.exp(-np.clip(prediction.output, -700, 700)))
+        return softmax(prediction.output)
+
+    def chosen(self, prediction: Prediction) -> tuple[int, ...]:
+        """The numbers of the options that are taken to be right."""
+        if not self.several:
+            return (int(prediction.output.argmax()),)
+        return tuple(np.flatnonzero(self.probabilities(prediction) >= self.threshold).tolist())
+
+    def answer(self, prediction: Prediction, input: Any, **options: Any) -> Answer:
+        texts, probabilities = input[2:], self.probabilities(prediction)
+        every = [
+            ScoredOption(text=text, number=number, score=float(prediction.output[number]), probability=float(p))
+            for number, (text, p) in enumerate(zip(texts, probabilities, strict=True))
+        ]
+        every.sort(key=lambda option: -option.score)
+        numbers = self.chosen(prediction)
+        if self.several:
+            chosen = tuple(texts[number] for number in numbers)
+            return Selected(texts=chosen, chosen=numbers, options=tuple(every), **prediction.reading)
+        return Chosen(text=texts[numbers[0]], number=numbers[0], options=tuple(every), **prediction.reading)
+
+    def key(self, prediction: Prediction) -> Hashable:
+        return self.chosen(prediction)
+
+    def mean_prediction(self, predictions: Sequence[Prediction], tasks: Sequence[Task] = ()) -> Prediction:
+        """The mean of the probabilities, as logits again."""
+        mean = np.clip(np.mean([self.probabilities(each) for each in predictions], axis=0), 1e-300, 1 - 1e-16)
+        logits = np.log(mean) - (np.log1p(-mean) if self.several else 0.0)
+        return replace(predictions[0], output=logits)
+
+    def compare(self, prediction: Prediction, reference: Prediction, example: Example, task: Any) -> Difference:
+        counted, distance = super().compare(prediction, reference, example, task)
+        shift = np.abs(self.probabilities(prediction) - task.probabilities(reference))
+        return counted, distance + float(shift.sum()) / (2 * len(shift))
+
+    # ------------------------------------------------------------------------------------------------------ evaluating
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:
+        return ("f1a", "exact", "accuracy") if self.several else ("accuracy",)
+
+    def metrics(self) -> Any:
+        return SelectionMetrics() if self.several else ChoiceMetrics()
+
+    def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Example]) -> None:
+        for prediction, example in zip(predictions, examples, strict=True):
+            self.add_choice(metrics, self.chosen(prediction), example)
+
+    def add_choice(self, metrics: Any, chosen: tuple[int, ...], example: Example) -> None:
+        """Count one question, of which these options were chosen."""
+        _, question, *options = example.texts
+        if self.several:
+            metrics.add(chosen, example.target, len(options))
+        else:
+            metrics.add(chosen[0], example.target, options, BLANK in question)
+
+    def tune(self, predictions: Sequence[Prediction], examples: Sequence[Example]) -> ChoiceTask:
+        """Held-out rows decide from which probability on an option is right, where each is judged by itself."""
+        if not self.several:
+            return self
+        probabilities = np.concatenate([self.probabilities(each) for each in predictions])
+        gold = [n in example.target for example in examples for n in range(len(example.texts) - 2)]
+        return replace(self, threshold=float(best_thresholds(probabilities[:, None], np.array(gold)[:, None])[0]))
+
+    def loss(self, prediction: Prediction, example: Example) -> float | None:
+        chosen, probabilities = self.chosen(prediction), self.probabilities(prediction)
+        if self.several:
+            gold = np.array([n in example.target for n in range(len(probabilities))])
+            return None if set(chosen) == set(example.target) else float(np.abs(probabilities - gold).sum())
+        if chosen[0] in example.target:
+            return None
+        return -math.log(max(float(probabilities[list(example.target)].sum()), 1e-300))
+
+    def describe_target(self, example: Example) -> str:
+        return ", ".join(example.texts[2 + number] for number in example.target) or "(none)"
+
+    def target_parts(self, example: Example) -> Iterable[Hashable]:
+        return (len(example.target) / (len(example.texts) - 2),)
+
+    def chance_level(self, counts: Counter[Hashable], rows: int) -> float:
+        """What guessing reaches; of `several`, the F1 of taking every option."""
+        shares: Any = counts
+        mean = sum(part * count for part, count in shares.items()) / max(1, rows)
+        return 2 * mean / (1 + mean) if self.several else mean
+
+    # -------------------------------------------------------------------------------------------------------- teaching
+
+    def same_outputs(self, other: Task) -> bool:
+        return super().same_outputs(other) and self.teacher_settings == other.teacher_settings
+
+    @property
+    def teacher_settings(self) -> dict[str, Any]:
+        return {"several": bool(self.several)}
+
+    def with_teacher_answer(self, example: Example, outputs: TeacherArrays) -> Example:
+        return replace(example, target=self.chosen(Prediction.of_teacher(outputs)))
+
+
+def _by_option(windows: Sequence[TextWindow], counts: Sequence[int]) -> Iterator[list[TextWindow]]:
+    rest = iter(windows)
+    return ([next(rest) for _ in range(count)] for count in counts)
+
+
+def _own_tokens(windows: Sequence[TextWindow]) -> NDArray[np.float64]:
+    return np.array([max(1, piece.cut.last - piece.cut.first) for piece in windows], dtype=np.float64)
+
+
+def _prompt(texts: Sequence[str]) -> tuple[str, list[str]]:
+    """A context, a question and options as a language model reads them: a prompt and its continuations."""
+    context, question, *options = texts
+    if BLANK in question:
+        before, _, after = question.partition(BLANK)
+        return f"{context}\n{before}".rstrip(), [option + after.replace(BLANK, option) for option in options]
+    if question in ("because", "so"):
+        context = context.rstrip(". ")
+    return (f"{context} {question}" if question else context), options
+
+
+def read_questions(files: Patterns) -> list[Example]:
+    """The rows of files with options and answers."""
+    table = Table(files)
+    first = next(table.records(Skipped()), None)
+    if first is None:
+        raise UserError(f"{table.name}: there are no rows")
+    (task, columns), skipped = ChoiceTask(False).columns(first, {}), Skipped()
+    return list(task.read_table(table, begin_with(table, columns, task.read, skipped), skipped))
+
+
+def evaluate_choices(
+    task: ChoiceTask,
+    model: LoadedModel,
+    questions: Iterable[Example],
+    *,
+    on_answer: Callable[[Example, Any], None] = lambda question, answer: None,
+    **options: Any,
+) -> dict[str, Score]:
+    """The metrics of the answers to questions; `on_answer` gets each, `options` are those of a call."""
+    metrics, waiting = task.metrics(), iter(questions)
+    while some := list(islice(waiting, QUESTIONS)):
+        for question, answer in zip(some, task.answers(model, [each.texts for each in some], **options), strict=True):
+            task.add_choice(metrics, answer.chosen, question)
+            on_answer(question, answer)
+    return metrics.result()
+
+
+# ------------------------------------------------------------------------------------- by the probability of a text
 
 
 class _Line(NamedTuple):
@@ -129,8 +510,6 @@ def _asked(given: Any, choices: Sequence[str] | None, where: str) -> tuple[str, 
     for place, choice in enumerate(some):
         if not isinstance(choice, str) or not choice:
             raise UserError(f"{where}: choice {place + 1} is {'empty' if choice == '' else 'not text'}")
-        if choice in some[:place]:
-            raise UserError(f"{where}: choice {shown(choice)!r} is there twice")
     return prompt, list(some)
 
 
@@ -160,357 +539,3 @@ def _lines(
             keeping = "; --slide (slide=True) keeps the prompt's end" * (room > 0)
             raise UserError(f"{where} and choice {shown(choice)!r} have {much}{keeping}")
         yield _Line(Reading([*head[-room:], *targets[:-1]], targets), len(head), len(head) > room, crossing)
-
-
-class Question(NamedTuple):
-    """A prompt, its choices, and which of them is right."""
-
-    prompt: str
-    choices: list[str]
-    right: int
-
-
-def read_questions(files: Patterns) -> Iterator[Question]:
-    """Rows with `prompt`, `choices` (a list; in csv JSON, or with | between) and `label` (text or place from 0)."""
-    for record in read_records(files, columns=("prompt", "choices", "label")):
-        prompt, choices, label = (record.values[name] for name in ("prompt", "choices", "label"))
-        if not isinstance(prompt, str):
-            raise UserError(f"{record.where}: column 'prompt' holds {type(prompt).__name__}, not text")
-        if isinstance(choices, str):
-            try:
-                choices = json.loads(choices) if choices.lstrip().startswith("[") else choices.split("|")
-            except ValueError as error:
-                raise UserError(f"{record.where}: column 'choices' is not a JSON list: {error}") from None
-        if not isinstance(choices, list) or not choices:
-            raise UserError(f"{record.where}: column 'choices' holds no list of texts")
-        if isinstance(label, str) and label in choices:
-            label = choices.index(label)
-        elif not isinstance(label, int | str) or not str(label).isdecimal() or int(label) >= len(choices):
-            known = f"one of the {len(choices)} choices nor a number from 0 to {len(choices) - 1}"
-            raise UserError(f"{record.where}: label {shown(str(label))!r} is neither {known}")
-        yield Question(*_asked((prompt, choices), None, record.where), int(label))
-
-
-def evaluate_choices(
-    model: LoadedModel,
-    questions: Iterable[Question],
-    *,
-    on_answer: Callable[[Question, Chosen], None] = lambda question, answer: None,
-    **options: Any,
-) -> Score:
-    """The share of questions whose right choice was chosen; `on_answer` gets each, `options` are those of `choose`."""
-    sums, waiting = Bootstrap(1, 0), iter(questions)
-    while some := list(islice(waiting, QUESTIONS)):
-        answers = choose(model, [(question.prompt, question.choices) for question in some], **options)
-        right = [row for row, (a, q) in enumerate(zip(answers, some, strict=True)) if a.number == q.right]
-        sums.add(len(some), right, [0] * len(right))
-        for question, answer in zip(some, answers, strict=True):
-            on_answer(question, answer)
-    totals = sums.totals()
-    return totals.sampled(share(totals.sums[0], totals.sizes)).score()
-
-
-class ChooseTask(UnsupervisedTask):
-    """The continuation that fits a prompt best."""
-
-    name = "choose"
-    head = "words"
-    run = staticmethod(choose)
-
-    def check_input(self, where: str, value: Any) -> Any:
-        """A prompt, or one with its own choices."""
-        return value if isinstance(value, tuple | list) else super().check_input(where, value)
-
-
-# -------------------------------------------------------------------------------------------------------- next words
-#
-# A word is a run of letters, digits and apostrophes; any other mark is a word of its own. The probability of a word is
-# that of all ways to spell it in tokens, with any spaces before it, and of something that is no letter coming next.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Suggestion:
-    """What may come next, and how likely that is."""
-
-    text: str  # '' is the end of the text
-    probability: float
-    tokens: tuple[int, ...]  # of its likeliest spelling
-    joined: bool = False  # it goes on with the last word of the text
-
-
-@dataclass(frozen=True, kw_only=True)
-class Suggestions:
-    """The likeliest next words of one model, the likeliest first."""
-
-    words: tuple[Suggestion, ...]
-    n_tokens: int  # of the text that was read
-    truncated: bool  # whether the text was longer than the model's context
-    exact: bool  # no beginning was left aside that could have become a likelier word
-    aside: float  # the probability of all that was left aside: so much likelier a word may be at most
-
-
-@torch.inference_mode()
-def suggest(
-    model: LoadedModel | Model,
-    text: str,
-    *,
-    top: int = 10,
-    tokens: bool = False,
-    endings: bool = False,
-    width: int = 256,
-) -> Suggestions:
-    """The likeliest next words of a text, or with `tokens` the likeliest next tokens.
-
-    The last word of the text is taken to be complete; with `endings` it may also go on ("weave" with an r), unless a
-    space follows it.
-    """
-    opened = model.opened if isinstance(model, Model) else model
-    if not 1 <= top <= 1000:
-        raise UserError(f"between 1 and 1000 suggestions can be made, not {top}")
-    tokenizer, plain, context = writing_tokenizer(opened, decoder=True), text.rstrip(" "), opened.config.context
-    prompt = [*frame(tokenizer)[0], *tokenizer.ids([plain], specials=False)[0]] or beginning(tokenizer)
-    if not prompt:
-        raise UserError("the text is empty, and this vocabulary has no token that begins one")
-    room = context - (1 if tokens else min(LONGEST, context // 2))
-    kept, closed = prompt[-room:], bool(plain) and plain != text
-    read: Any = {"n_tokens": len(prompt), "truncated": len(prompt) > room}
-    longest = min(LONGEST, context - len(kept))
-    with evaluating(opened.network), unseen_in_words(opened, [text]):
-        logits, state = opened.network.start(Ragged.of([kept], opened.device), room=len(kept) + longest)
-        first = _probabilities(check_finite(opened, logits, infinite=True))
-        if not tokens:
-            spelling, after_word = _Spelling.of(tokenizer), bool(plain) and inside(plain[-1]) and not closed
-            if closed or (after_word and not endings):  # a word that is complete does not go on
-                first[0] *= (spelling.spaced | spelling.ends) if closed else ~spelling.goes_on
-                if not first[0].sum():
-                    raise UserError("this model predicts no other word here: the last one would go on")
-                first[0] /= first[0].sum()
-            search = _Search(opened, tokenizer, kept, after_word, top, width)
-            search.follow(first, state, longest)
-            likeliest = sorted(search.known.items(), key=lambda item: (-item[1][0], item[0]))[:top]
-            words = tuple(
-                Suggestion(text=text, probability=probability, tokens=spelling, joined=joined)
-                for (text, joined), (probability, _, spelling) in likeliest
-            )
-            return Suggestions(words=words, exact=search.exact, aside=search.aside, **read)
-    best, texts = np.argsort(-first[0], kind="stable")[:top].tolist(), _Spelling.of(tokenizer).texts
-    words = tuple(
-        Suggestion(text=texts[token] or tokenizer.token(token) or "", probability=probability, tokens=(token,))
-        for token, probability in zip(best, first[0, best].tolist(), strict=True)
-    )
-    return Suggestions(words=words, exact=True, aside=0.0, **read)
-
-
-def _probabilities(logits: torch.Tensor) -> Floats:
-    """B V: of the next token."""
-    return logits.double().softmax(-1).cpu().numpy()
-
-
-def inside(character: str) -> bool:
-    """Whether a character is part of a word: a letter or digit, what stands on one, an apostrophe, half a character."""
-    return character in "_'’\ufffd" or unicodedata.category(character)[0] in "LNM"
-
-
-def first_word(text: str) -> tuple[str, bool]:
-    """The first word or mark of a text that begins with one, and whether nothing that follows can make it longer."""
-    end = next((place for place, character in enumerate(text) if not inside(character)), len(text))
-    return (text[:end], end < len(text)) if end else (text[:1], True)
-
-
-@dataclass(frozen=True)
-class _Spelling:
-    """What each token adds to a text that stands before it."""
-
-    texts: tuple[str, ...]  # '' of special tokens
-    goes_on: NDArray[np.bool_]  # tokens that begin inside a word
-    spaced: NDArray[np.bool_]  # tokens that begin with a space or the like
-    ends: NDArray[np.bool_]  # special tokens: nothing comes after them
-    whole: NDArray[np.bool_]  # tokens with the end of a word in them: marks, or letters with something after them
-
-    @staticmethod
-    @lru_cache(maxsize=8)
-    def of(tokenizer: Tokenizer) -> _Spelling:
-        numbers = range(tokenizer.vocabulary)
-        # Some vocabularies write spaces only between words, so a token is decoded after a word.
-        anchor = next(([number] for number in numbers if tokenizer.decode([number]).strip().isalnum()), [])
-        before = tokenizer.decode(anchor)
-        whole = tokenizer.library.decode_batch([[*anchor, number] for number in numbers], skip_special_tokens=True)
-        texts = [text.removeprefix(before) for text in whole]
-        special = {number for number, token in tokenizer.library.get_added_tokens_decoder().items() if token.special}
-        return _Spelling(
-            texts=tuple(texts),
-            goes_on=np.array([bool(text) and inside(text[0]) for text in texts]),
-            spaced=np.array([bool(text) and text[0].isspace() for text in texts]),
-            ends=np.array([number in special or not texts[number] for number in numbers]),
-            whole=np.array([bool(text.strip()) and first_word(text.lstrip())[1] for text in texts]),
-        )
-
-
-class _Beginning(NamedTuple):
-    """A beginning of a next word: its tokens so far, and how likely they are."""
-
-    tokens: tuple[int, ...]
-    probability: float
-    text: str = ""  # all that it adds to the text
-    joined: bool = False
-
-
-class _Search:
-    """Follows the likeliest beginnings of words token by token until each word ends."""
-
-    def __init__(
-        self, model: LoadedModel, tokenizer: Tokenizer, prompt: list[int], after_word: bool, top: int, width: int
-    ) -> None:
-        self.network, self.device, self.tokenizer = model.network, model.device, tokenizer
-        self.spelling, self.prompt, self.after_word = _Spelling.of(tokenizer), prompt, after_word
-        self.top, self.width, self.exact, self.aside = top, width, True, 0.0
-        # By word, and whether it is joined to the last: its probability, and that of its best spelling with the tokens.
-        self.known = dict[tuple[str, bool], tuple[float, float, tuple[int, ...]]]()
-
-    def _note(self, word: str, joined: bool, probability: float, tokens: tuple[int, ...]) -> None:
-        total, best, spelling = self.known.get((word, joined), (0.0, 0.0, ()))
-        best, spelling = (probability, tokens) if probability > best else (best, spelling)
-        self.known[word, joined] = total + probability, best, spelling
-
-    def _leave(self, probabilities: Floats) -> None:
-        """Beginnings that are not followed any further."""
-        self.aside += float(probabilities.sum())
-        self.exact &= bool(probabilities.max(initial=0.0) <= self._worst())
-
-    def _worst(self) -> float:
-        """What a word needs to be among those asked for."""
-        totals = sorted((total for total, _, _ in self.known.values()), reverse=True)
-        return totals[self.top - 1] if len(totals) >= self.top else 0.0
-
-    def follow(self, probabilities: Floats, state: Any, longest: int) -> None:
-        """From the probabilities of the first token (1 V) on, for at most so many tokens."""
-        spelling, beginnings = self.spelling, [_Beginning((), 1.0)]
-        for depth in range(1, longest + 1):
-            grown = probabilities * np.array([each.probability for each in beginnings])[:, None]
-            for row, each in enumerate(beginnings):
-                word = each.text.lstrip()
-                ended = ~spelling.goes_on if word else spelling.ends  # whatever begins with no letter ends a word
-                over = float(grown[row, ended].sum())
-                if word:
-                    self._note(self._spelled(each, word), each.joined, over, each.tokens)
-                elif over:
-                    self._note("", False, over, (*each.tokens, int((grown[row] * ended).argmax())))
-                grown[row, ended] = 0.0
-            for row, token in zip(*np.nonzero(grown * spelling.whole > 1e-3 * self._worst()), strict=True):
-                each = beginnings[row]
-                word, _ = first_word((each.text + spelling.texts[token]).lstrip())  # it ends inside the token
-                self._note(word, self._joins(each, token), float(grown[row, token]), (*each.tokens, int(token)))
-            few = grown * spelling.whole
-            self._leave(few[few <= 1e-3 * self._worst()])
-            grown[:, spelling.whole] = 0.0
-            # A beginning may still add to a word that is known, so those that nearly count are followed too.
-            flat = grown.ravel()
-            count = min(self.width, int((flat > 0.01 * self._worst()).sum())) if depth < longest else 0
-            if not count:
-                self._leave(grown)
-                return
-            best = np.argpartition(-flat, count - 1)[:count]
-            best = best[np.argsort(-flat[best], kind="stable")]
-            rows, tokens = (numbers.tolist() for numbers in np.divmod(best, grown.shape[1]))
-            parents = [beginnings[row] for row in rows]
-            beginnings = [
-                _Beginning((*each.tokens, token), chance, each.text + spelling.texts[token], self._joins(each, token))
-                for each, token, chance in zip(parents, tokens, flat[best].tolist(), strict=True)
-            ]
-            flat[best] = 0.0
-            self._leave(grown)
-            state.pick(torch.tensor(rows, device=self.device))
-            probabilities = _probabilities(self.network.step(torch.tensor(tokens, device=self.device), state))
-
-    def _joins(self, each: _Beginning, token: int) -> bool:
-        return each.joined or (not each.tokens and self.after_word and bool(self.spelling.goes_on[token]))
-
-    def _spelled(self, each: _Beginning, word: str) -> str:
-        """A word in letters: those of several tokens together, where one of them is only a part of a letter."""
-        if "\ufffd" not in word:
-            return word
-        tail = self.prompt[-4:]
-        whole = self.tokenizer.decode([*tail, *each.tokens])
-        return whole.removeprefix(self.tokenizer.decode(tail)).lstrip() or word
-
-
-# -------------------------------------------------------------------------------------------------------- templates
-
-
-def first_line(text: str) -> str:
-    """The first line of what a model wrote that is not blank."""
-    return next((line.strip() for line in text.split("\n") if line.strip()), "")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Template:
-    """How a task is put to a language model."""
-
-    turn: str  # for each example, followed by its answer, and last for the text itself
-    head: str = ""  # once; left out where its placeholders have no value
-    decoding: Mapping[str, Any] = field(default_factory=dict)  # options of `complete`, as in the paper
-    finish: Callable[[str], str] = str.strip  # what the paper kept of the output
-
-
-# Prompts that make a language model translate, summarize and answer without training (Radford et al., 2019).
-TEMPLATES = {
-    "translate": Template(
-        turn="{text} =", decoding={"stop": ("\n",), "max_tokens": 100}, finish=lambda text: lead(text, 1)
-    ),
-    "summarize": Template(turn="{text}\nTL;DR:", decoding={"top_k": 2, "max_tokens": 100}, finish=lead),
-    "answer": Template(
-        head="{context}\n", turn="Q: {question}\nA:", decoding={"stop": ("\n",), "max_tokens": 50}, finish=first_line
-    ),
-}
-
-
-def filled(template: str, values: Mapping[str, str]) -> str:
-    """A template with its placeholders filled, once each: braces in the values stay; {{ and }} stand for braces."""
-
-    def part(match: re.Match[str]) -> str:
-        name = match[1]
-        if match[0] in ("{{", "}}"):
-            return match[0][0]
-        if name is None:
-            raise UserError(f"template {shown(template)!r}: a single {match[0]!r}; write {match[0] * 2} for a brace")
-        if name not in PLACEHOLDERS:
-            known = listed(f"{{{known}}}" for known in PLACEHOLDERS) + did_you_mean(name, PLACEHOLDERS)
-            raise UserError(f"template {shown(template)!r}: unknown placeholder {{{shown(name)}}}; known are {known}")
-        if name not in values:
-            raise UserError(f"template {shown(template)!r} needs a {name}")
-        return values[name]
-
-    return PART.sub(part, template)
-
-
-def template_of(name: str) -> Template:
-    """A template by its name, or a user's own: any text with a placeholder in it."""
-    if name in TEMPLATES:
-        return TEMPLATES[name]
-    if "{" not in name:
-        choices = f"{listed(TEMPLATES)}, nor does it hold {{text}}"
-        raise UserError(f"template {shown(name)!r} is not one of {choices}{did_you_mean(name, TEMPLATES)}")
-    return Template(turn=name)
-
-
-def example_of(given: str) -> tuple[str, str]:
-    """An example written as `text=>answer`."""
-    text, arrow, answer = given.partition("=>")
-    if not arrow or not text.strip() or not answer.strip():
-        raise UserError(f"example {shown(given)!r}: write it as 'text=>answer'")
-    return text.strip(), answer.strip()
-
-
-def prompt_of(
-    template: str | Template, text: str, *, context: str | None = None, examples: Sequence[tuple[str, str]] = ()
-) -> str:
-    """The prompt for a text: the head, each example with its answer on a line, then the text, open for its answer."""
-    chosen = template_of(template) if isinstance(template, str) else template
-    fixed = {} if context is None else {"context": context}
-
-    def turn(text: str) -> str:
-        return filled(chosen.turn, {**fixed, "text": text, "question": text})
-
-    filled(chosen.turn, dict.fromkeys(PLACEHOLDERS, ""))  # a fault in the template is named before a missing value
-    head = filled(chosen.head, fixed) if chosen.head and context is not None else ""
-    return head + "".join(f"{turn(asked)} {answer}\n" for asked, answer in examples) + turn(text)

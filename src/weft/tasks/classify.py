@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of, is_one, number_in, word_in, words_in_list
-from weft.data.dataset import FEW
+from weft.data.dataset import FEW, Unlabeled
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
 from weft.errors import UserError, listed, shown
@@ -31,7 +31,7 @@ from weft.tasks.forward import InputWindows, pieces_in, softmax, tokenizer_of
 from weft.text.records import Record
 from weft.text.tables import folded
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing
+from weft.text.windows import Framing, TextWindow
 
 POINTS = 1000  # predicted and true values that an evaluation keeps for a scatter
 
@@ -104,7 +104,10 @@ class TextTask(Task):
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         cell: Any = {"label": word_in, "labels": words_in_list, "value": number_in}[self.kind]
-        return replace(self.read_input(record, columns), target=cell(record, columns[self.kind]))
+        target = cell(record, columns[self.kind])
+        if target == "-1" and self.labels and target not in self.labels:  # so test files say that labels are secret
+            raise Unlabeled(f"{record.where}: column {shown(columns[self.kind])!r} holds -1: no label")
+        return replace(self.read_input(record, columns), target=target)
 
     def check_input(self, where: str, value: Any) -> tuple[str, ...]:
         return self.texts_of(super().check_input(where, value))
@@ -167,15 +170,21 @@ class TextTask(Task):
                 targets[labeled] = known
                 arrays |= {"labeled": labeled.astype(np.float32), "target": targets}
         builder = ExamplesBuilder()
-        for some, _ in pieces_in(windows, tokenizer_of(model), [example.texts for example in examples]):
+        for some, _ in self.windows_of([example.texts for example in examples], tokenizer_of(model), windows):
             builder.add(some)
-        return builder.examples(arrays, segments=windows.segments and self.pair, next_words=self.words > 0)
+        return builder.examples(arrays, segments=windows.marks(self.pair), next_words=self.words > 0)
+
+    def windows_of(
+        self, texts: Sequence[tuple[str, ...]], tokenizer: Tokenizer, windows: Framing
+    ) -> Iterator[tuple[list[TextWindow], tuple[int, ...]]]:
+        """The windows of each text or pair that count, and how many tokens its texts have."""
+        return pieces_in(windows, tokenizer, texts)
 
     def objective(self) -> Texts:
         return Texts(self.kind, self.outputs, self.words, self.soft)
 
     def encode(self, inputs: Sequence[tuple[str, ...]], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
-        encoded = list(pieces_in(windows, tokenizer, inputs))
+        encoded = list(self.windows_of(inputs, tokenizer, windows))
         return InputWindows(windows, [some for some, _ in encoded], [lengths for _, lengths in encoded], [])
 
     def decode(self, logits: Sequence[Sequence[NDArray[Any]]], windows: InputWindows) -> list[Prediction]:

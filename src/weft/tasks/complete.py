@@ -22,9 +22,18 @@ from weft.nn.rows import Source
 from weft.tasks.answers import Text, Translation
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import ON_GPU, evaluating, tokenizer_of, unseen_in_words
-from weft.tasks.perplexity import LikelihoodTask, Reading, beginning, slid, sliding_window, writing_tokenizer
+from weft.tasks.perplexity import (
+    LikelihoodTask,
+    Reading,
+    as_prompts,
+    beginning,
+    slid,
+    sliding_window,
+    writing_tokenizer,
+)
 from weft.text.records import Record
 from weft.text.sentences import sentences
+from weft.text.tokenizers.spelling import half_word
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import frame
 
@@ -91,9 +100,12 @@ def source_prompts(opened: LoadedModel, sources: Sequence[Source]) -> list[Promp
     return [Prompt([opened.config.begin], 3 * len(source) + 32, source) for source in sources]
 
 
-def prompts_of(opened: LoadedModel, inputs: Sequence[Any]) -> list[Prompt]:
+def prompts_of(opened: LoadedModel, inputs: Sequence[Any], options: GenerationOptions | None = None) -> list[Prompt]:
     """Texts or vectors as this model takes them; a source that is longer than the context is refused."""
     context = opened.config.context
+    completing = options is not None and options.complete_word and not options.force
+    if completing and opened.family.reads:
+        raise UserError("an encoder-decoder has no prompt with a half-typed word: give --force (force=) beside it")
     if opened.family.numbers:
         limit = max(MIN_LIMIT, 2 * opened.card.window.length if opened.card.window else 0)
         features, pairs = opened.config.features, enumerate(inputs, 1)
@@ -101,9 +113,12 @@ def prompts_of(opened: LoadedModel, inputs: Sequence[Any]) -> list[Prompt]:
         return [Prompt([opened.config.begin], limit, [vector]) for vector in vectors]
     tokenizer = tokenizer_of(opened)
     if not opened.family.reads:
-        before, _ = frame(tokenizer)  # without a prompt a text starts as in training, after what parts documents
-        texts = [[*before, *ids] or beginning(tokenizer) for ids in tokenizer.ids(list(inputs), specials=False)]
-        return [Prompt(tokens, MAX_TOKENS if context >= ENDLESS else None) for tokens in texts]
+        most = MAX_TOKENS if context >= ENDLESS else None
+        if completing:
+            halves = [half_word(tokenizer, text) for text in inputs]
+            heads = as_prompts(tokenizer, [half.before for half in halves])
+            return [Prompt(a, most, None, half.typed, half.taken) for a, half in zip(heads, halves, strict=True)]
+        return [Prompt(ids, most) for ids in as_prompts(tokenizer, tokenizer.ids(list(inputs), specials=False))]
     sources = sources_of(opened, [(opened.card.prefix or "") + text for text in inputs])
     for number, ids in enumerate(sources, 1):
         if len(ids) > context:
@@ -154,11 +169,11 @@ def text_of(
     generator: TextGenerator, prompt: Prompt, completions: list[Completion], options: GenerationOptions
 ) -> Text:
     """The best completion as text, with all of them where more than one was asked for."""
-    texts = tuple(generator.written(prompt.tokens, completion, options.stop) for completion in completions)
+    texts = tuple(generator.written(prompt, completion, options.stop) for completion in completions)
     return Text(
         **vars(texts[0]),
         best=texts if options.n > 1 else (),
-        n_tokens=len(prompt.tokens if prompt.source is None else prompt.source),
+        n_tokens=len(prompt.tokens) + prompt.taken if prompt.source is None else len(prompt.source),
         n_windows=max(completion.windows for completion in completions),
         truncated=generator.context is not None and len(prompt.tokens) > generator.context,
     )
@@ -169,14 +184,15 @@ def complete(
 ) -> list[Text]:
     """Continue each prompt; an encoder-decoder writes its output for it. `options` are those of `GenerationOptions`."""
     generator = generator_of(opened)
+    chosen = options_for(opened, options)
     with unseen_in_words(opened, prompts):
-        return write(generator, prompts_of(opened, prompts), options_for(opened, options), on_progress)
+        return write(generator, prompts_of(opened, prompts, chosen), chosen, on_progress)
 
 
 def stream(opened: LoadedModel, prompt: Any, **options: Any) -> Stream[Text]:
     """Continue one prompt piece by piece; options as for `complete`."""
     generator, chosen = generator_of(opened), options_of(options)
-    (asked,), search = prompts_of(opened, [prompt]), search_of(chosen)
+    (asked,), search = prompts_of(opened, [prompt], chosen), search_of(chosen)
     if isinstance(search, Beam) or search.n > 1:
         raise UserError("only one text can be streamed, and a beam knows its text at the end alone")
 
@@ -335,7 +351,7 @@ def describe(
     chosen = options_for(opened, options, positive=True)
     if chosen.beam_size is None and not chosen.given(SAMPLING):
         chosen = replace(chosen, beam_size=min(max(VECTOR_BEAM, chosen.n), opened.config.vocabulary))
-    return write(generator_of(opened, others), prompts_of(opened, vectors), chosen, on_progress)
+    return write(generator_of(opened, others), prompts_of(opened, vectors, chosen), chosen, on_progress)
 
 
 class CompleteTask(LikelihoodTask):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -14,20 +13,23 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.budget import by_budget
-from weft.checkpoint.card import POOLINGS, Card, Window
+from weft.checkpoint.card import POOLINGS, Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, ExamplesBuilder
-from weft.errors import UserError, did_you_mean, one_of, refuse, shown
+from weft.errors import UserError, one_of, refuse
 from weft.metrics.numeric import SimilarityMetrics, VectorAgreement, cosine
+from weft.nn.layer_choice import LayerChoice
 from weft.nn.rows import Ragged, Rows
 from weft.objectives.losses import TextVectors
-from weft.tasks.answers import Central, Choice, Hit, Ranked, Value, Vector
+from weft.tasks.answers import Central, Choice, Hit, Ranked, TokenVectors, Value, Vector
 from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
-from weft.tasks.forward import check_finite, evaluating, stripped, tokenizer_of
+from weft.tasks.forward import check_finite, evaluating, stripped, tokenizer_of, window_for
+from weft.tasks.tag import joined, raw
 from weft.text.sentences import sentence_spans
 from weft.text.windows import Framing, TextWindow, frame, pieces
 
 Pooling = Literal["mean", "first", "max"]
+PER = ("text", "token", "word")  # what has a vector of its own
 TEXTS = 256  # texts that go through together, fewer where they are long
 CHARACTERS = 1 << 20  # of them together
 TOKENIZED = 1024  # texts that are tokenized at a time
@@ -51,26 +53,13 @@ class Embedded:
         return [Vector(values=tuple(row.tolist()), n_tokens=tokens, n_windows=n) for row, tokens, n in self]
 
 
-def layers_of(word: str, layers: int) -> tuple[tuple[int, ...], str]:
-    """Which hidden states (0: the embeddings; none: what the network gives out) "last4-sum" names, and how combined."""
-    match = re.fullmatch(r"(-?[0-9]{1,4})|(?:all|last([0-9]{1,4}))-(sum|mean|concat)", word)
-    if word == "last":
-        return (), "sum"
-    if match and match[1] and -layers - 1 <= int(word) <= layers:
-        return (int(word) % (layers + 1),), "sum"
-    count = int(match[2]) if match and match[2] else layers + 1
-    if match is None or match[1] or not 1 <= count <= layers + 1:
-        known = f"last, nor a number from {-layers - 1} to {layers}, nor lastK-sum, lastK-mean, lastK-concat"
-        near = did_you_mean(word, ["last", "all-sum", "all-mean", "all-concat"])
-        raise UserError(f"layers {shown(word)!r} is neither {known} (K from 1 to {layers + 1}; or all-sum, ...){near}")
-    return tuple(range(layers + 1 - count, layers + 1)), match[3]
-
-
 class Embedder:
     """A model made ready to turn texts into vectors: mean or maximum of a text's tokens, or its first; none is cut.
 
-    `layers`: "last" (the learned mix, where the model has one), a number (0: the embeddings; negative: from the end),
-    "last4-sum", "last4-mean", "last4-concat" for any number, "all-mean".
+    `layers`: "last" (what the heads of the model read, where that is another choice), "second-to-last", numbers (0: the
+    embeddings; negative: from the end; several are concatenated), "last4-sum", "last4-mean", "last4-concat" for any
+    number, "all-mean", "weighted" (the mix that the model has learned) or "weighted:0.1,0.9,..." with weights of one's
+    own.
     """
 
     def __init__(
@@ -79,21 +68,31 @@ class Embedder:
         *,
         pooling: str | None = None,
         normalize: bool | None = None,
-        layers: str | int = "last",
+        layers: str | int | Sequence[int] = "last",
     ) -> None:
         self.model, card, context, family = model, model.card, model.config.context, model.family
         self.tokenizer = tokenizer_of(model)
         if family.reads:
             raise UserError(f"{family.name} reads one text to write another, and makes no vectors of texts")
+        network = model.network
+        if not network.features:
+            raise UserError(f"{family.name} models count words and have no vectors")
         self.pooling = one_of(pooling or card.pooling or "mean", POOLINGS, "pooling")
         if self.pooling == "first" and family.generates:
             raise UserError(f"the first token of a {family.name} has seen nothing of the text; use mean pooling")
         self.normalize = bool(card.normalize) if normalize is None else normalize
-        self.layers, self.combined = layers_of(str(layers), model.config.layers)
-        self.width: int = model.network.features * (len(self.layers) if self.combined == "concat" else 1)
+        name = str(layers) if isinstance(layers, str | int) else ",".join(map(str, layers))
+        self.choice = LayerChoice.of(name, model.config.layers)
+        if name == "weighted":  # as fixed weights: what the network gives out may have passed through more than its mix
+            if network.mix is None or not network.mix.choice.weights:
+                none = f"this {family.name} has learned no mix of layers (weft finetune --mix)"
+                raise UserError(f"{none}; give weighted:... with {model.config.layers + 1} weights")
+            self.choice = network.mix.choice
+        self.width: int = self.choice.width(network.state_widths) if self.choice.numbers else network.features
         before, after = map(tuple, frame(self.tokenizer))
-        window = card.window or Window(length=context, stride=max(1, 3 * context // 4))
-        self.framing = Framing(before, after, None, False, min(window.length, context), window.stride)
+        window = card.window or window_for(model, None, None, "windows", 0.25)
+        marks = 3 if 2 in self.tokenizer.encode("a").segments else 0  # XLNet's <cls> has a segment of its own
+        self.framing = Framing(before, after, None, marks, min(window.length, context), window.stride)
 
     def chunks(self, texts: Iterable[str]) -> Iterator[Embedded]:
         """The vectors of any number of texts, in order, in memory that does not grow with their number."""
@@ -119,16 +118,10 @@ class Embedder:
         flat.sort(key=lambda item: len(item[1].tokens))  # of one length: attention then has nothing to fill up
         for batch in by_budget(flat, lambda item: len(item[1].tokens)):
             ragged = Ragged.of([window.tokens for _, window in batch], self.model.device)
-            own = [own_tokens(window) for _, window in batch]
-            states: list[Tensor] | None = [] if self.layers else None
-            with evaluating(self.model.network):
-                hidden = self.model.network(ragged.tokens, ragged.rows, states=states)
-            parts = [hidden] if states is None else [states[number] for number in self.layers]  # N width each
-            if self.combined != "concat":
-                total = sum(parts[1:], parts[0])
-                parts = [total / len(parts) if self.combined == "mean" else total]
+            own = [own_tokens(window, self.model.network.CONTINUES) for _, window in batch]
+            hidden = self.hidden(ragged)
             mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
-            pooled = torch.cat([self._pool(part, ragged.rows, mask).double().cpu() for part in parts], 1)
+            pooled = self._pool(hidden, ragged.rows, mask).double().cpu()
             numbers = torch.tensor([number for number, _ in batch])
             if self.pooling == "max":
                 vectors.scatter_reduce_(0, numbers[:, None].expand_as(pooled), pooled, "amax")
@@ -140,6 +133,16 @@ class Embedder:
         vectors = torch.nn.functional.normalize(vectors) if self.normalize else vectors
         vectors = check_finite(self.model, vectors.float())
         return Embedded(vectors, [len(tokens) + extra for tokens in ids], [len(some) for some in windows])
+
+    def hidden(self, ragged: Ragged) -> Tensor:
+        """N width: the vector of every token, from the layers that were chosen."""
+        states: list[Tensor] | None = [] if self.choice.numbers else None
+        segments = None
+        if self.framing.segments:
+            segments = torch.zeros_like(ragged.tokens).index_fill(0, ragged.rows.lasts(), 2)
+        with evaluating(self.model.network):
+            hidden = self.model.network(ragged.tokens, ragged.rows, segments, states)
+        return hidden if states is None else self.choice.combined(states)
 
     def _pool(self, hidden: Tensor, rows: Rows, own: Tensor) -> Tensor:
         """N width -> B width: of each window the first token, the largest, or the sum."""
@@ -154,16 +157,87 @@ class Embedder:
         return total.index_add_(0, numbers, hidden.double() * own[:, None])
 
 
-def own_tokens(window: TextWindow) -> NDArray[np.bool_]:
-    """Which tokens of a window count: its own and its frame, not those that another window answers for."""
+def own_tokens(window: TextWindow, continuing: range = range(0)) -> NDArray[np.bool_]:
+    """Which tokens of a window count: its own and its frame, not those of other windows or inside a spelled word."""
     own, cut, lead = np.ones(len(window.tokens), dtype=np.bool_), window.cut, window.lead
     own[lead : lead + cut.first - cut.start] = False
     own[lead + cut.last - cut.start : lead + cut.end - cut.start] = False
+    if continuing:
+        tokens = np.array(window.tokens)
+        own &= (tokens < continuing.start) | (tokens >= continuing.stop)
     return own
 
 
-def embed(model: LoadedModel, texts: Sequence[str], **options: Any) -> list[Vector]:
-    """One vector per text; `options` are those of `Embedder`."""
+class TokenEmbedder(Embedder):
+    """A model made ready to give the vector of every token, or of every word, of texts of any length.
+
+    A word is what stands between spaces or marks, or as the text is cut already where it is a list of words. Its vector
+    is the mean of its tokens' (`pooling`: or the first, or the maximum); 0 where the vocabulary reads nothing of it.
+    """
+
+    def __init__(self, model: LoadedModel, per: str, *, pooling: str | None = None, **options: Any) -> None:
+        self.per = one_of(per, PER[1:], "per")
+        if per == "token" and pooling is not None:
+            raise UserError("a token has one vector: pooling is for words and texts")
+        super().__init__(model, pooling="mean", **{"normalize": False, **options})
+        self.pooling = one_of(pooling or "mean", POOLINGS, "pooling")
+
+    def texts(self, texts: Iterable[str | Sequence[str]]) -> Iterator[TokenVectors]:
+        """The vectors of any number of texts, in order, a few texts at a time."""
+        for some in by_budget(texts, lambda text: max(sum(map(len, text)), 256), CHARACTERS // 16):
+            yield from self.tokens(some)
+
+    @torch.inference_mode()
+    def tokens(self, texts: Sequence[str | Sequence[str]]) -> list[TokenVectors]:
+        """The vectors of a few texts."""
+        read = [raw(text) if isinstance(text, str) else joined(text) for text in texts]
+        encoded = self.tokenizer.encode_batch([example.texts[0] for example in read], specials=False)
+        every = [tokens.ids for tokens in encoded]
+        windows = [pieces(self.framing, ids) if ids else [] for ids in every]
+        vectors = [torch.zeros(len(ids), self.width) for ids in every]
+        flat = [(number, window) for number, some in enumerate(windows) for window in some]
+        flat.sort(key=lambda item: len(item[1].tokens))
+        for batch in by_budget(flat, lambda item: len(item[1].tokens)):
+            ragged = Ragged.of([window.tokens for _, window in batch], self.model.device)
+            hidden = check_finite(self.model, self.hidden(ragged).float().cpu())
+            parts = torch.split(hidden, ragged.rows.lengths().tolist())
+            for (number, window), own in zip(batch, parts, strict=True):
+                cut, lead = window.cut, window.lead - window.cut.start
+                vectors[number][cut.first : cut.last] = own[lead + cut.first : lead + cut.last]
+        extra, answers = len(self.framing.before) + len(self.framing.after), list[TokenVectors]()
+        for example, tokens, some, matrix in zip(read, encoded, windows, vectors, strict=True):
+            text, names = example.texts[0], tokens.tokens
+            spans = [stripped(text, *span) if text[slice(*span)].strip() else span for span in tokens.offsets]
+            if self.per == "word":
+                matrix, spans = self._words(matrix, tokens.offsets, example.words), list(example.words)
+                names = [text[start:end] for start, end in spans]
+            matrix = torch.nn.functional.normalize(matrix) if self.normalize else matrix
+            reading: Any = {"n_tokens": len(tokens) + extra, "n_windows": len(some)}
+            answers.append(TokenVectors(tokens=tuple(names), spans=tuple(spans), vectors=matrix.numpy(), **reading))
+        return answers
+
+    def _words(self, vectors: Tensor, offsets: Sequence[tuple[int, int]], words: Sequence[tuple[int, int]]) -> Tensor:
+        """words width: of each word that of all tokens which share a character with it."""
+        result, first = torch.zeros(len(words), vectors.shape[1]), 0
+        for number, (start, end) in enumerate(words):
+            while first < len(offsets) and offsets[first][1] <= start:
+                first += 1
+            last = first
+            while last < len(offsets) and offsets[last][0] < end:
+                last += 1
+            if own := [place for place in range(first, last) if offsets[place][1] > start]:
+                whole = vectors[own]
+                one = whole[0] if self.pooling == "first" else None
+                result[number] = whole.amax(0) if self.pooling == "max" else whole.mean(0) if one is None else one
+        return result
+
+
+def embed(
+    model: LoadedModel, texts: Sequence[str], *, per: str = "text", **options: Any
+) -> list[Vector] | list[TokenVectors]:
+    """One vector per text, or the vectors of its tokens or words; `options` are those of `Embedder`."""
+    if one_of(per, PER, "per") != "text":
+        return list(TokenEmbedder(model, per, **options).texts(texts))
     return [vector for some in Embedder(model, **options).chunks(texts) for vector in some.answers()]
 
 
@@ -265,7 +339,8 @@ class EmbedTask(VectorTask):
         theirs, kept = len(directions.shares), f"{directions.shares[:width].sum():.1%}"
         note = f"of the teacher's vectors of {theirs} numbers, {kept} fits into the student's {width}"
         by_token = {"own": np.concatenate(own).astype(np.float32)}
-        return builder.examples(whole, by_token=by_token, notes=(note,) if width < theirs else ())
+        notes = (note,) if width < theirs else ()
+        return builder.examples(whole, by_token=by_token, segments=windows.marks(False), notes=notes)
 
 
 @dataclass(frozen=True)

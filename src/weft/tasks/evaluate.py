@@ -14,9 +14,9 @@ from typing import Any, TypedDict, Unpack
 from weft.checkpoint.folder import LoadedModel
 from weft.config import build
 from weft.data.columns import file_of
-from weft.data.dataset import LONG, examples_of, long_note
+from weft.data.dataset import LONG, Unlabeled, begin_with, examples_of, long_note
 from weft.data.tables import Table, is_frame, unboxed
-from weft.errors import UserError, listed, shown
+from weft.errors import UserError, listed, refuse, shown
 from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.metrics.bootstrap import Score, WorstRows
 from weft.picture import ChartLine, entries, heading, heat_map, line_chart, page, paragraph
@@ -59,6 +59,8 @@ class Evaluation:
     signature: str | None = None  # how BLEU was counted, in sacreBLEU's words
     by_length: list[dict[str, Any]] = field(default_factory=list)  # of what was written, by the words of its source
     points: list[list[float]] = field(default_factory=list)  # of values: true and predicted, evenly from all
+    by_forecast: list[dict[str, Any]] = field(default_factory=list)  # of series: the model beside simple forecasts
+    by_step: list[dict[str, Any]] = field(default_factory=list)  # by how many steps ahead
 
     def values(self) -> dict[str, Any]:
         """As JSON has it."""
@@ -82,7 +84,13 @@ class Evaluation:
         for name, empty in (("scores", {}), ("points", [])):  # what was not finite is null
             values[name] = _each(values.get(name, empty), lambda value: math.nan if value is None else value)
         evaluation = build(cls, values, str(path))
-        tables = (evaluation.by_label, evaluation.by_length, evaluation.worst)
+        tables = (
+            evaluation.by_label,
+            evaluation.by_length,
+            evaluation.by_forecast,
+            evaluation.by_step,
+            evaluation.worst,
+        )
         whole = all(row.keys() >= rows[0].keys() for rows in tables for row in rows)
         size = len(evaluation.labels)
         square = not evaluation.confusion or [len(line) for line in evaluation.confusion] == [size] * size
@@ -96,6 +104,7 @@ class Evaluation:
         tables = [("Scores", ["score", "value", "95 % from", "to"], rows)]
         labels = "By type" if self.task == "tag" else "By label"
         parts = {labels: self.by_label, "By words of the source": self.by_length}
+        parts |= {"By forecast": self.by_forecast, "By steps ahead": self.by_step}
         tables += [(title, *cells(part)) for title, part in parts.items() if part]
         if 2 <= len(self.labels) <= MATRIX and self.confusion:
             rows = [[name, *(f"{n:,}" for n in line)] for name, line in zip(self.labels, self.confusion, strict=True)]
@@ -177,6 +186,8 @@ def inputs_in_call(model: Any, given: Any, columns: Mapping[str, str] | None = N
     """The inputs of one call, and whether it is one input rather than several."""
     task, given = model.task_object, unboxed(given)
     rows, one = given, False
+    if task.reads_tables and (isinstance(given, Mapping) or is_frame(given) or _are_rows(given)):
+        return task.table_inputs(Table(given, columns or {})), False
     if isinstance(given, Mapping):
         cells = all(value is None or isinstance(value, str | bool | int | float) for value in given.values())
         one = cells or task.is_row(given)  # rather than columns
@@ -195,6 +206,10 @@ def inputs_in_call(model: Any, given: Any, columns: Mapping[str, str] | None = N
     # An empty cell is asked about like an empty line of standard input.
     records = _with_columns(model, Table(rows, columns or {}), Skipped())
     return [_input(model, record, names) for record, names in records], one
+
+
+def _are_rows(given: Any) -> bool:
+    return isinstance(given, list | tuple) and bool(given) and all(isinstance(item, Mapping) for item in given)
 
 
 @dataclass(frozen=True)
@@ -281,7 +296,10 @@ class Reader:
         untagged = "tags" in self.columns and cells == [[]]  # a file of words alone, as CoNLL has them
         if not cells or untagged or any(empty):
             return self.task.read_input(record, self.inputs)
-        return self.task.read(record, self.columns)
+        try:
+            return self.task.read(record, self.columns)
+        except Unlabeled:
+            return self.task.read_input(record, self.inputs)
 
 
 @dataclass
@@ -351,8 +369,10 @@ def evaluate_examples(
 
     pairs: Iterable[tuple[list[Prediction], list[Example]]] = predicted()
     if tune and (held := list(pairs)):
-        pairs = held
-        task = task.tune([each for some, _ in held for each in some], [each for _, some in held for each in some])
+        rows = [each for _, some in held for each in some]
+        task, predictions = task.blended([each for some, _ in held for each in some], rows)
+        task = task.tune(predictions, rows)
+        pairs = [(predictions, rows)]
     for predictions, chunk in pairs:
         metrics = metrics or task.metrics()
         task.add(metrics, predictions, chunk)
@@ -372,6 +392,7 @@ def evaluate(
     *,
     beam_size: int | None = None,
     others: Sequence[LoadedModel] = (),
+    origins: int | None = None,
     log: Log = to_logger,
     progress: ProgressChoice = None,
     **rows: Unpack[RowOptions],
@@ -379,8 +400,15 @@ def evaluate(
     """Evaluate a model on the rows of some files, of which only those at hand are held.
 
     Of models that generate: `source` and `target` are files that belong together line for line; `others` join it.
+    Of models that forecast: `origins`, the last points of each series from which a horizon is forecast.
     """
     task: Any = task_for(model, name)
+    if origins is not None:
+        refuse(
+            (not task.reads_tables, f"a model for {name} forecasts no series: origins do not apply"),
+            (origins < 1, f"origins must be at least 1, not {origins}"),
+        )
+        task = replace(task, origins=origins)
     if not task.writes and (rows.get("source") or rows.get("target") or beam_size is not None or others):
         raise UserError(f"a model for {name} generates no text: source, target, beam_size and others do not apply")
     if task.writes:
@@ -404,7 +432,8 @@ def evaluate(
         return normalization(example)
 
     with progress_of(progress)(f"evaluating on {where}", "examples") as count:
-        examples = task.merge_references(examples_of(files, needed, read, skipped))
+        rows_read = task.read_table(files, begin_with(files, needed, read, skipped), skipped)
+        examples = task.merge_references(rows_read)
         result = evaluate_examples(task, model, framing, examples, progress=count)
     log_notes(replace(skipped, count=0).lines(), log)
     if note := normalization.note():

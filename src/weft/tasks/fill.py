@@ -70,7 +70,8 @@ def fill(model: LoadedModel, texts: Sequence[str], *, top: int = 5) -> list[Word
 def filler(model: LoadedModel) -> tuple[Tokenizer, int]:
     """The tokenizer of a model that predicts words behind masks, and its mask; an error for any other model."""
     if model.family.generates or "words" not in model.heads:
-        raise UserError(f"this {model.family.name} model fills no gaps: it has no head for masked words")
+        lacks = f"this {model.family.name} model fills no gaps: it has no head for masked words"
+        raise UserError(f"{lacks}; a masked language model does (weft pretrain --objective mlm)")
     tokenizer = tokenizer_of(model)
     mask = tokenizer.id_of("mask")
     if mask is None:

@@ -18,7 +18,7 @@ from weft.errors import NotFinite, UserError, shown
 from weft.models.ngram import UNSEEN, UnseenContext
 from weft.nn.rows import Batch, Rows
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, TextWindow, framing_of, left_out, pieces, special_tokens
+from weft.text.windows import Framing, TextWindow, framing_of, left_out, pieces, segments_of, special_tokens
 
 
 def check_finite(model: LoadedModel, values: Tensor, infinite: bool = False) -> Tensor:
@@ -81,7 +81,7 @@ def window_for(model: LoadedModel, length: int | None, stride: int | None, long:
     context = model.config.context
     if length is not None and length > context:
         raise UserError(f"windows of {length} tokens are longer than the model's context of {context}")
-    length = length or min(context, 1 << 16)
+    length = length or min(context, model.family.row if model.config.heads and model.family.row else 1 << 16)
     stride = stride or max(1, round((1 - overlap) * length))
     return Window(length=length, stride=min(stride, length), long="truncate" if long == "truncate" else "windows")
 
@@ -90,8 +90,10 @@ def framing_for(model: LoadedModel, window: Window | None = None) -> Framing:
     """How this model reads texts; its card says in which windows."""
     window = window or model.card.window or window_for(model, None, None, "windows", 0.25)
     length = min(window.length, model.config.context)
-    generates = model.family.generates
-    return framing_of(tokenizer_of(model), generates, length, window.stride, not generates, window.long == "truncate")
+    if model.family.series:
+        return Framing((), (), None, False, length, window.stride)
+    causal = model.family.one_way
+    return framing_of(tokenizer_of(model), causal, length, window.stride, not causal, window.long == "truncate")
 
 
 def pieces_in(
@@ -109,7 +111,7 @@ def pieces_in(
             yield pieces(framing, first, second), lengths
 
 
-def batches(pieces: Sequence[TextWindow], device: torch.device, segments: bool) -> Iterator[tuple[list[int], Batch]]:
+def batches(pieces: Sequence[TextWindow], device: torch.device, segments: int) -> Iterator[tuple[list[int], Batch]]:
     """Windows in batches of bounded size, those of similar length together; with each batch, which they are."""
     order = sorted(range(len(pieces)), key=lambda number: len(pieces[number].tokens))
     budget = ON_GPU if device.type == "cuda" else BUDGET
@@ -119,9 +121,8 @@ def batches(pieces: Sequence[TextWindow], device: torch.device, segments: bool) 
         lengths = [len(piece.tokens) for piece in rows]
         marks = None
         if segments:
-            parts = [(piece.border, len(piece.tokens) - piece.border) for piece in rows]
-            sizes = torch.tensor([size for pair in parts for size in pair])
-            marks = torch.repeat_interleave(torch.tensor([0, 1]).repeat(len(rows)), sizes).to(device)
+            borders = np.array([piece.border for piece in rows])
+            marks = torch.from_numpy(segments_of(borders, np.array(lengths), segments)).to(device)
         yield some, Batch(tokens.to(device), Rows.of(lengths, device), marks)
 
 
@@ -140,16 +141,30 @@ class InputWindows(NamedTuple):
         return tokens, len(pieces), left_out(self.framing, pieces, *lengths)
 
 
-def head_outputs(model: LoadedModel, windows: InputWindows, head: str, by_token: bool) -> list[list[NDArray[Any]]]:
-    """The logits of a head for every window of every input: for each token (n C), or for the window (C)."""
+def head_outputs(
+    model: LoadedModel,
+    windows: InputWindows,
+    head: str,
+    by_token: bool,
+    allowed: Callable[[TextWindow], NDArray[np.bool_]] | None = None,
+) -> list[list[NDArray[Any]]]:
+    """The logits of a head for every window of every input: for each token (n C), or for the window (C).
+
+    `allowed`: which tokens of a window an answer may consist of, for a head that has to know it.
+    """
     network: Any = model.network
     flat = [piece for pieces in windows.pieces for piece in pieces]
     outputs: list[NDArray[Any]] = [np.empty(0)] * len(flat)
-    segments = windows.framing.segments and any(piece.border < len(piece.tokens) for piece in flat)
+    segments = windows.framing.marks(any(piece.border < len(piece.tokens) for piece in flat))
     with torch.inference_mode():
         for numbers, batch in batches(flat, model.device, segments):
             hidden = network(batch.tokens, batch.rows, batch.segments)
-            logits = check_finite(model, network.logits(head, hidden, batch.rows).float().cpu())
+            if allowed is None:
+                logits = network.logits(head, hidden, batch.rows)
+            else:
+                mask = torch.from_numpy(np.concatenate([allowed(flat[number]) for number in numbers]))
+                logits = network.span_logits(hidden, batch.rows, mask.to(hidden.device))
+            logits = check_finite(model, logits.float().cpu())
             sizes = [len(flat[number].tokens) for number in numbers]
             parts = torch.split(logits, sizes) if by_token else logits.unbind()
             for number, part in zip(numbers, parts, strict=True):

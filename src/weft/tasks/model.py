@@ -20,18 +20,22 @@ from weft.checkpoint.families import Family, check_config, check_heads, find_siz
 from weft.checkpoint.folder import LoadedModel, check_vocabularies, open_folder, read_tokenizers, save_folder
 from weft.checkpoint.locate import find_folder
 from weft.config import changed
+from weft.data.tables import Table
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here
 from weft.generation.text import Stream
 from weft.nn.rows import Rows
-from weft.progress import ProgressChoice, progress_of, silent
-from weft.tasks.answers import Answer, Text
+from weft.progress import ProgressChoice, log_notes, progress_of, silent, to_logger
+from weft.tasks.answers import Answer, Forecast, Text
 from weft.tasks.base import Prediction, Task
 from weft.tasks.classify import TextTask
 from weft.tasks.complete import stream
+from weft.tasks.embed import embed
 from weft.tasks.evaluate import Evaluation, Row, evaluate, inputs_in_call
+from weft.tasks.forecast import forecasts_of
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.registry import task_class, task_for
+from weft.text.rows import Skipped
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
@@ -130,6 +134,26 @@ class Model:
         with evaluating(self.network):
             return task.predict(self.opened, framing_for(self.opened), checked) if checked else []
 
+    def forecast(
+        self, data: Any, /, *, columns: Mapping[str, str] | None = None, back: int = 0, **reading: Any
+    ) -> list[Forecast]:
+        """Forecast every series of a table: the steps after its last one, or from `back` steps before it.
+
+        `data`: a file, or rows in memory; `columns={"time": "date", "series": "store", "value": "sales"}` names its
+        columns where their names and cells do not tell. `reading`: `format`, `delimiter`, `encoding`, `on_bad_row`.
+        """
+        skipped = Skipped()
+        with evaluating(self.network):
+            forecasts = self.forecasts(Table(data, columns or {}, **reading), skipped, back)
+        log_notes(skipped.lines(), to_logger)
+        return [forecast for forecast, _ in forecasts]
+
+    def forecasts(self, table: Table, skipped: Skipped, back: int = 0) -> list[tuple[Forecast, Any]]:
+        """The forecast of every series of a table, each with the window of the series that it was made from."""
+        if not self.task_object.reads_tables:
+            raise UserError(f"a model for {self.task} forecasts no series; weft finetune --task forecast makes one")
+        return forecasts_of(self.opened, table, skipped, back)
+
     def logits(self, texts: str | Sequence[Any], /) -> list[Tensor]:
         """The logits of the task's head for each text, as float32 tensors on the CPU.
 
@@ -161,6 +185,17 @@ class Model:
             by_text.append([states[number].float().cpu() for number in numbers])
         return by_text
 
+    def embed(self, texts: Any, /, **options: Any) -> Any:
+        """The vector of a text or of each of several, whatever the task of the model is.
+
+        `per="token"` or `"word"` gives the vectors of a text's tokens or words with their offsets. `layers`, `pooling`
+        and `normalize` as for `weft embed`: `model.embed(texts, per="word", layers="last4-concat")`.
+        """
+        task_class("embed").check_model(self.opened, "embed")
+        one = isinstance(texts, str)
+        vectors = embed(self.opened, [texts] if one else texts, **options)
+        return vectors[0] if one else vectors
+
     def _passes(self, texts: str | Sequence[Any], states: bool = False) -> Iterator[tuple[Any, Rows]]:
         """Each text alone through the network: its hidden states, or those of all layers, and its row."""
         if self.opened.exported or self.opened.family.reads:
@@ -174,7 +209,7 @@ class Model:
                 raise UserError(f"text {number} is longer than a window of {framing.length} tokens")
         with evaluating(self.network), torch.inference_mode():
             for pieces in windows.pieces:
-                _, batch = next(batches(pieces, self.opened.device, framing.segments and task.pair))
+                _, batch = next(batches(pieces, self.opened.device, framing.marks(task.pair)))
                 layers: list[Tensor] | None = [] if states else None
                 hidden = self.network(batch.tokens, batch.rows, batch.segments, states=layers)
                 yield layers if states else hidden, batch.rows
@@ -248,10 +283,12 @@ def load(
     backend: str | None = None,
     online: bool = False,
     trust: bool = False,
+    language: str | None = None,
 ) -> Model:
     """A model from a folder, else from the local Hugging Face cache, else, only when `online`, from its hub.
 
-    `trust` opens an exported folder whose files have changed since, with a warning.
+    `trust` opens an exported folder whose files have changed since, with a warning. `language`: of the texts, for a
+    model with language embeddings; by default the one that it was fine-tuned in, or its first.
     """
     if not isinstance(name, str | os.PathLike):
         raise UserError(f"a model is loaded by the name of its folder, not from a {type(name).__name__}")
@@ -262,6 +299,7 @@ def load(
         raise UserError(f"{folder}: has {has}: it is a model for {engine or 'torch'} (see weft export)")
     opened = open_folder(folder, trust=trust) if engine is None else open_exported(folder, trust)
     opened = replace(opened, folder=folder)
+    opened = opened if language is None else opened.in_language(language)
     stored = opened.card.task or _task(opened)
     made_for, chosen = task_class(stored, f"{name}: weft.json: task"), task or stored
     does = made_for if task is None else task_class(task)
@@ -277,8 +315,10 @@ def load(
 
 def _task(opened: LoadedModel) -> str:
     """What a published folder is for: its head says it; without a head it embeds."""
-    for head in ("answer", "tag"):
-        if head in opened.heads:
+    if "spans" in opened.heads:
+        return "answer"
+    for head in ("answer", "tag", "choose"):
+        if head in opened.heads and (head != "choose" or "words" not in opened.heads):
             return head
     if "classify" in opened.heads:
         names = {"regression": "regress", "multi_label_classification": "multilabel"}
@@ -311,6 +351,8 @@ def new(
             target_tokenizer = read_tokenizers(folder)[1]
     if isinstance(target_tokenizer, str | os.PathLike):
         target_tokenizer = load_tokenizer(Path(target_tokenizer))
+    if tokenizer is not None and family.series:
+        raise UserError(f"{family.name} reads numbers, so it has no tokenizer")
     if target_tokenizer is not None and (tokenizer is None or not family.reads):
         raise UserError(f"{family.name}: a second tokenizer is for encoder-decoders, beside a first")
     if tokenizer is not None:
@@ -338,6 +380,8 @@ def new(
         torch.manual_seed(seed)
         network = family.network(config, outputs)
         network.initialize()
+    if tokenizer is not None:
+        network.read_vocabulary(tokenizer.tokens)
     made = Made(seed=seed, date=datetime.now(UTC).date().isoformat())
     card = Card(weft=VERSION, task=family.task, made=made)
     opened = LoadedModel(family, config, network.eval(), outputs, tokenizer, card, target_tokenizer=target_tokenizer)

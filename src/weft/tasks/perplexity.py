@@ -7,6 +7,7 @@ import re
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, NamedTuple
@@ -59,17 +60,39 @@ def writing_tokenizer(opened: LoadedModel, decoder: bool = False) -> Tokenizer:
     """The tokenizer of a model that generates text; `decoder`: an encoder-decoder is refused."""
     if decoder and opened.family.reads:
         raise UserError(f"this {opened.family.name} model is an encoder-decoder; a decoder such as gpt2 is needed")
-    if not opened.family.generates or "words" not in opened.heads:
-        raise UserError(f"this {opened.family.name} model does not generate text: it has no language model head")
+    name = opened.family.name
+    refuse(
+        (not opened.family.generates, f"this {name} model does not generate text: it does not predict left to right"),
+        ("words" not in opened.heads, f"this {name} model does not generate text: it has no language model head"),
+    )
     if opened.tokenizer is None:
         raise UserError("this model folder has no tokenizer, so it reads and writes no text")
     return opened.tokenizer
 
 
+@contextmanager
+def remembering(opened: LoadedModel, memory: int | None) -> Iterator[None]:
+    """Read with a memory of so many tokens; None: as it is."""
+    before = None if memory is None else opened.network.remember(memory)
+    try:
+        yield
+    finally:
+        if before is not None:
+            opened.network.remember(before)
+
+
 def beginning(tokenizer: Tokenizer) -> list[int]:
     """What stands before the first token of a text: what the tokenizer puts there, else the token that parts texts."""
+    before, after = frame(tokenizer)
     known = [token for name in ("start", "end") if (token := tokenizer.id_of(name)) is not None]
-    return frame(tokenizer)[0] or known[:1]
+    return before or [token for token in known if token not in after][:1]  # XLNet's <cls> stands at the end of a text
+
+
+def as_prompts(tokenizer: Tokenizer, texts: Sequence[list[int]]) -> list[list[int]]:
+    """The tokens of texts as a decoder reads them; before an empty one stands at least the end of another."""
+    end = tokenizer.id_of("end")
+    before, nothing = frame(tokenizer)[0], beginning(tokenizer) or ([] if end is None else [end])
+    return [[*before, *ids] or nothing for ids in texts]
 
 
 @torch.inference_mode()
@@ -85,7 +108,8 @@ def surprises(opened: LoadedModel, readings: Iterable[Reading], budget: int = BU
                 yield Surprise(reading, check_finite(opened, nats), NO_TOKENS)
             continue
         ragged = Ragged.of([reading.tokens for reading in batch], device)
-        hidden = network(ragged.tokens, ragged.rows)
+        read = network if batch[0].places is not None else network.next_states
+        hidden = read(ragged.tokens, ragged.rows)
         places = list[int]()  # words are scored only where something is asked for
         for start, (tokens, targets, _, own) in zip(ragged.rows.firsts().tolist(), batch, strict=True):
             own = list(range(len(tokens) - len(targets), len(tokens))) if own is None else own
@@ -113,18 +137,17 @@ def _nats(opened: LoadedModel, hidden: Tensor, places: Tensor, targets: Tensor) 
 
 @torch.inference_mode()
 def carried_surprises(opened: LoadedModel, ids: Places, budget: int) -> tuple[int, Tensor]:
-    """The streams that a recurrent network reads, as in training, and the nats of each token but the first."""
+    """The streams that a network with a state reads, as in training, and the nats of each token but the first."""
     network: Any = opened.network
     places = Corpus([np.arange(len(ids), dtype=np.uint32)], np.array([0, len(ids)]), None, "")
     source = held_out(Framed(places, Frame()))  # whose tokens are the places of the true ones
-    memory = StreamStates(source.streams).lay_out(network)
-    memory.after = memory.before  # each pass goes on from the one before
+    memory = StreamStates.running(network, source.streams)
     tokens, nats = torch.from_numpy(ids).to(opened.device), torch.zeros(len(ids) - 1, dtype=torch.float64)
     for batch in every_example(source, shift, budget):
         on_device = batch.to(opened.device)
         streams, wanted = on_device.targets["streams"], on_device.targets["words"]
         carried = memory.take(streams)
-        hidden = network(tokens[on_device.tokens], on_device.rows, carried=carried)
+        hidden = network.next_states(tokens[on_device.tokens], on_device.rows, carried=carried)
         memory.put(streams, carried)
         here = torch.arange(len(wanted), device=opened.device)
         nats[batch.targets["words"] - 1], _ = _nats(opened, hidden, here, tokens[wanted])
@@ -161,6 +184,7 @@ class Perplexity:
     stride: int
     stream: bool  # each document went on from the one before it
     carried: bool  # in one go, with the state of a recurrent network; else in windows
+    memory: int | None = None  # tokens that a Transformer-XL or XLNet carried from segment to segment
 
 
 class _TextCounts:
@@ -277,6 +301,7 @@ def perplexity(
     detokenize: str | None = None,
     stream: bool = False,
     count_ends: bool = False,
+    memory: int | None = None,
     budget: int = BUDGET,
     seed: int = 0,
     on_progress: Callable[[int], None] = lambda tokens: None,
@@ -286,7 +311,8 @@ def perplexity(
     A window reads `length` tokens (default: the context, at most 2048) and the next is `stride` further on (default:
     half the length): each token is predicted once. The first one follows on the token that parts documents; without
     such a token it is left out. `stream`: each document continues the one before it; a recurrent network then carries
-    its state, unless a length is given. `count_ends`: the end of a document is predicted too, as in training.
+    its state, unless a length is given. `count_ends`: the end of a document is predicted too, as in training. `memory`:
+    tokens before a segment that a Transformer-XL or XLNet sees (default: as in training).
     """
     tokenizer = writing_tokenizer(opened, decoder=True)
     if detokenize is not None:
@@ -294,23 +320,25 @@ def perplexity(
     carried = stream and length is None and stride is None and opened.network.CARRIES
     length, stride = sliding_window(opened, length, stride)
     count = _Count(tokenizer, detokenize, stream, count_ends, seed)
-    if carried:
-        ids = [*count.begin, *(token for ids in count.one_after_the_other(documents) for token in ids)]
-        if len(ids) > 1:
-            count.counts["n_windows"], nats = carried_surprises(opened, np.array(ids, dtype=np.int64), budget)
-            count.add(0, nats)
-            on_progress(len(nats))
-    else:
-        runs = enumerate([count.one_after_the_other(documents)] if stream else map(count.of, documents))
-        readings = (reading for number, run in runs for reading in slid(run, count.begin, length, stride, number))
-        for reading, nats, _ in surprises(opened, readings, budget):
-            count.counts["n_windows"] += 1
-            count.add(reading.document, nats)
-            on_progress(len(nats))
+    with remembering(opened, memory):
+        if carried:
+            ids = [*count.begin, *(token for ids in count.one_after_the_other(documents) for token in ids)]
+            if len(ids) > 1:
+                count.counts["n_windows"], nats = carried_surprises(opened, np.array(ids, dtype=np.int64), budget)
+                count.add(0, nats)
+                on_progress(len(nats))
+        else:
+            runs = enumerate([count.one_after_the_other(documents)] if stream else map(count.of, documents))
+            readings = (reading for number, run in runs for reading in slid(run, count.begin, length, stride, number))
+            for reading, nats, _ in surprises(opened, readings, budget):
+                count.counts["n_windows"] += 1
+                count.add(reading.document, nats)
+                on_progress(len(nats))
     count.close()
     if not count.sums.examples:
         raise UserError(f"no token to predict: the text is {'too short' if count.read.bytes else 'empty'}")
-    return count.result(length=length, stride=stride, stream=stream, carried=carried)
+    memory = opened.network.memory if memory is None else memory
+    return count.result(length=length, stride=stride, stream=stream, carried=carried, memory=memory)
 
 
 def sliding_window(opened: LoadedModel, length: int | None = None, stride: int | None = None) -> tuple[int, int]:

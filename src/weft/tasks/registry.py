@@ -17,8 +17,10 @@ CLASSES = {
     "multilabel": "classify:MultilabelTask",
     "regress": "classify:ValueTask",
     "pair": "classify:TextTask",
+    "spans": "spans:SpanTask",
     "tag": "tag:TagTask",
     "answer": "answer:AnswerTask",
+    "choose": "choose:ChoiceTask",
     **dict.fromkeys(("translate", "summarize", "rewrite"), "seq2seq:SequenceTask"),
     "describe": "seq2seq:DescribeTask",
     "complete": "complete:CompleteTask",
@@ -27,12 +29,13 @@ CLASSES = {
     "rank": "embed:RankTask",
     "central": "embed:CentralTask",
     "next": "fill:NextTask",
-    "choose": "choose:ChooseTask",
+    "forecast": "forecast:ForecastTask",
 }
 # What recipes and the command line have to know before torch is imported.
 FROM_TEXT = ("translate", "summarize", "rewrite")  # tasks that write a text from another
 WRITES = (*FROM_TEXT, "describe")  # and those that write one from a vector
-SUPERVISED = ("classify", "multilabel", "regress", "pair", "tag", "answer", *WRITES)  # learned from rows
+LABELS = ("classify", "multilabel", "regress", "pair", "spans")  # tasks that label whole texts
+SUPERVISED = (*LABELS, "tag", "answer", "choose", *WRITES, "forecast")  # learned from rows
 
 
 def task_names() -> tuple[str, ...]:

@@ -487,7 +487,7 @@ class DescribeTask(complete.VectorInputs, SequenceTask):
     def read_side(self, sources: list[Any]) -> VectorSide:
         return VectorSide(np.stack([vector for (vector,) in sources]))
 
-    def network_settings(self) -> dict[str, Any]:
+    def network_settings(self, given: Mapping[str, Any]) -> dict[str, Any]:
         return {"features": self.features}
 
     def prepare(self, model: LoadedModel, examples: Sequence[Example], fresh: bool) -> DescribeTask:

@@ -188,9 +188,10 @@ class TagTask(Task):
                         logits.append(teacher_outputs[begin + row]["logits"][own])
                         known.append(teacher_outputs[begin + row]["known"][own])
         if teacher_outputs is None:
-            return builder.examples({})
+            return builder.examples({}, segments=windows.marks(False))
         taught = np.concatenate(known).astype(np.float32)
-        return builder.examples({}, by_place={LOGITS: np.concatenate(logits).astype(np.float32), TAUGHT: taught})
+        by_place = {LOGITS: np.concatenate(logits).astype(np.float32), TAUGHT: taught}
+        return builder.examples({}, by_place=by_place, segments=windows.marks(False))
 
     def objective(self) -> Tags:
         return Tags(len(self.labels), self.soft)
