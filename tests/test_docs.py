@@ -53,7 +53,7 @@ def test_every_documented_command(page: Path, tmp_path: Path, warm: Path) -> Non
     for name in ("reviews.csv", "more-reviews.csv", "names.conll", "questions.jsonl"):
         shutil.copy(ROOT / "examples" / name, tmp_path)
     (tmp_path / "examples").mkdir()
-    for name in ("dates.py", "captions.py"):
+    for name in ("dates.py", "captions.py", "sales.py"):
         shutil.copy(ROOT / "examples" / name, tmp_path / "examples")
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     python = sys.executable

@@ -139,9 +139,7 @@ def test_the_learned_mix_is_what_last_means() -> None:
 
 @pytest.mark.parametrize("layers", ["lats", "3", "-4", "last0-sum", "last4-sum", "last2", "last2-max", "all", "", "²"])
 def test_other_words_for_layers_are_refused(bert: Any, layers: str) -> None:
-    with pytest.raises(
-        UserError, match="neither last, nor a number from -3 to 2, nor lastK-sum.*K from 1 to 3"
-    ) as told:
+    with pytest.raises(UserError, match="numbers from -3 to 2, .*lastK-sum.*K from 1 to 3") as told:
         vectors(bert.opened, ["x"], layers=layers)
     assert "\n" not in str(told.value)
 
@@ -463,7 +461,7 @@ def test_the_verb_embed(bert: Any, folder: Path, tmp_path: Path, weft_says: Call
     weft_says("embed", folder, "--out", tmp_path / "none.npy")
     assert numpy.load(tmp_path / "none.npy").shape == (0, 64)
     said = weft_says("embed", folder, "x", "--layers", "top", "--out", tmp_path / "w.npy", status=2)
-    assert said.startswith("weft embed: layers 'top' is neither") and not (tmp_path / "w.npy").exists()
+    assert said.startswith("weft embed: layers 'top' is not one of last") and not (tmp_path / "w.npy").exists()
 
 
 def test_the_verb_rank(bert: Any, folder: Path, tmp_path: Path, weft_says: Callable[..., str]) -> None:
@@ -566,7 +564,7 @@ def test_slips_get_one_line(folder: Path, gpt: Any, tmp_path: Path, weft_says: C
         (["rank", folder, "--query", "x", "--pairs", "p.csv"], "--pairs brings its own queries"),
         (["rank", folder, "--query", "x", "--texts", tmp_path / "empty.txt"], "there are no texts"),
         (["rank", folder, "--query", "x", *texts, "--top", 0], "--top and --candidates must be 1 or more, not 0"),
-        (["rank", folder, "--query", "x", *texts, "--layers", "9"], "layers '9' is neither last"),
+        (["rank", folder, "--query", "x", *texts, "--layers", "9"], "layers '9' is not one of last"),
         (["rank", folder, "--query", "x", "--texts", tmp_path / "gone.txt"], "no such file"),
         (["rank", folder, "--pairs", tmp_path / "p.csv"], "p.csv line 2: column 'context' holds no text"),
         (["rank", folder, "--pairs", tmp_path / "q.csv"], "'context'"),

@@ -31,6 +31,7 @@ FLOORS = {
     "plugins": 1,
     "timing": 1,
     "budget": 1,
+    "spelling": 1,
     "picture": 1,
     "progress": 1,
     "text": 2,

@@ -239,7 +239,7 @@ def test_a_prompt_is_not_closed_before_it_goes_on() -> None:
 
 @pytest.mark.parametrize("kind, size", [("unigram", 60), ("word", 60), ("bpe", 300), ("wordpiece", 120)])
 def test_stop_strings_are_sought_in_the_text_that_is_given_back(kind: str, size: int) -> None:
-    from weft.generation.text import continuation, stopper
+    from weft.generation.text import Prompt, continuation, stopper
 
     tokenizer = learn(LINES, kind, size)
     text = "The weaver said that the loom was old."
@@ -250,7 +250,7 @@ def test_stop_strings_are_sought_in_the_text_that_is_given_back(kind: str, size:
     for stop in (" said", "d that", "loom was o"):
         if stop not in whole:
             continue
-        stopped = stopper(tokenizer, [prompt], [stop])
+        stopped = stopper(tokenizer, [Prompt(prompt)], [stop])
         first = next(n for n in range(1, len(said) + 1) if stop in continuation(tokenizer, prompt, said[:n]))
         assert [stopped(0, said[:n]) for n in range(1, first + 1)] == [False] * (first - 1) + [True]
 

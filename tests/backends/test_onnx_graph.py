@@ -34,6 +34,7 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("gpt2", {"positions": "alibi"}),
     ("lstm", {"bidirectional": True, "pooling": "last"}),
     ("gru", {"pooling": "max"}),
+    ("lstm", {"bidirectional": True, "pooling": "attention"}),
     ("rnn", {"activation": "relu", "pooling": "mean"}),
     ("cnn", {"both": True}),
     ("vectors", {"inner": 12}),

@@ -34,12 +34,18 @@ PARAMETERS = {
 }
 
 
-@pytest.mark.parametrize("family", [name for name in CASES if FAMILIES[name].architectures])
+# All but those that it has given up: transfo-xl.
+KNOWN = [name for name in CASES if FAMILIES[name].model_type in transformers.CONFIG_MAPPING]
+
+
+@pytest.mark.parametrize("family", [name for name in KNOWN if FAMILIES[name].architectures])
 def test_a_key_that_is_absent_means_what_the_published_code_takes_it_for(family: str) -> None:
     f = FAMILIES[family]
-    config = transformers.AutoConfig.for_model(family)
-    found = write_config(f.table, read_config(f.table, f.config, f.standard, {"model_type": family}, "config.json"))
-    for key in f.table.read:
+    config = transformers.AutoConfig.for_model(f.model_type)
+    found = write_config(
+        f.table, read_config(f.table, f.config, f.standard, {"model_type": f.model_type}, "config.json")
+    )
+    for key in set(f.table.read) - {"causal"}:  # which tells two families apart
         said = getattr(config, key, None)
         assert found[key] == said or found[key] is None or said is None, key
 
@@ -52,6 +58,8 @@ def test_parameters_are_counted_as_the_peer_counts_them(family: str) -> None:
         config = case.config()
         if config.has("pooler"):
             config = replace(config, pooler=any("pooler" in name for name, _ in peer.named_parameters()))
+        if config.has("choose_inner"):  # as many as the peer has labels
+            config = replace(config, choose_inner=3)
         outputs = {"words": 101, "choose": 1, "answer": 2, "next": 2 if family == "bert" else 3}
         made = {head: outputs.get(head, 3) for head in heads}
         assert measure(FAMILIES[family], config, made).parameters == peer.num_parameters(), architecture
@@ -114,6 +122,21 @@ HOSTILE: list[tuple[str, dict[str, Any], str]] = [
     ("roberta", {"max_position_embeddings": [514]}, "max_position_embeddings (context) must be a whole number"),
     ("roberta", {"max_position_embeddings": 500}, "positions.table.weight: checkpoint (18, 64), model (500, 64)"),
     ("xlm-roberta", {"architectures": ["RobertaModel"]}, "architecture 'RobertaModel' is not supported"),
+    ("xlm", {"n_langs": 0}, "n_langs must be a number between 1 and"),
+    ("xlm", {"n_langs": 10**9}, "n_langs must be a number between 1 and"),
+    ("xlm", {"lang2id": {"en": 0, "de": 2}, "n_langs": 2}, "lang2id must give each of the 2 languages"),
+    ("xlm", {"lang2id": {"en": 0, "de": 0}, "n_langs": 2}, "lang2id must give each of the 2 languages"),
+    ("xlm", {"lang2id": [], "n_langs": 2}, "lang2id must give each of the 2 languages"),
+    ("xlm", {"lang2id": {"en": 0}, "id2lang": {"0": "de"}}, "lang2id and id2lang do not agree"),
+    ("xlm", {"n_langs": 2}, "missing: lang_embeddings.weight"),
+    ("xlm", {"lang_id": 3}, "lang_id (language) must be one of"),
+    ("xlm", {"use_lang_emb": "yes"}, "use_lang_emb must be true or false"),
+    ("xlm", {"gelu_activation": 1}, "gelu_activation must be true or false"),
+    ("xlm", {"asm": True}, "asm is True; only False is supported"),
+    ("xlm", {"is_encoder": False}, "is_encoder is False; only True is supported"),
+    ("xlm", {"model_type": "xlm-clm"}, "model_type 'xlm-clm' is not one of"),
+    ("xlm", {"architectures": ["XLMForAnswering"]}, "did you mean 'XLMForQuestionAnswering'?"),
+    ("xlm-clm", {"causal": "yes"}, "(causal) must be true or false"),
     ("albert", {"num_hidden_groups": 2}, "num_hidden_groups is 2; only 1 is supported"),
     ("albert", {"inner_group_num": 2}, "inner_group_num is 2; only 1 is supported"),
     ("albert", {"embedding_size": 0}, "embedding_size (embedding_width) must be between 1 and"),

@@ -27,8 +27,8 @@ CARD = ("task", "labels", "columns", "window", "thresholds", "temperature", "met
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     root = tmp_path_factory.mktemp("families")
-    for name in ("bert", "gpt2", "t5", "lstm"):
-        settings = {"vocabulary": 40} | ({"context": 16} if name in ("bert", "gpt2") else {})
+    for name in ("bert", "deberta", "gpt2", "t5", "lstm"):
+        settings = {"vocabulary": 40} | ({"context": 16} if name in ("bert", "deberta", "gpt2") else {})
         weft.new(name, size="1x64", settings=settings).save(root / name)
     return {path.name: path for path in root.iterdir()}
 
@@ -43,7 +43,7 @@ def opened_or_refused(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["config.json", "weft.json", "generation_config.json"])
-@pytest.mark.parametrize("name", ["bert", "gpt2", "t5", "lstm"])
+@pytest.mark.parametrize("name", ["bert", "deberta", "gpt2", "t5", "lstm"])
 def test_any_value_under_any_key(name: str, file: str, folders: dict[str, Path]) -> None:
     path = folders[name] / file
     before = path.read_text() if path.exists() else None

@@ -86,7 +86,7 @@ MISTAKES = {
     "two beginnings": ([*GPT, "--base", "x", "--text", "corpus.txt", "--out", "r"], "give one of them"),
     "an unfit objective": ([*GPT, "--objective", "mlm", "--text", "corpus.txt", "--out", "r"], "does not fit gpt2"),
     "pairs for a family without": (["pretrain", "--model", "roberta", "--objective", "mlm+sop", "--text", "corpus.txt",
-                                    "--out", "r"], "mlm\\+sop does not fit roberta, which learns by mlm$"),
+                                    "--out", "r"], "mlm\\+sop does not fit roberta, which learns by mlm, tlm, "),
     "short rows that are long": ([*GPT, "--text", "corpus.txt", "--out", "r", "--set", "objective.short=32"],
                                  "short must be at least 2 and below the length of a row, not 32"),
     "an unknown objective": ([*GPT, "--objective", "mlm+np", "--text", "corpus.txt", "--out", "r"], "is not one of"),

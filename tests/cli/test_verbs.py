@@ -255,7 +255,7 @@ MISTAKES = [
     (["fill", "{bert}", "no gap"], "no [MASK] in 'no gap'"),
     (["fill", "{gpt2}", "x"], "fills no gaps"),
     (["embed", "{bert}", "x", "--pooling", "maen"], "not one of mean, first, max; did you mean 'mean'?"),
-    (["embed", "{bert}", "x", "--out", "v.csv"], "v.csv: an array is written as .npy"),
+    (["embed", "{bert}", "x", "--out", "v.csv"], "v.csv: vectors of a text are written as .npy, .npz, .jsonl"),
     (["info", "{empty}"], "it has no config.json"),
     (["new", "--model", "brt", "--out", "{out}"], "no model is called 'brt'; did you mean 'bert'?"),
     (["new", "--model", "bert", "--size", "2x100", "--out", "{out}"], "not a multiple of 64"),

@@ -77,9 +77,9 @@ def test_choose(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert row["text"] == row["options"][0]["text"] and row["truncated"] is False
         assert sum(option["probability"] for option in row["options"]) == pytest.approx(1)
     long = " ".join(LINES)
-    assert run(["choose", str(place / "gpt2"), long, "--choice", "a", "--slide"]) == 0
-    assert "tokens of the prompt were read" in capsys.readouterr().err
-    assert "context of 32" in refused(capsys, "choose", place / "gpt2", long, "--choice", "a")
+    assert run(["choose", str(place / "gpt2"), long, "--choice", "a", "--choice", "b", "--slide"]) == 0
+    assert "the prompt was read in part" in capsys.readouterr().err
+    assert "context of 32" in refused(capsys, "choose", place / "gpt2", long, "--choice", "a", "--choice", "b")
 
 
 def test_questions_in_files(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +87,7 @@ def test_questions_in_files(place: Path, capsys: pytest.CaptureFixture[str]) -> 
         said = ok(capsys, "choose", place / "gpt2", "--data", place / name, "--normalize", "prior")
         assert "accuracy" in said and "2 questions, normalize: prior" in said
     lines = ok(capsys, "choose", place / "gpt2", "--data", place / "questions.csv", "--jsonl").splitlines()
-    assert [json.loads(line)["right"] for line in lines] == [0, 1]
+    assert [json.loads(line)["right"] for line in lines] == [[0], [1]]
     assert json.loads(lines[1])["choices"] == ["a", "b|c"]
 
 
@@ -105,21 +105,28 @@ def test_questions_in_files(place: Path, capsys: pytest.CaptureFixture[str]) -> 
         ("perplexity gpt2 --text a.txt --detokenize wiki", "--detokenize 'wiki' is not one of wikitext, ptb"),
         ("perplexity gpt2 --text a.txt --documents page", "--documents 'page' is not one of auto, line, block, file"),
         ("perplexity bert --text a.txt", "this bert model does not generate text"),
-        ("choose bert The --choice a", "this bert model does not generate text"),
-        ("choose gpt2 The", "no choices: give --choice at least once"),
+        ("choose bert The --choice a --choice b", "bert: has no head for choose: it has words, next; weft finetune"),
+        ("choose gpt2 The --choice a", "one option only, 'a': there is nothing to choose from"),
+        ("choose gpt2 The", "no choices: give --choice at least twice"),
         ("choose gpt2 --choice a", "no prompt: give"),
         ("choose gpt2 The --choice a --choice ", "prompt 1: choice 2 is empty"),
         ("choose gpt2 The --choice a --choice a", "choice 'a' is there twice"),
-        ("choose gpt2 The --choice a --normalize words", "--normalize 'words' is not one of none, token, byte, prior"),
+        (
+            "choose gpt2 The --choice a --choice b --normalize words",
+            "--normalize 'words' is not one of none, token, byte, prior",
+        ),
         ("choose gpt2 The --data questions.csv", "--data brings its own prompts and choices"),
         ("choose gpt2 --data nowhere.csv", "nowhere.csv: no such file"),
         (
             "choose gpt2 --data label.csv",
-            "label.csv line 2: label '2' is neither one of the 2 choices nor a number from 0",
+            "label.csv line 2: answer '2' is neither one of the 2 options nor a number from 0",
         ),
-        ("choose gpt2 --data list.jsonl", "list.jsonl line 1: column 'choices' holds no list of texts"),
-        ("choose gpt2 --data hole.jsonl", "hole.jsonl line 1: choice 2 is empty"),
-        ("choose gpt2 --data columns.csv", "columns.csv: no column 'choices'"),
+        ("choose gpt2 --data list.jsonl", "list.jsonl line 1: column 'choices' holds no list of options"),
+        ("choose gpt2 --data hole.jsonl", "hole.jsonl line 1: column 'choices' holds no text as option 2"),
+        (
+            "choose gpt2 --data columns.csv",
+            "columns.csv: no column with the options; it has prompt, picks, label; name it with",
+        ),
     ],
 )
 def test_mistakes_get_one_line(
@@ -131,7 +138,7 @@ def test_mistakes_get_one_line(
 ) -> None:
     monkeypatch.chdir(place)
     (place / "label.csv").write_text("prompt,choices,label\nThe,a|b,2\n")
-    (place / "columns.csv").write_text("prompt,options,label\nThe,a|b,2\n")
+    (place / "columns.csv").write_text("prompt,picks,label\nThe,a|b,2\n")
     (place / "list.jsonl").write_text('{"prompt": "The", "choices": {"a": 1}, "label": 0}\n')
     (place / "hole.jsonl").write_text('{"prompt": "The", "choices": ["a", ""], "label": 0}\n')
     assert fault in refused(capsys, *arguments.split(" "))
@@ -141,5 +148,7 @@ def test_a_model_that_reads_and_writes_is_refused(place: Path, capsys: pytest.Ca
     made = ["new", "--model", "seq2seq", "--size", "1x64", "--tokenizer", str(place / "bpe")]
     assert run([*made, "--out", str(place / "seq2seq")]) == 0
     capsys.readouterr()
-    assert "is an encoder-decoder" in refused(capsys, "choose", place / "seq2seq", "The", "--choice", "a")
+    assert "is an encoder-decoder" in refused(
+        capsys, "choose", place / "seq2seq", "The", "--choice", "a", "--choice", "b"
+    )
     assert "is an encoder-decoder" in refused(capsys, "perplexity", place / "seq2seq", "--text", place / "a.txt")

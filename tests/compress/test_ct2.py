@@ -77,7 +77,7 @@ def test_the_verbs(taught: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     """Exported on the command line, then asked by every verb that writes, and judged: as the model itself."""
     base, out = str(taught / "run"), str(tmp_path / "x")
     assert run(["export", base, "--to", "ctranslate2", "--data", str(taught / "t.en"), "--out", out]) == 0
-    assert "20 texts: the same answers" in capsys.readouterr().out
+    assert "20 inputs: the same answers" in capsys.readouterr().out
     sources = [source for source, _ in PAIRS[:4]]
     for verb in (
         ["translate"],

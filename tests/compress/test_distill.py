@@ -122,6 +122,20 @@ def test_all_layers_and_less_vocabulary_say_the_same_as_before(teacher: Path, he
     assert np.allclose(one, other, atol=1e-5)
 
 
+def test_a_teacher_whose_table_is_longer_than_its_vocabulary(teacher: Path, here: Path) -> None:
+    """As published by DeBERTa and T5: rows of the table that no token has are left out."""
+    opened = open_folder(teacher)
+    config = replace(opened.config, vocabulary=opened.config.vocabulary + 9)
+    longer = opened.family.network(config, opened.heads)
+    weights = opened.network.state_dict()
+    weights["tokens.weight"] = F.pad(weights["tokens.weight"], (0, 0, 0, 9))
+    longer.load_state_dict(weights)
+    Model(replace(opened, config=config, network=longer), "classify").save(here / "longer")
+    found = begun(here / "longer", here, model="2x64").opened
+    assert found.config.vocabulary == opened.config.vocabulary
+    assert torch.equal(found.network.tokens.weight, opened.network.tokens.weight)
+
+
 def test_distilbert_begins_from_layers_of_bert(teacher: Path, here: Path) -> None:
     """Its states are the teacher's: the first segment, which it does not know, lies in its positions."""
     found = begun(teacher, here, model="distilbert:2x64")

@@ -12,7 +12,7 @@ import torch
 
 from tests.compress.test_layers import opened_of
 from tests.contracts.test_families import TEXTS, close, hidden_of
-from tests.table import ATTENTIVE, CASES, PLAIN, READERS
+from tests.table import CASES, PLAIN, PRUNABLE, READERS
 from tests.tasks.small import kinds, model_for, questions, vocabulary
 from weft.checkpoint.card import Card
 from weft.checkpoint.families import FAMILIES
@@ -28,7 +28,7 @@ from weft.tasks.registry import task_for
 KEEP = [[0, 2], [1]]  # of three heads in each of two layers
 
 
-@pytest.mark.parametrize("name", ATTENTIVE)
+@pytest.mark.parametrize("name", PRUNABLE)
 @pytest.mark.parametrize("positions", ["learned", "rotary"])
 def test_what_is_left_is_the_whole_without_the_others(name: str, positions: str, tmp_path: Path) -> None:
     opened = opened_of(name, positions=positions)
@@ -66,7 +66,7 @@ def test_words_go_on_from_a_cache_whatever_the_heads_of_a_layer() -> None:
 
 @pytest.mark.parametrize("name", [*PLAIN, *READERS])
 def test_what_has_no_heads_of_its_own_is_refused(name: str) -> None:
-    if name in ATTENTIVE:
+    if name in PRUNABLE:
         with pytest.raises(UserError, match="alibi"):
             attentions_of(opened_of(name, positions="alibi"))
         return
@@ -166,3 +166,11 @@ def test_which_heads_go() -> None:
     for wrong in ({"share": 0.0}, {"share": 1.0}, {"each": 3}, {"each": 0}, {}, {"share": 0.5, "each": 1}):
         with pytest.raises(UserError):
             least(found, **wrong)  # type: ignore[arg-type]
+
+
+def test_maps_of_distances_lose_their_heads_too() -> None:
+    opened = opened_of("deberta", shared_maps=False)
+    gates = [torch.tensor([float(head in some) for head in range(3)]).double() for some in KEEP]
+    with gated(attentions_of(opened), gates):
+        expected = hidden_of(opened.network, TEXTS)
+    assert close(hidden_of(with_heads(opened, KEEP).network, TEXTS), expected, 1e-9)

@@ -41,7 +41,7 @@ def test_which_layers_stay() -> None:
 @pytest.mark.parametrize("name", STACKED)
 def test_a_layer_that_is_gone_is_a_layer_left_out(name: str) -> None:
     """The smaller network says what the large one says when its other layers hand on what they are handed."""
-    sizes = {"embedding_width": None} if name in ("rnn", "lstm", "gru") else {}
+    sizes = {"embedding_width": None} if name in ("rnn", "lstm", "gru") else {"mix": False} if name == "elmo" else {}
     opened = opened_of(name, layers=4, **sizes)
     smaller = with_layers(opened, [0, 2])
     assert smaller.config.layers == 2 and opened.config.layers == 4

@@ -60,7 +60,7 @@ def both(opened: LoadedModel, task: str, folder: Path, precision: Any = "fp32", 
     chance = torch.Generator().manual_seed(1)
     ragged = Ragged.of([torch.randint(0, 101, (n,), generator=chance).tolist() for n in LENGTHS])
     segments = torch.randint(0, 2, (len(ragged.tokens),), generator=chance)
-    segments = segments if CASES[opened.family.name].segments else None  # type: ignore[assignment]
+    segments = segments if opened.config.segments > 1 else None  # type: ignore[assignment]
     found: list[Any] = []
     for network in (opened.network, open_exported(folder).network):
         with torch.inference_mode():
@@ -195,12 +195,13 @@ def test_families_that_bring_a_graph_are_those_that_the_loader_knows() -> None:
         ("lstm", "tag", {"bidirectional": True}),
         ("cnn", "classify", {}),
         ("mlp", "embed", {}),
+        ("deberta", "tag", {"kernel": 3}),
     ],
 )
 def test_a_family_without_a_graph_is_exported_by_torch(
     family: str, task: str, settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plugged = replace(FAMILIES[family], name="plugged")
+    plugged = replace(FAMILIES[family], name="plugged", model_type="")
     monkeypatch.setitem(FAMILIES, "plugged", plugged)
     monkeypatch.setitem(CASES, "plugged", CASES[family])
     opened = replace(model_of(family, task, **settings), family=plugged)

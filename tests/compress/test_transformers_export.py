@@ -74,7 +74,7 @@ def test_labels_and_kind_are_written(tmp_path: Path, capsys: pytest.CaptureFixtu
     (tmp_path / "plain" / "config.json").write_text(json.dumps(values))
     out = tmp_path / "x"
     assert run(["export", str(tmp_path / "plain"), "--to", "transformers", "--out", str(out)]) == 0
-    assert "for transformers; 24 texts: the same answers" in capsys.readouterr().out
+    assert "for transformers; 24 inputs: the same answers" in capsys.readouterr().out
     written = json.loads((out / "config.json").read_text())
     assert written["problem_type"] == "multi_label_classification" and written["id2label"] == {"0": "dull", "1": "good"}
     pipe: Any = transformers.pipeline("text-classification", model=str(out), tokenizer=str(out))

@@ -63,7 +63,7 @@ def exhaustive(network: Any, prompt: list[int], source: list[int] | None, penalt
     every += list(product(words, repeat=MOST))
     batch = Ragged.of([[*prompt, *said[:-1]] for said in every])
     reads = {} if source is None else {"source": Ragged.of([source] * len(every))}
-    logs = network.words(network(batch.tokens, batch.rows, **reads)).log_softmax(-1)
+    logs = network.words(network.next_states(batch.tokens, batch.rows, **reads)).log_softmax(-1)
     answers = []
     for said, first in zip(every, batch.rows.firsts().tolist(), strict=True):
         places = first + len(prompt) - 1 + torch.arange(len(said))

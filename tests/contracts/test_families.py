@@ -36,6 +36,11 @@ def hidden_of(network: Any, texts: list[list[int]]) -> Tensor:
     return network(batch.tokens, batch.rows)
 
 
+def next_states_of(network: Any, texts: list[list[int]]) -> Tensor:
+    batch = Ragged.of(texts)
+    return network.next_states(batch.tokens, batch.rows)
+
+
 def close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
     """Within the tolerance, of the largest number there is."""
     return bool((found - expected).abs().max() <= tolerance * max(1.0, expected.abs().max().item()))
@@ -73,13 +78,13 @@ def test_gradients_of_a_batch_are_the_sum_of_single_ones(name: str) -> None:
 @pytest.mark.parametrize("name", SPEAKERS)
 def test_a_changed_future_leaves_the_past(name: str) -> None:
     network = network_of(name)
-    before = hidden_of(network, [[1, 2, 3, 4, 5, 6]])
-    after = hidden_of(network, [[1, 2, 3, 9, 9, 9]])
+    before = next_states_of(network, [[1, 2, 3, 4, 5, 6]])
+    after = next_states_of(network, [[1, 2, 3, 9, 9, 9]])
     assert torch.equal(before[:3], after[:3])
     assert not torch.allclose(before[3:], after[3:])
 
 
-@pytest.mark.parametrize("name", [name for name in ATTENTIVE if name not in SPEAKERS])
+@pytest.mark.parametrize("name", [name for name in ATTENTIVE if not FAMILIES[name].one_way])
 def test_an_encoder_looks_both_ways(name: str) -> None:
     network = network_of(name)
     assert not torch.allclose(hidden_of(network, [[1, 2, 3]])[0], hidden_of(network, [[1, 2, 9]])[0])
@@ -107,7 +112,7 @@ def check_cache(network: Any, tolerance: float) -> None:
             for text, token in zip(said, tokens.tolist(), strict=True):
                 text.append(token)
         batch = Ragged.of(said, device)
-        expected = network.words(network(batch.tokens, batch.rows)[batch.rows.lasts()])
+        expected = network.words(network.next_states(batch.tokens, batch.rows)[batch.rows.lasts()])
         assert close(scores, expected, tolerance)
 
 
@@ -146,10 +151,10 @@ def test_rows_seen_in_inference_can_train(name: str) -> None:
         expected = network(batch.tokens, batch.rows)
     hidden = network(batch.tokens, batch.rows)
     hidden.sum().backward()
-    assert torch.equal(hidden, expected)
+    assert close(hidden, expected, 1e-12)  # where a bias is learned, torch takes another kernel
 
 
-@pytest.mark.parametrize("name", PLAIN)
+@pytest.mark.parametrize("name", [name for name in PLAIN if FAMILIES[name].network.COMPILES])
 def test_the_compiler_sees_one_whole_graph(name: str) -> None:
     network, texts = network_of(name), [[1, 2, 3, 4], [5, 6, 7, 8]]
     compiled = torch.compile(network, fullgraph=True, backend="eager")
@@ -184,8 +189,8 @@ def test_save_then_load_is_equal_to_the_bit(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ATTENTIVE)
 def test_fresh_weights_repeat_and_learn(name: str) -> None:
     torch.manual_seed(0)
-    network = network_of(name, torch.float32, dropout=0.0, attention_dropout=0.0)
-    again = network_of(name, torch.float32, dropout=0.0, attention_dropout=0.0)
+    off = {key: 0.0 for key in ("dropout", "attention_dropout") if FAMILIES[name].config.has(key)}
+    network, again = (network_of(name, torch.float32, **off) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(network.parameters(), again.parameters(), strict=True))
     losses = steps_of(network, 60)
     assert losses[-1] < 0.5 * losses[0], "it cannot even learn one batch by heart"

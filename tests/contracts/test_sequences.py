@@ -37,6 +37,7 @@ NETWORKS: list[tuple[str, dict[str, Any]]] = [
     ("seq2seq", {"attention": "general", "embedding_width": 20}),
     ("seq2seq", {"attention": "general", "feeding": True, "bidirectional": False, "reverse": True}),
     ("seq2seq", {"attention": "dot", "feeding": True, "cell": "gru"}),
+    ("conv-seq2seq", {"attention": "none", "tied": "decoder"}),
     ("conv-seq2seq", {}),
     ("conv-seq2seq", {"kernel": 5, "tied": "all", "layers": 3}),
     ("vec2seq", {}),

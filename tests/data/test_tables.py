@@ -224,7 +224,7 @@ def test_empty_rows_and_rows_without_a_label_are_left_out_and_counted() -> None:
         "left out 2 rows without a label; the first: a.csv line 6",
     ]
     write("b.csv", "text,label\n" + "word,\n" * 6 + "word,a\n")
-    assert "6 of 7 rows have nothing in column 'label': is it the label?" in wrong("b.csv")
+    assert "6 of 7 rows have no label in column 'label': is it the label?" in wrong("b.csv")
     assert read([{"text": "a", "label": float("nan")}, {"text": "b", "label": 1}])[0] == [("b", "1")]
 
 

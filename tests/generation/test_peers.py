@@ -15,6 +15,7 @@ import torch
 from tests.parity.test_heads import peer_of
 from tests.table import CASES, PEERED
 from tests.table import SPEAKERS as ALL
+from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import open_folder
 from weft.generation.sampling import Sampling
 from weft.generation.search import Beam, generate
@@ -69,7 +70,9 @@ def marian() -> Any:
 
 
 READERS: dict[str, Callable[[], Any]] = {"t5": t5, "marian": marian}
-SPEAKERS = [name for name in ALL if name in PEERED]
+# XLNet's own generation reads a prompt both ways, and so cannot keep what it has read: see parity/test_xlnet.py. That
+# of XLM appends a mask to the text and asks what stands there, also where the model looks back only.
+SPEAKERS = [name for name in ALL if name in PEERED and FAMILIES[name].one_way and name != "xlm-clm"]
 NAMES = [*SPEAKERS, *READERS]
 
 

@@ -98,14 +98,14 @@ def test_bytes_of_a_character_wait_for_each_other(vocabularies: dict[str, Tokeni
     tokenizer = vocabularies["bpe"]
     said = tokenizer.ids(["🙉"], specials=False)[0]
     assert len(said) > 1, "a character that the vocabulary does not have whole"
-    shown = [settled(tokenizer, [0], said[:count], ()) for count in range(len(said) + 1)]
+    shown = [settled(tokenizer, Prompt([0]), said[:count], ()) for count in range(len(said) + 1)]
     assert shown == [""] * len(said) + ["🙉"]
 
 
 def test_text_that_a_stop_may_swallow_is_held_back(vocabularies: dict[str, Tokenizer]) -> None:
     tokenizer = vocabularies["character"]
     said = tokenizer.ids(["the thread"], specials=False)[0]
-    shown = [settled(tokenizer, [0], said[:count], ("the loom", "thr")) for count in range(len(said) + 1)]
+    shown = [settled(tokenizer, Prompt([0]), said[:count], ("the loom", "thr")) for count in range(len(said) + 1)]
     assert max(shown, key=len) == "the " and all("the ".startswith(text) for text in shown)
 
 

@@ -10,7 +10,7 @@ import warnings
 import zipfile
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from typing import Any
 import weft
 from tests.compress.models import BY_TASK, Case, tokenizer_for
 from tests.compress.models import drawn as drawn_for
-from tests.tasks.small import kinds, questions, sentences, write_conll, write_rows
+from tests.tasks.small import kinds, model_for, questions, sentences, vocabulary, write_conll, write_rows
 from tests.tasks.written import worded, write_sides, write_table
 from tests.text.bilingual import bilingual
 from tests.text.samples import folder_of, lines
@@ -33,6 +33,7 @@ from weft.text.tokenizers.training import learn
 
 TEXTS = ["the cat is now", "a house", "Ada goes to Rome today", "", "naïve 你好 🙂 oak " * 30]
 NO_LAYERS = ("ngram", "vectors", "mlp", "cnn")  # families without --size
+BYTE_KINDS = ("bpe", "word-bytes")  # of tokenizers: no vocabulary is smaller than the 256 bytes
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ def answers(model: Model) -> Any:
     if task == "describe":
         width = model.config.features
         return model([[0.1 * n for n in range(width)], [0.0] * width], max_tokens=4)
+    if task == "forecast":
+        return model([[0.1 * n for n in range(model.config.context)]])
     if task in ("complete", "suggest"):
         return model([text for text in TEXTS if text][:3], max_tokens=4)
     if task in ("translate", "summarize", "rewrite"):
@@ -79,6 +82,10 @@ def answers(model: Model) -> Any:
     if task == "fill":
         mask = "[MASK]" if model.tokenizer is None else model.tokenizer.roles.mask
         return model([f"the {mask} is now"])
+    if task == "choose":
+        return model([{"prompt": "the dog eats", "options": ["some bone", "some hay", "grass"]}])
+    if task == "spans":
+        return model(["the [[ cat ]] is now", "a [[ house ]] and {{ a dog }}"])
     if task in ("pair", "next"):
         return model([("the mouse is now", "a dog"), ("a horse", "")])
     if task == "answer":
@@ -102,12 +109,15 @@ def use_model(path: Path) -> Any:
 
 def make_family(name: str, path: Path) -> None:
     family = FAMILIES[name]
-    size = 290 if family.tokenizer == "bpe" else 90
+    size = 290 if family.tokenizer in BYTE_KINDS else 90
     tokenizer = learn(lines(60), family.tokenizer, size, specials=family.specials, around=family.around)
     settings: dict[str, Any] = {"context": 32, **({"features": 6} if family.numbers else {})}
     if name == "ngram":
         (path.parent / "text.txt").write_text("\n".join(lines(80)))
         call("pretrain", "--model", "ngram", "--text", path.parent / "text.txt", "--out", path)
+        return
+    if family.series:
+        weft.new(name, size="1x64", settings=settings, seed=1).save(path)
         return
     if name in NO_LAYERS:
         settings["width"] = 32
@@ -130,6 +140,12 @@ def make_sharded(path: Path) -> None:
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def make_published_elmo(path: Path) -> None:
+    from tests.models.test_elmo import arrays, write
+
+    write(path, arrays())
+
+
 def task_model(task: str) -> Model:
     case: Case = BY_TASK[task]
     return drawn_for(case, tokenizer_for(case), 1)
@@ -137,6 +153,24 @@ def task_model(task: str) -> Model:
 
 def make_task(task: str, path: Path) -> None:
     task_model(task).save(path)
+
+
+def make_choice(path: Path) -> None:
+    made = weft.new("bert", vocabulary(), size="1x64", settings={"context": 48}, heads={"choose": 1}, seed=1)
+    Model(replace(made.opened, card=replace(made.card, task="choose")), "choose").save(path)
+
+
+def make_spans(path: Path) -> None:
+    model_for("spans", 2, vocabulary(), ("no", "yes")).save(path)
+
+
+def make_forecaster(path: Path) -> None:
+    from tests.tasks.test_forecast import quiet, weekly
+
+    task: dict[str, Any] = {"name": "forecast", "horizon": 3, "window": 10}
+    model: dict[str, Any] = {"family": "gru", "width": 8, "layers": 1}
+    weft.finetune(weekly(2, 60), task=task, model=model, training={"steps": 2, "threads": 1}, out=path, **quiet())
+    shutil.rmtree(path / "run")
 
 
 def make_export(task: str, kind: str, path: Path) -> None:
@@ -172,7 +206,7 @@ def use_sides(path: Path) -> Any:
 
 
 def make_learned(kind: str, path: Path) -> None:
-    learn(lines(80), kind, 300 if kind == "bpe" else 120).save(path)
+    learn(lines(80), kind, 300 if kind in BYTE_KINDS else 120).save(path)
 
 
 def make_wordpiece_files(path: Path) -> None:
@@ -193,6 +227,22 @@ def make_sentencepiece(kind: str, path: Path) -> None:
     from tests.text.test_sentencepiece import trained
 
     folder_of(path, spiece__model=trained(model_type=kind, vocab_size=200), config__json={"model_type": "t5"})
+
+
+def make_deberta_pieces(path: Path) -> None:
+    from tests.text.test_sentencepiece import trained
+
+    names = {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}
+    numbers = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
+    model = trained(model_type="unigram", vocab_size=200, **names, **numbers)
+    settings = {"vocab_type": "spm", "do_lower_case": True, "split_by_punct": True}
+    folder_of(path, spm__model=model, config__json={"model_type": "deberta-v2"}, tokenizer_config__json=settings)
+
+
+def make_japanese(path: Path) -> None:
+    from tests.text.test_japanese import folder_of
+
+    folder_of(path, mecab_kwargs={"mecab_dic": "ipadic"}, subword_tokenizer_type="wordpiece")
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
@@ -282,6 +332,63 @@ def make_pairs(path: Path) -> None:
 def make_sides(path: Path) -> None:
     path.mkdir()
     write_sides(path, worded(12))
+
+
+def make_choices(path: Path) -> None:
+    from tests.tasks.test_choice import meals
+
+    copa = "premise,choice1,choice2,question,label\n" + "The man fell.,He slipped.,He sang.,cause,0\n" * 6
+    folder_of(path, copa__csv=copa)
+    write_rows(path / "data.jsonl", meals(12))
+
+
+def make_marked(path: Path) -> None:
+    from tests.tasks.test_spans import FORMS
+
+    path.mkdir()
+    write_rows(path / "context.jsonl", [FORMS[0][0]] * 6)
+    write_rows(path / "data.jsonl", [values for values, _ in FORMS[3:6]] * 3)
+
+
+def use_all(task: str, path: Path) -> Any:
+    """Every table of a folder."""
+    model = bed_of(path) / f"task-{task}"
+    return [call("predict", model, "--data", file, "--jsonl") for file in sorted(path.iterdir())]
+
+
+def make_series(path: Path) -> None:
+    """The same two series in long rows, in columns, and each in a row of its own."""
+    from tests.tasks.test_forecast import weekly
+
+    rows = weekly(2, 40)
+    long = "store,day,sales\n" + "".join(f"{row['store']},{row['day']},{row['sales']}\n" for row in rows)
+    both = zip(rows[:40], rows[40:], strict=True)
+    wide = "day;north;south\n" + "".join(f"{one['day']};{one['sales']};{two['sales']}\n" for one, two in both)
+    folder_of(path, long__csv=long, wide__csv=wide)
+    write_rows(path / "rows.jsonl", [{"values": [row["sales"] for row in part]} for part in (rows[:40], rows[40:])])
+
+
+def use_series(path: Path) -> Any:
+    """A model reads each of the tables; then one learns from the first."""
+    model = bed_of(path) / "task-forecast"
+    answers = [call("forecast", model, "--data", file, "--jsonl") for file in sorted(path.iterdir())]
+    small = ("--model", "linear", "--horizon", "3", "--no-baseline", "--steps", "1")
+    call("finetune", "--task", "forecast", "--data", path / "long.csv", *small, "--out", "out")
+    return answers
+
+
+def make_languages(path: Path) -> None:
+    """Texts of two languages, and sentence pairs."""
+    pairs = [(one, two) for one, two in worded(40)]
+    folder_of(path, pairs__tsv="".join(f"{one}\t{two}\n" for one, two in pairs))
+    for number, name in enumerate(("en", "de")):
+        (path / f"{name}.txt").write_text("\n".join(pair[number] for pair in pairs) + "\n")
+
+
+def use_languages(path: Path) -> Any:
+    texts = ("--text", f"en={path / 'en.txt'}", "--text", f"de={path / 'de.txt'}")
+    small = ("--model", "xlm", *TINY, "--kind", "word", "--length", "16", "--steps", "1")
+    call("pretrain", *small, *texts, "--pairs", f"en-de={path / 'pairs.tsv'}", "--out", "out")
 
 
 def use_pair_files(path: Path) -> Any:
@@ -415,15 +522,21 @@ def use_recipe(path: Path) -> Any:
 
 TASKS = ("classify", "multilabel", "regress", "pair", "tag", "answer", "translate", "embed", "complete", "fill")
 TABLES = (".csv", ".tsv", ".csv.gz", ".json", ".jsonl", ".zip", ".xlsx", ".parquet", ".arrow")
-LEARNED = ("wordpiece", "bpe", "unigram", "word", "whitespace", "character")
+LEARNED = ("wordpiece", "bpe", "unigram", "word", "whitespace", "character", "word-bytes")
 ONNX = ("onnx-fp32", "onnx-fp16", "onnx-int8", "onnx-int8-static", "onnx-int4")
 
 
 def samples() -> list[Sample]:
     """All of them; those that others stand on come first."""
     named: list[Sample] = [Sample(f"task-{task}", "model", partial(make_task, task), use_model) for task in TASKS]
+    named += [
+        Sample("task-choose", "model", make_choice, use_model),
+        Sample("task-spans", "model", make_spans, use_model),
+        Sample("task-forecast", "model", make_forecaster, use_model),
+    ]
     named += [Sample(f"family-{name}", "model", partial(make_family, name), use_model) for name in FAMILIES]
     named += [Sample("sharded", "model", make_sharded, use_model)]
+    named += [Sample("elmo-published", "hdf5", make_published_elmo, use_model)]
     named += [Sample("bf16", "model", partial(make_export, "classify", "bf16"), use_model)]
     for kind in ONNX:
         named.append(Sample(kind, kind, partial(make_export, "classify", kind), use_model, checked=True))
@@ -443,6 +556,8 @@ def samples() -> list[Sample]:
         Sample("tokenizer-merges", "tokenizer", make_bpe_files, use_tokenizer),
         Sample("sentencepiece-unigram", "tokenizer", partial(make_sentencepiece, "unigram"), use_tokenizer),
         Sample("sentencepiece-bpe", "tokenizer", partial(make_sentencepiece, "bpe"), use_tokenizer),
+        Sample("sentencepiece-deberta", "tokenizer", make_deberta_pieces, use_tokenizer),
+        Sample("tokenizer-japanese", "tokenizer", make_japanese, use_tokenizer),
         Sample("marian", "tokenizer", bilingual, use_sides),
     ]
     for suffix in TABLES:
@@ -458,6 +573,10 @@ def samples() -> list[Sample]:
         Sample("squad", "table", make_squad, partial(use_table, "answer", "data.json")),
         Sample("pairs", "table", make_pairs, partial(use_table, "translate", "data.tsv")),
         Sample("sides", "table", make_sides, use_pair_files),
+        Sample("choices", "table", make_choices, partial(use_all, "choose")),
+        Sample("marked", "table", make_marked, partial(use_all, "spans")),
+        Sample("series", "table", make_series, use_series),
+        Sample("languages", "text", make_languages, use_languages),
         Sample("vectors-text", "vectors", partial(make_vectors, "text"), use_vectors),
         Sample("vectors-binary", "vectors", partial(make_vectors, "binary"), use_vectors),
         Sample("words", "vectors", make_words, use_words),

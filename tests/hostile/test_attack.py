@@ -79,7 +79,7 @@ def test_every_verb_is_attacked() -> None:
 
 def attack(seconds: float, seed: int, folder: Path, limit: float, *more: str) -> str:
     """`make fuzz`, in a process that has begun nothing else; its table."""
-    for library in ("onnx", "onnxruntime", "ctranslate2", "sentencepiece", "pyarrow", "openpyxl"):
+    for library in ("onnx", "onnxruntime", "ctranslate2", "sentencepiece", "pyarrow", "openpyxl", "fugashi", "ipadic"):
         pytest.importorskip(library)
     command = [sys.executable, "-m", "tests.hostile", "--seconds", str(seconds), "--seed", str(seed), *more]
     ended = subprocess.run(

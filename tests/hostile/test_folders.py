@@ -264,7 +264,7 @@ def test_places_that_are_no_folder(
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")
     assert "it has no config.json" in refused(capsys, "info", str(tmp_path / "empty"))
-    assert "there is no such folder" in refused(capsys, "info", str(tmp_path / "file"))
+    assert "is a file; give the model folder that it is in" in refused(capsys, "info", str(tmp_path / "file"))
     assert "neither a folder nor in the local Hugging Face cache" in refused(capsys, "info", "no-such-model")
     (folder / "model.safetensors").unlink()
     assert "has no model.safetensors" in refused(capsys, "info", str(folder))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ def network_of(heads: dict[str, int], **settings: Any) -> RecurrentNetwork:
 
 
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
-@pytest.mark.parametrize("pooling", ["last", "mean", "max"])
+@pytest.mark.parametrize("pooling", ["last", "mean", "max", "attention"])
 def test_a_text_is_one_vector_of_both_directions(cell: str, pooling: str) -> None:
     """Each row by itself: the last state of each direction, or all of them together; nothing of an empty text."""
     network = network_of({"classify": 3}, cell=cell, pooling=pooling, bidirectional=True).double()
@@ -43,6 +44,10 @@ def test_a_text_is_one_vector_of_both_directions(cell: str, pooling: str) -> Non
             expected = torch.zeros(24, dtype=torch.float64)
         elif pooling == "last":
             expected = torch.cat([here[-1, :12], here[0, 12:]])
+        elif pooling == "attention":  # Yang et al., 2016: u = tanh(W h + b), shares = softmax(u . query)
+            weight, bias, query = (network.pooler.get_parameter(n) for n in ("dense.weight", "dense.bias", "query"))
+            shares = torch.stack([torch.dot((weight @ each + bias).tanh(), query) for each in here]).softmax(0)
+            expected = sum(share * each for share, each in zip(shares, here, strict=True))
         else:
             expected = here.mean(0) if pooling == "mean" else here.amax(0)
         assert torch.allclose(found[row], expected, atol=1e-12), row
@@ -52,6 +57,28 @@ def test_a_text_is_one_vector_of_both_directions(cell: str, pooling: str) -> Non
     if pooling == "last":  # the state that the layer itself ends with, forwards and backwards
         ends = torch.cat([last[0][0], last[1][0]], -1)[[0, 2, 3]]
         assert torch.allclose(found[[0, 2, 3]], ends, atol=1e-12)
+
+
+def test_attention_pooling_is_a_choice_of_a_run_and_part_of_its_folder(tmp_path: Path) -> None:
+    """It learns which of many words decides, which the mean of them hardly shows, and is saved with the rest."""
+    chance, rows = random.Random(0), []
+    for number in range(60):
+        words = [chance.choice(["the", "is", "there", "now"]) for _ in range(12)]
+        words[chance.randrange(12)] = ("oak", "cow")[number % 2]
+        rows.append({"text": " ".join(words), "label": ("plant", "animal")[number % 2]})
+    settings = {"family": "gru", "size": "1x16", "pooling": "attention", "dropout": 0.0}
+    plan = {"steps": 40, "batch": 30, "learning_rate": 2e-2, "evaluate_every": 40}
+    options: Any = {"model": settings, "training": plan, "tokenizer": {"kind": "word"}, "log": lambda line: None}
+    model = weft.finetune(rows, dev=rows, task={"name": "classify", "baseline": False}, out=tmp_path / "run", **options)
+    again: Any = weft.load(tmp_path / "run")
+    assert again.config.pooling == "attention" and again.evaluate(rows).scores["accuracy"].value > 0.9
+    assert again(rows[0]["text"]) == model(rows[0]["text"])
+    ids = again.tokenizer.ids([rows[0]["text"]], specials=False)
+    batch = Ragged.of(ids)
+    with torch.no_grad():
+        weights = again.network.pooler.weights(again.network(batch.tokens, batch.rows), batch.rows)
+    assert weights.sum() == pytest.approx(1) and weights.max() > 2 / 12
+    assert network_of({"tag": 3}, pooling="attention").pooler is None, "tags read every token"
 
 
 def test_variational_dropout_has_one_mask_for_a_text() -> None:

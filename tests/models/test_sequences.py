@@ -257,3 +257,34 @@ def test_settings_that_do_not_fit(settings: dict[str, Any], said: str) -> None:
 def test_a_kernel_has_a_middle() -> None:
     with pytest.raises(UserError, match="kernel must be odd"):
         ConvSeq2SeqConfig(kernel=4)
+
+
+def test_without_attention_one_vector_of_the_source_is_all_that_is_read() -> None:
+    """The mean of what the encoder made, by the root of its length; every place of the decoder reads the same."""
+    network: Any = network_of("conv-seq2seq", {"attention": "none"}).double().eval()
+    assert not any(name.startswith("queries") for name, _ in network.named_parameters())
+    sources = [[3, 4, 5, 6, 1], [7, 1]]
+    source = Ragged.of(sources)
+    with torch.no_grad():
+        memory = network.encode(source)
+        assert memory.values.shape[1] == 1 and bool(memory.may.all())
+        for row, tokens in enumerate(sources):
+            places = torch.arange(len(tokens))
+            words = network.source_tokens(torch.tensor(tokens)) + network.encoder.positions(places)
+            x = network.encoder.enter(words)
+            alone = Ragged.of([tokens])
+            for layer in network.encoder.layers:
+                x = (x + layer(x, alone.rows)) * 0.5**0.5
+            whole = (network.encoder.leave(x) + words).sum(0) * 0.5**0.5 / len(tokens) ** 0.5
+            assert torch.allclose(memory.values[row, 0], whole, atol=1e-12)
+        seen, where = memory.look(torch.randn(2, 4, network.config.width, dtype=torch.float64))
+        assert bool((where == 1).all()) and torch.allclose(seen, memory.values.expand_as(seen))
+        assert network.start(Ragged.of([[0], [0]]), source, attention=True)[1].attention is None
+
+
+def test_without_attention_it_learns_pairs_by_heart() -> None:
+    settings = {"attention": "none", "vocabulary": 12, "width": 48, "layers": 2, "dropout": 0.0, "context": 16}
+    torch.manual_seed(0)
+    network = ConvSeq2Seq(ConvSeq2SeqConfig(**settings), {"words": 12})
+    network.initialize()
+    assert learn(network, 300, 3e-3) < 0.1 and said_by(network)

@@ -73,7 +73,7 @@ def test_dropout_of_the_ragged_kernel_in_the_mean(device: torch.device) -> None:
 
 @pytest.mark.parametrize("name", ATTENTIVE)
 def test_families_on_the_gpu(name: str, device: torch.device) -> None:
-    network = network_of(name, torch.float32, head_width=16)
+    network = network_of(name, torch.float32)  # heads are 16 wide
     batch = Ragged.of(TEXTS)
     with torch.inference_mode():
         expected = network(batch.tokens, batch.rows)

@@ -52,6 +52,8 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("rewrite", "/dates", "3 May 2019"),
     ("finetune", "captions", "--data", "captions.jsonl", "--steps", "1", "--out", "/captions"),
     ("describe", "/captions", "--data", "captions.jsonl", "--beam-size", "1"),
+    ("finetune", "--task", "forecast", "--data", "sales.csv", "--steps", "1", "--out", "/forecast"),
+    ("forecast", "/forecast", "--data", "sales.csv", "--plot", "/forecast.html"),
     ("distill", "/reviews", *ROWS, "--student", "1x64", "--steps", "1", "--out", "/student"),
     ("prune", "/reviews", "--vocabulary", "200", "--text", "weaver.txt", "--out", "/pruned"),
     ("export", "/reviews", "--to", "onnx", "--out", "/onnx"),
@@ -87,6 +89,7 @@ def write_inputs(folder: Path) -> None:
     for name, count, out in (("dates.py", "40", "dates.tsv"), ("captions.py", "20", "captions.jsonl")):
         made = subprocess.run([sys.executable, str(EXAMPLES / name), count], capture_output=True, check=True)
         (folder / out).write_bytes(made.stdout)
+    subprocess.run([sys.executable, str(EXAMPLES / "sales.py"), str(folder / "sales.csv")], check=True)
     (folder / "pairs.tsv").write_text("weaver\tmiller\t8\nloom\triver\t2\nthread\tcloth\t7\n")
     words = sorted({word for word in (folder / "weaver.txt").read_text().lower().split() if word.isalpha()})
     (folder / "dictionary.tsv").write_text("".join(f"{word}\t{word}\n" for word in words))

@@ -131,7 +131,7 @@ def test_what_is_asked_for_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
     plan = read_toml(TaskRecipe, tmp_path / "run" / "run" / "recipe.toml").training
     assert (plan.steps, plan.batch, plan.head_rate, plan.patience) == (12, 10, 3.0, None)
-    assert faster == [{"heads.classify.": 3.0}]
+    assert faster == [{"heads.classify.": 3.0, "mix.": 3.0}]
 
 
 def _silent(_: str) -> None:

@@ -24,7 +24,8 @@ from weft.files import read_json
 from weft.runs import ladder as ladders
 from weft.runs.ladder import LadderFolder, _recipe, beginning_of, ladder, split, subwords
 from weft.runs.pages import ladder_page, verdict
-from weft.runs.recipes import RUNGS, LadderRecipe, Recipe, recipe_of
+from weft.runs.recipes import LadderRecipe, Recipe
+from weft.runs.rungs import RUNGS, recipe_of
 from weft.tasks.perplexity import places_of, useful
 from weft.training.signals import Interrupted
 

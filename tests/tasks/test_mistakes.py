@@ -166,7 +166,10 @@ MISTAKES: dict[str, tuple[str, list[str]]] = {
         "classify --data good.csv --dev good.csv",
         ["is both training and held-out data"],
     ),
-    "an unknown task": ("clasify --data good.csv", ["clasify", "classify, multilabel, regress, pair, tag, answer"]),
+    "an unknown task": (
+        "clasify --data good.csv",
+        ["clasify", "classify, multilabel, regress, pair, spans, tag, answer"],
+    ),
     "no data": ("classify", ["no data: give --data FILE"]),
     "too few seeds": ("classify --data good.csv --seeds 1", ["seeds must be between 2 and 1000, not 1"]),
     "a mistake with seeds": ("classify --data two.csv --seeds 2", ["every row has the label 'stone'"]),

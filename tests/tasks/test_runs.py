@@ -21,6 +21,7 @@ from safetensors.torch import load_file
 import weft
 from tests.tasks.small import kinds, pairs, prices, questions, quiet, sentences, several, write_conll, write_rows
 from tests.training.test_resume import contents, same
+from weft.cli.main import run
 from weft.data.dataset import split, split_whole
 from weft.errors import UserError
 from weft.runs.finetune import finetune, with_seeds
@@ -105,12 +106,18 @@ def test_the_share_of_each_layer() -> None:
         assert decays[id(weight)] == (0.01 if weight.dim() > 1 else 0.0), name
 
 
-def test_a_learned_mix(base: Path, here: Path) -> None:
+def test_a_learned_mix(base: Path, here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The head reads a mix of all layers; the folder says so by its model_type, and comes back as it was."""
     data = write_rows(here / "r.jsonl", kinds(20))
     for number, given_ in enumerate(({}, {"base": base})):  # the second begins with a head for the same labels
         model = trained(data, "classify", out=here / f"out{number}", settings={"task": {"mix": True}}, **given_)
         assert model.config.mix and any(name.startswith("mix.") for name in model.network.state_dict())
+        weights = model.network.mix.weights()
+        shown = (here / f"out{number}" / "run" / "report.html").read_text()
+        assert "Learned layer weights" in shown and f"multiplied by {weights['scale']:.3f}" in shown
+        assert abs(sum(value for name, value in weights.items() if name != "scale") - 1) < 1e-9
+        assert run(["info", str(here / f"out{number}")]) == 0
+        assert f"layer weights   embeddings {weights['embeddings']:.4g}" in capsys.readouterr().out
         assert json.loads((here / f"out{number}/config.json").read_text())["model_type"] == "weft-bert"
         again = weft.load(here / f"out{number}")
         assert again("the cat is now") == model("the cat is now") and again.card.labels == ("animal", "plant", "stone")

@@ -20,17 +20,10 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.nn.rows import Ragged
 from weft.tasks import perplexity as module
-from weft.tasks.choose import (
-    TEMPLATES,
-    Question,
-    choose,
-    evaluate_choices,
-    example_of,
-    filled,
-    first_line,
-    prompt_of,
-)
+from weft.tasks.base import Example
+from weft.tasks.choose import ChoiceTask, choose, evaluate_choices
 from weft.tasks.perplexity import perplexity, read_documents
+from weft.tasks.templates import TEMPLATES, example_of, filled, first_line, prompt_of
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 
@@ -290,9 +283,17 @@ def test_accuracy(opened: LoadedModel) -> None:
     best = [choose(opened, [prompt], choices=["old", "thread"])[0].number for prompt in prompts]
     right = [n if row % 4 else 1 - n for row, n in enumerate(best)]
     heard = list[str]()
-    questions = [Question(prompt, ["old", "thread"], n) for prompt, n in zip(prompts, right, strict=True)]
-    score = evaluate_choices(opened, questions, on_answer=lambda question, answer: heard.append(answer.text))
-    assert score.value == 0.75 and 0.6 < score.low < 0.75 < score.high < 0.9 and len(heard) == 80
+    questions = [Example((prompt, "", "old", "thread"), (n,), "") for prompt, n in zip(prompts, right, strict=True)]
+    scores = evaluate_choices(
+        ChoiceTask(False), opened, questions, on_answer=lambda question, answer: heard.append(answer.text)
+    )
+    score = scores["accuracy"]
+    assert (
+        scores["chance"].value == 0.5
+        and score.value == 0.75
+        and 0.6 < score.low < 0.75 < score.high < 0.9
+        and len(heard) == 80
+    )
 
 
 # --------------------------------------------------------------------------------------------------------- templates

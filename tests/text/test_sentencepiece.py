@@ -100,6 +100,24 @@ def test_sentencepiece_families(tmp_path: Path) -> None:
     pair = theirs("weave", "looms", return_token_type_ids=True)
     assert albert.encode("weave", "looms").ids == pair["input_ids"]
     assert albert.encode("weave", "looms").segments == pair["token_type_ids"]
+    special = ["<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
+    model = trained(model_type="unigram", vocab_size=220, control_symbols=special)
+    folder = folder_of(tmp_path / "xlnet", spiece__model=model, config__json={"model_type": "xlnet"})
+    xlnet, parsed = load_tokenizer(folder), pieces_of.parse(model, "model")
+    theirs = transformers.XLNetTokenizer(
+        [(piece.name, piece.score) for piece in parsed.pieces], _spm_precompiled_charsmap=parsed.charsmap
+    )
+    texts += ["  The  LOOM <eod> wove", "a <mask> b"]
+    assert xlnet.ids(texts) == theirs(texts)["input_ids"]
+    pair = theirs("weave", "looms", return_token_type_ids=True)
+    assert xlnet.encode("weave", "looms").ids == pair["input_ids"]
+    assert xlnet.encode("weave", "looms").segments == pair["token_type_ids"] == [0, 0, 1, 1, 2]
+    xlnet.save(tmp_path / "saved")
+    again = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    assert again.padding_side == "left" and again("weave")["token_type_ids"] == [0, 0, 2]
+    kept = {"keep_accents": True, "tokenizer_class": "XLNetTokenizer"}
+    folder = folder_of(tmp_path / "accents", spiece__model=model, tokenizer_config__json=kept)
+    assert load_tokenizer(folder).library.normalizer.normalize_str("``naïve") == '▁"naïve'
 
 
 def test_sentencepiece_damage(tmp_path: Path) -> None:
@@ -127,3 +145,40 @@ def test_sentencepiece_damage(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds a.spm, b.spm; load one of them by its name"):
         load_tokenizer(tmp_path)
     assert load_tokenizer(tmp_path / "b.spm").kind == "unigram"
+
+
+def test_deberta_folders(tmp_path: Path) -> None:
+    """The `spm.model` of DeBERTa v2 and v3: control pieces first, and a mask that the file does not have."""
+    transformers, library = pytest.importorskip("transformers"), pytest.importorskip("sentencepiece")
+    names = {"pad_piece": "[PAD]", "bos_piece": "[CLS]", "eos_piece": "[SEP]", "unk_piece": "[UNK]"}
+    numbers = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
+    model = trained(model_type="unigram", vocab_size=200, normalization_rule_name="identity", **names, **numbers)
+    witness = library.SentencePieceProcessor(model_proto=model)
+    scored = [(witness.id_to_piece(number), witness.get_score(number)) for number in range(len(witness))]
+    texts = ["weave the looms", "Weave, the  looms!", *lines(60, 7)]
+    for settings in ({}, {"do_lower_case": True}, {"split_by_punct": True}):
+        folder = folder_of(
+            tmp_path / f"{len(settings)}{next(iter(settings), '')}",
+            spm__model=model,
+            config__json={"model_type": "deberta-v2"},
+            tokenizer_config__json={"vocab_type": "spm", **settings},
+        )
+        ours = load_tokenizer(folder)
+        theirs = transformers.DebertaV2Tokenizer(scored, unk_id=3, **settings)
+        assert ours.vocabulary == len(witness) + 1 == len(theirs)
+        roles = [ours.id_of(role) for role in ("padding", "start", "separator", "unknown", "mask")]
+        assert roles == [0, 1, 2, 3, len(witness)] and theirs.mask_token_id == len(witness)
+        assert ours.ids(texts) == theirs(texts)["input_ids"]
+        pair = theirs("weave", "looms [MASK] it", return_token_type_ids=True)
+        found = ours.encode("weave", "looms [MASK] it")
+        assert (found.ids, found.segments) == (pair["input_ids"], pair["token_type_ids"])
+        if not settings:
+            assert ours.ids(texts, specials=False) == witness.encode(texts)
+        ours.save(tmp_path / "out")
+        again = load_tokenizer(tmp_path / "out")
+        assert again.ids(texts) == ours.ids(texts) and again.roles == ours.roles
+        back = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+        assert back(texts)["input_ids"] == ours.ids(texts)
+    with pytest.raises(UserError, match="split_by_punct in its settings is 3, neither true nor false"):
+        folder_of(folder, tokenizer_config__json={"split_by_punct": 3})
+        load_tokenizer(folder)

@@ -10,15 +10,15 @@ import numpy as np
 import torch
 
 from weft.checkpoint.families import FAMILIES
-from weft.data.masking import Masking, SpanCorruption, shift
+from weft.data.masking import Masking, Permutation, SpanCorruption, shift
 from weft.data.rows import Drawn
 from weft.nn.rows import Batch
-from weft.objectives.losses import MaskedWords, NextToken, Objective, Writing
+from weft.objectives.losses import MaskedWords, NextToken, Objective, PermutedWords, Writing
 
 GRAMMAR = Path(__file__).parents[2] / "examples" / "grammar.py"
 OBJECTIVES: dict[str, Objective] = {"next": NextToken(), "mlm": MaskedWords(), "mlm+nsp": MaskedWords(pairs=True)}
 OBJECTIVES["mlm+sop"] = OBJECTIVES["mlm+nsp"]  # the two differ in how pairs are drawn
-OBJECTIVES["spans"] = Writing()
+OBJECTIVES |= {"spans": Writing(), "permutation": PermutedWords()}
 
 
 def stories(count: int) -> str:
@@ -50,13 +50,15 @@ def batch_of(objective: str, lengths: list[int], seed: int = 0) -> Batch:
         return shift(drawn(lengths, seed=seed))
     if objective == "spans":
         return SpanCorruption(np.arange(49, 39, -1), 0, 1, 0.15, 3.0, 0).apply(drawn(lengths, vocabulary=40, seed=seed))
+    if objective == "permutation":
+        return Permutation(np.array([2, 3]), None, 0.15, 0).apply(drawn(lengths, seed=seed))
     masking = Masking(4, np.arange(5, 50), None, 0.15, 0)
     return masking.apply(drawn(lengths, pairs=objective != "mlm", seed=seed))
 
 
 def family_for(objective: str) -> str:
     """A family that learns by this objective."""
-    return {"next": "gpt2", "spans": "t5"}.get(objective, "bert")
+    return {"next": "gpt2", "spans": "t5", "rtd": "deberta", "permutation": "xlnet"}.get(objective, "bert")
 
 
 def network_for(objective: str, dropout: float = 0.0, seed: int = 0, **sizes: Any) -> torch.nn.Module:
@@ -67,7 +69,7 @@ def network_for(objective: str, dropout: float = 0.0, seed: int = 0, **sizes: An
     if objective == "spans":  # its own scale is a factor
         usual["head_width"] = 16
         sizes = {name: size for name, size in sizes.items() if name != "weight_scale"}
-    drops = dict.fromkeys(names, dropout)
+    drops = {name: dropout for name in names if family.config.has(name)}
     config = family.config(**{**usual, **drops, **sizes})
     heads = {head: outputs or config.vocabulary for head, outputs in OBJECTIVES[objective].heads.items()}
     torch.manual_seed(seed)

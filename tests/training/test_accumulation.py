@@ -33,7 +33,12 @@ def joined(batches: list[Batch]) -> Batch:
     if sources:
         sizes = torch.cat([one.rows.lengths() for one in sources]).tolist()
         source = Ragged(torch.cat([one.tokens for one in sources]), Rows.of(sizes))
-    return Batch(torch.cat([batch.tokens for batch in batches]), rows, None, targets, source)
+    asked = None
+    if batches[0].asked is not None:
+        some = [(batch.asked, int(o)) for batch, o in zip(batches, offsets, strict=False) if batch.asked is not None]
+        sizes = torch.cat([one.rows.lengths() for one, _ in some]).tolist()
+        asked = Ragged(torch.cat([one.tokens + o for one, o in some]), Rows.of(sizes))
+    return Batch(torch.cat([batch.tokens for batch in batches]), rows, None, targets, source, asked=asked)
 
 
 def gradients(objective: str, batches: list[Batch], kind: torch.dtype) -> tuple[list[torch.Tensor], torch.Tensor]:

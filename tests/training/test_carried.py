@@ -31,12 +31,14 @@ from weft.training.signals import Stop
 from weft.training.step import Passes, Setup
 
 CELLS = ("rnn", "lstm", "gru")
+REMEMBERS: dict[str, Any] = {"heads": 2, "segment": 10, "memory": 7, "weight_scale": 0.3}
 CPU = torch.device("cpu")
 
 
 def network_of(cell: str, **settings: Any) -> Any:
     family = FAMILIES[cell]
-    sizes: dict[str, Any] = {"vocabulary": 30, "width": 16, "embedding_width": 8, "dropout": 0.0, **settings}
+    own = REMEMBERS if cell == "transformer-xl" else {"embedding_width": 8}
+    sizes: dict[str, Any] = {"vocabulary": 30, "width": 16, "layers": 2, "dropout": 0.0, **own, **settings}
     config = family.config(**{**family.standard, **sizes})
     torch.manual_seed(0)
     network = family.network(config, {"words": 30})
@@ -83,7 +85,7 @@ def test_two_carried_rows_are_one_long_row(cell: str) -> None:
     assert abs(alone - expected) > 1e-3, "it makes no difference what was carried"
 
 
-@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.parametrize("cell", [*CELLS, "transformer-xl"])
 def test_a_step_in_passes_is_the_whole_step(cell: str) -> None:
     whole = steps_of(cell, 999)
     assert whole[0][2][0].abs().max() > 0.01
@@ -194,6 +196,21 @@ def test_a_run_that_goes_on_is_the_unbroken_run(tmp_path: Path) -> None:
     for name in whole:
         assert same(whole[name], unwatched[name]), name
     assert not (tmp_path / "unwatched/run/gradients.jsonl").exists()
+
+
+@pytest.mark.parametrize("family, sizes", [
+    ("transformer-xl", {"size": "2x32", "heads": 2, "memory": 24}),
+    ("elmo", {"size": "1x16", "filters": [4] * 7}),
+])  # fmt: skip
+def test_so_is_a_run_with_a_memory_or_in_both_directions(family: str, sizes: dict[str, Any], tmp_path: Path) -> None:
+    values = {**settings(tmp_path, steps=8, evaluate_every=4), "model": {"family": family, **sizes}}
+    pretrain(None, {**values, "out": str(tmp_path / "whole")}, log=quietly)
+    shutil.copytree(tmp_path / "whole", tmp_path / "parts")
+    shutil.rmtree(tmp_path / "parts/run/checkpoints/step-8")
+    resume(tmp_path / "parts", log=quietly)
+    read = carried_contents if family == "transformer-xl" else contents
+    whole, parts = (read(tmp_path / name) for name in ("whole", "parts"))
+    assert whole.keys() == parts.keys() and all(same(whole[name], parts[name]) for name in whole)
 
 
 def test_memory_runs_out_in_the_middle_of_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ def settings(objective: str, text: Path) -> dict[str, Any]:
         "model": {"family": family_for(objective), "size": "1x64"},
         "text": {"files": [str(text)]},
         "tokenizer": {"size": 300},
-        "objective": {"name": objective, "length": 32},
+        "objective": {"name": objective, "length": 32, "rows": "stream"},
         "training": {
             "batch": 12, "pass_tokens": 150, "ema": 0.9, "log_every": 7,
             "evaluate_every": 10, "save_every": 4, "threads": 1,
@@ -38,7 +38,7 @@ def contents(out: Path, ema: bool = True) -> dict[str, Any]:
     """All that must be equal: weights, optimizer, EMA, history, state, and the record without its times."""
     last = max((out / "run" / "checkpoints").glob("step-*"), key=lambda path: int(path.name[5:]))
     found: dict[str, Any] = {path.stem: load_file(path) for path in last.glob("*.safetensors")}
-    assert {"model", "optimizer", "history", *(["ema"] if ema else [])} == set(found)
+    assert {"model", "optimizer", "history", *(["ema"] if ema else [])} == set(found) - {"beside"}
     state = json.loads((last / "state.json").read_text())
     found["state"] = {
         name: value for name, value in state.items() if name not in ("seconds", "metrics", "recipe", "sha256")
@@ -75,13 +75,13 @@ def broken(objective: str, kills: int, folder: Path) -> None:
         assert same(whole[name], parts[name]), name
 
 
-@pytest.mark.parametrize("objective", ["next", "mlm+nsp"])
+@pytest.mark.parametrize("objective", ["next", "mlm+nsp", "rtd"])
 def test_three_kills(objective: str, tmp_path: Path) -> None:
     broken(objective, 3, tmp_path)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", ["next", "mlm+nsp", "spans"])
+@pytest.mark.parametrize("objective", ["next", "mlm+nsp", "spans", "rtd", "permutation"])
 def test_twenty_kills(objective: str, tmp_path: Path) -> None:
     broken(objective, 20, tmp_path)
 

@@ -1,0 +1,47 @@
+"""Metrics of forecasts against the formulas written out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from weft.metrics.forecast import ForecastMetrics
+
+
+def test_errors_coverage_and_skill() -> None:
+    chance = np.random.default_rng(0)
+    truth, forecast, naive = chance.normal(size=(3, 20, 4, 1))
+    scale = chance.uniform(0.5, 2.0, (20, 1))
+    inside = np.abs(forecast - truth) <= 1.0
+    metrics = ForecastMetrics()
+    for n in range(20):
+        metrics.add(forecast[n], truth[n], inside[n], scale[n], {"naive": naive[n]})
+    scores = {name: score.value for name, score in metrics.result().items()}
+    errors = np.abs(forecast - truth)
+    assert scores["mse"] == pytest.approx(np.square(errors).mean())
+    assert scores["mae"] == pytest.approx(errors.mean())
+    assert scores["mase"] == pytest.approx((errors / scale[:, None]).mean())
+    assert scores["coverage"] == pytest.approx(inside.mean())
+    assert scores["skill"] == pytest.approx(1 - np.square(errors).sum() / np.square(naive - truth).sum())
+    model, simple = metrics.compared()
+    assert model["mse"] == pytest.approx(scores["mse"]) and simple["skill"] == pytest.approx(0)
+    assert simple["mase"] == pytest.approx((np.abs(naive - truth) / scale[:, None]).mean())
+    steps = metrics.steps()
+    assert [row["mse"] for row in steps] == pytest.approx(np.square(errors).mean((0, 2)).tolist())
+    assert [row["coverage"] for row in steps] == pytest.approx(inside.mean((0, 2)).tolist())
+
+
+def test_several_targets_count_alike_in_skill() -> None:
+    """A column in thousands must not decide alone: errors are taken in units of each column's naive error."""
+    metrics = ForecastMetrics()
+    truth, scale = np.array([[0.0, 0.0]]), np.array([1.0, 1000.0])
+    metrics.add(np.array([[0.5, 0.0]]), truth, None, scale, {"naive": np.array([[1.0, 1000.0]])})
+    assert metrics.result()["skill"].value == pytest.approx(1 - 0.25 / 2)
+    assert "coverage" not in metrics.result()
+
+
+def test_a_series_that_stands_still_has_finite_scores() -> None:
+    metrics = ForecastMetrics()
+    still = np.ones((3, 1))
+    metrics.add(still, still, None, np.zeros(1), {"naive": still})
+    assert all(np.isfinite(score.value) for score in metrics.result().values())
