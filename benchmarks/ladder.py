@@ -23,7 +23,7 @@ from weft.cli.inputs import table
 from weft.config import settings_of
 from weft.runs.ladder import ladder
 from weft.runs.pages import LADDER_HEADER, failures, finished, ladder_rows, value_of, verdict
-from weft.runs.recipes import RUNGS
+from weft.runs.rungs import RUNGS
 
 TEXTS = {
     "shakespeare": ("tinyshakespeare/input.txt.xz", "characters"),

@@ -130,8 +130,8 @@ def tags(text: Text) -> dict[str, str | dict[str, str]]:
     for letter in GENRES:
         for number in range(1, 5):
             lines = []
-            for _ in range(3):
-                words = zip(text.words(24), 3 * ("at", "nn", "vbd", "nn-tl", "in", "at", "jj", "nn"), strict=True)
+            for _ in range(7 if number == 1 else 3):
+                words = zip(text.words(24), 3 * ("at", "nn", "vbd", "nn-tl", "in", "np", "jj", "nn"), strict=True)
                 lines.append("\n\n\t" + " ".join(f"{word}/{tag}" for word, tag in words) + " ./.\n")
             brown[f"brown/c{letter}0{number}"] = "".join(lines)
     brown["brown/cats.txt"] = "".join(f"c{letter}0{n} genre_{letter}\n" for letter in GENRES for n in range(1, 5))

@@ -32,6 +32,10 @@ def steps(quick: bool) -> list[tuple[str, list[str]]]:
             f'weft generate {OUT}/gpt "In winter the shepherd" --max-tokens 60',
             f"weft generate {OUT}/gpt --max-tokens 80 --temperature 0.8 --seed 1",
         ]),
+        ("What comes next, and what a half-typed word will be", [
+            f'weft suggest {OUT}/gpt "The weaver worked at the" --top 3',
+            f'weft suggest {OUT}/gpt "The weaver worked at the lo" --top 3',
+        ]),
         ("A small BERT learns to fill gaps in the same stories", [
             f"weft pretrain recipes/demo-bert.toml {text} --out {OUT}/bert{few}",
         ]),
