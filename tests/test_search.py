@@ -369,9 +369,9 @@ def test_the_rule_for_sentences(text: str) -> None:
 
 
 def test_a_million_stops_take_no_time() -> None:
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert len(sentences("." * 1_000_000 + "'" * 1_000_000 + "x")) == 1
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 2
 
 
 # ------------------------------------------------------------------------------------------------------------- next
