@@ -240,10 +240,16 @@ class TransformerXL(Network):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Draw fresh weights, u and v like matrices; with norms before them, the ends of parts as GPT-2 has them."""
+        """Draw fresh weights, u and v like matrices; with norms before them, the ends of parts as GPT-2 has them.
+
+        Vectors of distances are fixed waves of mean square 1/2. Their map gives numbers of variance 1, so that scores
+        depend on distance from the first step on: with `weight_scale` a small network learns more slowly.
+        """
         super().initialize()
         c = self.config
         for name, parameter in self.named_parameters():
+            if name.endswith("attention.distance.weight"):
+                parameter.normal_(0.0, (2 / c.width) ** 0.5)
             if name.endswith(("content_bias", "distance_bias", "cluster_weight")) or ".maps." in name:
                 parameter.normal_(0.0, c.weight_scale)
             if c.norm_place == "before" and name.endswith(("attention.output.weight", "feedforward.down.weight")):
