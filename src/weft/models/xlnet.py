@@ -238,7 +238,13 @@ class Xlnet(Network):
 
     @torch.no_grad()
     def initialize(self) -> None:
+        """Draw fresh weights; the map of distances gives numbers of variance 1, as that of Transformer-XL does.
+
+        A query stream begins with the same vector at every place, so that distances are all it has to tell them apart.
+        """
         super().initialize()
         for name, parameter in self.named_parameters():
             if name.endswith(("_bias", "unseen", "segments")):
                 parameter.normal_(0.0, self.config.weight_scale)
+            if name.endswith("attention.distance.weight"):
+                parameter.normal_(0.0, (2 / self.config.width) ** 0.5)
