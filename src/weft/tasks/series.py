@@ -25,6 +25,7 @@ MANY = 20  # series, from which on some of them can be held out
 SHORT = 100  # steps, up to which many series are read whole
 MOST_WINDOWS = 100_000  # that are learned from; of more, every second, third ... one
 DEFAULT_WINDOW, SMALLEST_WINDOW = 24, 4
+FEW_WINDOWS = 20  # to learn from, in the shortest series
 
 
 @dataclass(frozen=True)
@@ -101,8 +102,9 @@ class SeriesTask(Task):
         """The task with season, horizon and window, those that were not given by the lengths of the series."""
         shortest, season = min(map(len, read.series)), self.season or season_of(read.series)
         horizon = self.horizon or max(1, min(season if season > 1 else 10, shortest // 8))
-        room = (shortest - max(round(0.1 * shortest), 2 * horizon) - horizon) // 2
-        window = min(max(2 * season if season > 1 else 0, 2 * horizon, DEFAULT_WINDOW), room)
+        room = shortest - max(round(0.1 * shortest), 2 * horizon) - horizon  # for windows, a step apart
+        longest = max(room // 2, min(season, room - FEW_WINDOWS))  # a season is worth fewer of them
+        window = min(max(2 * season if season > 1 else 0, 2 * horizon, DEFAULT_WINDOW), longest)
         if len(read.series) >= MANY and shortest <= SHORT:  # of many short series all is read
             window = shortest - horizon
         return replace(self, season=season, horizon=horizon, size=self.size or max(SMALLEST_WINDOW, window))
