@@ -272,11 +272,33 @@ def test_a_network_that_knows_nothing_leaves_the_forecast_to_a_baseline() -> Non
     errors = {name: np.mean([np.square(p.output - w.target).mean() for p, w in zip(some, windows, strict=True)])
               for name, some in (("network", noisy), ("blend", predictions))}  # fmt: skip
     naive = np.mean([np.square(w.history[-1] - w.target).mean() for w in windows])
-    assert errors["blend"] <= naive < errors["network"]
+    assert errors["blend"] < 1.01 * naive < errors["network"]
     right = [Prediction(np.asarray(each.target), 0, 1, False) for each in windows]
     assert task.blended(right, windows)[0].partner == "" and task.blended(right, windows)[0].composition() == ""
     assert replace(task, blend=False).blended(noisy, windows)[1] == noisy
     assert replace(task, learning=False).blended(noisy, windows)[0].share == 1  # a model that is evaluated stays
+
+
+def test_the_score_of_a_blend_is_not_that_of_the_windows_that_chose_it() -> None:
+    """The later half is forecast with the share that the earlier one asks for, and the other way round."""
+    chance = np.random.default_rng(0)
+    series = [Series(str(n), chance.normal(size=(24, 1)).cumsum(0)) for n in range(100)]
+    task = ForecastTask(horizon=4, size=20, center=(0.0,), spread=(1.0,), season=1, learning=True)
+    windows = [task.window_at(each, 20) for each in series]
+    outputs = [each.target + (n < 50) * chance.normal(0, 9, (4, 1)) for n, each in enumerate(windows)]
+    _, predictions = task.blended([Prediction(output, 0, 1, False) for output in outputs], windows)
+    right = [np.allclose(p.output, each.target) for p, each in zip(predictions, windows, strict=True)]
+    assert not any(right)  # in the half in which the network is perfect, the other half trusts it little
+    naive = [each.history[-1:].repeat(4, 0) for each in windows]
+    assert np.allclose(predictions[99].output, naive[99], atol=0.3 * np.abs(outputs[99] - naive[99]).max())
+
+
+def test_few_windows_keep_a_share_for_a_baseline() -> None:
+    series = Series("", np.random.default_rng(0).normal(size=(60, 1)).cumsum(0))
+    task = ForecastTask(horizon=10, size=20, center=(0.0,), spread=(1.0,), season=1, learning=True)
+    windows = [task.window_at(series, origin) for origin in range(30, 51)]
+    right = [Prediction(np.asarray(each.target), 0, 1, False) for each in windows]
+    assert 0.5 < task.blended(right, windows)[0].share < 0.9
 
 
 def test_a_blend_is_stored_and_forecast_with(taught: Any, tmp_path: Path) -> None:
@@ -353,6 +375,22 @@ def test_intervals_hold_what_they_promise() -> None:
     assert all(a > b for a, b in zip(np.array(wide).ravel(), np.array(tuned.margins).ravel(), strict=True))
 
 
+def test_coverage_is_not_measured_on_the_windows_that_calibrate() -> None:
+    """Errors that grow with time: the later half is wider of the mark than the earlier one promises."""
+    chance = np.random.default_rng(0)
+    series = Series("", chance.normal(size=(600, 1)) * np.where(np.arange(600) < 450, 1.0, 10.0)[:, None])
+    task = ForecastTask(horizon=1, size=20, center=(0.0,), spread=(1.0,), season=1, learning=True)
+    windows = [task.window_at(series, origin) for origin in range(300, 600)]
+    predictions = [Prediction(np.zeros((1, 1)), 0, 1, False) for _ in windows]
+    tuned = task.tune(predictions, windows)
+    coverage = {}
+    for learning in (True, False):
+        metrics = tuned.metrics()
+        replace(tuned, learning=learning).add(metrics, predictions, windows)
+        coverage[learning] = metrics.result()["coverage"].value
+    assert coverage[False] == pytest.approx(0.9, abs=0.02) and coverage[True] < 0.7
+
+
 def test_baselines_by_hand() -> None:
     values = np.array([1.0, 2, 3, 4, 5, 6, 7, 8, 9, 10])
     series = Series("", values[:, None])
@@ -389,7 +427,8 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     recipe: Any = {"task": {"name": "forecast", "horizon": 2, "window": 12}, "model": {"family": "gru", "width": 8}}
     training = {"steps": 12, "batch": 8, "save_every": 4, "evaluate_every": 4}
-    one = weft.finetune(sines(20, 30), **recipe, training=training, out=whole, **quiet())
+    lines, resumed = list[str](), list[str]()
+    one = weft.finetune(sines(20, 30), **recipe, training=training, out=whole, log=lines.append, progress=False)
 
     class Stop(Exception):
         pass
@@ -400,7 +439,10 @@ def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
 
     with pytest.raises(Stop):
         weft.finetune(sines(20, 30), **recipe, training=training, out=parts, log=stop, progress=False)
-    two = weft.resume(parts, **quiet())
+    two = weft.resume(parts, log=resumed.append, progress=False)
+    assert [line for line in lines if line.startswith("result")] == [
+        line for line in resumed if line.startswith("result")
+    ]
     for name, weight in one.network.state_dict().items():
         assert torch.equal(weight, two.network.state_dict()[name]), name
 

@@ -231,7 +231,7 @@ def layout_of(
         left.remove(unread[0])
     if left:
         read = [name for name in left if name in numeric]
-        hint = f"; to read them too: --column features={','.join(read[:3])}" if read else ""
+        hint = f"; to read {'it' if len(left) == 1 else 'them'} too: --column features={','.join(read)}" if read else ""
         notes.append(f"column{'s' * (len(left) > 1)} {listed(map(shown, left), 5)} left out{hint}")
     return Layout("long" if series else "wide", time, series, values, features, apart), notes
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,15 @@ import numpy as np
 from weft.metrics.bootstrap import Floats, Metrics, Ratios, Replicates
 
 TINY = 1e-12  # a forecast that is so near is exact
+
+
+def widening(share: float, count: int) -> float:
+    """By how much an interval for such a share is wider that so few independent errors decide: Student's t over normal.
+
+    By the expansion of Cornish and Fisher.
+    """
+    z = NormalDist().inv_cdf((1 + share) / 2)
+    return 1 + (z**2 + 1) / (4 * count) + (5 * z**4 + 16 * z**2 + 3) / (96 * count**2)
 
 
 class ForecastMetrics(Metrics):
@@ -23,13 +33,24 @@ class ForecastMetrics(Metrics):
 
     def __init__(self) -> None:
         self.ratios = Ratios(self.names, shares=False)
+        self.block: Hashable = None
+        self.parts: dict[str, tuple[float, float]] = {}  # of the block that may go on
         self.by_step: dict[str, Floats] = {}  # sums by step ahead
         self.baselines: dict[str, dict[str, Floats]] = {}  # by name: sums of squares, of sizes, of scaled sizes
 
-    def add(self, forecast: Floats, truth: Floats, inside: Any, scale: Floats, baselines: Mapping[str, Floats]) -> None:
+    def add(
+        self,
+        forecast: Floats,
+        truth: Floats,
+        inside: Any,
+        scale: Floats,
+        baselines: Mapping[str, Floats],
+        block: Hashable = None,
+    ) -> None:
         """Take in one forecast: H T each; `inside`: whether the interval holds the truth, None where there is none.
 
         `scale`: T, the mean error of the naive forecast in the past. Of several targets it gives `skill` one unit.
+        `block`: forecasts of one block that follow each other overlap, and are resampled as one example.
         """
         errors, count = forecast - truth, float(truth.size)
         scale = np.where(scale > 0, scale, np.maximum(1.0, np.abs(truth).max(0)))
@@ -40,7 +61,11 @@ class ForecastMetrics(Metrics):
         parts |= {"mase": (float((np.abs(errors) / scale).sum()), count), "lost": (lost, naive)}
         if inside is not None:
             parts["coverage"] = (float(np.sum(inside)), count)
-        self.ratios.add(parts)
+        if self.block is not None and block == self.block:
+            parts = {name: (a + self.parts[name][0], b + self.parts[name][1]) for name, (a, b) in parts.items()}
+        elif self.parts:
+            self.ratios.add(self.parts)
+        self.block, self.parts = block, parts
         steps = {"mse": np.square(errors).mean(1), "mae": np.abs(errors).mean(1)}
         steps |= {} if inside is None else {"coverage": np.asarray(inside, dtype=np.float64).mean(1)}
         for name, values in {**steps, "count": np.ones(len(errors))}.items():
@@ -53,6 +78,9 @@ class ForecastMetrics(Metrics):
                 sums[key] = sums.get(key, np.zeros(())) + value
 
     def sampled(self) -> dict[str, Replicates]:
+        if self.parts:
+            self.ratios.add(self.parts)
+            self.block, self.parts = None, {}
         ratios = self.ratios.sampled()
         lost = ratios.pop("lost")
         return {"skill": Replicates(1 - lost.values, lost.examples), **ratios}

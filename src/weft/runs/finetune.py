@@ -213,8 +213,8 @@ def _driven(selection: Selection, job: Job, dataset: Rows, train: Batches, card:
         best = selection.best
         if best is None:  # it was kept by the process that this run resumes
             opened = trained.to(device).opened
-            saved = task_class(recipe.task.name).from_model(opened, recipe.task.name)
-            best = evaluate_examples(saved, opened, selection.framing, dataset.dev, tune=True)
+            held = selection.task.sample(dataset.dev)
+            best = evaluate_examples(selection.task, opened, selection.framing, held, tune=True)
             trained.to("cpu")
         compare_baselines(run, best, baselines, metric, control.log)
     return trained

@@ -21,7 +21,7 @@ from weft.tasks.base import Example, Task
 from weft.text.records import Record
 from weft.text.rows import Skipped
 
-MANY = 20  # series, from which on some of them can be held out
+MANY = 50  # series, from which on some of them can be held out
 SHORT = 100  # steps, up to which many series are read whole
 MOST_WINDOWS = 100_000  # that are learned from; of more, every second, third ... one
 DEFAULT_WINDOW, SMALLEST_WINDOW = 24, 4
