@@ -68,3 +68,21 @@ def test_intervals_of_few_errors_are_wider() -> None:
         normal = {0.8: 1.282, 0.9: 1.645, 0.95: 1.960}[share]
         assert widening(share, count) == pytest.approx(t / normal, rel=0.06)
     assert widening(0.9, 10**6) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("scale", [1e-15, 1.0, 1e15])
+def test_skill_does_not_depend_on_the_unit(scale: float) -> None:
+    truth, forecast, naive = scale * np.random.default_rng(0).normal(size=(3, 20, 4, 1))
+    metrics = ForecastMetrics()
+    for n in range(20):
+        metrics.add(forecast[n], truth[n], None, np.full(1, scale), {"naive": naive[n]})
+    expected = 1 - np.square(forecast - truth).sum() / np.square(naive - truth).sum()
+    assert metrics.result()["skill"].value == pytest.approx(expected)
+
+
+def test_series_that_stand_still_leave_the_interval_of_skill_finite() -> None:
+    metrics = ForecastMetrics()
+    for value in (1.0, 5.0, 5.0):
+        naive = np.full((3, 1), 5.0)
+        metrics.add(naive + 0.01, np.full((3, 1), value), None, np.ones(1), {"naive": naive})
+    assert metrics.result()["skill"].low > -10

@@ -15,6 +15,7 @@ import weft
 from weft.data.series import Series
 from weft.data.tables import Table
 from weft.errors import UserError
+from weft.tasks.answers import Forecast
 from weft.tasks.base import Prediction
 from weft.tasks.forecast import ForecastTask
 from weft.tasks.forward import framing_for
@@ -95,6 +96,15 @@ def test_forecasts_have_times_and_intervals(taught: Any) -> None:
     back = model.forecast(weekly(), back=7)[0]
     truth = [row["sales"] for row in weekly()[153:160]]
     assert back.times[0] == "153" and np.abs(np.array(back.values[0]) - truth).mean() < 3
+
+
+def test_rows_show_a_narrow_interval_at_a_high_level() -> None:
+    forecast = Forecast(
+        series="", times=("1",), names=("value",), values=((1e9 + 0.0914,),), low=((1e9 + 0.0864,),),
+        high=((1e9 + 0.0964,),), interval=0.9, n_tokens=1, n_windows=1, truncated=False,
+    )  # fmt: skip
+    row = forecast.rows()[0]
+    assert row["high"] - row["low"] == pytest.approx(0.01, rel=0.02) and row["low"] < row["forecast"] < row["high"]
 
 
 def test_calls_with_numbers(taught: Any) -> None:

@@ -10,7 +10,8 @@ import numpy as np
 
 from weft.metrics.bootstrap import Floats, Metrics, Ratios, Replicates
 
-TINY = 1e-12  # a forecast that is so near is exact
+TINY = 1e-12  # a forecast that is so near, as a share of the value, is exact
+HOPELESS = 1e9  # times the error of the naive forecast
 
 
 def widening(share: float, count: int) -> float:
@@ -55,7 +56,8 @@ class ForecastMetrics(Metrics):
         errors, count = forecast - truth, float(truth.size)
         scale = np.where(scale > 0, scale, np.maximum(1.0, np.abs(truth).max(0)))
         unit = scale if len(scale) > 1 else np.ones(1)
-        naive = float(np.square((baselines["naive"] - truth) / unit).sum()) + count * TINY**2
+        naive = float(np.square((baselines["naive"] - truth) / unit).sum())
+        naive = max(naive, count * float(np.square(TINY * truth / unit).max()), 1e-300)
         lost = float(np.square(errors / unit).sum())
         parts = {"mse": (float(np.square(errors).sum()), count), "mae": (float(np.abs(errors).sum()), count)}
         parts |= {"mase": (float((np.abs(errors) / scale).sum()), count), "lost": (lost, naive)}
@@ -83,7 +85,9 @@ class ForecastMetrics(Metrics):
             self.block, self.parts = None, {}
         ratios = self.ratios.sampled()
         lost = ratios.pop("lost")
-        return {"skill": Replicates(1 - lost.values, lost.examples), **ratios}
+        skills = 1 - lost.values
+        skills[1:][skills[1:] < -HOPELESS] = np.nan  # a resampling of series that stand still says nothing
+        return {"skill": Replicates(skills, lost.examples), **ratios}
 
     def compared(self) -> list[dict[str, Any]]:
         """A row for the model and one for each baseline."""

@@ -155,14 +155,15 @@ def fit(matrix: Tensor, targets: Tensor, kind: str, strength: float = STRENGTH) 
 def compare_baselines(run: Run, evaluation: EvaluationResult, baselines: list[Baseline], metric: str, log: Log) -> None:
     """Log and record whether the model is better than the best baseline on the same rows, and by how much."""
     model = evaluation.metrics.sampled()[metric]
-    rows, overlap = model.examples, model.examples < evaluation.reading.examples
+    read = evaluation.reading.examples
+    rows = model.examples if evaluation.task.reads_tables else read  # windows that overlap count as one
     scores = {baseline.name: float(baseline.metrics.result()[metric].value) for baseline in baselines}
     by_score = sorted(baselines, key=lambda baseline: -np.nan_to_num(scores[baseline.name], nan=-9.0))
     gap = model.minus(by_score[0].metrics.sampled()[metric])
     if not math.isfinite(gap.value):  # a correlation of one row, or of equal values
         log(f"result: {metric} is not defined on these {rows:,} held-out rows; give more of them")
         return
-    verdict = _verdict(gap, by_score[0].name, rows, "window" if overlap else "row", " without overlap" * overlap)
+    verdict = _verdict(gap, by_score[0].name, rows, overlap=rows < read)
     log(f"result: {metric} {model.score().value:.4f}{evaluation.task.composition()}; {verdict}")
     tables = evaluation.task.tables(evaluation.metrics)
     counts, labels = np.array(tables.get("confusion", [])), enumerate(tables.get("labels", ()))
@@ -177,8 +178,8 @@ def compare_baselines(run: Run, evaluation: EvaluationResult, baselines: list[Ba
     report(run, log)  # once more: the page shows the baselines too
 
 
-def _verdict(gap: Score, name: str, rows: int, unit: str, which: str) -> str:
-    held = f"{rows:,} held-out {unit}{'s' * (rows != 1)}{which}"
+def _verdict(gap: Score, name: str, rows: int, overlap: bool = False) -> str:
+    held = f"{rows:,} held-out {'window' if overlap else 'row'}{'s' * (rows != 1)}{' without overlap' * overlap}"
     interval = f"95 % {gap.low:+.4f} to {gap.high:+.4f} on {held}"
     if rows < FEW_JUDGES:  # resampling a handful of rows makes no interval
         return f"{gap.value:+.4f} beside {name}; {held} {'is' if rows == 1 else 'are'} too few to tell"

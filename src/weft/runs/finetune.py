@@ -439,7 +439,7 @@ def announce(selection: Selection, recipe: TaskRecipe, dataset: Rows, train: Bat
     notes = [note for row in dataset.examples if (note := long_note(row.texts, row.where, *how))]
     log_notes(notes[:3] + ([f"and {len(notes) - 3:,} more such texts"] if len(notes) > 3 else []), log)
     labels = f"{len(task.labels)} labels, " if task.labels else ""
-    held = "" if dataset.held_out is None else " (drawn from the rows, listed in run/split.json)"
+    held = "" if dataset.held_out is None else " (taken from the rows, listed in run/split.json)"
     if len(dataset.dev) < FEW_JUDGES:
         held += "; so few give wide intervals"
     if task.writes and recipe.task.metric != "loss":

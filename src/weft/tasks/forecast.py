@@ -227,6 +227,7 @@ class ForecastTask(SeriesTask):
 
     def usual_plan(self, train: Any, from_scratch: bool) -> tuple[int, float, float]:
         batch = next(size for most, size in ((500, 16), (4000, 32), (20_000, 64), (1 << 60, 128)) if train.count < most)
+        batch = min(batch, train.count)
         return batch, max(1.0, STEPS * batch / train.count), 3e-3 if from_scratch else 1e-3
 
     def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
@@ -373,7 +374,7 @@ class ForecastTask(SeriesTask):
         So a network that has learned nothing more than a baseline is never worse than it by more than chance. The
         forecasts of each half are made with the shares that the other half asks for, so that their score is honest.
         """
-        if not (self.blend and self.learning and len(predictions) > 1):
+        if not (self.blend and self.learning and predictions):
             return self, list(predictions)
         unit = np.ones(1)
         if self.targets > 1:
@@ -397,7 +398,7 @@ class ForecastTask(SeriesTask):
 
         later, mixed = self._later(examples), network.copy()
         for half in (later, ~later):
-            share, name = best(~half)
+            share, name = best(~half if len(half) > 1 else ~half | half)
             mixed[half] = (share * network + (1 - share) * baselines[name])[half]
         share, name = best(np.ones(len(later), dtype=bool))
         task = replace(self, share=share, partner=name) if share < ALONE else self

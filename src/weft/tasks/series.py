@@ -96,7 +96,12 @@ class SeriesTask(Task):
     def _check_numbers(self, table: Table, numbers: int) -> None:
         names = (*self.layout.values, *self.layout.features) if self.layout else ()
         reads = f"the model reads {self.features}: {', '.join(map(shown, names))}"
-        refuse((numbers != self.features, f"{table.name}: {numbers} numbers at each step, and {reads}"))
+        refuse(
+            (
+                numbers != self.features,
+                f"{table.name}: {numbers} number{'s' * (numbers != 1)} at each step, and {reads}",
+            )
+        )
 
     def with_sizes(self, read: SeriesTable) -> Self:
         """The task with season, horizon and window, those that were not given by the lengths of the series."""
