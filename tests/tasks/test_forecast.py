@@ -433,10 +433,11 @@ def test_a_student_learns_from_unlabeled_series(taught: Any, tmp_path: Path) -> 
     assert comparison.models[1].costs is not None
 
 
-def test_a_stopped_run_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rate", [1e-3, 3.0])  # so fast that the best model is that of step 4, before the stop
+def test_a_stopped_run_goes_on(tmp_path: Path, rate: float) -> None:
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     recipe: Any = {"task": {"name": "forecast", "horizon": 2, "window": 12}, "model": {"family": "gru", "width": 8}}
-    training = {"steps": 12, "batch": 8, "save_every": 4, "evaluate_every": 4}
+    training = {"steps": 12, "batch": 8, "save_every": 4, "evaluate_every": 4, "learning_rate": rate}
     lines, resumed = list[str](), list[str]()
     one = weft.finetune(sines(20, 30), **recipe, training=training, out=whole, log=lines.append, progress=False)
 
