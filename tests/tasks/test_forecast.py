@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import weft
-from weft.data.series import Series
+from weft.data.series import Series, read_series
 from weft.data.tables import Table
 from weft.errors import UserError
 from weft.tasks.answers import Forecast
@@ -249,6 +249,22 @@ def test_every_encoder_learns(encoder: str) -> None:
     )  # fmt: skip
     assert model.config.encoder == encoder
     assert {metric.name: metric.value for metric in model.card.metrics}["skill"] > 0.3
+
+
+def test_a_series_far_from_those_of_the_training_is_noted() -> None:
+    task = ForecastTask(horizon=2, size=4, center=(100.0,), spread=(2.0,), season=1)
+    for level, far in ((105.0, False), (5.0, True)):
+        skipped = Skipped()
+        task.last_windows(Table([{"value": level + n % 2} for n in range(9)]), skipped)
+        assert any("trained on a mean of 100" in line for line in skipped.lines()) == far
+
+
+def test_frames_of_pandas_keep_an_index_of_times() -> None:
+    pandas = pytest.importorskip("pandas")
+    index = pandas.date_range("2024-01-01", periods=30, freq="D", name="when")
+    for data in (pandas.Series(range(30), index), pandas.DataFrame({"sales": range(30)}, index)):
+        series = read_series(Table(data), Skipped()).series[0]
+        assert series.shown_time(30) == "2024-01-31" and len(series) == 30
 
 
 def test_several_targets_and_features() -> None:

@@ -25,6 +25,7 @@ MANY = 50  # series, from which on some of them can be held out
 SHORT = 100  # steps, up to which many series are read whole
 MOST_WINDOWS = 100_000  # that are learned from; of more, every second, third ... one
 DEFAULT_WINDOW, SMALLEST_WINDOW = 24, 4
+FAR = 5  # deviations between the level of a window and that of the training part, which deserve a note
 FEW_WINDOWS = 20  # to learn from, in the shortest series
 
 
@@ -224,10 +225,12 @@ class SeriesTask(Task):
 
     def check_input(self, where: str, value: Any) -> Floats:
         """The last window of a series, as numbers."""
-        rows = value if self.features > 1 or np.ndim(_array(value)) != 2 else [number for (number,) in value]
-        steps = [numbers_of(row, where or "series", self.features) for row in rows] if self.features > 1 else rows
-        values = np.array(steps if self.features > 1 else numbers_of(rows, where or "series"), dtype=np.float64)
-        values = values.reshape(-1, self.features)
+        name, array = where.removesuffix(": ") or "series", _array(value)
+        if self.features > 1:
+            numbers = [numbers_of(row, name, self.features) for row in value]
+        else:
+            numbers = [numbers_of(value if np.ndim(array) != 2 else array.ravel(), name)]
+        values = np.array(numbers, dtype=np.float64).reshape(-1, self.features)
         assert self.size is not None
         short = f"{where}a series of {len(values)} steps is shorter than the window of {self.size}"
         refuse((len(values) < self.size, short))
@@ -264,7 +267,14 @@ class SeriesTask(Task):
             before = f", {back} of them after the forecast begins" if back else ""
             short = f"{each.where}: {which} has {len(each)} steps{before}, and the model reads a window of {self.size}"
             refuse((len(each) - back < (self.size or 0), short))
-        return [self.window_at(each, len(each) - back) for each in read.series]
+        windows = [self.window_at(each, len(each) - back) for each in read.series]
+        for each in windows if self.center else ():
+            level, usual, spread = each.history[:, 0].mean(), self.center[0], self.spread[0]
+            if abs(level - usual) > FAR * spread:
+                which = f"series {shown(each.series.name)!r}" if each.series.name else "the series"
+                trained = f"was trained on a mean of {usual:.4g} and a deviation of {spread:.4g}"
+                skipped.note(f"{each.series.where}: {which} has a mean of {level:.4g}, and the model {trained}")
+        return windows
 
 
 def _array(value: Any) -> Any:
