@@ -268,12 +268,12 @@ class SeriesTask(Task):
             short = f"{each.where}: {which} has {len(each)} steps{before}, and the model reads a window of {self.size}"
             refuse((len(each) - back < (self.size or 0), short))
         windows = [self.window_at(each, len(each) - back) for each in read.series]
-        for each in windows if self.center else ():
-            level, usual, spread = each.history[:, 0].mean(), self.center[0], self.spread[0]
+        for window in windows if self.center else ():
+            level, usual, spread = window.history[:, 0].mean(), self.center[0], self.spread[0]
             if abs(level - usual) > FAR * spread:
-                which = f"series {shown(each.series.name)!r}" if each.series.name else "the series"
+                which = f"series {shown(window.series.name)!r}" if window.series.name else "the series"
                 trained = f"was trained on a mean of {usual:.4g} and a deviation of {spread:.4g}"
-                skipped.note(f"{each.series.where}: {which} has a mean of {level:.4g}, and the model {trained}")
+                skipped.note(f"{window.series.where}: {which} has a mean of {level:.4g}, and the model {trained}")
         return windows
 
 
