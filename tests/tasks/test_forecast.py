@@ -167,6 +167,20 @@ def test_many_short_series_are_held_out_whole() -> None:
     assert len(held) == 6 and not {id(windows[n].series) for n in train} & {id(windows[n].series) for n in held}
 
 
+def test_a_short_series_among_long_ones_decides_nothing() -> None:
+    rows = weekly(series=6) + [{"store": "new", "day": day, "sales": 1.0 + day % 7, "promo": 0.0} for day in range(9)]
+    with pytest.raises(UserError, match="series 'new' has 9 steps.*--on-bad-row skip to leave out short series"):
+        ForecastTask(learning=True).with_table(Table(rows, {"value": "sales"}), Skipped())
+    skipped = Skipped()
+    task = ForecastTask(learning=True).with_table(Table(rows, {"value": "sales"}, on_bad_row="skip"), skipped)
+    assert (task.horizon, task.size) == (7, 24) and skipped.count == 1
+    assert any("the last 16 steps of each series are held out" in line for line in skipped.lines())
+    rows += [{"store": "new", "day": day, "sales": 1.0 + day % 7, "promo": 0.0} for day in range(9, 32)]
+    task, windows = table_task(rows, season=7)
+    train, held = task.split(windows, 0.1, 0)  # by time, though the new store has no step to hold out
+    assert {windows[n].series.name for n in held} == {f"s{n}" for n in range(6)} and len(train) > len(held)
+
+
 def test_targets_of_every_step_are_the_next_ones() -> None:
     task, windows = table_task(sines(8, 30), horizon=3, size=20)
     task = ForecastTask(horizon=3, size=20, center=(0.5,), spread=(2.0,), learning=True)

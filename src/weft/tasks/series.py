@@ -97,16 +97,13 @@ class SeriesTask(Task):
     def _check_numbers(self, table: Table, numbers: int) -> None:
         names = (*self.layout.values, *self.layout.features) if self.layout else ()
         reads = f"the model reads {self.features}: {', '.join(map(shown, names))}"
-        refuse(
-            (
-                numbers != self.features,
-                f"{table.name}: {numbers} number{'s' * (numbers != 1)} at each step, and {reads}",
-            )
-        )
+        has = f"{table.name}: {numbers} number{'s' * (numbers != 1)} at each step"
+        refuse((numbers != self.features, f"{has}, and {reads}"))
 
     def with_sizes(self, read: SeriesTable) -> Self:
         """The task with season, horizon and window, those that were not given by the lengths of the series."""
-        shortest, season = min(map(len, read.series)), self.season or season_of(read.series)
+        lengths, season = list(map(len, read.series)), self.season or season_of(read.series)
+        shortest = min(length for length in lengths if 4 * length >= np.median(lengths))  # a new store decides nothing
         horizon = self.horizon or max(1, min(season if season > 1 else 10, shortest // 8))
         room = shortest - max(round(0.1 * shortest), 2 * horizon) - horizon  # for windows, a step apart
         longest = max(room // 2, min(season, room - FEW_WINDOWS))  # a season is worth fewer of them
@@ -120,11 +117,10 @@ class SeriesTask(Task):
         chosen = f"horizon {self.horizon}, window {self.size}, {season}"
         if not self.learning:
             return chosen
-        held = self.split_at(read.series).values()
+        held = self.split_at([each for each in read.series if len(each) >= (self.size or 0) + self.steps]).values()
         steps = f"{min(held)} to {max(held)}" if held and min(held) < max(held) else f"{max(held, default=0)}"
-        return (
-            f"{chosen}; {f'the last {steps} steps of each series are' if held else 'some of the series are'} held out"
-        )
+        which = f"the last {steps} steps of each series" if held else "some of the series"
+        return f"{chosen}; {which} are held out"
 
     def _too_short(self, table: Table, read: SeriesTable) -> list[Series]:
         """The series that have no window and are left out; refused where that was not asked for."""
@@ -170,7 +166,10 @@ class SeriesTask(Task):
         return SeriesWindow((), target, where, series=series, origin=origin, size=self.size)
 
     def split_at(self, series: Sequence[Series]) -> dict[int, int]:
-        """How many of the last steps of each series are held out, by its id(); empty where whole series are."""
+        """How many of the last steps of each series are held out, by its id(); empty where whole series are.
+
+        None of a series that is too short for it.
+        """
         assert self.size is not None
         least = self.size + self.steps
         parts = {}
@@ -178,7 +177,7 @@ class SeriesTask(Task):
             room = len(each) - least - max(1, self.steps // 2)
             held = min(max(round(0.1 * len(each)), 2 * self.steps), room)
             parts[id(each)] = held if held >= self.steps else 0
-        return parts if all(parts.values()) else {}
+        return parts if sum(map(bool, parts.values())) > len(parts) / 2 else {}
 
     def split(self, examples: Sequence[Any], share: float, seed: int) -> tuple[list[int], list[int]]:
         """By time where series are long enough, so that nothing is learned from what comes later; else by series."""
