@@ -226,12 +226,16 @@ def layout_of(
         )
     left = [name for name in names if name not in {time, *series, *values, *features} and folded(name) not in IDS]
     if time is None and (unread := [name for name in left if folded(name) in TIMES and name not in numeric]):
-        cell = shown(next(iter(cells[unread[0]]), ""))
+        cell = shown(next(iter(cells.get(unread[0], ())), ""))
         notes.append(f"column {shown(unread[0])!r} holds {cell!r}, not a date: the rows are taken in their order")
         left.remove(unread[0])
     if left:
         read = [name for name in left if name in numeric]
-        hint = f"; to read {'it' if len(left) == 1 else 'them'} too: --column features={','.join(read)}" if read else ""
+        hint = (
+            f"; to read {'it' if len(left) == 1 else 'them'} too: --column features={','.join(read[:5])}"
+            if read
+            else ""
+        )
         notes.append(f"column{'s' * (len(left) > 1)} {listed(map(shown, left), 5)} left out{hint}")
     return Layout("long" if series else "wide", time, series, values, features, apart), notes
 
