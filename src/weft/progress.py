@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import sys
 import time
@@ -19,6 +20,11 @@ ProgressChoice = Progress | bool | None  # as a caller may ask for it: see `prog
 NOTE = "weft: note: "
 PAUSE = 0.2  # seconds between two states of a line that is written over
 logger = logging.getLogger("weft")
+
+
+def decimals(value: float) -> str:
+    """Four decimals; powers of ten where these would be zeros or a long row of digits."""
+    return f"{value:.3e}" if 1e-12 < abs(value) < 5e-5 or 1e9 <= abs(value) < math.inf else f"{value:.4f}"
 
 
 def to_logger(text: str) -> None:

@@ -81,6 +81,17 @@ def test_lists_in_rows_are_series() -> None:
         (["2024-01-01T10:00", "2024-01-01T10:15", "2024-01-01T10:30"], "2024-01-01T10:45:00"),
         (["1990", "1991", "1992"], "1993"),
         (["2020-01-01", "2020-04-01", "2020-07-01"], "2020-10-01"),
+        (["2023-12-31", "2024-01-31", "2024-02-29"], "2024-03-31"),
+        (["2024-01-31", "2024-02-29", "2024-03-28", "2024-04-30", "2024-05-31"], "2024-06-30"),  # trading days
+        (["1999 Q3", "1999 Q4", "2000 Q1"], "2000 Q2"),
+        (["Q3/1999", "Q4/1999", "Q1/2000"], "Q2/2000"),
+        (["1991 Nov", "1991 Dec", "1992 Jan"], "1992 Feb"),
+        (["Nov-99", "Dec-99", "Jan-00"], "Feb-00"),
+        (["Nov 1 1999", "Dec 1 1999", "Jan 1 2000"], "Feb 01 2000"),
+        (["Dec 30, 1999", "Dec 31, 1999", "Jan 1, 2000"], "Jan 02, 2000"),
+        (["30-Dec-1999", "31-Dec-1999", "01-Jan-2000"], "02-Jan-2000"),
+        (["1/2/2024 10:00:00 PM", "1/2/2024 11:00:00 PM", "1/3/2024 12:00:00 AM"], "01/03/2024 01:00:00 AM"),
+        (["1700000000000", "1700000060000", "1700000120000"], "1700000180000"),
     ],
 )
 def test_times_go_on(times: list[str], after: str) -> None:
@@ -150,8 +161,14 @@ def test_no_hour_is_lost_where_clocks_are_changed() -> None:
         ("1.5\n2.5\n7\n", "4"),
         ("date,kwh\n2024-01-30,5\n2024-01-31,6\n2024-02-01,7\nTotal,18\n", "2024-02-02"),
         ("date;kwh\n30.01.2024;1.005,5\n31.01.2024;1.006,5\n01.02.2024;7,0\n", "02.02.2024"),
+        ("year,quarter,gdp\n1999,3,5\n1999,4,6\n2000,1,7\n", "2000 Q2"),
+        ("1,5\n2,6\n3,7\n", "4"),
+        (",0\n1821,5\n1822,6\n1823,7\n", "1824"),
+        ("Obs,year,gdp\n1,1999,5\n2,2000,6\n3,2001,7\n", "2002"),
+        ('date,cost\n2024-01-30,"$1,000.50"\n2024-01-31,$6.5\n2024-02-01,$7\n', "2024-02-02"),
+        ("date,rate\n2024-01-30,5.5%\n2024-01-31,6 %\n2024-02-01,7%\n", "2024-02-02"),
     ],
-    ids=range(9),
+    ids=range(15),
 )
 def test_tables_as_people_have_them(tmp_path: Path, text: str, after: str) -> None:
     table = read(write(tmp_path, text))
@@ -168,6 +185,54 @@ def test_a_row_without_a_time_is_left_out_on_request_alone(tmp_path: Path) -> No
     table = read_series(Table(path, {"value": "value"}, on_bad_row="skip"), skipped)
     assert table.series[0].values[:, 0].tolist() == [1, 2, 3, 4, 5] and skipped.count == 1  # x is interpolated
     assert "1 missing step filled by interpolation" in skipped.lines()
+
+
+def test_a_column_for_each_year_or_month(tmp_path: Path) -> None:
+    years = range(1990, 2000)
+    rows = ["Peru," + ",".join(map(str, range(10))), "Chad,,," + ",".join(map(str, range(8)))]
+    table = read(write(tmp_path, "\n".join([f"country,{','.join(map(str, years))}", *rows]) + "\n"))
+    assert [(each.name, len(each), each.shown_time(len(each))) for each in table.series] == [
+        ("Peru", 10, "2000"), ("Chad", 8, "2000"),
+    ]  # fmt: skip
+    months = [{"item": "x", **{f"2024-{month:02d}": month for month in range(1, 10)}}]
+    assert read(months).series[0].shown_time(9) == "2024-10"
+    months[0].pop("2024-05")
+    with pytest.raises(UserError, match=r"column '2024-06': 2024-06 follows 2024-04, with one step per month: 1 miss"):
+        read(months)
+    hole = [{f"t{n}": n for n in range(9)}, {f"t{n}": None if n == 4 else n for n in range(9)}]
+    with pytest.raises(UserError, match="column 't4' is empty"):
+        read(hole)
+    assert read(hole, on_bad_row="skip").series[1].values[:, 0].tolist() == list(range(9))
+
+
+def test_numbers_name_series_where_times_repeat() -> None:
+    rows = [{"Store": s, "Dept": d, "Date": f"2024-01-{day:02d}", "Sales": day * s + d}
+            for s in (1, 2) for d in (7, 8) for day in range(1, 9)]  # fmt: skip
+    assert [each.name for each in read(rows).series] == ["1 7", "1 8", "2 7", "2 8"]
+
+
+def test_a_time_that_comes_twice_is_left_out_on_request(tmp_path: Path) -> None:
+    lines = [f"2024-10-27 {hour:02d}:00,{hour}" for hour in range(20)]  # clocks are set back at 3
+    path = write(tmp_path, "\n".join(["time,kwh", *lines[:3], lines[2], *lines[3:]]) + "\n")
+    with pytest.raises(UserError, match="line 5: column 'time' has a time that another row has too"):
+        read(path)
+    assert len(read(path, on_bad_row="skip").series[0]) == 20
+
+
+def test_times_that_are_not_read_are_noted() -> None:
+    skipped = Skipped()
+    read_series(Table([{"date": f"day {n} of spring", "value": n} for n in range(9)]), skipped)
+    assert any("column 'date' holds 'day 0 of spring', not a date" in line for line in skipped.lines())
+
+
+def test_cycles_of_changing_length_are_no_long_season() -> None:
+    def cycle(seed: int) -> Series:
+        chance = np.random.default_rng(seed)
+        turns = np.cumsum((1 + 0.4 * chance.normal(size=300)) / 10.7)
+        return Series("", (np.sin(2 * np.pi * turns) + 0.2 * chance.normal(size=300))[:, None])
+
+    seasons = [season_of([cycle(seed)]) for seed in range(20)]
+    assert max(seasons) <= 14 and sum(9 <= season <= 12 for season in seasons) >= 14
 
 
 def test_seasons_are_found() -> None:

@@ -65,7 +65,7 @@ def forecast(
 
 
 def _figure(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
 
 
 def _draw(plot: Path, answers: list[Any]) -> None:

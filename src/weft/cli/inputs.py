@@ -17,6 +17,7 @@ from weft.budget import by_budget
 from weft.cli import late
 from weft.errors import UserError, escaped, one_of
 from weft.files import check_new_folder, check_new_run
+from weft.progress import decimals
 
 if TYPE_CHECKING:
     from weft.tasks.model import Model
@@ -272,10 +273,7 @@ def print_rows(rows: Sequence[Mapping[str, Any]], jsonl: bool) -> None:
 
 def print_scores(scores: Mapping[str, Any]) -> None:
     """Scores with their intervals; text without spaces is one word, whose perplexity has a hundred digits."""
-    rows = [
-        [name, *(f"{x:.4f}" if x < 1e9 else f"{x:.3e}" for x in (score.value, score.low, score.high))]
-        for name, score in scores.items()
-    ]
+    rows = [[name, *map(decimals, (score.value, score.low, score.high))] for name, score in scores.items()]
     print(table(["", "value", "95 % from", "to"], rows))
 
 

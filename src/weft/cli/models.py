@@ -16,8 +16,8 @@ from weft.cli.options import Flags, Given, Json, Jsonl, MoreFiles, Opening, OutF
 from weft.config import settings_of, values_of
 from weft.errors import UserError, did_you_mean, escaped, listed, shown
 from weft.files import cache_folder, check_new_folder, whole_folder
+from weft.progress import decimals, log_notes, to_stderr
 from weft.progress import live as progress
-from weft.progress import log_notes, to_stderr
 
 if TYPE_CHECKING:
     from weft.vectors.space import Near, WordSpace
@@ -186,8 +186,8 @@ def _learned(card: dict[str, Any]) -> dict[str, str]:
     scores = []
     for metric in card.get("metrics") or ():
         low, high = metric.get("low"), metric.get("high")
-        between = "" if low is None or high is None else f" ({low:.4f} to {high:.4f})"
-        scores.append(f"{metric['name']} {metric['value']:.4f}{between}")
+        between = "" if low is None or high is None else f" ({decimals(low)} to {decimals(high)})"
+        scores.append(f"{metric['name']} {decimals(metric['value'])}{between}")
     return {**lines, "scores": ", ".join(scores)}
 
 

@@ -16,8 +16,8 @@ from weft.cli import inputs, late
 from weft.cli.inputs import table
 from weft.cli.options import Flags, Given, Online, argument, flag
 from weft.errors import UserError, listed
+from weft.progress import decimals, to_stderr
 from weft.progress import live as progress
-from weft.progress import to_stderr
 
 RecipeAndFiles = Annotated[list[str] | None, argument("[RECIPE] [FILE]...", "A recipe; after --text, further files.")]
 
@@ -43,7 +43,7 @@ def _check_one_start(settings: Given) -> None:
 
 
 def _print_scores(metrics: Any) -> None:
-    rows = [["" if x is None else f"{x:.4f}" for x in (score.value, score.low, score.high)] for score in metrics]
+    rows = [["" if x is None else decimals(x) for x in (score.value, score.low, score.high)] for score in metrics]
     if rows:
         names = (score.name for score in metrics)
         print(

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import islice, pairwise
+from itertools import combinations, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -56,11 +56,14 @@ VALUES = (
 MISSING = ("nan", "na", "n/a", "#n/a", "<na>", "null", "none", "-", "?", "nat")
 LOOK = 200  # rows by which columns are recognized
 MOSTLY = 0.8  # share of cells that make a column one of numbers
-YEAR, TWO_DIGITS = re.compile(r"\d{4}"), re.compile(r"\d{1,2}")
+YEAR, TWO_DIGITS, ONE_TO_FOUR = re.compile(r"\d{4}"), re.compile(r"\d{1,2}"), re.compile(r"[Qq]?[1-4]")
 HOUR = re.compile(r"([01]?\d|2[0-3])(:\d{2}){0,2}")  # a time of day
 COMPACT = {8: "%Y%m%d", 6: "%Y%m"}  # dates that look like numbers, by their digits
 TOTALS = ("total", "totals", "grandtotal", "sum", "summe", "gesamt", "insgesamt", "average", "mean", "")
 ROW_STEPS = 8  # numbered columns from which on a row is a series
+MOST_REPEATED = 0.1  # share of rows that may be left out because their time comes twice
+FEW_STEPS = 4  # a whole number that makes series shorter than this does not name them
+UNIT = re.compile(r"[$€£¥]\s*(?=[\d.,+-])|(?<=\d)\s*[%$€£¥]$")  # a mark of percent or currency beside a number
 
 
 @dataclass(frozen=True)
@@ -131,14 +134,14 @@ def read_series(
     rows = rows if "time" in table.columns else _with_joined_time(rows)
     layout, notes = layout_of(rows, table.columns, known, numbered)
     fill = table.on_bad_row == "skip"
-    series = _in_rows(rows, layout) if layout.kind == "rows" else _by_time(rows, layout, fill, skipped)
+    series = _in_rows(rows, layout, fill) if layout.kind == "rows" else _by_time(rows, layout, fill, skipped)
     clock = series[0].clock
     lengths = [len(each) for each in series]
     steps = f"{min(lengths):,}" + (f" to {max(lengths):,}" if max(lengths) > min(lengths) else "")
     by = "" if layout.time is None else f" by {shown(layout.time)!r}"
     every = f", one step per {clock.described()}" if clock is not None and clock.described() else ""
     what = {"long": f"long (series by {listed(layout.series)})", "wide": "wide", "rows": "a series in each row"}
-    columns = f"; forecasts {listed(layout.values, 5)}" if layout.values and not layout.apart else ""
+    columns = f"; forecasts {listed(layout.values, 5)}" if layout.kind != "rows" and not layout.apart else ""
     columns += f" from {listed(layout.features, 5)} too" if layout.features else ""
     count = f"{len(series):,} series" if len(series) > 1 else "one series"
     about = f"{table.name}: {what[layout.kind]}: {count} of {steps} steps{by}{every}{columns}"
@@ -155,14 +158,18 @@ def _with_numbers(table: Table) -> tuple[Table, bool]:
     if not paths[0].is_file() or paths[0].suffix.casefold() not in (".csv", ".tsv", ".txt"):
         return table, False
     lines = [text for source in open_sources(paths[0]) for _, text, _ in islice(read_lines(source), 5)][:5]
-    cells = [cell.strip() for cell in lines[0].split(delimiter_of(lines, ","))] if lines else []
+    mark = delimiter_of(lines, ",")
+    cells = [cell.strip() for cell in lines[0].split(mark)] if lines else []
     dates = [bool(parsers_of([cell])) for cell in cells]
     if not cells or not all(date or _is_number(cell) for date, cell in zip(dates, cells, strict=True)):
         return table, False
     if len(cells) >= ROW_STEPS and not any(dates):
+        if _are_consecutive(cells) and (cells[0] == "0" or YEAR.fullmatch(cells[0])):  # a header of numbers
+            return table, False
         names = [f"step {number}" for number in range(1, len(cells) + 1)]
-        steps = cells == [str(number) for number in range(len(cells))]  # a header of numbers
-        return (table, False) if steps else (replace(table, names=names, format="csv"), True)
+        return replace(table, names=names, format="csv"), True
+    if not any(dates) and len(cells) > 1 and len(lines) > 2:
+        dates[0] = _are_consecutive([line.split(mark)[0].strip() for line in lines])
     if len(cells) > 1 and sum(dates) != 1:  # a few numbers: perhaps years, as a header
         return table, False
     numbered = [f"value {number}" for number in range(1, len(cells))] if len(cells) > 2 else ["value"]
@@ -187,6 +194,9 @@ def layout_of(
     time = chosen["time"][0] if "time" in chosen else _time_column(cells, numeric, where, chosen)
     taken = {time, *(name for some_names in chosen.values() for name in some_names)}
     free = [name for name in numeric if name not in taken and folded(name) not in IDS]
+    counted = [name for name in free if cells[name][:1] in (["0"], ["1"]) and _are_consecutive(cells[name])]
+    if time is not None and len(counted) < len(free):
+        free = [name for name in free if name not in counted]  # the numbers of the rows
     if numbered or (time is None and "value" not in chosen and (lists or _are_steps(free))):
         series = chosen.get("series") or tuple(n for n in names if n not in free and n not in lists)[:1]
         return Layout("rows", None, series if not numbered else (), tuple(lists[:1]) or tuple(free)), notes
@@ -208,21 +218,30 @@ def layout_of(
             )
     features = chosen.get("features", ())
     if not values:
-        raise UserError(f"{where}: no column of numbers to forecast; it has {listed(map(shown, names), 8)}")
+        has = [f"{shown(name)} ({shown(cells[name][0])})" if cells.get(name) else shown(name) for name in names]
+        raise UserError(f"{where}: no column of numbers to forecast; it has {listed(has, 8)}")
     if both := set(values) & set(features):
         raise UserError(
             f"{where}: column {shown(min(both))!r} is forecast, so it is read already: leave it out of features"
         )
     left = [name for name in names if name not in {time, *series, *values, *features} and folded(name) not in IDS]
+    if time is None and (unread := [name for name in left if folded(name) in TIMES and name not in numeric]):
+        cell = shown(next(iter(cells.get(unread[0], ())), ""))
+        notes.append(f"column {shown(unread[0])!r} holds {cell!r}, not a date: the rows are taken in their order")
+        left.remove(unread[0])
     if left:
         read = [name for name in left if name in numeric]
-        hint = f"; to read them too: --column features={','.join(read[:3])}" if read else ""
+        hint = (
+            f"; to read {'it' if len(left) == 1 else 'them'} too: --column features={','.join(read[:5])}"
+            if read
+            else ""
+        )
         notes.append(f"column{'s' * (len(left) > 1)} {listed(map(shown, left), 5)} left out{hint}")
     return Layout("long" if series else "wide", time, series, values, features, apart), notes
 
 
 def _with_joined_time(rows: list[Record]) -> list[Record]:
-    """The rows with one column of times, where year, month and day or date and time of day are columns of their own."""
+    """The rows with one column of times, where year and month or date and time of day are columns of their own."""
     names = {folded(name): name for name in rows[0].values}
 
     def fits(name: str, form: re.Pattern[str]) -> bool:
@@ -232,6 +251,8 @@ def _with_joined_time(rows: list[Record]) -> list[Record]:
     hour = next((name for name in ("time", "hour") if "date" in names and fits(name, HOUR)), None)
     if hour is not None:
         parts, mark = ["date", hour], " "
+    elif fits("year", YEAR) and fits("quarter", ONE_TO_FOUR):
+        parts, mark = ["year", "quarter"], " Q"
     elif fits("year", YEAR) and fits("month", TWO_DIGITS):
         parts, mark = ["year", "month", *(["day"] if fits("day", TWO_DIGITS) else [])], "-"
     else:
@@ -239,7 +260,11 @@ def _with_joined_time(rows: list[Record]) -> list[Record]:
     columns = [names[part] for part in parts]
 
     def joined(row: Record) -> Record:
-        cells = [str(row.values.get(name) or "").strip().rjust(2, "0") for name in columns]
+        cells = [str(row.values.get(name) or "").strip() for name in columns]
+        if mark == " Q":
+            cells[1] = cells[1].lstrip("Qq")
+        else:
+            cells = [cell.rjust(2, "0") for cell in cells]
         cells[-1] += ":00" * (hour is not None and ":" not in cells[-1])
         rest = {name: value for name, value in row.values.items() if name not in columns}
         return replace(row, values={" ".join(columns): mark.join(cells), **rest})
@@ -258,8 +283,12 @@ def _named(text: str, names: Sequence[str], where: str) -> tuple[str, ...]:
 
 
 def _is_number(cell: str) -> bool:
-    plain = NUMBER.fullmatch(cell) is not None and not cell.endswith("%")
-    return plain or THOUSANDS.fullmatch(cell) is not None or EUROPEAN.fullmatch(cell) is not None
+    cell = UNIT.sub("", cell)
+    return (
+        NUMBER.fullmatch(cell) is not None
+        or THOUSANDS.fullmatch(cell) is not None
+        or EUROPEAN.fullmatch(cell) is not None
+    )
 
 
 def _time_column(
@@ -273,7 +302,8 @@ def _time_column(
         if name not in taken and parsers_of(each, 0.5 if folded(name) in TIMES else 1.0)
     ]
     usual = [name for name in numeric if name not in taken and folded(name) in TIMES]
-    times = dates or usual
+    index = [name for name in numeric if name not in taken and name == "column 1" and _are_consecutive(cells[name])]
+    times = dates or usual or index
     if len(times) > 1:
         raise UserError(
             f"{where}: {len(times)} time columns, {listed(map(shown, times), 4)}: choose: --column time={times[0]}"
@@ -282,12 +312,20 @@ def _time_column(
 
 
 def _are_steps(names: Sequence[str]) -> bool:
-    """Whether columns are numbered one by one, as the steps of one series are: t0, t1, t2 ..."""
+    """Whether columns are the steps of a series: dates, or numbered one by one as t0, t1, t2 ... and 1990, 1991 ..."""
+    if len(names) < ROW_STEPS or parsers_of(names):
+        return len(names) >= ROW_STEPS
     matches = [re.fullmatch(r"(\D*?)(\d+)", name.strip()) for name in names]
-    if len(names) < ROW_STEPS or not all(matches):
-        return False
-    numbers = [int(match[2]) for match in matches if match]
-    return len({match[1] for match in matches if match}) == 1 and all(b == a + 1 for a, b in pairwise(numbers))
+    return len({match and match[1] for match in matches}) == 1 and _are_consecutive([m[2] for m in matches if m])
+
+
+def _are_consecutive(cells: Sequence[str]) -> bool:
+    """Whether cells are whole numbers, each one more than that before it."""
+    return (
+        bool(cells)
+        and all(cell.isdecimal() for cell in cells)
+        and all(int(b) == int(a) + 1 for a, b in pairwise(cells))
+    )
 
 
 def _series_columns(
@@ -303,31 +341,72 @@ def _series_columns(
     groups.sort(key=lambda name: folded(name) not in GROUPS)
     if time is None:
         return tuple(groups[:1]) if groups and folded(groups[0]) in GROUPS else ()
-    for some in [(name,) for name in groups] + [tuple(groups)]:
-        keys = Counter((str(row.values.get(time)), *(str(row.values.get(name)) for name in some)) for row in rows)
-        if some and max(keys.values()) == 1:
+    whole = [n for n in names if n in numeric and n not in groups and folded(n) not in (*VALUES, *IDS)]
+    whole = [n for n in whole if all(str(row.values.get(n)).strip().isdecimal() for row in rows[:LOOK])]
+    pairs = list(combinations((groups + whole)[:8], 2))
+    for some in [(name,) for name in groups] + [(name,) for name in whole] + pairs + [tuple(groups)]:
+        keys = Counter(tuple(str(row.values.get(name)) for name in (*some, time)) for row in rows)
+        few = {*some} & {*whole} and len({key[:-1] for key in keys}) * FEW_STEPS > len(rows)
+        if some and not few and max(keys.values()) == 1:
             return some
     return tuple(groups[:1])
 
 
-def _in_rows(rows: Sequence[Record], layout: Layout) -> list[Series]:
-    """Each row as a series; empty cells at its end are steps that it does not have."""
-    series = []
+def _in_rows(rows: Sequence[Record], layout: Layout, fill: bool) -> list[Series]:
+    """Each row as a series; empty cells at its begin and end are steps that it does not have."""
+    series, columns = list[Series](), list(layout.values)
+    clock, times, marks = None, list[Any](), dict[str, tuple[str, str]]()
+    parser = next(iter(parsers_of(columns)), plain_number if all(map(YEAR.fullmatch, columns)) else None)
+    if parser is not None and len(columns) > 1:
+        columns.sort(key=parser)
+        times = [parser(name) for name in columns]
+        clock = clock_of(parser, times)
+        for (a, b), name in zip(pairwise(times), columns[1:], strict=True):
+            if steps_between(clock, a, b) != 1:
+                raise UserError(f"{rows[0].where}: column {shown(name)!r}: {_gap(clock, a, b)}")
     for number, row in enumerate(rows, 1):
         name = " ".join(str(row.values.get(each, "")) for each in layout.series) or f"row {number}"
-        if len(layout.values) == 1:
-            values = numbers_of(list_in(row, layout.values[0]), row.where)
+        first, last, values = 0, 0, list[float]()
+        if len(columns) == 1:
+            values = numbers_of(list_in(row, columns[0]), row.where)
         else:
-            cells = [row.values.get(each) for each in layout.values]
-            count = next((place for place in range(len(cells), 0, -1) if not is_missing(cells[place - 1])), 0)
-            values = [_value(row, each) for each in layout.values[:count]]
-        series.append(Series(name, np.array(values, dtype=np.float64).reshape(-1, 1), (), row.where))
+            there = [place for place, each in enumerate(columns) if not is_missing(row.values.get(each))]
+            first, last = (there[0], there[-1] + 1) if there else (0, 0)
+            for each in columns[first:last]:
+                with suppress(UserError) if fill else nullcontext():
+                    values.append(_value(row, each, marks))
+                    continue
+                values.append(math.nan)
+        array = np.array(values, dtype=np.float64).reshape(-1, 1)
+        _interpolate(array)
+        series.append(Series(name, array, times[first:last], row.where, clock))
     return series
 
 
-def _value(row: Record, column: str) -> float:
-    if is_missing(row.values.get(column)):
+def _interpolate(values: Floats) -> int:
+    """Fill in what is missing, in place; how many steps that were."""
+    gone = np.isnan(values)
+    for column, missing in zip(values.T, gone.T, strict=True):
+        if missing.any():
+            column[missing] = np.interp(np.flatnonzero(missing), np.flatnonzero(~missing), column[~missing])
+    return int(gone.any(1).sum())
+
+
+def _gap(clock: Clock, a: Any, b: Any) -> str:
+    steps = steps_between(clock, a, b)
+    lost = "the times are irregular" if steps is None else f"{steps - 1} missing (--on-bad-row skip interpolates)"
+    every = clock.described() or f"{clock.seconds:g}"
+    return f"{clock.show(b)} follows {clock.show(a)}, with one step per {every}: {lost}"
+
+
+def _value(row: Record, column: str, marks: dict[str, tuple[str, str]]) -> float:
+    """The number in a cell; `marks`: the decimal marks of its column so far."""
+    cell = row.values.get(column)
+    if is_missing(cell):
         raise wrong_cell(row, column, "is empty: a series has a number at every step (--on-bad-row skip interpolates)")
+    if isinstance(cell, str) and UNIT.search(cell.strip()):
+        row = replace(row, values={column: UNIT.sub("", cell.strip())})
+    check_decimal_mark(marks, row, column)
     return number_in(row, column)
 
 
@@ -345,14 +424,18 @@ def _by_time(rows: Sequence[Record], layout: Layout, fill: bool, skipped: Skippe
     series, filled = list[Series](), 0
     columns = [(value,) for value in layout.values] if layout.apart else [layout.values]
     clock = None
+    hint = " (--on-bad-row skip keeps the first; names of series: --column series=NAME,NAME)"
     for name, group in groups.items():
         some, times = [row for row, _ in group], [time for _, time in group] if parser is not None else []
         if layout.time is not None:
-            for row, (a, b) in zip(some[1:], pairwise(times), strict=True):
-                if a == b:
-                    which = f" of series {shown(name)!r}" if name else ""
-                    hint = "" if layout.series else "; a column of series names: --column series=NAME"
-                    raise wrong_cell(row, layout.time, f"has a time{which} that another row has too{hint}")
+            again = [n for n, (a, b) in enumerate(pairwise(times), 1) if a == b]
+            for place in again:
+                which = f" of series {shown(name)!r}" if name else ""
+                problem = wrong_cell(some[place], layout.time, f"has a time{which} that another row has too{hint}")
+                if not fill or len(again) > MOST_REPEATED * len(times):
+                    raise problem
+                skipped.add(str(problem))
+            some, times = ([each for n, each in enumerate(all_) if n not in again] for all_ in (some, times))
             clock = clock or clock_of(parser, times)
         for values in columns:
             label = " ".join(filter(None, (name, values[0] if layout.apart else "")))
@@ -394,21 +477,13 @@ def _one(
     for step, row in enumerate(rows):
         for place, name in enumerate(columns):
             with suppress(UserError) if fill else nullcontext():
-                check_decimal_mark(marks.setdefault(name, {}), row, name)
-                values[step, place] = _value(row, name)
+                values[step, place] = _value(row, name, marks.setdefault(name, {}))
     if clock is not None and len(times) > 1:
         places = [0]
         for number, (a, b) in enumerate(pairwise(times), 1):
             steps = steps_between(clock, a, b)
             if steps is None or (steps > 1 and not fill):
-                apart = f"steps are one {clock.described() or f'{clock.seconds:g}'} apart"
-                lost = (
-                    "the times are irregular"
-                    if steps is None
-                    else f"{steps - 1} missing (--on-bad-row skip interpolates)"
-                )
-                said = f"{clock.show(b)} follows {clock.show(a)}, and {apart}: {lost}"
-                raise UserError(f"{rows[number].where}: column {shown(time or '')!r}: {said}")
+                raise UserError(f"{rows[number].where}: column {shown(time or '')!r}: {_gap(clock, a, b)}")
             places.append(places[-1] + steps)
         if places[-1] >= 2 * len(places):
             raise UserError(f"{rows[0].where}: more steps are missing than there are, so nothing can be filled in")
@@ -416,14 +491,8 @@ def _one(
             whole = np.full((places[-1] + 1, len(columns)), np.nan)
             whole[places] = values
             values, times = whole, [clock.after(times[0], step) for step in range(len(whole))]
-    gone = np.isnan(values)
-    for place in range(values.shape[1]):
-        missing = gone[:, place]
-        if missing.any():
-            values[missing, place] = np.interp(
-                np.flatnonzero(missing), np.flatnonzero(~missing), values[~missing, place]
-            )
-    return Series("", values, times, rows[0].where, clock), int(gone.any(1).sum())
+    filled = _interpolate(values)
+    return Series("", values, times, rows[0].where, clock), filled
 
 
 def _parser(rows: Sequence[Record], column: str) -> Any:
@@ -465,17 +534,20 @@ def season_of(series: Sequence[Series], longest: int = 400) -> int:
         r = _autocorrelation([view(column) for column in columns if len(column) > 8], 3 * longest)
         last = min(longest, size // 2, len(r) - 2)
 
+        def around(lag: int, off: int, r: Floats = r) -> float:
+            return float(r[lag - off : lag + off + 1].max())
+
         def repeats(lag: int, r: Floats = r, least: float = least, known: bool = False) -> bool:
             chance = (1.8 if known else 3.5) / math.sqrt(size - lag)  # what noise makes of so few steps
             return (
                 r[lag] > max(0.6 * least if known else least, chance)
-                and r[lag] >= r[lag - 1 : lag + 2].max() - 0.1 * known
+                and r[lag] >= around(lag, 1) - 0.1 * known
                 and r[1:lag].min() < r[lag] - 0.3
-                and all(r[n * lag - 1 : n * lag + 2].max() > r[lag] / 2 for n in (2, 3) if n * lag + 1 < len(r))
+                and all(around(n * lag, max(1, min(n, lag // 4))) > r[lag] / 2 for n in (2, 3) if n * lag + 1 < len(r))
             )
 
         lags = [lag for lag in usual if 2 <= lag <= last and repeats(lag, known=True)]
-        lags = lags or [lag for lag in range(2, last + 1) if repeats(lag)]
+        lags = lags or [lag for lag in range(2, min(last, len(r) // 2 - 1) + 1) if repeats(lag)]  # seen three times
         highest = max((r[lag] for lag in lags), default=0.0)
         if highest > best:
             best, season = highest, next(lag for lag in lags if r[lag] >= 0.85 * highest)

@@ -458,6 +458,9 @@ def rows_in_memory(data: Any) -> MemoryRows:
         return _by_column(data)
     if _has(data, "collect", "collect_schema"):  # a LazyFrame of polars
         data = data.collect()
+    if _has(data, "iloc", "index") and _has(data.index, "year"):  # a series or frame of pandas, whose index is of times
+        data = (data if data.ndim == 2 else data.to_frame(data.name or "value")).rename_axis(data.index.name or "time")
+        data = data.reset_index()
     if rows := _frame_rows(data, kind):
         return MemoryRows(kind, rows)
     if _has(data, "dtype", "ndim"):  # NumPy, also with named fields

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from weft.metrics.bootstrap import Floats, Metrics, Ratios, Replicates
 
-TINY = 1e-12  # a forecast that is so near is exact
+TINY = 1e-12  # a forecast that is so near, as a share of the value, is exact
+HOPELESS = 1e9  # times the error of the naive forecast
+
+
+def widening(share: float, count: int) -> float:
+    """By how much an interval for such a share is wider that so few independent errors decide: Student's t over normal.
+
+    By the expansion of Cornish and Fisher.
+    """
+    z = NormalDist().inv_cdf((1 + share) / 2)
+    return 1 + (z**2 + 1) / (4 * count) + (5 * z**4 + 16 * z**2 + 3) / (96 * count**2)
 
 
 class ForecastMetrics(Metrics):
@@ -23,24 +34,40 @@ class ForecastMetrics(Metrics):
 
     def __init__(self) -> None:
         self.ratios = Ratios(self.names, shares=False)
+        self.block: Hashable = None
+        self.parts: dict[str, tuple[float, float]] = {}  # of the block that may go on
         self.by_step: dict[str, Floats] = {}  # sums by step ahead
         self.baselines: dict[str, dict[str, Floats]] = {}  # by name: sums of squares, of sizes, of scaled sizes
 
-    def add(self, forecast: Floats, truth: Floats, inside: Any, scale: Floats, baselines: Mapping[str, Floats]) -> None:
+    def add(
+        self,
+        forecast: Floats,
+        truth: Floats,
+        inside: Any,
+        scale: Floats,
+        baselines: Mapping[str, Floats],
+        block: Hashable = None,
+    ) -> None:
         """Take in one forecast: H T each; `inside`: whether the interval holds the truth, None where there is none.
 
         `scale`: T, the mean error of the naive forecast in the past. Of several targets it gives `skill` one unit.
+        `block`: forecasts of one block that follow each other overlap, and are resampled as one example.
         """
         errors, count = forecast - truth, float(truth.size)
         scale = np.where(scale > 0, scale, np.maximum(1.0, np.abs(truth).max(0)))
         unit = scale if len(scale) > 1 else np.ones(1)
-        naive = float(np.square((baselines["naive"] - truth) / unit).sum()) + count * TINY**2
+        naive = float(np.square((baselines["naive"] - truth) / unit).sum())
+        naive = max(naive, count * float(np.square(TINY * truth / unit).max()), 1e-300)
         lost = float(np.square(errors / unit).sum())
         parts = {"mse": (float(np.square(errors).sum()), count), "mae": (float(np.abs(errors).sum()), count)}
         parts |= {"mase": (float((np.abs(errors) / scale).sum()), count), "lost": (lost, naive)}
         if inside is not None:
             parts["coverage"] = (float(np.sum(inside)), count)
-        self.ratios.add(parts)
+        if self.block is not None and block == self.block:
+            parts = {name: (a + self.parts[name][0], b + self.parts[name][1]) for name, (a, b) in parts.items()}
+        elif self.parts:
+            self.ratios.add(self.parts)
+        self.block, self.parts = block, parts
         steps = {"mse": np.square(errors).mean(1), "mae": np.abs(errors).mean(1)}
         steps |= {} if inside is None else {"coverage": np.asarray(inside, dtype=np.float64).mean(1)}
         for name, values in {**steps, "count": np.ones(len(errors))}.items():
@@ -53,9 +80,14 @@ class ForecastMetrics(Metrics):
                 sums[key] = sums.get(key, np.zeros(())) + value
 
     def sampled(self) -> dict[str, Replicates]:
+        if self.parts:
+            self.ratios.add(self.parts)
+            self.block, self.parts = None, {}
         ratios = self.ratios.sampled()
         lost = ratios.pop("lost")
-        return {"skill": Replicates(1 - lost.values, lost.examples), **ratios}
+        skills = 1 - lost.values
+        skills[1:][skills[1:] < -HOPELESS] = np.nan  # a resampling of series that stand still says nothing
+        return {"skill": Replicates(skills, lost.examples), **ratios}
 
     def compared(self) -> list[dict[str, Any]]:
         """A row for the model and one for each baseline."""

@@ -154,14 +154,16 @@ def fit(matrix: Tensor, targets: Tensor, kind: str, strength: float = STRENGTH) 
 
 def compare_baselines(run: Run, evaluation: EvaluationResult, baselines: list[Baseline], metric: str, log: Log) -> None:
     """Log and record whether the model is better than the best baseline on the same rows, and by how much."""
-    model, rows = evaluation.metrics.sampled()[metric], evaluation.reading.examples
+    model = evaluation.metrics.sampled()[metric]
+    read = evaluation.reading.examples
+    rows = model.examples if evaluation.task.reads_tables else read  # windows that overlap count as one
     scores = {baseline.name: float(baseline.metrics.result()[metric].value) for baseline in baselines}
     by_score = sorted(baselines, key=lambda baseline: -np.nan_to_num(scores[baseline.name], nan=-9.0))
     gap = model.minus(by_score[0].metrics.sampled()[metric])
     if not math.isfinite(gap.value):  # a correlation of one row, or of equal values
         log(f"result: {metric} is not defined on these {rows:,} held-out rows; give more of them")
         return
-    verdict = _verdict(gap, by_score[0].name, rows)
+    verdict = _verdict(gap, by_score[0].name, rows, overlap=rows < read)
     log(f"result: {metric} {model.score().value:.4f}{evaluation.task.composition()}; {verdict}")
     tables = evaluation.task.tables(evaluation.metrics)
     counts, labels = np.array(tables.get("confusion", [])), enumerate(tables.get("labels", ()))
@@ -176,10 +178,11 @@ def compare_baselines(run: Run, evaluation: EvaluationResult, baselines: list[Ba
     report(run, log)  # once more: the page shows the baselines too
 
 
-def _verdict(gap: Score, name: str, rows: int) -> str:
-    interval = f"95 % {gap.low:+.4f} to {gap.high:+.4f} on {rows:,} held-out rows"
+def _verdict(gap: Score, name: str, rows: int, overlap: bool = False) -> str:
+    held = f"{rows:,} held-out {'window' if overlap else 'row'}{'s' * (rows != 1)}{' without overlap' * overlap}"
+    interval = f"95 % {gap.low:+.4f} to {gap.high:+.4f} on {held}"
     if rows < FEW_JUDGES:  # resampling a handful of rows makes no interval
-        return f"{gap.value:+.4f} beside {name}; {rows} held-out row{' is' if rows == 1 else 's are'} too few to tell"
+        return f"{gap.value:+.4f} beside {name}; {held} {'is' if rows == 1 else 'are'} too few to tell"
     if gap.low > 0:
         return f"better than {name} by {gap.value:.4f} ({interval})"
     if gap.high < 0:

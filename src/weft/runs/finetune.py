@@ -213,8 +213,8 @@ def _driven(selection: Selection, job: Job, dataset: Rows, train: Batches, card:
         best = selection.best
         if best is None:  # it was kept by the process that this run resumes
             opened = trained.to(device).opened
-            saved = task_class(recipe.task.name).from_model(opened, recipe.task.name)
-            best = evaluate_examples(saved, opened, selection.framing, dataset.dev, tune=True)
+            held = selection.task.sample(dataset.dev)
+            best = evaluate_examples(selection.task, opened, selection.framing, held, tune=True)
             trained.to("cpu")
         compare_baselines(run, best, baselines, metric, control.log)
     return trained
@@ -439,7 +439,7 @@ def announce(selection: Selection, recipe: TaskRecipe, dataset: Rows, train: Bat
     notes = [note for row in dataset.examples if (note := long_note(row.texts, row.where, *how))]
     log_notes(notes[:3] + ([f"and {len(notes) - 3:,} more such texts"] if len(notes) > 3 else []), log)
     labels = f"{len(task.labels)} labels, " if task.labels else ""
-    held = "" if dataset.held_out is None else " (drawn from the rows, listed in run/split.json)"
+    held = "" if dataset.held_out is None else " (taken from the rows, listed in run/split.json)"
     if len(dataset.dev) < FEW_JUDGES:
         held += "; so few give wide intervals"
     if task.writes and recipe.task.metric != "loss":

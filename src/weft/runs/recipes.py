@@ -410,7 +410,7 @@ def recipe_values(name: str, kind: type[Any]) -> tuple[dict[str, Any], str]:
 
 def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) -> T:
     """A recipe with these settings in place of its own; without a name, the settings alone."""
-    values, where = dict[str, Any](), "--set"
+    values, where = dict[str, Any](), "settings"  # flags, --set or arguments in Python
     if name is not None:
         if not isinstance(name, str | os.PathLike):
             given = f"a recipe is a file or a name of `weft recipes`, not a {type(name).__name__}"
@@ -429,7 +429,7 @@ def read_recipe(name: str | None, settings: Mapping[str, Any], kind: type[T]) ->
         values = overlaid({"training": FROM_NOTHING}, values)
     if isinstance(model, dict) and "vectors" in model:
         values = overlaid({"tokenizer": FROM_VECTORS}, values)
-    return build(kind, values, "--set" if settings else where)
+    return build(kind, values, "settings" if settings else where)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
@@ -336,11 +337,15 @@ class Forecast(Answer):
         rows = []
         for column, name in enumerate(self.names):
             for step, time in enumerate(self.times):
-                row: dict[str, Any] = {"series": self.series, "time": time, "column": name}
-                row["forecast"] = float(f"{self.values[column][step]:.7g}")
-                for end, ends in (("low", self.low), ("high", self.high)):
-                    row[end] = None if ends is None else float(f"{ends[column][step]:.7g}")
-                rows.append(row)
+                value, low, high = (
+                    None if each is None else each[column][step] for each in (self.values, self.low, self.high)
+                )
+                digits = 6  # more where they are needed to tell the interval from its middle
+                if value and low is not None and high is not None and high > low:
+                    digits = min(15, max(6, 3 + math.ceil(math.log10(abs(value) / (high - low)))))
+                ends = {"forecast": value, "low": low, "high": high}
+                numbers = {key: None if each is None else float(f"{each:.{digits}g}") for key, each in ends.items()}
+                rows.append({"series": self.series, "time": time, "column": name, **numbers})
         return rows
 
     def line(self, text: str) -> str:

@@ -21,7 +21,7 @@ from weft.files import MEGABYTE, read_json, write_json, write_text
 from weft.metrics.bootstrap import Score, WorstRows
 from weft.picture import ChartLine, entries, heading, heat_map, line_chart, page, paragraph
 from weft.picture import table as html_table
-from weft.progress import Log, ProgressChoice, log_notes, progress_of, to_logger
+from weft.progress import Log, ProgressChoice, decimals, log_notes, progress_of, to_logger
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import chunked, framing_for
 from weft.tasks.registry import task_for
@@ -470,7 +470,7 @@ def cells(rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
 def figure(value: Any) -> str:
     """A value in few characters: errors of values in the thousands need no four decimals."""
     if isinstance(value, float):
-        return f"{value:.4f}" if abs(value) < 1000 else f"{value:,.1f}"
+        return f"{value:,.1f}" if 1000 <= abs(value) < 1e9 else decimals(value)
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

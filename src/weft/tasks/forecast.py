@@ -23,7 +23,7 @@ from weft.data.forecast import Windows, joined
 from weft.data.series import Floats, Layout
 from weft.data.tables import Table
 from weft.errors import UserError, refuse
-from weft.metrics.forecast import ForecastMetrics
+from weft.metrics.forecast import ForecastMetrics, widening
 from weft.metrics.numeric import RegressionMetrics
 from weft.nn.rows import Rows
 from weft.objectives.forecast import SHARE, TEACHER, SquaredErrors
@@ -42,6 +42,8 @@ WIDEST = 4096  # numbers of a window from which least squares forecasts
 RIDGE = 1e-6  # keeps least squares defined where columns are alike
 LEVELS = 0.5  # windows whose means differ by this share of their own deviation are scaled one by one
 STEPS = 2000  # of training
+PRIOR = 2  # blocks of windows that equal shares of network and baseline are worth
+ALONE = 0.99  # share from which on a network forecasts alone
 FADING = 0.7  # share of the steps in which the loss of all steps fades
 
 
@@ -225,6 +227,7 @@ class ForecastTask(SeriesTask):
 
     def usual_plan(self, train: Any, from_scratch: bool) -> tuple[int, float, float]:
         batch = next(size for most, size in ((500, 16), (4000, 32), (20_000, 64), (1 << 60, 128)) if train.count < most)
+        batch = min(batch, train.count)
         return batch, max(1.0, STEPS * batch / train.count), 3e-3 if from_scratch else 1e-3
 
     def sample(self, examples: Sequence[Example]) -> Sequence[Example]:
@@ -318,10 +321,26 @@ class ForecastTask(SeriesTask):
         return ForecastMetrics()
 
     def add(self, metrics: Any, predictions: Sequence[Prediction], examples: Sequence[Any]) -> None:
-        for prediction, example in zip(predictions, examples, strict=True):
-            truth, half = np.asarray(example.target), self.half_width(example.history)
+        tasks = [self] * len(examples)
+        if self.margins and self.learning:  # by the intervals of the other half, which these windows did not calibrate
+            later = self._later(examples)
+            halves = [self.tune(*_some(predictions, examples, later == side)) for side in (True, False)]
+            tasks = [halves[side] for side in later.astype(int)]
+        for prediction, example, task in zip(predictions, examples, tasks, strict=True):
+            truth, half = np.asarray(example.target), task.half_width(example.history)
             inside = None if half is None else np.abs(prediction.output - truth) <= half
-            metrics.add(prediction.output, truth, inside, self.past_error(example), self.baselines(example))
+            past, block = self.past_error(example), self._block(example)
+            metrics.add(prediction.output, truth, inside, past, self.baselines(example), block)
+
+    def _block(self, example: Any) -> Hashable:
+        """Windows of one block forecast steps in common: together they say as much as one."""
+        return id(example.series), (len(example.series) - example.origin) // self.steps
+
+    def _later(self, examples: Sequence[Any]) -> NDArray[Any]:
+        """Which held-out windows are those of the later half of the time; of the last series, where all are of one."""
+        left = np.array([len(each.series) - each.origin for each in examples])
+        later = left <= np.median(left)
+        return np.arange(len(left)) >= len(left) / 2 if later.all() else later
 
     def past_error(self, example: Any) -> Floats:
         """T: the mean absolute error of the (seasonal) naive forecast over the past of a series."""
@@ -352,25 +371,38 @@ class ForecastTask(SeriesTask):
     ) -> tuple[ForecastTask, list[Prediction]]:
         """Forecasts of network and baseline in the shares of the lowest squared error on these held-out windows.
 
-        So a network that has learned nothing more than a baseline is never worse than it by more than chance.
+        So a network that has learned nothing more than a baseline is never worse than it by more than chance. The
+        forecasts of each half are made with the shares that the other half asks for, so that their score is honest.
         """
         if not (self.blend and self.learning and predictions):
             return self, list(predictions)
-        unit = np.stack([self.past_error(each) for each in examples])[:, None] if self.targets > 1 else 1.0
-        unit = np.maximum(unit, 1e-12)
+        unit = np.ones(1)
+        if self.targets > 1:
+            unit = np.maximum(np.stack([self.past_error(each) for each in examples])[:, None], 1e-12)
         network = np.stack([each.output for each in predictions])  # n H T
         truth = np.stack([each.target for each in examples])
         simple = [self.simple_forecasts(each.history, each.history) for each in examples]
-        lowest, task, blend = float(np.square((network - truth) / unit).sum()), self, network
-        for name in simple[0]:
-            forecasts = np.stack([each[name] for each in simple])
-            gap, error = (network - forecasts) / unit, (truth - forecasts) / unit
-            share = float(np.clip((gap * error).sum() / max(np.square(gap).sum(), 1e-300), 0.0, 1.0))
-            mixed = share * network + (1 - share) * forecasts
-            loss = float(np.square((mixed - truth) / unit).sum())
-            if loss < lowest and share < 1:
-                lowest, task, blend = loss, replace(self, share=share, partner=cast(SimpleForecast, name)), mixed
-        return task, [replace(one, output=output) for one, output in zip(predictions, blend, strict=True)]
+        baselines = {name: np.stack([each[name] for each in simple]) for name in simple[0]}
+        blocks = np.array([hash(self._block(each)) for each in examples])
+
+        def best(some: NDArray[Any]) -> tuple[float, SimpleForecast]:
+            """The share of the network and the baseline that has the rest."""
+            units, count = np.broadcast_to(unit, truth.shape)[some], len(np.unique(blocks[some]))
+            mixes = []
+            for name, forecasts in baselines.items():
+                gap, error = ((each - forecasts)[some] / units for each in (network, truth))
+                share = float(np.clip((gap * error).sum() / max(np.square(gap).sum(), 1e-300), 0.0, 1.0))
+                share = (count * share + 0.5 * PRIOR) / (count + PRIOR) if share else 0.0
+                mixes.append((float(np.square(error - share * gap).sum()), share, cast(SimpleForecast, name)))
+            return min(mixes)[1:]
+
+        later, mixed = self._later(examples), network.copy()
+        for half in (later, ~later):
+            share, name = best(~half if len(half) > 1 else ~half | half)
+            mixed[half] = (share * network + (1 - share) * baselines[name])[half]
+        share, name = best(np.ones(len(later), dtype=bool))
+        task = replace(self, share=share, partner=name) if share < ALONE else self
+        return task, [replace(one, output=output) for one, output in zip(predictions, mixed, strict=True)]
 
     def composition(self) -> str:
         if not self.partner:
@@ -389,7 +421,8 @@ class ForecastTask(SeriesTask):
             for prediction, example in zip(predictions, examples, strict=True)
         ])  # fmt: skip
         place = min(len(errors), math.ceil((len(errors) + 1) * self.interval)) - 1
-        return replace(self, margins=tuple(map(tuple, np.sort(errors, 0)[place].tolist())))
+        wider = widening(self.interval, len({self._block(example) for example in examples}))
+        return replace(self, margins=tuple(map(tuple, (wider * np.sort(errors, 0)[place]).tolist())))
 
     def tables(self, metrics: Any) -> dict[str, Any]:
         return {"by_forecast": metrics.compared(), "by_step": metrics.steps() if self.steps > 1 else []}
@@ -443,6 +476,12 @@ def forecasts_of(
 def _columns(values: Floats) -> tuple[tuple[float, ...], ...]:
     """H T -> by number of a step: its values at each step."""
     return tuple(tuple(column) for column in values.T.tolist())
+
+
+def _some(predictions: Sequence[Any], examples: Sequence[Any], chosen: NDArray[Any]) -> tuple[list[Any], list[Any]]:
+    """Those that are chosen; all where none is."""
+    numbers = np.flatnonzero(chosen).tolist() or range(len(chosen))
+    return [predictions[number] for number in numbers], [examples[number] for number in numbers]
 
 
 def _few(values: Floats) -> str:

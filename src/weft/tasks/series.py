@@ -21,10 +21,12 @@ from weft.tasks.base import Example, Task
 from weft.text.records import Record
 from weft.text.rows import Skipped
 
-MANY = 20  # series, from which on some of them can be held out
+MANY = 50  # series, from which on some of them can be held out
 SHORT = 100  # steps, up to which many series are read whole
 MOST_WINDOWS = 100_000  # that are learned from; of more, every second, third ... one
 DEFAULT_WINDOW, SMALLEST_WINDOW = 24, 4
+FAR = 5  # deviations between the level of a window and that of the training part, which deserve a note
+FEW_WINDOWS = 20  # to learn from, in the shortest series
 
 
 @dataclass(frozen=True)
@@ -95,14 +97,17 @@ class SeriesTask(Task):
     def _check_numbers(self, table: Table, numbers: int) -> None:
         names = (*self.layout.values, *self.layout.features) if self.layout else ()
         reads = f"the model reads {self.features}: {', '.join(map(shown, names))}"
-        refuse((numbers != self.features, f"{table.name}: {numbers} numbers at each step, and {reads}"))
+        has = f"{table.name}: {numbers} number{'s' * (numbers != 1)} at each step"
+        refuse((numbers != self.features, f"{has}, and {reads}"))
 
     def with_sizes(self, read: SeriesTable) -> Self:
         """The task with season, horizon and window, those that were not given by the lengths of the series."""
-        shortest, season = min(map(len, read.series)), self.season or season_of(read.series)
+        lengths, season = list(map(len, read.series)), self.season or season_of(read.series)
+        shortest = min(length for length in lengths if 4 * length >= np.median(lengths))  # a new store decides nothing
         horizon = self.horizon or max(1, min(season if season > 1 else 10, shortest // 8))
-        room = (shortest - max(round(0.1 * shortest), 2 * horizon) - horizon) // 2
-        window = min(max(2 * season if season > 1 else 0, 2 * horizon, DEFAULT_WINDOW), room)
+        room = shortest - max(round(0.1 * shortest), 2 * horizon) - horizon  # for windows, a step apart
+        longest = max(room // 2, min(season, room - FEW_WINDOWS))  # a season is worth fewer of them
+        window = min(max(2 * season if season > 1 else 0, 2 * horizon, DEFAULT_WINDOW), longest)
         if len(read.series) >= MANY and shortest <= SHORT:  # of many short series all is read
             window = shortest - horizon
         return replace(self, season=season, horizon=horizon, size=self.size or max(SMALLEST_WINDOW, window))
@@ -112,11 +117,10 @@ class SeriesTask(Task):
         chosen = f"horizon {self.horizon}, window {self.size}, {season}"
         if not self.learning:
             return chosen
-        held = self.split_at(read.series).values()
+        held = self.split_at([each for each in read.series if len(each) >= (self.size or 0) + self.steps]).values()
         steps = f"{min(held)} to {max(held)}" if held and min(held) < max(held) else f"{max(held, default=0)}"
-        return (
-            f"{chosen}; {f'the last {steps} steps of each series are' if held else 'some of the series are'} held out"
-        )
+        which = f"the last {steps} steps of each series" if held else "some of the series"
+        return f"{chosen}; {which} are held out"
 
     def _too_short(self, table: Table, read: SeriesTable) -> list[Series]:
         """The series that have no window and are left out; refused where that was not asked for."""
@@ -162,7 +166,10 @@ class SeriesTask(Task):
         return SeriesWindow((), target, where, series=series, origin=origin, size=self.size)
 
     def split_at(self, series: Sequence[Series]) -> dict[int, int]:
-        """How many of the last steps of each series are held out, by its id(); empty where whole series are."""
+        """How many of the last steps of each series are held out, by its id(); empty where whole series are.
+
+        None of a series that is too short for it.
+        """
         assert self.size is not None
         least = self.size + self.steps
         parts = {}
@@ -170,7 +177,7 @@ class SeriesTask(Task):
             room = len(each) - least - max(1, self.steps // 2)
             held = min(max(round(0.1 * len(each)), 2 * self.steps), room)
             parts[id(each)] = held if held >= self.steps else 0
-        return parts if all(parts.values()) else {}
+        return parts if sum(map(bool, parts.values())) > len(parts) / 2 else {}
 
     def split(self, examples: Sequence[Any], share: float, seed: int) -> tuple[list[int], list[int]]:
         """By time where series are long enough, so that nothing is learned from what comes later; else by series."""
@@ -217,10 +224,12 @@ class SeriesTask(Task):
 
     def check_input(self, where: str, value: Any) -> Floats:
         """The last window of a series, as numbers."""
-        rows = value if self.features > 1 or np.ndim(_array(value)) != 2 else [number for (number,) in value]
-        steps = [numbers_of(row, where or "series", self.features) for row in rows] if self.features > 1 else rows
-        values = np.array(steps if self.features > 1 else numbers_of(rows, where or "series"), dtype=np.float64)
-        values = values.reshape(-1, self.features)
+        name, array = where.removesuffix(": ") or "series", _array(value)
+        if self.features > 1:
+            numbers = [numbers_of(row, name, self.features) for row in value]
+        else:
+            numbers = [numbers_of(value if np.ndim(array) != 2 else array.ravel(), name)]
+        values = np.array(numbers, dtype=np.float64).reshape(-1, self.features)
         assert self.size is not None
         short = f"{where}a series of {len(values)} steps is shorter than the window of {self.size}"
         refuse((len(values) < self.size, short))
@@ -257,7 +266,14 @@ class SeriesTask(Task):
             before = f", {back} of them after the forecast begins" if back else ""
             short = f"{each.where}: {which} has {len(each)} steps{before}, and the model reads a window of {self.size}"
             refuse((len(each) - back < (self.size or 0), short))
-        return [self.window_at(each, len(each) - back) for each in read.series]
+        windows = [self.window_at(each, len(each) - back) for each in read.series]
+        for window in windows if self.center else ():
+            level, usual, spread = window.history[:, 0].mean(), self.center[0], self.spread[0]
+            if abs(level - usual) > FAR * spread:
+                which = f"series {shown(window.series.name)!r}" if window.series.name else "the series"
+                trained = f"was trained on a mean of {usual:.4g} and a deviation of {spread:.4g}"
+                skipped.note(f"{window.series.where}: {which} has a mean of {level:.4g}, and the model {trained}")
+        return windows
 
 
 def _array(value: Any) -> Any:

@@ -144,6 +144,9 @@ def lacks_header(rows: Sequence[Sequence[str]]) -> bool:
     cells = [cell.strip() for cell in first if cell.strip()]
     if len(cells) >= len(first) - 1 and cells == [str(number) for number in range(len(cells))]:
         return False  # pandas numbers columns that have no name
+    years = [int(cell) for cell in cells if re.fullmatch("[12][0-9]{3}", cell)]
+    if len(years) > 7 and years == list(range(years[0], years[0] + len(years))):
+        return False  # a row for each country, a column for each year
     if any(len(cell) > 80 and len(cell.split()) > 9 for cell in first):
         return True
     for place, cell in enumerate(first):
@@ -221,7 +224,7 @@ def title_rows(rows: Sequence[Sequence[str]]) -> int:
             alike = sum(len(other) == len(row) and sum(map(bool, map(str.strip, other))) > 1 for other in below)
             named = any(map(known_name, cells)) or (len(below) > 4 and all(len(cell.split()) < 5 for cell in cells))
             return place if named and below and alike >= 0.8 * len(below) else 0
-        if cells and known_name(cells[0]):
+        if cells and (known_name(cells[0]) or cells[0] == "0"):  # pandas calls a column without a name so
             return 0
     return 0
 

@@ -18,6 +18,7 @@ from weft.errors import UserError, shown
 from weft.models.base import Network
 from weft.nn.attention import Attention, slots_of
 from weft.nn.rows import Batch
+from weft.progress import decimals
 from weft.training.log import COLUMNS, RunLog, Watch, memory_used, peak_of, time_left
 from weft.training.plan import learning_rate_at
 from weft.training.run import Begun, State
@@ -138,7 +139,7 @@ def record_evaluation(
         line += f" ({', '.join(f'{name} {value:.4f}' for name, value in losses.items())})"
     if "words" in losses:
         line += f", perplexity {math.exp(min(losses['words'], 99)):.2f}"
-    line += "".join(f", {name} {value:.4f}" for name, value in values.items())
+    line += "".join(f", {name} {decimals(value)}" for name, value in values.items())
     sign = -1 if deciding else 1
     before = "" if state.best is None else f"best {sign * state.best:.4f} at {state.best_step}"
     log.line(f"{line}; {'best' if better else before}")
