@@ -255,6 +255,17 @@ def test_a_row_for_each_answer_is_judged_by_question(here: Path, capsys: pytest.
     assert report.models[0].scores["f1a"].value == one.scores["f1a"].value, "labels inside of the options count"
 
 
+def test_a_first_row_that_is_bad_or_blank_is_skipped_like_any_other(here: Path) -> None:
+    rows: list[dict[str, Any]] = [{"prompt": "", "options": "", "answer": ""}, *meals(12)]
+    assert tuned(write_rows(here / "blank.jsonl", rows), "choose", here / "blank", steps=1)
+    rows[0] = {"prompt": "P", "options": ["a"], "answer": 0}
+    bad = write_rows(here / "bad.jsonl", rows)
+    with pytest.raises(UserError, match=r"bad.jsonl line 1: one option only, 'a'"):
+        tuned(bad, "choose", here / "bad", steps=1)
+    model = tuned(bad, "choose", here / "bad", steps=1, settings={"data": {"on_bad_row": "skip"}})
+    assert model.evaluate(bad, on_bad_row="skip").examples == 12
+
+
 def test_metrics_are_as_published() -> None:
     metrics = ChoiceMetrics()
     options = ["the Ada", "Bo Smith", "Cleo"]
@@ -304,6 +315,8 @@ def test_a_language_model_chooses_by_probability(here: Path, bpe: Tokenizer) -> 
     cloze = scorer.predict(task, framing_for(task), [("a cat", "the @placeholder is", "cow", "oak")])[0]
     by_hand = choose(task, [("a cat\nthe", ["cow is", "oak is"])])[0]
     assert cloze.output == pytest.approx([o.logprob for o in sorted(by_hand.options, key=lambda o: o.number)], rel=1e-5)
+    (answer,) = scorer.answers(task, [("the @placeholder is", "", "cow", "oak")])
+    assert answer.text in ("cow", "oak") and {option.text for option in answer.options} == {"cow", "oak"}
     model.save(here / "gpt")
     write_rows(here / "meals.jsonl", meals(6))
     scores = weft.load(here / "gpt", task="choose").evaluate(here / "meals.jsonl").scores
@@ -314,8 +327,10 @@ def test_command_line(learned: Path, capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.chdir(learned)
     assert run("choose", "out", "the dog eats", "--choice", "some bone", "--choice", "some hay") == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[0].split() == ["choice", "probability", "score"] and "some bone" in out.splitlines()[1]
-    assert run("choose", "out", "--data", "meals.jsonl") == 0 and "majority" in capsys.readouterr().out
+    assert out.splitlines()[0].split() == ["choice", "probability", "score", "chosen"] and "some bone" in out.splitlines()[1]
+    assert run("choose", "out", "--data", "meals.jsonl") == 0
+    out = capsys.readouterr().out
+    assert "majority" in out and "normalize" not in out, "a head has nothing to normalize"
     assert run("predict", "out", "--data", "meals.jsonl", "--out", "p.csv", "--overwrite") == 0
     assert Path("p.csv").read_text().splitlines()[0] == "prompt,options,answer,prediction,number,probability"
     capsys.readouterr()
@@ -329,7 +344,7 @@ def test_command_line(learned: Path, capsys: pytest.CaptureFixture[str], monkeyp
             ("finetune", "--task", "choose", "--data", "meals.jsonl", "--model", "cnn", "--out", "x"),
             "no head for choose",
         ),
-        (("predict", "out", "the dog"), "no choices; give a list of options"),
+        (("predict", "out", "the dog"), "no options: give --choice to weft choose"),
     ):
         assert run(*words) == 2
         error = capsys.readouterr().err

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from weft.budget import BUDGET
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.data.choices import BLANK, ROLES, choice_columns, counts_from_one, joined, read_choices
+from weft.data.choices import BLANK, GAP, ROLES, choice_columns, counts_from_one, from_gap, joined, read_choices
 from weft.data.dataset import Begin, begin_with
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
@@ -131,7 +131,7 @@ class ChoiceTask(Task):
             raise UserError(f"{where}choice {empty[0]} is empty")
         if len(parts) == 3 and not self.several:
             raise UserError(f"{where}one option only, {shown(parts[2])!r}: there is nothing to choose from")
-        return parts
+        return *from_gap(*parts[:2]), *parts[2:]
 
     def texts_of(self, value: Any) -> tuple[str, ...]:
         parts = (value,) if isinstance(value, str) else self.check_input("", value)
@@ -254,7 +254,8 @@ class ChoiceTask(Task):
         """`choices`: those of prompts that bring none; other `options` are those of a language model."""
         checked = [self._with_choices(each, choices, f"prompt {number}") for number, each in enumerate(inputs, 1)]
         if self.head not in model.heads and not options.get("others"):
-            return list(choose(model, [_prompt(each) for each in checked], **options))
+            answers = choose(model, [_prompt(each) for each in checked], **options)
+            return [_as_given(answer, texts[2:]) for answer, texts in zip(answers, checked, strict=True)]
         others = {"others": options.pop("others")} if "others" in options else {}
         given = [name for name, value in options.items() if name != "prior" and value not in (None, False, "none")]
         if given:
@@ -265,7 +266,7 @@ class ChoiceTask(Task):
         if not isinstance(value, str):
             return self.check_input(f"{where}: ", value)
         if choices is None or isinstance(choices, str) or not choices:
-            raise UserError(f"{where}: no choices; give a list of options to choose from")
+            raise UserError(f"{where}: no options: give --choice to weft choose, or choices=[...]")
         if twice := [choice for place, choice in enumerate(choices) if choice in choices[:place]]:
             raise UserError(f"{where}: choice {shown(twice[0])!r} is there twice")
         return self.check_input(f"{where}: ", (value, list(choices)))
@@ -384,21 +385,24 @@ def _own_tokens(windows: Sequence[TextWindow]) -> NDArray[np.float64]:
 def _prompt(texts: Sequence[str]) -> tuple[str, list[str]]:
     """A context, a question and options as a language model reads them: a prompt and its continuations."""
     context, question, *options = texts
-    if BLANK in question:
-        before, _, after = question.partition(BLANK)
+    if gap := GAP.search(question):
+        before, after = question[: gap.start()], question[gap.end() :]
         return f"{context}\n{before}".rstrip(), [option + after.replace(BLANK, option) for option in options]
     if question in ("because", "so"):
         context = context.rstrip(". ")
     return (f"{context} {question}" if question else context), options
 
 
+def _as_given(answer: Chosen, options: Sequence[str]) -> Chosen:
+    """An answer with the options as they were given, without what comes after a gap."""
+    scored = tuple(replace(option, text=options[option.number]) for option in answer.options)
+    return replace(answer, text=options[answer.number], options=scored)
+
+
 def read_questions(files: Patterns) -> list[Example]:
     """The rows of files with options and answers."""
     table = Table(files)
-    first = next(table.records(Skipped()), None)
-    if first is None:
-        raise UserError(f"{table.name}: there are no rows")
-    (task, columns), skipped = ChoiceTask(False).columns(first, {}), Skipped()
+    (task, columns), skipped = ChoiceTask(False).of_table(table), Skipped()
     return list(task.read_table(table, begin_with(table, columns, task.read, skipped), skipped))
 
 
