@@ -179,6 +179,11 @@ def test_half_a_word_with_an_apostrophe_may_become_one_word(kind: str) -> None:
     assert half_word(tokenizer, "I can'").typed == b" can'"
 
 
+def test_tokens_are_not_completed() -> None:
+    with pytest.raises(UserError, match="only words are completed"):
+        suggest(loom_model("bpe", 290), "the lo", tokens=True, complete_word=True)
+
+
 def test_a_text_of_one_half_typed_word() -> None:
     """Before it stands what ends another text, where a vocabulary has no token that begins one."""
     made = loom_model("unigram", 45)
