@@ -61,6 +61,10 @@ FORMS: dict[str, tuple[dict[str, Any], ChoiceRow]] = {
         {"prompt": "P", "options": '["a", "b"]', "answer": "b"},
         ChoiceRow("P", "", ("a", "b"), (1,)),
     ),
+    "an object in a cell, as pandas writes CommonsenseQA": (
+        {"question": "Where?", "choices": "{'label': ['A', 'B'], 'text': ['here', \"isn't\"]}", "answerKey": "B"},
+        ChoiceRow("Where?", "", ("here", "isn't"), (1,)),
+    ),
     "bars in a cell": ({"prompt": "P", "choices": "a|b|c", "label": "2"}, ChoiceRow("P", "", ("a", "b", "c"), (2,))),
     "ARC": (
         {
