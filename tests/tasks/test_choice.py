@@ -22,7 +22,7 @@ from weft.errors import UserError
 from weft.metrics.choices import ChoiceMetrics, SelectionMetrics
 from weft.objectives.losses import Choices, SoftTargets
 from weft.tasks.base import Example, Prediction
-from weft.tasks.choose import ChoiceTask, choose
+from weft.tasks.choose import ChoiceTask, choose, evaluate_choices, read_questions
 from weft.tasks.forward import framing_for
 from weft.text.tokenizers.tokenizer import Tokenizer
 
@@ -319,6 +319,11 @@ def test_a_language_model_chooses_by_probability(here: Path, bpe: Tokenizer) -> 
     assert answer.text in ("cow", "oak") and {option.text for option in answer.options} == {"cow", "oak"}
     model.save(here / "gpt")
     write_rows(here / "meals.jsonl", meals(6))
+    questions = read_questions(
+        [str(write_rows(here / "long.jsonl", [*meals(70), {**meals(1)[0], "prompt": "x " * 99}]))]
+    )
+    with pytest.raises(UserError, match=r"long.jsonl line 71: prompt and choice"):
+        evaluate_choices(scorer, task, questions)
     scores = weft.load(here / "gpt", task="choose").evaluate(here / "meals.jsonl").scores
     assert {"accuracy", "chance", "majority"} == set(scores)
 

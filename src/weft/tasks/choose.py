@@ -249,12 +249,19 @@ class ChoiceTask(Task):
         return predictions
 
     def answers(
-        self, model: LoadedModel, inputs: Sequence[Any], choices: Sequence[str] | None = None, **options: Any
+        self,
+        model: LoadedModel,
+        inputs: Sequence[Any],
+        choices: Sequence[str] | None = None,
+        places: Sequence[str] = (),
+        **options: Any,
     ) -> list[Any]:
-        """`choices`: those of prompts that bring none; other `options` are those of a language model."""
-        checked = [self._with_choices(each, choices, f"prompt {number}") for number, each in enumerate(inputs, 1)]
+        """`choices`: those of prompts that bring none; `places`: where the prompts come from, for errors; other
+        `options` are those of a language model."""
+        places = places or [f"prompt {number}" for number in range(1, len(inputs) + 1)]
+        checked = [self._with_choices(each, choices, place) for each, place in zip(inputs, places, strict=True)]
         if self.head not in model.heads and not options.get("others"):
-            answers = choose(model, [_prompt(each) for each in checked], **options)
+            answers = choose(model, [_prompt(each) for each in checked], places=places, **options)
             return [_as_given(answer, texts[2:]) for answer, texts in zip(answers, checked, strict=True)]
         others = {"others": options.pop("others")} if "others" in options else {}
         given = [name for name, value in options.items() if name != "prior" and value not in (None, False, "none")]
@@ -417,7 +424,9 @@ def evaluate_choices(
     """The metrics of the answers to questions; `on_answer` gets each, `options` are those of a call."""
     metrics, waiting = task.metrics(), iter(questions)
     while some := list(islice(waiting, QUESTIONS)):
-        for question, answer in zip(some, task.answers(model, [each.texts for each in some], **options), strict=True):
+        places = [each.where for each in some]
+        answers = task.answers(model, [each.texts for each in some], places=places, **options)
+        for question, answer in zip(some, answers, strict=True):
             task.add_choice(metrics, answer.chosen, question)
             on_answer(question, answer)
     return metrics.result()
@@ -437,16 +446,16 @@ class _Line(NamedTuple):
 
 def choose(
     model: LoadedModel,
-    prompts: Sequence[str | tuple[str, Sequence[str]]],
+    prompts: Sequence[tuple[str, Sequence[str]]],
     *,
-    choices: Sequence[str] | None = None,
+    places: Sequence[str] = (),
     normalize: str = "none",
     prior: str = PRIOR,
     between: str | None = None,
     slide: bool = False,
     budget: int = BUDGET,
 ) -> list[Chosen]:
-    """The best continuation of each prompt: one of `choices`, or of the prompt's own where it is (prompt, choices).
+    """The best continuation of each prompt, (prompt, choices); `places`: where they come from, for errors.
 
     `normalize`: by its log-probability (none), that divided by its tokens (token) or bytes (byte), or less its
     log-probability after the text `prior` (prior). `between` stands between prompt and choice: a space unless given,
@@ -454,26 +463,30 @@ def choose(
     the context is an error, or with `slide` read from as far back as there is room.
     """
     one_of(normalize, NORMALIZE, "normalize")
-    asked = [_asked(prompt, choices, f"prompt {number}") for number, prompt in enumerate(prompts, 1)]
+    places = places or [f"prompt {number}" for number in range(1, len(prompts) + 1)]
 
     def logprobs(lines: Iterable[_Line]) -> Iterator[float]:
         return (-float(each.nats.sum()) for each in surprises(model, (line.reading for line in lines), budget))
 
     lines = list[_Line]()
-    for number, (prompt, some) in enumerate(asked, 1):
-        lines += _lines(model, prompt, some, between, slide, f"prompt {number}")
+    for place, (prompt, some) in zip(places, prompts, strict=True):
+        lines += _lines(model, prompt, some, between, slide, place)
     scored = iter(list(zip(lines, logprobs(lines), strict=True)))
-    every = list(dict.fromkeys(choice for _, some in asked for choice in some)) if normalize == "prior" else []
+    every = list(dict.fromkeys(choice for _, some in prompts for choice in some)) if normalize == "prior" else []
     priors = logprobs(_lines(model, prior, every, between, False, "the prior"))
     after_prior = dict(zip(every, priors, strict=True))
     return [
-        _chosen(some, list(islice(scored, len(some))), normalize, after_prior, f"prompt {number}")
-        for number, (_, some) in enumerate(asked, 1)
+        _chosen(some, list(islice(scored, len(some))), normalize, after_prior, place)
+        for place, (_, some) in zip(places, prompts, strict=True)
     ]
 
 
 def _chosen(
-    choices: list[str], scored: list[tuple[_Line, float]], normalize: str, after_prior: Mapping[str, float], where: str
+    choices: Sequence[str],
+    scored: list[tuple[_Line, float]],
+    normalize: str,
+    after_prior: Mapping[str, float],
+    where: str,
 ) -> Chosen:
     """The choices of one prompt, the best first, by their log-probabilities."""
     scores = list[float]()
@@ -506,17 +519,6 @@ def _chosen(
     )
 
 
-def _asked(given: Any, choices: Sequence[str] | None, where: str) -> tuple[str, list[str]]:
-    """A prompt and its choices, checked."""
-    prompt, some = (given, choices) if isinstance(given, str) else given
-    if some is None or isinstance(some, str) or not some:
-        raise UserError(f"{where}: no choices; give a list of continuations to choose from")
-    for place, choice in enumerate(some):
-        if not isinstance(choice, str) or not choice:
-            raise UserError(f"{where}: choice {place + 1} is {'empty' if choice == '' else 'not text'}")
-    return prompt, list(some)
-
-
 def _lines(
     model: LoadedModel, prompt: str, choices: Sequence[str], between: str | None, slide: bool, where: str
 ) -> Iterator[_Line]:
@@ -535,11 +537,11 @@ def _lines(
         # Without a prompt a text starts as it did in training, after the token that parts documents.
         head = [*before, *ids[:border]] or beginning(tokenizer)
         if not head:
-            raise UserError(f"{where} is empty, and this vocabulary has no token that begins a text")
+            raise UserError(f"{where}: the prompt is empty, and this vocabulary has no token that begins a text")
         targets = ids[border:]
         room = context - (len(targets) - 1)
         if room < 1 or (len(head) > room and not slide):
             much = f"{len(head)} + {len(targets)} tokens, more than the model's context of {context} can predict"
             keeping = "; --slide (slide=True) keeps the prompt's end" * (room > 0)
-            raise UserError(f"{where} and choice {shown(choice)!r} have {much}{keeping}")
+            raise UserError(f"{where}: prompt and choice {shown(choice)!r} have {much}{keeping}")
         yield _Line(Reading([*head[-room:], *targets[:-1]], targets), len(head), len(head) > room, crossing)
