@@ -205,6 +205,9 @@ def test_long_contexts_leave_the_option_whole(wordpiece: Tokenizer, long: str) -
     assert counts == [1, 1] if long == "truncate" else min(counts) > 1
     (short,) = task.predict(opened, framing, [("the cat", "", option, "oak")])
     assert not short.truncated
+    rows = [Example((text, "", option, "oak"), (0,), "f line 1") for text in (context, "the cat")]
+    about = task.dataset(rows, opened, framing).about
+    assert about.endswith("1 of the rows truncated" if long == "truncate" else "none is truncated")
 
 
 def test_several_right_answers_are_judged_by_themselves(here: Path) -> None:

@@ -175,10 +175,11 @@ class ChoiceTask(Task):
         self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
         """All windows of all options of a row are one example."""
-        builder, options, shares = ExamplesBuilder(), list[int](), list[float]()
+        builder, options, shares, truncated = ExamplesBuilder(), list[int](), list[float](), 0
         for begin in range(0, len(examples), CHUNK):
             chunk = [example.texts for example in examples[begin : begin + CHUNK]]
             encoded = self.encode(chunk, tokenizer_of(model), windows)
+            truncated += sum(_is_truncated(encoded, number) for number in range(len(chunk)))
             for windows_of, counts in zip(encoded.pieces, encoded.places, strict=True):
                 builder.add(windows_of)
                 for number, some in enumerate(_by_option(windows_of, counts)):
@@ -201,7 +202,9 @@ class ChoiceTask(Task):
             "options": np.array(options, dtype=np.int64),
             "option_shares": np.array(shares, dtype=np.float32),
         }
-        return builder.examples(arrays, by_row=by_row, segments=windows.segments, undivided=True)
+        about = f"{len(options):,} windows of at most {windows.length} tokens, "
+        about += f"{truncated:,} of the rows truncated" if truncated else "none is truncated"
+        return builder.examples(arrays, by_row=by_row, segments=windows.segments, undivided=True, about=about)
 
     def objective(self) -> Choices:
         return Choices(bool(self.several), self.soft)
@@ -233,9 +236,8 @@ class ChoiceTask(Task):
             for some in _by_option(every, counts):
                 own = _own_tokens(some)
                 output.append(float(np.array([next(rest)[0] for _ in some], dtype=np.float64) @ (own / own.sum())))
-            tokens = sum(windows.lengths[number]) + len(counts) * special_tokens(windows.framing, 2)
-            truncated = windows.framing.cutting and sum(len(piece.tokens) for piece in every) < tokens
-            predictions.append(Prediction(np.array(output), tokens, max(counts), truncated))
+            tokens = _token_count(windows, number)
+            predictions.append(Prediction(np.array(output), tokens, max(counts), _is_truncated(windows, number)))
         return predictions
 
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
@@ -383,6 +385,16 @@ class ChoiceTask(Task):
 def _by_option(windows: Sequence[TextWindow], counts: Sequence[int]) -> Iterator[list[TextWindow]]:
     rest = iter(windows)
     return ([next(rest) for _ in range(count)] for count in counts)
+
+
+def _token_count(windows: InputWindows, number: int) -> int:
+    """Tokens of all options of a row with their contexts, before anything is truncated."""
+    return sum(windows.lengths[number]) + len(windows.places[number]) * special_tokens(windows.framing, 2)
+
+
+def _is_truncated(windows: InputWindows, number: int) -> bool:
+    kept = sum(len(piece.tokens) for piece in windows.pieces[number])
+    return windows.framing.cutting and kept < _token_count(windows, number)
 
 
 def _own_tokens(windows: Sequence[TextWindow]) -> NDArray[np.float64]:
