@@ -304,6 +304,13 @@ def test_cloze_with_candidates(here: Path) -> None:
     assert scores["exact"] == scores["accuracy"] > 0.6 and scores["f1"] >= scores["exact"]
 
 
+def test_augmentation_leaves_a_gap_open() -> None:
+    example = Example(("A B", "@placeholder won _ .", "Ada", "Bob"), (0,), "f line 1")
+    spans = ChoiceTask(False).word_spans(example)
+    words = [[text[slice(*span)] for span in own] for text, own in zip(example.texts, spans, strict=True)]
+    assert words == [["A", "B"], ["won", "."], ["Ada"], ["Bob"]]
+
+
 def test_a_language_model_chooses_by_probability(here: Path, bpe: Tokenizer) -> None:
     """One task, two ways: the head where there is one, else the probability of each option after its prompt."""
     model = weft.new("gpt2", bpe, size="1x64", settings={"context": 64, "weight_scale": 0.3}, seed=5)

@@ -143,6 +143,14 @@ class ChoiceTask(Task):
         first, second = " ".join(words[:half]) or "a", " ".join(words[half:]) or "b"
         return first, "", second, first
 
+    def word_spans(self, example: Example) -> list[Sequence[tuple[int, int]]]:
+        """The words beside a gap, which stays as it is."""
+        gaps = [[gap.span() for gap in GAP.finditer(text)] for text in example.texts]
+        return [
+            [span for span in words if not any(begin < span[1] and span[0] < end for begin, end in own)]
+            for words, own in zip(super().word_spans(example), gaps, strict=True)
+        ]
+
     def groups(self, examples: Sequence[Example]) -> list[Any]:
         """The contexts, so that none stands on both sides of a split."""
         return [example.texts[0] for example in examples]
