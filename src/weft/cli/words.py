@@ -199,7 +199,7 @@ def embed(
                     inputs.print_json(row)
             return
         count, windows = save_vectors(out, blocks, embedder.width, COLUMNS[per])
-    to_stderr(f"{out}: {count} vectors of {embedder.width} numbers, {windows} windows")
+    to_stderr(f"{out}: {count} vectors of {embedder.width} numbers, {windows} window{'s' * (windows != 1)}")
 
 
 def rank(
