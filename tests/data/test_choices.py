@@ -49,9 +49,21 @@ FORMS: dict[str, tuple[dict[str, Any], ChoiceRow]] = {
         {"passage": "P", "question": "Q?", "answers": [{"text": "x", "label": 1}, {"text": "y", "label": 0}]},
         ChoiceRow("P", "Q?", ("x", "y"), (0,), True),
     ),
+    "WinoGrande": (
+        {"sentence": "Ann fed Bob because _ ate.", "option1": "Ann", "option2": "Bob", "answer": "Bob"},
+        ChoiceRow("Ann fed Bob because", "_ ate.", ("Ann", "Bob"), (1,)),
+    ),
+    "a gap at the beginning": (
+        {"question": "___ is red.", "options": ["a", "b"], "answer": 0},
+        ChoiceRow("___ is red.", "___ is red.", ("a", "b"), (0,)),
+    ),
     "list in a cell": (
         {"prompt": "P", "options": '["a", "b"]', "answer": "b"},
         ChoiceRow("P", "", ("a", "b"), (1,)),
+    ),
+    "an object in a cell, as pandas writes CommonsenseQA": (
+        {"question": "Where?", "choices": "{'label': ['A', 'B'], 'text': ['here', \"isn't\"]}", "answerKey": "B"},
+        ChoiceRow("Where?", "", ("here", "isn't"), (1,)),
     ),
     "bars in a cell": ({"prompt": "P", "choices": "a|b|c", "label": "2"}, ChoiceRow("P", "", ("a", "b", "c"), (2,))),
     "ARC": (
@@ -116,6 +128,7 @@ def test_columns_by_name() -> None:
         ({"prompt": "P", "options": ["a", ""], "answer": 0}, "column 'options' holds no text as option 2"),
         ({"prompt": "P", "options": ["a", None], "answer": 0}, "column 'options' holds no text as option 2"),
         ({"prompt": "P", "options": 3, "answer": 0}, "column 'options' holds no list of options"),
+        ({"prompt": "P", "options": [{"text": "a"}, ["b"]], "answer": 0}, "column 'options' holds no text as option 2"),
         (
             {"prompt": "P", "options": ["a", "b"], "answer": 2},
             "answer '2' is neither one of the 2 options nor a number",

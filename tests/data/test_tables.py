@@ -421,3 +421,8 @@ def test_csv_is_read_as_the_library_reads_it() -> None:
     with open("a.csv", newline="", encoding="utf-8") as file:
         expected = list(csv.reader(file))[1:]
     assert [list(record.values.values()) for record in Table("a.csv").records()] == expected == cells
+
+
+def test_the_two_texts_of_boolq_are_recognized() -> None:
+    record = Record({"question": "is it so", "passage": "It is so.", "idx": 0, "label": True}, "f line 1")
+    assert find_columns(("text", "pair"), {}, record) == {"text": "question", "pair": "passage"}

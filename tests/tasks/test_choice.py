@@ -22,7 +22,7 @@ from weft.errors import UserError
 from weft.metrics.choices import ChoiceMetrics, SelectionMetrics
 from weft.objectives.losses import Choices, SoftTargets
 from weft.tasks.base import Example, Prediction
-from weft.tasks.choose import ChoiceTask, choose
+from weft.tasks.choose import ChoiceTask, choose, evaluate_choices, read_questions
 from weft.tasks.forward import framing_for
 from weft.text.tokenizers.tokenizer import Tokenizer
 
@@ -205,6 +205,9 @@ def test_long_contexts_leave_the_option_whole(wordpiece: Tokenizer, long: str) -
     assert counts == [1, 1] if long == "truncate" else min(counts) > 1
     (short,) = task.predict(opened, framing, [("the cat", "", option, "oak")])
     assert not short.truncated
+    rows = [Example((text, "", option, "oak"), (0,), "f line 1") for text in (context, "the cat")]
+    about = task.dataset(rows, opened, framing).about
+    assert about.endswith("1 of the rows truncated" if long == "truncate" else "none is truncated")
 
 
 def test_several_right_answers_are_judged_by_themselves(here: Path) -> None:
@@ -255,6 +258,17 @@ def test_a_row_for_each_answer_is_judged_by_question(here: Path, capsys: pytest.
     assert report.models[0].scores["f1a"].value == one.scores["f1a"].value, "labels inside of the options count"
 
 
+def test_a_first_row_that_is_bad_or_blank_is_skipped_like_any_other(here: Path) -> None:
+    rows: list[dict[str, Any]] = [{"prompt": "", "options": "", "answer": ""}, *meals(12)]
+    assert tuned(write_rows(here / "blank.jsonl", rows), "choose", here / "blank", steps=1)
+    rows[0] = {"prompt": "P", "options": ["a"], "answer": 0}
+    bad = write_rows(here / "bad.jsonl", rows)
+    with pytest.raises(UserError, match=r"bad.jsonl line 1: one option only, 'a'"):
+        tuned(bad, "choose", here / "bad", steps=1)
+    model = tuned(bad, "choose", here / "bad", steps=1, settings={"data": {"on_bad_row": "skip"}})
+    assert model.evaluate(bad, on_bad_row="skip").examples == 12
+
+
 def test_metrics_are_as_published() -> None:
     metrics = ChoiceMetrics()
     options = ["the Ada", "Bo Smith", "Cleo"]
@@ -290,6 +304,13 @@ def test_cloze_with_candidates(here: Path) -> None:
     assert scores["exact"] == scores["accuracy"] > 0.6 and scores["f1"] >= scores["exact"]
 
 
+def test_augmentation_leaves_a_gap_open() -> None:
+    example = Example(("A B", "@placeholder won _ .", "Ada", "Bob"), (0,), "f line 1")
+    spans = ChoiceTask(False).word_spans(example)
+    words = [[text[slice(*span)] for span in own] for text, own in zip(example.texts, spans, strict=True)]
+    assert words == [["A", "B"], ["won", "."], ["Ada"], ["Bob"]]
+
+
 def test_a_language_model_chooses_by_probability(here: Path, bpe: Tokenizer) -> None:
     """One task, two ways: the head where there is one, else the probability of each option after its prompt."""
     model = weft.new("gpt2", bpe, size="1x64", settings={"context": 64, "weight_scale": 0.3}, seed=5)
@@ -304,8 +325,15 @@ def test_a_language_model_chooses_by_probability(here: Path, bpe: Tokenizer) -> 
     cloze = scorer.predict(task, framing_for(task), [("a cat", "the @placeholder is", "cow", "oak")])[0]
     by_hand = choose(task, [("a cat\nthe", ["cow is", "oak is"])])[0]
     assert cloze.output == pytest.approx([o.logprob for o in sorted(by_hand.options, key=lambda o: o.number)], rel=1e-5)
+    (answer,) = scorer.answers(task, [("the @placeholder is", "", "cow", "oak")])
+    assert answer.text in ("cow", "oak") and {option.text for option in answer.options} == {"cow", "oak"}
     model.save(here / "gpt")
     write_rows(here / "meals.jsonl", meals(6))
+    questions = read_questions(
+        [str(write_rows(here / "long.jsonl", [*meals(70), {**meals(1)[0], "prompt": "x " * 99}]))]
+    )
+    with pytest.raises(UserError, match=r"long.jsonl line 71: prompt and choice"):
+        evaluate_choices(scorer, task, questions)
     scores = weft.load(here / "gpt", task="choose").evaluate(here / "meals.jsonl").scores
     assert {"accuracy", "chance", "majority"} == set(scores)
 
@@ -314,8 +342,11 @@ def test_command_line(learned: Path, capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.chdir(learned)
     assert run("choose", "out", "the dog eats", "--choice", "some bone", "--choice", "some hay") == 0
     out = capsys.readouterr().out
-    assert out.splitlines()[0].split() == ["choice", "probability", "score"] and "some bone" in out.splitlines()[1]
-    assert run("choose", "out", "--data", "meals.jsonl") == 0 and "majority" in capsys.readouterr().out
+    header, best = (line.split() for line in out.splitlines()[:2])
+    assert header == ["choice", "probability", "score", "chosen"] and best[:2] + best[-1:] == ["some", "bone", "yes"]
+    assert run("choose", "out", "--data", "meals.jsonl") == 0
+    out = capsys.readouterr().out
+    assert "majority" in out and "normalize" not in out, "a head has nothing to normalize"
     assert run("predict", "out", "--data", "meals.jsonl", "--out", "p.csv", "--overwrite") == 0
     assert Path("p.csv").read_text().splitlines()[0] == "prompt,options,answer,prediction,number,probability"
     capsys.readouterr()
@@ -329,7 +360,7 @@ def test_command_line(learned: Path, capsys: pytest.CaptureFixture[str], monkeyp
             ("finetune", "--task", "choose", "--data", "meals.jsonl", "--model", "cnn", "--out", "x"),
             "no head for choose",
         ),
-        (("predict", "out", "the dog"), "no choices; give a list of options"),
+        (("predict", "out", "the dog"), "no options: give --choice to weft choose"),
     ):
         assert run(*words) == 2
         error = capsys.readouterr().err

@@ -161,6 +161,29 @@ def test_what_is_new_after_what_was_typed() -> None:
     assert after_typed(" l", b" lo") == ""
 
 
+@pytest.mark.parametrize(("kind", "size"), [("word", 60), ("wordpiece", 60), ("unigram", 60), ("word-bytes", 300)])
+def test_a_space_that_is_typed_is_not_generated_again(kind: str, size: int) -> None:
+    """These vocabularies have no token for it, so the next word brings it: no piece of the last word may follow."""
+    made = loom_model(kind, size)
+    for seed in range(8):
+        text = made("the lo ", max_tokens=3, complete_word=True, temperature=1.0, seed=seed).text
+        assert text and not text[0].isspace(), text
+    assert half_word(made.opened.tokenizer, "the lo ").typed == b" "
+
+
+@pytest.mark.parametrize("kind", ["word", "word-bytes"])
+def test_half_a_word_with_an_apostrophe_may_become_one_word(kind: str) -> None:
+    """In "can'" the apostrophe is a word of its own, in "can't" it is not."""
+    tokenizer = learn(["I can't say that I can .", "she can't , he can , it can ' t"] * 3, kind, 300)
+    assert len(tokenizer.ids(["can '"], specials=False)[0]) == 2
+    assert half_word(tokenizer, "I can'").typed == b" can'"
+
+
+def test_tokens_are_not_completed() -> None:
+    with pytest.raises(UserError, match="only words are completed"):
+        suggest(loom_model("bpe", 290), "the lo", tokens=True, complete_word=True)
+
+
 def test_a_text_of_one_half_typed_word() -> None:
     """Before it stands what ends another text, where a vocabulary has no token that begins one."""
     made = loom_model("unigram", 45)

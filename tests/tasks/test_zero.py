@@ -172,8 +172,10 @@ def test_a_vocabulary_without_a_start_token(vocabulary: Tokenizer) -> None:
     assert found.n_tokens == len(tokens) - 1
     with pytest.raises(UserError, match="the text is too short"):
         perplexity(opened, ["a"])
-    with pytest.raises(UserError, match="prompt 1 is empty, and this vocabulary has no token that begins a text"):
-        choose(opened, [""], choices=["a"])
+    with pytest.raises(
+        UserError, match="prompt 1: the prompt is empty, and this vocabulary has no token that begins a text"
+    ):
+        choose(opened, [("", ["a"])])
 
 
 def test_words_are_counted_before_the_detokenizer(opened: LoadedModel) -> None:
@@ -211,7 +213,7 @@ def test_a_choice_has_the_chance_of_its_tokens(opened: LoadedModel) -> None:
     tokenizer = opened.tokenizer
     assert tokenizer is not None
     choices = ["loom", "thread of", "é"]
-    answer = choose(opened, ["The weaver"], choices=choices)[0]
+    answer = choose(opened, [("The weaver", choices)])[0]
     prompt = tokenizer.ids(["The weaver"], specials=False)[0]
     by_number = sorted(answer.options, key=lambda option: option.number)
     for choice, option in zip(choices, by_number, strict=True):
@@ -228,13 +230,13 @@ def test_a_choice_has_the_chance_of_its_tokens(opened: LoadedModel) -> None:
         ("token", lambda option: option.n_tokens),
         ("byte", lambda option: len(option.text.encode())),
     ):
-        for option in choose(opened, ["The weaver"], choices=choices, normalize=normalize)[0].options:
+        for option in choose(opened, [("The weaver", choices)], normalize=normalize)[0].options:
             assert option.score == near(by_number[option.number].logprob / by(option))
-    prior = {o.text: o.logprob for o in choose(opened, ["Say:"], choices=choices)[0].options}
-    for option in choose(opened, ["The weaver"], choices=choices, normalize="prior", prior="Say:")[0].options:
+    prior = {o.text: o.logprob for o in choose(opened, [("Say:", choices)])[0].options}
+    for option in choose(opened, [("The weaver", choices)], normalize="prior", prior="Say:")[0].options:
         assert option.score == near(option.logprob - prior[option.text])
     # Without a prompt a text begins after the token that parts texts.
-    alone = choose(opened, [""], choices=["loom"])[0]
+    alone = choose(opened, [("", ["loom"])])[0]
     whole = stream(opened, "loom")
     assert alone.options[0].logprob == near(sum(told(opened, whole[:n], whole[n]) for n in range(1, len(whole))))
 
@@ -242,7 +244,7 @@ def test_a_choice_has_the_chance_of_its_tokens(opened: LoadedModel) -> None:
 def test_a_token_across_the_border_belongs_to_the_choice(opened: LoadedModel) -> None:
     tokenizer = opened.tokenizer
     assert tokenizer is not None
-    answer = choose(opened, ["The "], choices=["loom"])[0].options[0]
+    answer = choose(opened, [("The ", ["loom"])])[0].options[0]
     tokens = tokenizer.ids(["The loom"], specials=False)[0]
     first = len(tokenizer.ids(["The"], specials=False)[0])
     assert tokenizer.token(tokens[first]) in ("Ġloom", "Ġlo", "Ġl"), "the space goes with the word"
@@ -264,10 +266,10 @@ def test_long_prompts_are_an_error_or_slide(opened: LoadedModel) -> None:
     tokenizer = opened.tokenizer
     assert tokenizer is not None
     with pytest.raises(
-        UserError, match=r"prompt 1 and choice 'old' have \d+ \+ \d tokens, more than the model's context"
+        UserError, match=r"prompt 1: prompt and choice 'old' have \d+ \+ \d tokens, more than the model's context"
     ):
-        choose(opened, [TEXT], choices=["old"])
-    answer = choose(opened, [TEXT], choices=["old"], slide=True)[0]
+        choose(opened, [(TEXT, ["old"])])
+    answer = choose(opened, [(TEXT, ["old"])], slide=True)[0]
     tokens = tokenizer.ids([f"{TEXT} old"], specials=False)[0]
     count = answer.options[0].n_tokens
     window = tokens[-(CONTEXT + 1) :]
@@ -275,12 +277,12 @@ def test_long_prompts_are_an_error_or_slide(opened: LoadedModel) -> None:
     assert answer.truncated and answer.n_tokens == len(tokens) - count
     assert answer.options[0].logprob == near(exact, rel=1e-9)
     with pytest.raises(UserError, match=f"context of {CONTEXT} can predict$"):
-        choose(opened, ["The"], choices=[TEXT], slide=True)
+        choose(opened, [("The", [TEXT])], slide=True)
 
 
 def test_accuracy(opened: LoadedModel) -> None:
     prompts = ["The", "Every", "She sang", "A loom"] * 20
-    best = [choose(opened, [prompt], choices=["old", "thread"])[0].number for prompt in prompts]
+    best = [choose(opened, [(prompt, ["old", "thread"])])[0].number for prompt in prompts]
     right = [n if row % 4 else 1 - n for row, n in enumerate(best)]
     heard = list[str]()
     questions = [Example((prompt, "", "old", "thread"), (n,), "") for prompt, n in zip(prompts, right, strict=True)]

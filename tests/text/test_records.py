@@ -682,3 +682,10 @@ def test_real_answers_stand_where_they_say(data: Path) -> None:
     for record in read_records(data / "xquad/xquad.en.json.xz"):
         for answer in record.values["answers"]:
             assert record.values["context"][answer["start"] :].startswith(answer["text"]), record.where
+
+
+def test_what_many_files_share_is_noted_once() -> None:
+    skipped = Skipped()
+    for note in ("a.csv: delimiter ;", "plain", *(f"{number}.txt: read as jsonl" for number in range(25)), "other"):
+        skipped.note(note)
+    assert skipped.lines() == ["a.csv: delimiter ;", "plain", "0.txt and 24 other files: read as jsonl", "other"]

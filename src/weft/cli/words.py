@@ -199,7 +199,7 @@ def embed(
                     inputs.print_json(row)
             return
         count, windows = save_vectors(out, blocks, embedder.width, COLUMNS[per])
-    to_stderr(f"{out}: {count} vectors of {embedder.width} numbers, {windows} windows")
+    to_stderr(f"{out}: {count} vectors of {embedder.width} numbers, {windows} window{'s' * (windows != 1)}")
 
 
 def rank(
@@ -385,7 +385,7 @@ def choose(
     for prompt, answer in inputs.to_print(given, answers, "prompt", jsonl):
         if len(given) > 1:
             print("\n" * (answer is not answers[0]) + escaped(prompt))
-        rows = [option.cells() for option in answer.options]
+        rows = [option.cells() | {"chosen": "yes" * (option.number in answer.chosen)} for option in answer.options]
         print(table(list(rows[0]), [list(row.values()) for row in rows]))
         if answer.truncated:
             to_stderr(f"weft: note: {answer.n_tokens} tokens are too many: the prompt was read in part")
@@ -406,7 +406,8 @@ def _evaluate_choices(folder: str, runtime: Given, data: list[str], options: Giv
         scores = late.choose.evaluate_choices(task, model.opened, questions, on_answer=on_answer, **options)
     with redirect_stdout(sys.stderr if jsonl else sys.stdout):
         inputs.print_scores(scores)
-        print(f"{len(questions):,} questions, normalize: {options['normalize']}")
+        by = "" if task.head in model.opened.heads else f", normalize: {options['normalize']}"
+        print(f"{len(questions):,} questions{by}")
 
 
 BAR = 8  # characters of a bar that is full

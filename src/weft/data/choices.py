@@ -31,7 +31,7 @@ NUMBERED = re.compile(
 )
 COPA = {"cause": "because", "effect": "so"}  # what its questions ask for, as a word that joins premise and choice
 BLANK = "@placeholder"  # where a candidate stands in a query of ReCoRD
-GAP = re.compile(r"(?<!\w)_+(?!\w)")  # and in a question of RACE
+GAP = re.compile(r"@placeholder|(?<!\w)_+(?!\w)")  # and in questions of others: RACE, WinoGrande
 MAX_OPTIONS = 1000
 
 
@@ -55,6 +55,12 @@ class ChoiceRow:
     options: tuple[str, ...]
     right: tuple[int, ...] | None
     labeled: bool = False  # each option has a label of its own, so that any number of them may be right
+
+
+def from_gap(context: str, question: str) -> tuple[str, str]:
+    """A context and a question; a text with a gap in it, and no question, is asked from its gap on (WinoGrande)."""
+    gaps = [] if question else [match.start() for match in GAP.finditer(context)]
+    return (context[: gaps[0]].rstrip() or context, context[gaps[0] :]) if len(gaps) == 1 else (context, question)
 
 
 def joined(question: str, option: str) -> str:
@@ -128,6 +134,7 @@ def read_choices(record: Record, given: Mapping[str, str], targets: bool = True,
     context = text_in(record, columns.context)
     question = text_in(record, columns.question, empty=True).strip() if columns.question else ""
     question = COPA.get(question.casefold(), question)
+    context, question = from_gap(context, question)
     context = context.replace("@highlight", " ") if BLANK in question else context
     options, keys, labels = _options(record, columns)
     if len(options) < 2 and labels is None and not columns.single:
@@ -168,9 +175,9 @@ def _options(record: Record, columns: ChoiceColumns) -> Options:
         return _texts(record, column, value["text"]), keys, None
     if not isinstance(value, list):
         raise wrong_cell(record, column, "holds no list of options")
-    entries = [entry for entry in value if isinstance(entry, dict)]
-    if not entries:
+    if not any(isinstance(entry, dict) for entry in value):
         return _texts(record, column, value), (), None
+    entries = [entry if isinstance(entry, dict) else {"text": entry} for entry in value]
     texts = _texts(record, column, [entry.get("text") for entry in entries])
     marks = [entry.get("label", entry.get("isAnswer", entry.get("correct"))) for entry in entries]
     if all(mark in (0, 1) and mark is not None for mark in marks):

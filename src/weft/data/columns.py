@@ -248,9 +248,9 @@ def words_in_list(record: Record, column: str) -> tuple[str, ...]:
 
 
 def list_in(record: Record, column: str) -> Any:
-    """What a row has in a column; a list that was written into a cell, as JSON or by Python, is read as one."""
+    """What a row has in a column; a list or object that JSON or Python wrote into a cell is read as one."""
     value = value_in(record, column)
-    if not isinstance(value, str) or not re.fullmatch(r"\[.*\]|\{\s*['\"].*['\"]\s*\}", value.strip(), re.DOTALL):
+    if not isinstance(value, str) or not re.fullmatch(r"\[.*\]|\{\s*['\"].*\}", value.strip(), re.DOTALL):
         return value
     items: Any = None
     with suppress(ValueError, SyntaxError, MemoryError, RecursionError):
@@ -260,7 +260,7 @@ def list_in(record: Record, column: str) -> Any:
             items = ast.literal_eval(value.strip())  # reads literals, and runs nothing
     if isinstance(items, set):
         items = sorted(items, key=str)
-    if not isinstance(items, list):
+    if not isinstance(items, list | dict):
         raise wrong_cell(record, column, f"holds no list: {shown(value)}")
     return items
 

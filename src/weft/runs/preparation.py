@@ -128,11 +128,8 @@ def table_of(data: TableSection, dev: bool = False) -> Table:
 
 def read_examples(task: Task, table: Table, skipped: Skipped, control: Control) -> tuple[Task, list[Example]]:
     """All rows of a table; the first of them may decide what kind of task it is."""
-    first, where = next(table.records(Skipped()), None), table.name
-    if first is None:
-        raise UserError(f"{where}: there are no rows")
-    task, needed = task.columns(first, table.columns)
-    with control.count(f"reading {where}", "rows", "stopped while reading") as watched:
+    task, needed = task.of_table(table)
+    with control.count(f"reading {table.name}", "rows", "stopped while reading") as watched:
         task = task.with_table(table, skipped, watched)
         examples = list(task.read_table(table, begin_with(table, needed, task.read, skipped), skipped, watched))
     log_notes(skipped.lines(), control.log)

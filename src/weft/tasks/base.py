@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 from weft.checkpoint.card import Card, Window
 from weft.checkpoint.families import Family
 from weft.checkpoint.folder import LoadedModel
-from weft.data.columns import find_columns, text_in
+from weft.data.columns import find_columns, is_blank, text_in
 from weft.data.dataset import Begin, read_table, split, split_whole
 from weft.data.tables import Table
 from weft.errors import UserError, listed, one_of, shown
@@ -36,6 +37,7 @@ Columns = dict[str, str]  # what a file calls the columns of a task
 TeacherArrays = Mapping[str, NDArray[Any]]
 Difference = tuple[tuple[Any, ...], float]  # of two predictions: see `Task.compare`
 TeacherRows = Sequence[TeacherArrays] | None  # for each example, where there is a teacher
+FIRST_ROWS = 100  # of a table, by which its columns are found
 
 
 @dataclass(frozen=True)
@@ -204,6 +206,19 @@ class Task:
     def columns(self, record: Record, given: Mapping[str, str]) -> tuple[Task, tuple[str, ...]]:
         """Which columns rows with targets have; the first of them may decide what kind of task it is."""
         return self, self.row_names or self.input_columns(record, given)
+
+    def of_table(self, table: Table) -> tuple[Task, tuple[str, ...]]:
+        """The task and the columns of a table, by its first row; by a later one where blank or bad rows are skipped."""
+        likely, ranges, problem = dict[str, str](), dict[str, tuple[int, int]](), None
+        for record in islice(table.records(Skipped()), FIRST_ROWS):
+            likely, ranges = likely or dict(record.likely), ranges or dict(record.ranges)
+            try:
+                return self.columns(replace(record, likely=likely, ranges=ranges), table.columns)
+            except UserError as error:
+                problem = problem or error
+            if table.on_bad_row == "stop" and not all(map(is_blank, record.values.values())):
+                break
+        raise problem or UserError(f"{table.name}: there are no rows")
 
     def read(self, record: Record, columns: Mapping[str, str]) -> Example:
         """A row with its target."""

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from weft.budget import BUDGET
 from weft.checkpoint.card import Card
 from weft.checkpoint.folder import LoadedModel
-from weft.data.choices import BLANK, ROLES, choice_columns, counts_from_one, joined, read_choices
+from weft.data.choices import BLANK, GAP, ROLES, choice_columns, counts_from_one, from_gap, joined, read_choices
 from weft.data.dataset import Begin, begin_with
 from weft.data.examples import Examples, ExamplesBuilder
 from weft.data.masking import NOTHING
@@ -131,7 +131,7 @@ class ChoiceTask(Task):
             raise UserError(f"{where}choice {empty[0]} is empty")
         if len(parts) == 3 and not self.several:
             raise UserError(f"{where}one option only, {shown(parts[2])!r}: there is nothing to choose from")
-        return parts
+        return *from_gap(*parts[:2]), *parts[2:]
 
     def texts_of(self, value: Any) -> tuple[str, ...]:
         parts = (value,) if isinstance(value, str) else self.check_input("", value)
@@ -142,6 +142,14 @@ class ChoiceTask(Task):
         half = max(1, len(words) // 2)
         first, second = " ".join(words[:half]) or "a", " ".join(words[half:]) or "b"
         return first, "", second, first
+
+    def word_spans(self, example: Example) -> list[Sequence[tuple[int, int]]]:
+        """The words beside a gap, which stays as it is."""
+        gaps = [[gap.span() for gap in GAP.finditer(text)] for text in example.texts]
+        return [
+            [span for span in words if not any(begin < span[1] and span[0] < end for begin, end in own)]
+            for words, own in zip(super().word_spans(example), gaps, strict=True)
+        ]
 
     def groups(self, examples: Sequence[Example]) -> list[Any]:
         """The contexts, so that none stands on both sides of a split."""
@@ -175,10 +183,11 @@ class ChoiceTask(Task):
         self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
         """All windows of all options of a row are one example."""
-        builder, options, shares = ExamplesBuilder(), list[int](), list[float]()
+        builder, options, shares, truncated = ExamplesBuilder(), list[int](), list[float](), 0
         for begin in range(0, len(examples), CHUNK):
             chunk = [example.texts for example in examples[begin : begin + CHUNK]]
             encoded = self.encode(chunk, tokenizer_of(model), windows)
+            truncated += sum(_is_truncated(encoded, number) for number in range(len(chunk)))
             for windows_of, counts in zip(encoded.pieces, encoded.places, strict=True):
                 builder.add(windows_of)
                 for number, some in enumerate(_by_option(windows_of, counts)):
@@ -201,7 +210,9 @@ class ChoiceTask(Task):
             "options": np.array(options, dtype=np.int64),
             "option_shares": np.array(shares, dtype=np.float32),
         }
-        return builder.examples(arrays, by_row=by_row, segments=windows.segments, undivided=True)
+        about = f"{len(options):,} windows of at most {windows.length} tokens, "
+        about += f"{truncated:,} of the rows truncated" if truncated else "none is truncated"
+        return builder.examples(arrays, by_row=by_row, segments=windows.segments, undivided=True, about=about)
 
     def objective(self) -> Choices:
         return Choices(bool(self.several), self.soft)
@@ -233,9 +244,8 @@ class ChoiceTask(Task):
             for some in _by_option(every, counts):
                 own = _own_tokens(some)
                 output.append(float(np.array([next(rest)[0] for _ in some], dtype=np.float64) @ (own / own.sum())))
-            tokens = sum(windows.lengths[number]) + len(counts) * special_tokens(windows.framing, 2)
-            truncated = windows.framing.cutting and sum(len(piece.tokens) for piece in every) < tokens
-            predictions.append(Prediction(np.array(output), tokens, max(counts), truncated))
+            tokens = _token_count(windows, number)
+            predictions.append(Prediction(np.array(output), tokens, max(counts), _is_truncated(windows, number)))
         return predictions
 
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
@@ -249,12 +259,20 @@ class ChoiceTask(Task):
         return predictions
 
     def answers(
-        self, model: LoadedModel, inputs: Sequence[Any], choices: Sequence[str] | None = None, **options: Any
+        self,
+        model: LoadedModel,
+        inputs: Sequence[Any],
+        choices: Sequence[str] | None = None,
+        places: Sequence[str] = (),
+        **options: Any,
     ) -> list[Any]:
-        """`choices`: those of prompts that bring none; other `options` are those of a language model."""
-        checked = [self._with_choices(each, choices, f"prompt {number}") for number, each in enumerate(inputs, 1)]
+        """`choices`: those of prompts that bring none; `places`: where the prompts come from, for errors; other
+        `options` are those of a language model."""
+        places = places or [f"prompt {number}" for number in range(1, len(inputs) + 1)]
+        checked = [self._with_choices(each, choices, place) for each, place in zip(inputs, places, strict=True)]
         if self.head not in model.heads and not options.get("others"):
-            return list(choose(model, [_prompt(each) for each in checked], **options))
+            answers = choose(model, [_prompt(each) for each in checked], places=places, **options)
+            return [_as_given(answer, texts[2:]) for answer, texts in zip(answers, checked, strict=True)]
         others = {"others": options.pop("others")} if "others" in options else {}
         given = [name for name, value in options.items() if name != "prior" and value not in (None, False, "none")]
         if given:
@@ -265,7 +283,7 @@ class ChoiceTask(Task):
         if not isinstance(value, str):
             return self.check_input(f"{where}: ", value)
         if choices is None or isinstance(choices, str) or not choices:
-            raise UserError(f"{where}: no choices; give a list of options to choose from")
+            raise UserError(f"{where}: no options: give --choice to weft choose, or choices=[...]")
         if twice := [choice for place, choice in enumerate(choices) if choice in choices[:place]]:
             raise UserError(f"{where}: choice {shown(twice[0])!r} is there twice")
         return self.check_input(f"{where}: ", (value, list(choices)))
@@ -377,6 +395,16 @@ def _by_option(windows: Sequence[TextWindow], counts: Sequence[int]) -> Iterator
     return ([next(rest) for _ in range(count)] for count in counts)
 
 
+def _token_count(windows: InputWindows, number: int) -> int:
+    """Tokens of all options of a row with their contexts, before anything is truncated."""
+    return sum(windows.lengths[number]) + len(windows.places[number]) * special_tokens(windows.framing, 2)
+
+
+def _is_truncated(windows: InputWindows, number: int) -> bool:
+    kept = sum(len(piece.tokens) for piece in windows.pieces[number])
+    return windows.framing.cutting and kept < _token_count(windows, number)
+
+
 def _own_tokens(windows: Sequence[TextWindow]) -> NDArray[np.float64]:
     return np.array([max(1, piece.cut.last - piece.cut.first) for piece in windows], dtype=np.float64)
 
@@ -384,21 +412,24 @@ def _own_tokens(windows: Sequence[TextWindow]) -> NDArray[np.float64]:
 def _prompt(texts: Sequence[str]) -> tuple[str, list[str]]:
     """A context, a question and options as a language model reads them: a prompt and its continuations."""
     context, question, *options = texts
-    if BLANK in question:
-        before, _, after = question.partition(BLANK)
+    if gap := GAP.search(question):
+        before, after = question[: gap.start()], question[gap.end() :]
         return f"{context}\n{before}".rstrip(), [option + after.replace(BLANK, option) for option in options]
     if question in ("because", "so"):
         context = context.rstrip(". ")
     return (f"{context} {question}" if question else context), options
 
 
+def _as_given(answer: Chosen, options: Sequence[str]) -> Chosen:
+    """An answer with the options as they were given, without what comes after a gap."""
+    scored = tuple(replace(option, text=options[option.number]) for option in answer.options)
+    return replace(answer, text=options[answer.number], options=scored)
+
+
 def read_questions(files: Patterns) -> list[Example]:
     """The rows of files with options and answers."""
     table = Table(files)
-    first = next(table.records(Skipped()), None)
-    if first is None:
-        raise UserError(f"{table.name}: there are no rows")
-    (task, columns), skipped = ChoiceTask(False).columns(first, {}), Skipped()
+    (task, columns), skipped = ChoiceTask(False).of_table(table), Skipped()
     return list(task.read_table(table, begin_with(table, columns, task.read, skipped), skipped))
 
 
@@ -413,7 +444,9 @@ def evaluate_choices(
     """The metrics of the answers to questions; `on_answer` gets each, `options` are those of a call."""
     metrics, waiting = task.metrics(), iter(questions)
     while some := list(islice(waiting, QUESTIONS)):
-        for question, answer in zip(some, task.answers(model, [each.texts for each in some], **options), strict=True):
+        places = [each.where for each in some]
+        answers = task.answers(model, [each.texts for each in some], places=places, **options)
+        for question, answer in zip(some, answers, strict=True):
             task.add_choice(metrics, answer.chosen, question)
             on_answer(question, answer)
     return metrics.result()
@@ -433,16 +466,16 @@ class _Line(NamedTuple):
 
 def choose(
     model: LoadedModel,
-    prompts: Sequence[str | tuple[str, Sequence[str]]],
+    prompts: Sequence[tuple[str, Sequence[str]]],
     *,
-    choices: Sequence[str] | None = None,
+    places: Sequence[str] = (),
     normalize: str = "none",
     prior: str = PRIOR,
     between: str | None = None,
     slide: bool = False,
     budget: int = BUDGET,
 ) -> list[Chosen]:
-    """The best continuation of each prompt: one of `choices`, or of the prompt's own where it is (prompt, choices).
+    """The best continuation of each prompt, (prompt, choices); `places`: where they come from, for errors.
 
     `normalize`: by its log-probability (none), that divided by its tokens (token) or bytes (byte), or less its
     log-probability after the text `prior` (prior). `between` stands between prompt and choice: a space unless given,
@@ -450,26 +483,30 @@ def choose(
     the context is an error, or with `slide` read from as far back as there is room.
     """
     one_of(normalize, NORMALIZE, "normalize")
-    asked = [_asked(prompt, choices, f"prompt {number}") for number, prompt in enumerate(prompts, 1)]
+    places = places or [f"prompt {number}" for number in range(1, len(prompts) + 1)]
 
     def logprobs(lines: Iterable[_Line]) -> Iterator[float]:
         return (-float(each.nats.sum()) for each in surprises(model, (line.reading for line in lines), budget))
 
     lines = list[_Line]()
-    for number, (prompt, some) in enumerate(asked, 1):
-        lines += _lines(model, prompt, some, between, slide, f"prompt {number}")
+    for place, (prompt, some) in zip(places, prompts, strict=True):
+        lines += _lines(model, prompt, some, between, slide, place)
     scored = iter(list(zip(lines, logprobs(lines), strict=True)))
-    every = list(dict.fromkeys(choice for _, some in asked for choice in some)) if normalize == "prior" else []
+    every = list(dict.fromkeys(choice for _, some in prompts for choice in some)) if normalize == "prior" else []
     priors = logprobs(_lines(model, prior, every, between, False, "the prior"))
     after_prior = dict(zip(every, priors, strict=True))
     return [
-        _chosen(some, list(islice(scored, len(some))), normalize, after_prior, f"prompt {number}")
-        for number, (_, some) in enumerate(asked, 1)
+        _chosen(some, list(islice(scored, len(some))), normalize, after_prior, place)
+        for place, (_, some) in zip(places, prompts, strict=True)
     ]
 
 
 def _chosen(
-    choices: list[str], scored: list[tuple[_Line, float]], normalize: str, after_prior: Mapping[str, float], where: str
+    choices: Sequence[str],
+    scored: list[tuple[_Line, float]],
+    normalize: str,
+    after_prior: Mapping[str, float],
+    where: str,
 ) -> Chosen:
     """The choices of one prompt, the best first, by their log-probabilities."""
     scores = list[float]()
@@ -502,17 +539,6 @@ def _chosen(
     )
 
 
-def _asked(given: Any, choices: Sequence[str] | None, where: str) -> tuple[str, list[str]]:
-    """A prompt and its choices, checked."""
-    prompt, some = (given, choices) if isinstance(given, str) else given
-    if some is None or isinstance(some, str) or not some:
-        raise UserError(f"{where}: no choices; give a list of continuations to choose from")
-    for place, choice in enumerate(some):
-        if not isinstance(choice, str) or not choice:
-            raise UserError(f"{where}: choice {place + 1} is {'empty' if choice == '' else 'not text'}")
-    return prompt, list(some)
-
-
 def _lines(
     model: LoadedModel, prompt: str, choices: Sequence[str], between: str | None, slide: bool, where: str
 ) -> Iterator[_Line]:
@@ -531,11 +557,11 @@ def _lines(
         # Without a prompt a text starts as it did in training, after the token that parts documents.
         head = [*before, *ids[:border]] or beginning(tokenizer)
         if not head:
-            raise UserError(f"{where} is empty, and this vocabulary has no token that begins a text")
+            raise UserError(f"{where}: the prompt is empty, and this vocabulary has no token that begins a text")
         targets = ids[border:]
         room = context - (len(targets) - 1)
         if room < 1 or (len(head) > room and not slide):
             much = f"{len(head)} + {len(targets)} tokens, more than the model's context of {context} can predict"
             keeping = "; --slide (slide=True) keeps the prompt's end" * (room > 0)
-            raise UserError(f"{where} and choice {shown(choice)!r} have {much}{keeping}")
+            raise UserError(f"{where}: prompt and choice {shown(choice)!r} have {much}{keeping}")
         yield _Line(Reading([*head[-room:], *targets[:-1]], targets), len(head), len(head) > room, crossing)

@@ -414,11 +414,8 @@ def evaluate(
     if task.writes:
         task = replace(task, beam_size=task.beam_size if beam_size is None else beam_size, others=tuple(others))
     files = table_for(task, model.card.columns, data, rows)
-    first = next(files.records(Skipped()), None)
     where = files.name
-    if first is None:
-        raise UserError(f"{where}: there are no rows")
-    task, needed = task.columns(first, files.columns)
+    task, needed = task.of_table(files)
     looked = islice(examples_of(replace(files, on_bad_row="skip"), needed, task.read, Skipped()), LOOKED_AT)
     if model.card.profiles and (note := task.swap_note(list(looked), where)):
         warnings.warn(note, stacklevel=2)

@@ -68,6 +68,8 @@ def suggest(
     opened = model.opened if isinstance(model, Model) else model
     if not 1 <= top <= 1000:
         raise UserError(f"between 1 and 1000 suggestions can be made, not {top}")
+    if tokens and complete_word:
+        raise UserError("only words are completed: leave out tokens (--tokens) or complete_word (--complete-word)")
     tokenizer = writing_tokenizer(opened, decoder=True)
     typing = not tokens and complete_word is not False and bool(text) and inside(text[-1])
     with evaluating(opened.network), unseen_in_words(opened, [text]):

@@ -9,6 +9,7 @@ from typing import Any
 from weft.errors import UserError, did_you_mean, listed, shown
 
 MAX_COLUMNS = 100_000  # of a table
+FEW_NOTES = 3  # files that are named one by one where the same is noted of them
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,17 @@ class Skipped:
 
     def lines(self) -> list[str]:
         """The whole report, in lines."""
-        lines = list(self.notes)
+        files: dict[str, list[str]] = {}  # what was noted -> of which files
+        for note in self.notes:
+            name, _, what = note.partition(": ")
+            files.setdefault(what, []).append(name)
+        lines = list[str]()
+        for note in self.notes:
+            name, _, what = note.partition(": ")
+            if len(files[what]) <= FEW_NOTES or not what:
+                lines.append(note)
+            elif name == files[what][0]:
+                lines.append(f"{name} and {len(files[what]) - 1:,} other files: {what}")
         for places, what, lack in ((self.empty, "empty row", ""), (self.unlabeled, "row", " without a label")):
             if places.count:
                 rows = f"{places.count:,} {what}{'s' * (places.count > 1)}{lack}"

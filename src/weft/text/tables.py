@@ -42,7 +42,7 @@ NAMES = {
 PAIRS = (
     *(("text", "pair"), ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2")),
     *(("text1", "text2"), ("#1 String", "#2 String"), ("query", "passage"), ("query", "text")),
-    *(("question", "sentence"), ("question", "context")),
+    *(("question", "sentence"), ("question", "context"), ("question", "passage")),
 )
 # What is read and what is written from it, in small letters; columns named by two languages are known too.
 PAIRED = (

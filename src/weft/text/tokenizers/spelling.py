@@ -111,6 +111,8 @@ def half_word(tokenizer: Tokenizer, text: str) -> HalfWord:
     if word and border and not typed.startswith(b" ") and spelling.bytes[ids[border - 1]] == b" ":
         border, typed = border - 1, b" " + typed  # the whole word may be a token with the space in it
     if not word:
+        if border and letters and not typed and spelling.following(b" "):
+            typed = b" "  # the vocabulary has no tokens of spaces alone: the next word brings one
         return HalfWord(ids[:border], typed, letters, len(ids) - border)
     typed, normalizer = typed.rstrip(b" "), tokenizer.library.normalizer
     wanted = text[min(start, offsets[border][0]) if border < len(ids) else start :].strip()
@@ -118,6 +120,8 @@ def half_word(tokenizer: Tokenizer, text: str) -> HalfWord:
     if not typed.decode("utf-8", "replace").replace(" ", "").endswith(wanted):  # a vocabulary may not know half a word
         apart = tokenizer.kind != "character" and "ByteLevel" not in repr(tokenizer.library.decoder)
         typed = b" " * apart + wanted.encode()
+    if b" " in typed.strip() and len(set(tokenizer.encode(f"{wanted}a", specials=False).words)) == 1:
+        typed = b" " * typed.startswith(b" ") + typed.replace(b" ", b"")  # "can'" may become one word, "can't"
     return HalfWord(ids[:border], typed, letters, len(ids) - border)
 
 
