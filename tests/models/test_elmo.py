@@ -13,6 +13,7 @@ import torch
 
 import weft
 from weft.checkpoint.folder import open_folder
+from weft.cli.main import run
 from weft.data.masking import NOTHING, two_way
 from weft.data.rows import Drawn
 from weft.errors import UserError
@@ -311,13 +312,17 @@ def test_characters_do_not_depend_on_the_vocabulary(tmp_path: Path) -> None:
     assert all((hidden - vectors[0][1]).abs().max() < 1e-12 for _, hidden in vectors)
 
 
-def test_it_neither_generates_nor_is_exported(tmp_path: Path) -> None:
-    model = weft.new("elmo", learn(["the cat sat"] * 3, "word-bytes", 300), size="1x16", heads={"words": 300, "tag": 2})
+def test_it_neither_generates_nor_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = learn(["the cat sat"] * 3, "word-bytes", 300)
+    model = weft.new("elmo", tokenizer, size="1x16", heads={"words": tokenizer.vocabulary, "tag": 2})
+    model.save(tmp_path / "elmo")
+    assert run(["suggest", str(tmp_path / "elmo"), "the c"]) == 2
+    assert "this elmo model does not generate text" in capsys.readouterr().err
     with pytest.raises(UserError, match="it does not predict left to right"):
         perplexity(model.opened, ["the cat"])
     with pytest.raises(UserError, match="elmo cannot be written as ONNX"):
-        write_onnx(tmp_path, model.opened, "tag")
-    assert not any(tmp_path.iterdir())
+        write_onnx(tmp_path / "onnx", model.opened, "tag")
+    assert not (tmp_path / "onnx").exists()
 
 
 def test_another_vocabulary_is_refused() -> None:
