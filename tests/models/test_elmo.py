@@ -412,6 +412,13 @@ def test_two_way_pretraining_then_tags(tmp_path: Path) -> None:
     assert tuned("Zora sees Bert .")  # a name that no text had is read by its characters
 
 
+def test_fresh_forget_gates_begin_open() -> None:
+    model: Any = weft.new("elmo", word_bytes(), size="2x16", heads={})
+    for layer in model.network.layers:
+        gates = layer.bias.detach().view(2, 4, -1)  # input, forget, new content, output
+        assert (gates[:, 1] == 1).all() and not gates[:, [0, 2, 3]].any()
+
+
 def test_a_word_counts_once_in_the_vector_of_a_text(tmp_path: Path) -> None:
     """A text's vector is the mean over its words, known or spelled."""
     model = weft.load(write(tmp_path / "elmo", arrays()))
