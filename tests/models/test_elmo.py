@@ -432,9 +432,13 @@ def test_a_word_counts_once_in_the_vector_of_a_text(tmp_path: Path) -> None:
 
 
 def test_the_first_layer_and_the_mix_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from weft.cli.main import run
-
     tokenizer = learn(["the cat sat"] * 2, "word-bytes", 300)
     weft.new("elmo", tokenizer, size="2x16", heads={"classify": 2}).save(tmp_path / "m")
     assert run(["info", str(tmp_path / "m")]) == 0
     assert "layer weights   embeddings 0.3333, layer 1 0.3333, layer 2 0.3333, scale 1.0" in capsys.readouterr().out
+
+
+def test_info_leaves_out_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A published folder does not say which version made it."""
+    assert run(["info", str(write(tmp_path / "elmo", arrays()))]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("card            format 2")
