@@ -65,7 +65,9 @@ def test_mistakes(place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str
     )
     assert not (tmp_path / "l").exists()
     assert "give at least one model folder" in refused(capsys, "suggest", place / "l" / "unigram")
-    assert "none of these is a language model" in refused(capsys, "suggest", place / "l", place / "cache", "The")
+    assert "none of these is a model that predicts the next word" in refused(
+        capsys, "suggest", place / "l", place / "cache", "The"
+    )
 
 
 def test_suggestions_side_by_side(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -197,3 +197,21 @@ def test_on_the_command_line(
         error = capsys.readouterr().err.strip().splitlines()
         assert message in error[-1], error
         assert not Path("r").exists()
+
+
+def test_rows_of_a_teacher_that_reads_texts_of_any_length(place: Path, tmp_path: Path) -> None:
+    """A Transformer-XL has no context to fill: rows are as long as its segments."""
+    teacher = weft.new("transformer-xl", learn(lines(40), "bpe", 280), size="2x64", settings={"segment": 24})
+    teacher.save(tmp_path / "xl")
+    shutil.copy(place / "text.txt", tmp_path)
+    go(tmp_path, tmp_path / "small", "1x64", "xl", distill={"length": None})
+    assert "length = 24" in (tmp_path / "small/run/recipe.toml").read_text()
+
+
+@pytest.mark.parametrize("family, kind", [("xlnet", "unigram"), ("elmo", "word-bytes")])
+def test_teachers_that_neither_fill_masks_nor_predict_the_next_word(family: str, kind: str, tmp_path: Path) -> None:
+    tokenizer = learn(lines(40), kind, 300)
+    weft.new(family, tokenizer, size="1x64", heads={"words": tokenizer.vocabulary}).save(tmp_path / "teacher")
+    (tmp_path / "text.txt").write_text("\n".join(lines(9)))
+    with pytest.raises(UserError, match=f"needs a masked or causal language model, not {family} with words"):
+        go(tmp_path, tmp_path / "small", "1x64", "teacher")

@@ -89,6 +89,7 @@ def test_what_transformers_has_no_words_for(tmp_path: Path) -> None:
         (drawn("transformer"), "transformers has no transformer models; it has bert"),
         (drawn("bert", {"tag": 2}, positions="rotary"), "no bert model with positions=rotary"),
         (drawn("bert", {"tag": 2}, positions="rotary", norm="rms"), "no bert model with these blocks"),
+        (drawn("transformer-xl", {"tag": 2}, context=1 << 24), "no transformer-xl model with blank=False"),
         (drawn("bert", {"tag": 2, "answer": 2}), "with these heads together: tag, answer"),
     ):
         with pytest.raises(weft.UserError, match=told) as found:

@@ -13,6 +13,7 @@ import torch
 
 import weft
 from weft.checkpoint.folder import open_folder
+from weft.cli.main import run
 from weft.data.masking import NOTHING, two_way
 from weft.data.rows import Drawn
 from weft.errors import UserError
@@ -311,13 +312,17 @@ def test_characters_do_not_depend_on_the_vocabulary(tmp_path: Path) -> None:
     assert all((hidden - vectors[0][1]).abs().max() < 1e-12 for _, hidden in vectors)
 
 
-def test_it_neither_generates_nor_is_exported(tmp_path: Path) -> None:
-    model = weft.new("elmo", learn(["the cat sat"] * 3, "word-bytes", 300), size="1x16", heads={"words": 300, "tag": 2})
+def test_it_neither_generates_nor_is_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tokenizer = learn(["the cat sat"] * 3, "word-bytes", 300)
+    model = weft.new("elmo", tokenizer, size="1x16", heads={"words": tokenizer.vocabulary, "tag": 2})
+    model.save(tmp_path / "elmo")
+    assert run(["suggest", str(tmp_path / "elmo"), "the c"]) == 2
+    assert "this elmo model does not generate text" in capsys.readouterr().err
     with pytest.raises(UserError, match="it does not predict left to right"):
         perplexity(model.opened, ["the cat"])
     with pytest.raises(UserError, match="elmo cannot be written as ONNX"):
-        write_onnx(tmp_path, model.opened, "tag")
-    assert not any(tmp_path.iterdir())
+        write_onnx(tmp_path / "onnx", model.opened, "tag")
+    assert not (tmp_path / "onnx").exists()
 
 
 def test_another_vocabulary_is_refused() -> None:
@@ -407,6 +412,13 @@ def test_two_way_pretraining_then_tags(tmp_path: Path) -> None:
     assert tuned("Zora sees Bert .")  # a name that no text had is read by its characters
 
 
+def test_fresh_forget_gates_begin_open() -> None:
+    model: Any = weft.new("elmo", word_bytes(), size="2x16", heads={})
+    for layer in model.network.layers:
+        gates = layer.bias.detach().view(2, 4, -1)  # input, forget, new content, output
+        assert (gates[:, 1] == 1).all() and not gates[:, [0, 2, 3]].any()
+
+
 def test_a_word_counts_once_in_the_vector_of_a_text(tmp_path: Path) -> None:
     """A text's vector is the mean over its words, known or spelled."""
     model = weft.load(write(tmp_path / "elmo", arrays()))
@@ -420,9 +432,13 @@ def test_a_word_counts_once_in_the_vector_of_a_text(tmp_path: Path) -> None:
 
 
 def test_the_first_layer_and_the_mix_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from weft.cli.main import run
-
     tokenizer = learn(["the cat sat"] * 2, "word-bytes", 300)
     weft.new("elmo", tokenizer, size="2x16", heads={"classify": 2}).save(tmp_path / "m")
     assert run(["info", str(tmp_path / "m")]) == 0
     assert "layer weights   embeddings 0.3333, layer 1 0.3333, layer 2 0.3333, scale 1.0" in capsys.readouterr().out
+
+
+def test_info_leaves_out_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A published folder does not say which version made it."""
+    assert run(["info", str(write(tmp_path / "elmo", arrays()))]) == 0
+    assert capsys.readouterr().out.rstrip().endswith("card            format 2")

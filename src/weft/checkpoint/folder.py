@@ -66,6 +66,11 @@ class LoadedModel:
         return self.card.backend not in (None, "torch")
 
     @property
+    def row(self) -> int:
+        """Tokens of a row in pre-training, unless another number is asked for."""
+        return self.family.row or self.config.segment or self.config.context
+
+    @property
     def writer(self) -> Tokenizer | None:
         """The tokenizer of what is written."""
         return self.target_tokenizer or self.tokenizer

@@ -100,7 +100,7 @@ def info(
     values["card"] = {name: value for name, value in card.items() if name not in _SHOWN}
     for name, value in (values | _learned(card)).items():
         if isinstance(value, dict):
-            value = ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items())
+            value = ", ".join(f"{key} {text}" for key, inner in value.items() if (text := _plain(inner)))
         if value not in (None, ""):
             text = shown(str(value), 1 << 20)  # text of a folder may hold what confuses a terminal
             lines = textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False) or [""]

@@ -476,7 +476,8 @@ def _suggestions(
         try:
             model = inputs.load_model(name, **runtime)
             family = model.opened.family
-            if not family.generates or family.reads or "words" not in model.opened.heads:
+            predicts = family.generates and not family.reads and "words" in model.opened.heads
+            if not predicts and len(names) > 1:
                 mute.append(name)
             else:
                 families[name] = family.name
@@ -486,14 +487,14 @@ def _suggestions(
                 raise
             results[name] = error
     if not results:
-        raise UserError(f"{listed([*others, *mute])}: none of these is a language model")
+        raise UserError(f"{listed([*others, *mute])}: none of these is a model that predicts the next word")
     shown = {name: result for name, result in results.items() if not isinstance(result, UserError)}
     if len({bool(result.completes) for result in shown.values()}) > 1:  # one of them takes the last word for whole
         for name, result in shown.items():
             if result.completes:
                 again = {**options, "complete_word": False}
                 results[name] = weft.suggest(inputs.load_model(name, **runtime), text, **again)
-    for what, left_out in (("no model folder", others), ("not a language model", mute)):
+    for what, left_out in (("no model folder", others), ("does not predict the next word", mute)):
         if left_out:
             to_stderr(f"weft: note: left out: {listed(left_out)} ({what})")
     return results, families

@@ -352,7 +352,7 @@ def pretraining(context: Distillation, dataset: Dataset[Example], stages: Path) 
         text=recipes.PretrainText(files=(str((stages / "texts.txt").absolute()),)),
         objective=recipes.ObjectiveSection(
             name="mlm" if "mlm" in opened.family.objectives else "next",
-            length=None if opened.family.row is not None else max(2, length),
+            length=None if opened.row < room else max(2, length),
             mask=recipe.distill.mask,
         ),
         training=plan,

@@ -315,7 +315,7 @@ def language_rows(
     """
     recipe, control = context.recipe, context.control
     tokenizer, settings, room = tokenizer_of(student), recipe.distill, student.config.context
-    length = settings.length or min(student.family.row or room, room)
+    length = settings.length or min(student.row, room)
     same = tokenizer.pipeline == tokenizer_of(context.teacher).pipeline
     refuse(
         (not same and bool(settings.match), "--match needs a student with the vocabulary of its teacher"),
@@ -412,9 +412,9 @@ def pretrain_student(context: Distillation) -> Model:
     run, recipe, settings, control = context.run, context.recipe, context.recipe.distill, context.control
     teacher, folder, data = context.teacher, context.teachers[0].folder, recipe.data
     generates, room = teacher.family.generates, teacher.config.context
-    if "words" not in teacher.heads or teacher.family.reads or teacher.family.both_ways:
+    if "words" not in teacher.heads or not {"mlm", "next"} & set(teacher.family.objectives):
         kind = f"{teacher.family.name} with {', '.join(teacher.heads) or 'no heads'}"
-        raise UserError(f"{folder}: {kind} predicts no words; --pretrain needs a masked or causal language model")
+        raise UserError(f"{folder}: --pretrain needs a masked or causal language model, not {kind}")
     names = ("dev", "holdout", "delimiter", "encoding", "documents", "on_bad_row")
     column, reading = data.columns.get("text", "text"), {name: vars(data)[name] for name in names}
     shared = {name: vars(recipe)[name] for name in ("out", "seed", "device", "tensorboard", "training")}
@@ -427,7 +427,7 @@ def pretrain_student(context: Distillation) -> Model:
     if not settings.match and not generates:
         settings = replace(settings, match=("cosine",))  # the third of DistilBERT's losses
     objective: Any = matched(wanted, teacher, student, settings)
-    length = settings.length or min(student.family.row or student.config.context, room)
+    length = settings.length or min(student.row, room)
     if length > room:
         raise UserError(f"rows of {length} tokens are longer than the teacher's context of {room}")
     # A state that goes from row to row is nothing that a teacher with rows of its own could follow.

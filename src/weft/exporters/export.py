@@ -399,7 +399,8 @@ def write_transformers(inside: Path, opened: LoadedModel, task: str) -> None:
         why = "transformers has one number of heads for all layers, and this model has several"
     else:
         for spec in fields(config):
-            usual, value = family.standard.get(spec.name, spec.default), vars(config)[spec.name]
+            value = vars(config)[spec.name]
+            usual = not value if isinstance(value, bool) else family.standard.get(spec.name, spec.default)
             with suppress(UserError):  # what is usual may not go with the other sizes
                 usually = replace(config, **{spec.name: usual}) if value != usual else None
                 if usually is not None and is_published(family.table, usually, family.standard):

@@ -295,7 +295,6 @@ class Distances(nn.Module):
         self.content_bias, self.distance_bias = (
             nn.Parameter(torch.zeros(heads, head_width)) if shared else None for _ in range(2)
         )
-        self.table: tuple[Any, Tensor] | None = None  # the latest vectors: no weight, neither trained nor saved
 
     @property
     def biases(self) -> tuple[Tensor, Tensor] | None:
@@ -320,19 +319,11 @@ class Distances(nn.Module):
 
     def vectors(self, distances: Tensor) -> Tensor:
         """P width"""
-        key = (len(distances), distances.device)  # all end at -1
-        if not torch.compiler.is_compiling() and self.table is not None and self.table[0] == key:
-            return self.table[1]
-        near = distances if self.clamp is None else distances.clamp(max=self.clamp)
-        if torch.compiler.is_compiling():
-            return waves(near, self.width, WIDE)
-        with torch.inference_mode(False):  # whoever trains later uses it too
-            self.table = (key, waves(near.clone(), self.width, WIDE))
-        return self.table[1]
+        return waves(distances if self.clamp is None else distances.clamp(max=self.clamp), self.width, WIDE)
 
     def window(self, size: int, device: torch.device) -> Tensor:
         """P width: of the distances from `size` to 0, which a decoding step sees."""
-        return self.vectors(torch.arange(size, -2, -1, device=device))[:-1]
+        return self.vectors(torch.arange(size, -1, -1, device=device))
 
 
 def segments_of(rows: Rows, total: int, segment: int) -> list[tuple[Tensor | None, Rows]]:

@@ -197,7 +197,7 @@ def text_job(
     aim = recipe.objective
     device = device_for(recipe.device, recipe.training.threads)
     context = model.config.context
-    length = aim.length or model.family.row or model.config.segment or context
+    length = aim.length or model.row
     unfit = recipe.training.compile and not model.network.COMPILES
     beyond = f"objective.t_min {aim.t_min} is beyond the places of rows of {length} tokens, 0 to {length - 1}"
     refuse(

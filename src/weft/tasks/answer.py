@@ -59,7 +59,7 @@ class AnswerTask(Task):
 
     name = "answer"
     head = "answer"
-    needs = "looks both ways"
+    needs = "looks both ways and has an answer head"
     by_token = True
     loss_by_token = True
     overlap = 2 / 3  # of windows of 384: as in the paper, 128 tokens from one to the next
