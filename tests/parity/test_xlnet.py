@@ -12,7 +12,7 @@ import transformers
 from torch import Tensor
 
 from tests.parity.test_heads import RULE, TEXTS
-from weft.checkpoint.folder import open_folder
+from weft.checkpoint.folder import open_folder, save_folder
 from weft.errors import UserError
 from weft.nn.recurrent import Carried
 from weft.nn.rows import Ragged, Rows
@@ -113,7 +113,6 @@ def test_a_folder_of_ours_in_transformers(tmp_path: Path) -> None:
     """Batches of texts and pairs, filled up on the left: <cls> is the last token and of a segment of its own."""
     import weft
     from weft.checkpoint.card import Card
-    from weft.checkpoint.folder import save_folder
     from weft.tasks.model import new
     from weft.text.tokenizers.training import learn
 
@@ -162,3 +161,15 @@ def test_what_is_not_supported_is_named(changes: dict[str, Any], message: str, t
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
     with pytest.raises(UserError, match=message):
         open_folder(tmp_path)
+
+
+@pytest.mark.parametrize("memory", [None, 0, 7])
+def test_the_memory_of_a_folder_is_saved_as_it_was(memory: int | None, tmp_path: Path) -> None:
+    """Published configs say null: all of it is kept in generation."""
+    pair_of(tmp_path, torch.float32, 0.02)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "mem_len": memory}))
+    model = open_folder(tmp_path)
+    assert model.network.memory == (384 if memory is None else memory)
+    save_folder(tmp_path / "again", model)
+    assert json.loads((tmp_path / "again" / "config.json").read_text())["mem_len"] == memory

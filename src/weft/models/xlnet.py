@@ -39,7 +39,7 @@ class XlnetConfig(ModelConfig):
     heads: int = 12
     inner: int = 3072
     activation: Activation = "gelu"
-    memory: int = 384  # tokens before a row that it sees where rows continue each other; as in the paper
+    memory: int | None = None  # tokens before a row that it sees where rows continue each other; None: 384
     farthest: int | None = None  # longer distances count as this one; None: no limit
     norm_epsilon: float = 1e-12
     dropout: float = 0.1
@@ -56,7 +56,12 @@ class XlnetConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_memory(self.memory)
+        check_memory(self.memory_size)
+
+    @property
+    def memory_size(self) -> int:
+        """M; published configs say nothing of it (`mem_len` is null), and the paper has 384."""
+        return 384 if self.memory is None else self.memory
 
 
 def check_memory(tokens: int) -> None:
@@ -74,7 +79,7 @@ class Xlnet(Network):
         super().__init__(config)
         c = config
         check_read(heads, c, ("classify", "choose"))
-        self.remember(c.memory)
+        self.remember(c.memory_size)
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         self.unseen = nn.Parameter(torch.zeros(1, 1, c.width))  # what a query stream begins with
         self.dropout = nn.Dropout(c.dropout)
