@@ -1,13 +1,13 @@
-r"""Pre-training objectives at a small scale: held-out loss before and after, and what they are worth for a task.
+"""Pre-training objectives at a small scale: held-out loss before and after, and what they are worth for a task.
 
-    WEFT_DATA=DIR python benchmarks/objectives.py [--cases rtd,permutation] [--steps 800] [--device cuda]
-    WEFT_DATA=DIR python benchmarks/objectives.py --size 2x128 --vocabulary 4000 --length 64 --batch 32 --steps 1500 \
-        --rows 300 --epochs 12 --rates 0.0002 0.001          # on a CPU, an hour
+    WEFT_DATA=DIR python benchmarks/objectives.py [--cases rtd,permutation] [--work trec]          # 40 minutes on a CPU
+    WEFT_DATA=DIR python benchmarks/objectives.py --text reviews --size 4x256 --vocabulary 8000 --length 128 \\
+        --batch 128 --rows 500 --work subjectivity          # on a GPU
 
-Each network is pre-trained on text without labels (IMDb's reviews, or Tatoeba's English sentences; for translation LM,
+Each network is pre-trained on text without labels (Tatoeba's English sentences, or IMDb's reviews; for translation LM,
 Tatoeba's sentence pairs). Then it is fine-tuned on few labeled rows, and beside it the same network with the weights
 that the pre-training began with: the same vocabulary, rows, steps and batch, at the better of the same learning rates,
-over the same seeds. The rows are of subjectivity after reviews, and of TREC's questions after sentences.
+over the same seeds. The rows are sentences of CoNLL-2000 with their chunks (F1), or texts with one label (accuracy).
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ from typing import Any
 
 import torch
 from common import RESULTS, machine, parse, write
+from finetune import READ, file_for
+from finetune_peer import WORKS
+from frozen_features import first_rows
 from small_rows import read
 
 import weft
@@ -128,49 +131,62 @@ def losses(folder: Path) -> dict[str, float]:
     return {name: round(value, 4) for name, value in kinds.items()}
 
 
-def accuracies(base: Path, rows: tuple[Path, Path], arguments: argparse.Namespace) -> dict[str, Any]:
-    """Accuracy on the test rows, mean and spread over seeds at the better learning rate."""
-    found: dict[float, list[float]] = {}
+def scores(base: Path, rows: Rows, arguments: argparse.Namespace) -> dict[str, Any]:
+    """The metric on the test rows, mean and spread over seeds at the better learning rate."""
+    values: dict[float, list[float]] = {}
     for rate, seed in itertools.product(arguments.rates, range(arguments.seeds)):
         with tempfile.TemporaryDirectory() as out:
-            training = {"learning_rate": rate, "epochs": arguments.epochs, "batch": 32, "evaluate_every": 1 << 20}
-            weft.finetune(
-                rows[0],
-                task="classify",
-                base=base,
-                dev=rows[1],
-                out=Path(out) / "run",
-                seed=seed,
-                training=training,
-                device=arguments.device,
-                log=lambda text: None,
-            )
+            settings = {
+                "data": {"files": [str(rows.train)], "dev": [str(rows.test)], **rows.reading},
+                "task": {"name": rows.task, "baseline": False},
+                "model": {"base": str(base)},
+                "training": {"learning_rate": rate, "epochs": arguments.epochs, "batch": 16, "evaluate_every": 1 << 20},
+                "out": str(Path(out) / "run"),
+                "seed": seed,
+                "device": arguments.device,
+            }
+            weft.finetune(settings=settings, log=lambda text: None)
             lines = read_metrics(Path(out) / "run/run/metrics.jsonl")
-        accuracy = [line["validation_accuracy"] for line in lines if "validation_accuracy" in line][-1]
-        found.setdefault(rate, []).append(accuracy)
-    rate = max(found, key=lambda rate: statistics.mean(found[rate]))
-    spread = statistics.stdev(found[rate]) if arguments.seeds > 1 else 0.0
-    return {"accuracy": round(statistics.mean(found[rate]), 4), "spread": round(spread, 4), "learning rate": rate}
+        key = f"validation_{rows.metric}"
+        values.setdefault(rate, []).append([line[key] for line in lines if key in line][-1])
+    rate = max(values, key=lambda rate: statistics.mean(values[rate]))
+    spread = statistics.stdev(values[rate]) if arguments.seeds > 1 else 0.0
+    return {rows.metric: round(statistics.mean(values[rate]), 4), "spread": round(spread, 4), "learning rate": rate}
 
 
-def labeled(name: str, arguments: argparse.Namespace, scratch: Path) -> tuple[Path, Path]:
-    """Few rows to learn from, and the test rows."""
-    train, test = read(name, arguments.data)
+@dataclass(frozen=True)
+class Rows:
+    """Few labeled rows to learn from, and the test rows."""
+
+    train: Path
+    test: Path
+    task: str = "classify"
+    metric: str = "accuracy"
+    reading: dict[str, Any] = field(default_factory=dict)
+
+
+def labeled(arguments: argparse.Namespace, scratch: Path) -> Rows:
+    name = arguments.work
+    if name == "chunks":
+        work, reading = WORKS["conll2000"], READ["conll2000"]
+        files = (file_for(arguments.data, "conll2000", source, scratch) for source in (work.train[0], work.judged))
+        train, test = (first_rows(file, count) for file, count in zip(files, (arguments.rows, 1000), strict=True))
+        return Rows(Path(train), Path(test), "tag", "f1", reading)
     paths = scratch / f"{name}-train.jsonl", scratch / f"{name}-test.jsonl"
+    train, test = read(name, arguments.data)
     for path, rows in zip(paths, (train[: arguments.rows], test), strict=True):
         path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
-    return paths
+    return Rows(*paths)
 
 
 def measured(case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
-    name = "trec" if case.pairs or arguments.text == "sentences" else "subjectivity"
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         line, begin, end = pretrained(case, arguments, scratch)
-        rows = labeled(name, arguments, scratch)
-        tuned = {name: accuracies(base, rows, arguments) for name, base in (("pre-trained", end), ("scratch", begin))}
-    gain = tuned["pre-trained"]["accuracy"] - tuned["scratch"]["accuracy"]
-    task = f"{name}, {arguments.rows} rows"
+        rows = labeled(arguments, scratch)
+        tuned = {name: scores(base, rows, arguments) for name, base in (("pre-trained", end), ("scratch", begin))}
+    gain = tuned["pre-trained"][rows.metric] - tuned["scratch"][rows.metric]
+    task = f"{arguments.work}, {arguments.rows} rows"
     return {"family": case.family, "objective": case.objective, **line, "task": task, **tuned, "gain": round(gain, 4)}
 
 
@@ -178,16 +194,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cases", default=",".join(CASES), help=f"some of {', '.join(CASES)}")
     parser.add_argument("--data", type=Path, default=os.environ.get("WEFT_DATA"))
-    parser.add_argument("--text", choices=("reviews", "sentences"), default="reviews", help="to pre-train on")
-    parser.add_argument("--size", default="4x256")
-    parser.add_argument("--vocabulary", type=int, default=8000)
+    parser.add_argument("--text", choices=("reviews", "sentences"), default="sentences", help="to pre-train on")
+    parser.add_argument("--work", choices=("chunks", "trec", "subjectivity"), default="chunks", help="to fine-tune on")
+    parser.add_argument("--size", default="2x128")
+    parser.add_argument("--vocabulary", type=int, default=2000)
     parser.add_argument("--megabytes", type=float, default=12.0)
-    parser.add_argument("--length", type=int, default=128)
-    parser.add_argument("--batch", type=int, default=128)
-    parser.add_argument("--steps", type=int, default=800)
-    parser.add_argument("--rows", type=int, default=500)
-    parser.add_argument("--epochs", type=int, default=4)
-    parser.add_argument("--rates", type=float, nargs="+", default=[1e-4, 5e-4])
+    parser.add_argument("--length", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--rows", type=int, default=300, help="to fine-tune on")
+    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--rates", type=float, nargs="+", default=[5e-4, 1e-3])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--result", type=Path, default=RESULTS / "objectives.json")
