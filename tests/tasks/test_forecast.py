@@ -273,6 +273,20 @@ def test_a_series_far_from_those_of_the_training_is_noted() -> None:
         assert any("trained on a mean of 100" in line for line in skipped.lines()) == far
 
 
+def test_steps_of_another_length_than_those_of_the_training_are_noted() -> None:
+    daily = [{"date": f"2024-01-{day:02d}", "value": day % 7} for day in range(1, 31)]
+    monthly = [{"date": f"{2020 + month // 12}-{1 + month % 12:02d}", "value": month} for month in range(30)]
+    task = ForecastTask(horizon=2, size=4).with_table(Table(daily), Skipped())
+    assert task.every == "day" and ForecastTask().every == ""
+    for rows, noted in ((daily, False), (monthly, True)):
+        skipped = Skipped()
+        task.last_windows(Table(rows), skipped)
+        assert (
+            any("one step per month, and the model was trained on one per day" in line for line in skipped.lines())
+            == noted
+        )
+
+
 def test_frames_of_pandas_keep_an_index_of_times() -> None:
     pandas = pytest.importorskip("pandas")
     index = pandas.date_range("2024-01-01", periods=30, freq="D", name="when")

@@ -60,6 +60,7 @@ class ForecastSettings:
     features: tuple[str, ...] = ()  # ... and those that are read besides
     apart: bool = False  # each column of a wide table is a series of its own
     season: int = 1  # steps
+    every: str = ""  # the time of a step, such as day
     interval: float = 0.9  # share of the true values that intervals should hold
     center: tuple[float, ...] = ()  # of each number of a step in training; none: windows have their own scale
     spread: tuple[float, ...] = ()

@@ -108,6 +108,17 @@ class SeriesTable:
     layout: Layout
     about: str
 
+    @property
+    def numbers(self) -> int:
+        """Of each step."""
+        return self.series[0].values.shape[1]
+
+    @property
+    def every(self) -> str:
+        """The time of a step, such as day; empty where it is not known."""
+        clock = self.series[0].clock
+        return "" if clock is None else clock.described()
+
 
 def _cells(rows: Sequence[Record], name: str) -> list[str]:
     cells = (row.values.get(name) for row in rows)

@@ -124,6 +124,7 @@ class Task:
     timing_options: ClassVar[Mapping[str, Any]] = {}  # of a call that is timed
     chance_metric: str | None = ""  # that guessing brings to `chance_level`; "": the default metric
     reads_tables: ClassVar[bool] = False  # its examples come from a whole table, rather than one from each row
+    unit: ClassVar[str] = "tokens"  # of the length of an input
 
     # Methods that every supervised task has to define.
     to_record: Callable[[Example], dict[str, Any]]  # an example as a row of a table, which `read` reads again

@@ -306,6 +306,7 @@ class Reader:
 class ReadCounts:
     """How much was read."""
 
+    unit: str = "tokens"
     examples: int = 0
     n_tokens: int = 0
     n_windows: int = 0
@@ -321,8 +322,8 @@ class ReadCounts:
 
     def __str__(self) -> str:
         windows = f"{self.n_windows:,} windows ({self.in_windows:,} took more than one)"
-        cut = f"{self.n_truncated:,} texts were cut" if self.n_truncated else "nothing was cut"
-        return f"{self.examples:,} examples, {self.n_tokens:,} tokens in {windows}; {cut}"
+        truncated = f"{self.n_truncated:,} texts were truncated" if self.n_truncated else "nothing was truncated"
+        return f"{self.examples:,} examples, {self.n_tokens:,} {self.unit} in {windows}; {truncated}"
 
 
 @dataclass(frozen=True)
@@ -338,7 +339,7 @@ class EvaluationResult:
     def evaluation(self, data: str, hash: str, skipped: Skipped | None = None) -> Evaluation:
         """The same with all that a page shows."""
         skipped, counts = skipped or Skipped(), {**vars(self.reading)}
-        del counts["in_windows"]
+        del counts["in_windows"], counts["unit"]
         return Evaluation(
             task=self.task.name,
             data=data,
@@ -360,7 +361,7 @@ def evaluate_examples(
     progress: Callable[[int], None] = lambda more: None,
 ) -> EvaluationResult:
     """Evaluate a model; with `tune`, thresholds are first chosen on these same examples, which are then all held."""
-    reading, worst, metrics = ReadCounts(), WorstRows(10), None
+    reading, worst, metrics = ReadCounts(task.unit), WorstRows(10), None
 
     def predicted() -> Iterator[tuple[list[Prediction], list[Example]]]:
         for chunk in chunked(examples, lambda example: sum(map(len, example.texts))):

@@ -94,6 +94,7 @@ class ForecastTask(SeriesTask):
         layout = Layout("wide", values=card.values, features=card.features, apart=card.apart)
         return cls(
             name=name, horizon=c.horizon, size=c.context, strategy=c.strategy, season=card.season, layout=layout,
+            every=card.every,
             interval=card.interval, features=c.features, center=card.center, spread=card.spread, margins=card.margins,
             share=card.share, partner=card.baseline, coefficients=coefficients,
         )  # fmt: skip
@@ -127,6 +128,7 @@ class ForecastTask(SeriesTask):
             features=layout.features,
             apart=layout.apart,
             season=self.season or 1,
+            every=self.every,
             interval=self.interval,
             center=self.center,
             spread=self.spread,

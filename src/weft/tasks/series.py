@@ -50,6 +50,7 @@ class SeriesTask(Task):
     size: int | None = None  # steps of a window
     season: int | None = None  # steps after which series repeat
     layout: Layout | None = None  # columns
+    every: str = ""  # the time of a step, such as day, where times are dates
     features: int = 1
     center: tuple[float, ...] = ()  # of every number of a step; (): each window has its own
     spread: tuple[float, ...] = ()
@@ -60,6 +61,7 @@ class SeriesTask(Task):
     table: Table | None = field(default=None, compare=False, repr=False)
 
     input_names: ClassVar[tuple[str, ...]] = ("value",)
+    unit = "steps"
     reads_tables = True
     unbounded = True
 
@@ -79,22 +81,26 @@ class SeriesTask(Task):
     def with_table(self, table: Table, skipped: Skipped, progress: Callable[[int], None] | None = None) -> Self:
         """The task with the series of a table, which decide horizon, window and season where nothing else does."""
         read = read_series(table, skipped, self.layout, progress)
-        numbers = read.series[0].values.shape[1]
         skipped.note(read.about)
         if self.layout is not None:  # of the table that it was trained on
-            self._check_numbers(table, numbers)
+            self._check_table(table, read, skipped)
             task = replace(self, table=table, series_table=read)
         else:
             layout = read.layout
             if layout.kind == "rows" or layout.apart:  # columns are steps, or series
                 layout = replace(layout, values=("value",))
-            task = replace(self, layout=layout, features=numbers, table=table, series_table=read).with_sizes(read)
+            task = replace(self, layout=layout, features=read.numbers, every=read.every, table=table, series_table=read)
+            task = task.with_sizes(read)
             skipped.note(f"{table.name}: {task._sizes_chosen(read)}")
         for short in task._too_short(table, read):
             skipped.add(f"{short.where}: series {shown(short.name)!r} has {len(short)} steps, too few for a window")
         return task
 
-    def _check_numbers(self, table: Table, numbers: int) -> None:
+    def _check_table(self, table: Table, read: SeriesTable, skipped: Skipped) -> None:
+        """Whether the model can read these series; a note where their steps are of another length."""
+        numbers = read.numbers
+        if self.every and read.every and read.every != self.every:
+            skipped.note(f"{table.name}: one step per {read.every}, and the model was trained on one per {self.every}")
         names = (*self.layout.values, *self.layout.features) if self.layout else ()
         reads = f"the model reads {self.features}: {', '.join(map(shown, names))}"
         has = f"{table.name}: {numbers} number{'s' * (numbers != 1)} at each step"
@@ -259,7 +265,7 @@ class SeriesTask(Task):
         """The window at the end of every series of a table, or so many steps before it."""
         refuse((back < 0, f"back must be at least 0 steps, not {back}"))
         read = read_series(table, skipped, self.layout)
-        self._check_numbers(table, read.series[0].values.shape[1])
+        self._check_table(table, read, skipped)
         skipped.note(read.about)
         for each in read.series:
             which = f"series {shown(each.name)!r}" if each.name else "the series"
