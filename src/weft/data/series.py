@@ -219,14 +219,8 @@ def layout_of(
     if not values and known is not None and not known.apart and set(known.values + known.features) <= set(names):
         values, chosen["features"] = known.values, chosen.get("features", known.features)
     if not values:
-        usual = [name for usual in VALUES for name in free if folded(name) == usual or words_of(name)[-1:] == [usual]]
-        values = tuple(free) if len(free) < 2 or (not usual and not series) else tuple(usual[:1])
+        values = _usual_values(free, series, where)
         apart = len(values) > 1
-        if series and not values and len(free) > 1:
-            raise UserError(
-                f"{where}: several columns of numbers, {listed(map(shown, free), 6)}: which one is forecast? "
-                f"--column value={shown(free[0])}"
-            )
     features = chosen.get("features", ())
     if not values:
         has = [f"{shown(name)} ({shown(cells[name][0])})" if cells.get(name) else shown(name) for name in names]
@@ -241,14 +235,19 @@ def layout_of(
         notes.append(f"column {shown(unread[0])!r} holds {cell!r}, not a date: the rows are taken in their order")
         left.remove(unread[0])
     if left:
-        read = [name for name in left if name in numeric]
-        hint = (
-            f"; to read {'it' if len(left) == 1 else 'them'} too: --column features={','.join(read[:5])}"
-            if read
-            else ""
-        )
+        readable, them = [name for name in left if name in numeric], "it" if len(left) == 1 else "them"
+        hint = f"; to read {them} too: --column features={','.join(readable[:5])}" if readable else ""
         notes.append(f"column{'s' * (len(left) > 1)} {listed(map(shown, left), 5)} left out{hint}")
     return Layout("long" if series else "wide", time, series, values, features, apart), notes
+
+
+def _usual_values(free: Sequence[str], series: Sequence[str], where: str) -> tuple[str, ...]:
+    """The column with a usual name among those of numbers; where none has one, all of them, each a series."""
+    usual = [name for usual in VALUES for name in free if folded(name) == usual or words_of(name)[-1:] == [usual]]
+    if series and not usual and len(free) > 1:
+        which = f"which one is forecast? --column value={shown(free[0])}"
+        raise UserError(f"{where}: several columns of numbers, {listed(map(shown, free), 6)}: {which}")
+    return tuple(usual[:1]) if usual and len(free) > 1 else tuple(free)
 
 
 def _with_joined_time(rows: list[Record]) -> list[Record]:
