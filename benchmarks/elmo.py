@@ -1,7 +1,8 @@
-"""ELMo's features beside static word vectors, below the same tagger: entities of WikiANN.
+r"""ELMo's features beside static word vectors, below the same tagger: entities of WikiANN.
 
     WEFT_DATA=DIR python benchmarks/elmo.py                                            # about 10 minutes on a GPU
-    WEFT_DATA=DIR python benchmarks/elmo.py --size 2x128 --minutes 10 --documents 20000 --epochs 2     # on a CPU
+    WEFT_DATA=DIR python benchmarks/elmo.py --size 2x128 --vocabulary 4000 --batch 16 --minutes 12 --documents 20000 \
+        --epochs 2 --seeds 1          # on a CPU, 40 minutes
 
 A two-way language model (2 layers, 256 wide in each direction) is trained on imdb/unsup.txt, wikitext2, books, Brown
 and the words of wikiann_en/train, for --minutes; its held-out loss is printed. Then one tagger, an LSTM that reads both

@@ -97,12 +97,12 @@ RUNGS: dict[str, Rung] = {
         {
             "tiny": _size({"size": "1x64", "heads": 2}, 16, 1e-2),
             # The map of distances is one more: narrower feed-forward networks have as many parameters together.
-            "small": _size({"size": "4x128", "heads": 4, "inner": 448, "dropout": 0.0}, 128, 4e-3),
+            "small": _size({"size": "4x128", "heads": 4, "inner": 448, "dropout": 0.0}, 128, 3e-3),
             "large": _size(
                 {"size": "6x384", "inner": 1344, "dropout": 0.3, "attention_dropout": 0.1}, 256, 1e-3, **LARGE
             ),
         },
-        {"large": {"model": {"dropout": 0.2}}},
+        {"small": {"training": {"learning_rate": 4e-3}}, "large": {"model": {"dropout": 0.2}}},
     ),
 }
 # What every network of the ladder is trained with, unless its own size says otherwise.
