@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.errors import UserError, refuse
 from weft.models.base import ModelConfig, Network, Started, States
-from weft.models.shared import check_read, final_norm_of, head_width, matrices, mix_of, through_layers
+from weft.models.shared import check_read, final_norm_of, matrices, mix_of, through_layers
 from weft.nn.adaptive import ClusteredTable, ClusteredWords, Clusters
 from weft.nn.heads import LabelHead, WordHead, in_full
 from weft.nn.layers import Activation, Layer, NormKind, NormPlace
@@ -138,11 +138,6 @@ class TransformerXL(Network):
         attention = RelativeAttention(c.width, c.heads, causal=True, **options)
         return XLLayer(attention=attention, dropout=c.dropout, inner_dropout=c.dropout, **sizes, **norms)
 
-    @property
-    def features(self) -> int:
-        """Width of what the heads read."""
-        return head_width(self.config)
-
     def make_head(self, name: str, outputs: int) -> nn.Module:
         c = self.config
         if name == "words" and c.shrink > 1:
@@ -240,14 +235,11 @@ class TransformerXL(Network):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Draw fresh weights, u and v like matrices; with norms before them, the ends of parts as GPT-2 has them.
-
-        Vectors of distances are fixed waves of mean square 1/2. Their map gives numbers of variance 1, so that scores
-        depend on distance from the first step on: with `weight_scale` a small network learns more slowly.
-        """
+        """Draw fresh weights, u and v like matrices; with norms before them, the ends of parts as GPT-2 has them."""
         super().initialize()
         c = self.config
         for name, parameter in self.named_parameters():
+            # Waves have a mean square of 1/2. Mapped to variance 1, distances count from the first step on.
             if name.endswith("attention.distance.weight"):
                 parameter.normal_(0.0, (2 / c.width) ** 0.5)
             if name.endswith(("content_bias", "distance_bias", "cluster_weight")) or ".maps." in name:

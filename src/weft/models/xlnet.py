@@ -24,7 +24,7 @@ from weft.nn.relative import LayerWindow, RelativeCache, SegmentMemory, distance
 from weft.nn.rows import Ragged, Rows, check_context, spread
 from weft.nn.two_streams import SegmentedLayer, SegmentedRelative, TokenStream, mask_after, segments_after
 
-MOST = 1 << 16  # places of memory
+MOST, PAPER = 1 << 16, 384  # places of memory at most, and those of the paper
 USUAL = 512  # tokens of a row, for which its cost is given
 
 
@@ -39,7 +39,7 @@ class XlnetConfig(ModelConfig):
     heads: int = 12
     inner: int = 3072
     activation: Activation = "gelu"
-    memory: int | None = None  # tokens before a row that it sees where rows continue each other; None: 384
+    memory: int | None = None  # tokens before a row that it sees where rows go on; None, as published: PAPER
     farthest: int | None = None  # longer distances count as this one; None: no limit
     norm_epsilon: float = 1e-12
     dropout: float = 0.1
@@ -56,12 +56,7 @@ class XlnetConfig(ModelConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_memory(self.memory_size)
-
-    @property
-    def memory_size(self) -> int:
-        """M; published configs say nothing of it (`mem_len` is null), and the paper has 384."""
-        return 384 if self.memory is None else self.memory
+        check_memory(self.memory or 0)
 
 
 def check_memory(tokens: int) -> None:
@@ -79,7 +74,7 @@ class Xlnet(Network):
         super().__init__(config)
         c = config
         check_read(heads, c, ("classify", "choose"))
-        self.remember(c.memory_size)
+        self.remember(PAPER if c.memory is None else c.memory)
         self.tokens = nn.Embedding(c.vocabulary, c.width)
         self.unseen = nn.Parameter(torch.zeros(1, 1, c.width))  # what a query stream begins with
         self.dropout = nn.Dropout(c.dropout)
@@ -243,10 +238,7 @@ class Xlnet(Network):
 
     @torch.no_grad()
     def initialize(self) -> None:
-        """Draw fresh weights; the map of distances gives numbers of variance 1, as that of Transformer-XL does.
-
-        A query stream begins with the same vector at every place, so that distances are all it has to tell them apart.
-        """
+        """Draw fresh weights; by the map of distances alone a query stream can tell its places apart from the start."""
         super().initialize()
         for name, parameter in self.named_parameters():
             if name.endswith(("_bias", "unseen", "segments")):
