@@ -40,21 +40,28 @@ def choices(layers: int) -> dict[str, str]:
     }
 
 
-def first_rows(file: str, count: int | None) -> str:
-    """A file of the first so many sentences, beside the whole one."""
-    if count is None:
+def first_rows(file: str, count: int | None, known: str | None = None) -> str:
+    """A file of the first so many sentences, beside the whole one; of those whose tags are all in the file `known`."""
+    if count is None and known is None:
         return file
     blocks = Path(file).read_text(encoding="utf-8").strip("\n").split("\n\n")
+    if known is not None:  # few sentences to learn from may lack a rare tag
+        tags = tags_of(Path(known).read_text(encoding="utf-8"))
+        blocks = [block for block in blocks if tags_of(block) <= tags]
     out = Path(file).with_suffix(f".{count}.conll")
     out.write_text("\n\n".join(blocks[:count]) + "\n", encoding="utf-8")
     return str(out)
+
+
+def tags_of(text: str) -> set[str]:
+    return {line.split()[-1] for line in text.splitlines() if line.strip()}
 
 
 def tagged(name: str, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """The scores of every choice on one work."""
     work, reading = WORKS[name], READ.get(name, {})
     train = first_rows(file_for(given.data, name, work.train[0], folder), given.rows)
-    judged = first_rows(file_for(given.data, name, work.judged, folder), given.judged)
+    judged = first_rows(file_for(given.data, name, work.judged, folder), given.judged, train)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     layers = weft.load(given.weights, "embed").config.layers
     models, seconds = dict[str, Path](), dict[str, float]()

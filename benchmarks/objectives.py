@@ -169,12 +169,13 @@ def labeled(arguments: argparse.Namespace, scratch: Path) -> Rows:
     name = arguments.work
     if name == "chunks":
         work, reading = WORKS["conll2000"], READ["conll2000"]
-        files = (file_for(arguments.data, "conll2000", source, scratch) for source in (work.train[0], work.judged))
-        train, test = (first_rows(file, count) for file, count in zip(files, (arguments.rows, 1000), strict=True))
+        train, test = (file_for(arguments.data, "conll2000", file, scratch) for file in (work.train[0], work.judged))
+        train = first_rows(train, arguments.rows)
+        test = first_rows(test, 1000, train)
         return Rows(Path(train), Path(test), "tag", "f1", reading)
     paths = scratch / f"{name}-train.jsonl", scratch / f"{name}-test.jsonl"
-    train, test = read(name, arguments.data)
-    for path, rows in zip(paths, (train[: arguments.rows], test), strict=True):
+    learned, judged = read(name, arguments.data)
+    for path, rows in zip(paths, (learned[: arguments.rows], judged), strict=True):
         path.write_text("".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows))
     return Rows(*paths)
 
