@@ -49,6 +49,7 @@ FLOORS = {
     "tasks": 6,
     "runs": 7,
     "comparison": 8,
+    "explain": 8,
     "exporters": 9,
     "pruning": 9,
     "distillation": 10,

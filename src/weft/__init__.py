@@ -10,6 +10,7 @@ from weft.version import VERSION as __version__
 if TYPE_CHECKING:
     from weft.comparison.compare import compare
     from weft.distillation.distill import distill
+    from weft.explain.watch import watch
     from weft.exporters.export import export
     from weft.pruning.prune import prune
     from weft.quantization.quantize import quantize
@@ -39,6 +40,7 @@ __all__ = [
     "quantize",
     "resume",
     "suggest",
+    "watch",
 ]
 
 # `import weft` must not wait for torch: what needs it is fetched when it is first asked for.
@@ -56,6 +58,7 @@ _LAZY = {
     "compare": "weft.comparison.compare",
     "ladder": "weft.runs.ladder",
     "suggest": "weft.tasks.suggest",
+    "watch": "weft.explain.watch",
     "Tokenizer": "weft.text.tokenizers.tokenizer",
     "load_tokenizer": "weft.text.tokenizers.published",
 }

@@ -48,6 +48,7 @@ CALLS: dict[str, str] = {
     "next": "{bed}/family-bert one two",
     "choose": "{bed}/task-complete the --choice cat --choice dog",
     "perplexity": "{bed}/task-complete --text {bed}/run.txt",
+    "look attention": "{bed}/family-bert one --out look.html",
     "tokenizer learn": "--kind wordpiece --size 100 --text {bed}/run.txt --out out",
     "tokenizer show": "{bed}/tokenizer-bpe cat",
     "vectors learn": "--text {bed}/run.txt --width 4 --min-count 1 --epochs 1 --out out",

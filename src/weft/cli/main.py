@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from weft.cli import compare, forecast, models, predict, training, words
+from weft.cli import compare, forecast, look, models, predict, training, words
 from weft.cli.options import GroupHelp, Verb, VerbHelp
 from weft.errors import UserError, hint, shown
 from weft.files import reason
@@ -98,6 +98,7 @@ VERBS: dict[str, tuple[Any, ...]] = {
     ),
     "Shrink": (training.distill, compare.quantize, compare.prune, compare.export),
     "Look": (compare.evaluate, compare.compare, compare.perplexity, models.curves, models.models, models.info),
+    "look": (look.attention,),
     "tokenizer": (models.learn_tokenizer, models.show_tokens),
     "vectors": (
         *(models.learn_vectors, models.near, models.analogy, models.odd, models.cosine),
@@ -107,6 +108,7 @@ VERBS: dict[str, tuple[Any, ...]] = {
     "cache": (models.list_cache, models.clear_cache),
 }
 GROUPS = {
+    "look": "Look inside a model: weft look MODEL TEXT shows its attention; the views below show more.",
     "tokenizer": "Learn a vocabulary from text, and show what it does to a text.",
     "vectors": "Learn word vectors, query and evaluate them, and map one language to another.",
     "arpa": "Write and read n-gram models as ARPA files, as KenLM and SRILM do.",
@@ -134,7 +136,7 @@ def build(asked: Sequence[str] | None = None) -> typer.Typer:
             continue
         group = typer.Typer(help=GROUPS[name], **options)
         add_verbs(group, verbs, asked if asked is None else asked[1:] if name in asked[:1] else ())
-        app.add_typer(group, name=name, rich_help_panel="Data")
+        app.add_typer(group, name=name, rich_help_panel="Look" if name == "look" else "Data")
     return app
 
 
@@ -155,6 +157,7 @@ app = build()
 def run(arguments: Sequence[str]) -> int:
     """One call of the command line; exit status: 0 done, 1 our bug, 2 a mistake of the user, 128 + N signal N."""
     warnings.showwarning = _note  # type: ignore[assignment]
+    arguments = with_view(arguments)
     try:
         status = build(_verbs(arguments))(args=list(arguments), prog_name="weft", standalone_mode=False)
         if sys.stdout is not None:
@@ -189,6 +192,13 @@ def run(arguments: Sequence[str]) -> int:
     if status == 130:
         print("weft: interrupted", file=sys.stderr)
     return status
+
+
+def with_view(arguments: Sequence[str]) -> list[str]:
+    """`weft look MODEL TEXT` is `weft look attention MODEL TEXT`: a first word that is no view is a model folder."""
+    views = {verb.__name__.partition("_")[0] for verb in VERBS["look"]}
+    plain = arguments[:1] != ["look"] or len(arguments) < 2 or arguments[1] in (*views, "--help")
+    return list(arguments) if plain else ["look", "attention", *arguments[1:]]
 
 
 def _fault(arguments: Sequence[str], error: BaseException) -> int:

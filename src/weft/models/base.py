@@ -130,6 +130,8 @@ class Network(nn.Module):
         self.mix: Any = None
         self.pooler: Any = None
         self.memory: Any = None  # how many tokens that are carried from row to row
+        self.final_norm: Any = None  # after the highest layer
+        self.looking: Any = None  # how a recurrent decoder looks at its source
         self.narrow: Any = None  # to the width of the table of tokens, by which words are scored
 
     @property
@@ -155,6 +157,17 @@ class Network(nn.Module):
     def layer_names(self) -> list[tuple[str, ...]]:
         """The layers from the input to the output, each as the beginnings of the names of its weights."""
         return [(f"layers.{number}",) for number in range(len(self.layers))]
+
+    def stacks(self) -> dict[str, list[Any]]:
+        """The layers that can be watched, in the order in which they are read, by stack; "" is the only one.
+
+        A stack of recurrent layers in one module has that module once for each layer.
+        """
+        return {"": list(self.layers)} if len(self.layers) else {}
+
+    def lens(self, hidden: Tensor) -> Tensor:
+        """Logits of words from the output of any layer, as if it were the highest: n width -> n vocabulary."""
+        return self.words(hidden if self.final_norm is None else self.final_norm(hidden))
 
     def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
         """B width: the vector of each row that heads of whole texts read."""

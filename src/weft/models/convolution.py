@@ -121,6 +121,12 @@ class ConvSeq2Seq(EncoderDecoder):
         decoder: list[tuple[str, ...]] = [(f"decoder.layers.{n}", f"queries.{n}", f"mixes.{n}") for n in range(layers)]
         return sides_of(numbered("encoder.layers", layers), decoder, leave="encoder.leave")
 
+    def stacks(self) -> dict[str, list[Any]]:
+        return {"encoder": list(self.encoder.layers), "decoder": list(self.decoder.layers)}
+
+    def lens(self, hidden: Tensor) -> Tensor:
+        raise UserError("a convolution's output is added to what it read: only its sum has a logit lens")
+
     def encode(self, source: Ragged) -> ConvolutionMemory:
         """Read the sources."""
         check_context(source.rows.longest, self.config.context)

@@ -66,6 +66,12 @@ class TransformerSides(EncoderDecoder):
         """N tokens of the target -> N width; `states`, where given, gets their embeddings and each layer's output."""
         return self.decode(tokens, rows, self.encode(source), states=states)
 
+    def stacks(self) -> dict[str, list[Any]]:
+        return {"encoder": list(self.encoder), "decoder": list(self.decoder)}
+
+    def lens(self, hidden: Tensor) -> Tensor:
+        return self.words(self.leave(self.decoder_norm(hidden)))
+
     def embedded(self, tokens: Tensor, rows: Rows, cache: Cache | None = None, read: bool = False) -> Embedded:
         """The vectors of tokens that are written, or `read`, with what tells layers their places."""
         raise NotImplementedError

@@ -90,6 +90,9 @@ class Encoder(Network):
         """The layers in the order in which they are read."""
         return self.layers
 
+    def stacks(self) -> dict[str, list[Any]]:
+        return {"": list(self.turns())}
+
     def forward(self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: States = None) -> Tensor:
         """N tokens -> N width; `states`, where given, gets the embeddings and what each layer makes of them."""
         places = self.positions.places(rows, tokens.shape[0], None)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -132,6 +132,10 @@ class Forecaster(Network):
     def layer_names(self) -> list[tuple[str, ...]]:
         recurrent = self.config.encoder in ("rnn", "lstm", "gru")
         return [(f"recurrent.layers.{n}",) for n in range(self.config.layers)] if recurrent else super().layer_names()
+
+    def stacks(self) -> dict[str, list[Any]]:
+        recurrent = self.config.encoder in ("rnn", "lstm", "gru")
+        return {"": [self.recurrent] * self.config.layers} if recurrent else super().stacks()
 
     def forward(self, tokens: Tensor, rows: Rows, segments: None = None, states: States = None) -> Tensor:
         """N F numbers -> N W, each step from itself and those before it."""

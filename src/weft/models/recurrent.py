@@ -115,7 +115,8 @@ class RecurrentNetwork(Network):
         before = None if carried is None else carried.state
         # One kernel does for all layers on a GPU, where that is quicker, and with no mask of our own.
         even, masked = x.shape[0] == rows.longest * rows.count, self.config.bidirectional or self.config.variational
-        if states is None and x.is_cuda and even and not masked and len(self.layers) > 1:
+        seen_inside = any(layer.watcher is not None or layer.editor is not None for layer in self.layers)
+        if states is None and x.is_cuda and even and not masked and not seen_inside and len(self.layers) > 1:
             x, end = stacked(list(self.layers), x, rows, before, self.dropout.p)
             if carried is not None:
                 carried.state = end

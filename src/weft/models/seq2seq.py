@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,15 @@ class RecurrentDecoder(EncoderDecoder):
     looking: Looking | None
     combine: nn.Module | None
     fed = 0  # width of what is fed into a place beside its word
+
+    def stacks(self) -> dict[str, list[Any]]:
+        sides = {} if self.encoder is None else {"encoder": [self.encoder] * self.config.layers}
+        return {**sides, "decoder": [self.decoder] * self.config.layers}
+
+    def lens(self, hidden: Tensor) -> Tensor:
+        if self.combine is not None:
+            raise UserError("the word head of a recurrent decoder with attention reads more than a layer's output")
+        return self.words(hidden)
 
     def decode(self, tokens: Tensor, rows: Rows, memory: SourceMemory, own: Tensor | None = None) -> Tensor:
         """N tokens -> N width; `own`: how often a place reads the model's own best guess (Bengio et al., 2015)."""

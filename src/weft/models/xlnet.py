@@ -216,10 +216,11 @@ class Xlnet(Network):
         size = state.layers[0].keys.shape[1] + 2
         check_context(size - 1, self.config.context)
         x = torch.stack([self.tokens(tokens), self.unseen[0].expand(len(tokens), -1)], 1)  # B 2 W
+        rows = Rows.single(len(tokens), tokens.device)
         for layer, window in zip(self.layers, state.layers, strict=True):
             if len(window.distances) < size:
                 window.distances = self._distances(layer, 2 * size)
-            x = layer.step(x, state, window)
+            x = layer(x, rows, state, window)
         state.advance()
         return in_full(self.words(x[:, 1]))
 

@@ -52,6 +52,30 @@ class Square:
     real: Tensor | None  # b 1 1 s, True where a key is a token and not padding; None: all are
 
 
+@dataclass(frozen=True)
+class SquareWeights:
+    """Attention weights as they were worked out, so that each stays a part of the graph of gradients."""
+
+    squares: Sequence[Square]
+    parts: Sequence[Tensor]  # b H t s each
+    rows: Rows
+    key_rows: Rows
+
+    def padded(self) -> Tensor:
+        """B H longest longest; where there is no token they are 0."""
+        return _padded(self.squares, self.parts, self.rows, self.key_rows)
+
+    def place(self, row: int) -> tuple[int, int]:
+        """Which part holds a row, and where in it."""
+        for number, square in enumerate(self.squares):
+            if square.rows is None:
+                return number, row
+            inside = (square.rows == row).nonzero()
+            if len(inside):
+                return number, int(inside[0])
+        return -1, row
+
+
 # A bias that depends on what stands at two places: (square, q, k) -> b H t s, with q and k laid out (b H t D, b H s D).
 ScoreBias = Callable[[Square, Tensor, Tensor], Tensor]
 
@@ -68,8 +92,8 @@ def attend(
     scale: float | None = None,
     dropout: float = 0.0,
     want_weights: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """Mix the values of each row by how well its queries fit its keys: N H D (and the weights, B H longest longest).
+) -> tuple[Tensor, SquareWeights | None]:
+    """Mix the values of each row by how well its queries fit its keys: N H D (and the weights, square by square).
 
     `key_rows` says where the rows of keys begin when they are not the queries' own (cross attention). `mask` (True =
     may look) and `bias` (added to the scores) are indexed by places in the rows and broadcast to B H longest longest;
@@ -95,7 +119,7 @@ def attend(
             addition = _addition(square, mask, bias, causal, q, k)
             out = F.scaled_dot_product_attention(q, k, v, addition, dropout, scale=scale)
         mixed.append(square.query.gather(out))
-    return _together(squares, mixed), _padded(squares, weights, rows, key_rows or rows) if want_weights else None
+    return _together(squares, mixed), SquareWeights(squares, weights, rows, key_rows or rows) if want_weights else None
 
 
 def _addition(
@@ -137,6 +161,15 @@ def _written_out(
     return F.dropout(weights, dropout) @ v, weights
 
 
+def attend_laid_out(
+    q: Tensor, k: Tensor, v: Tensor, addition: Tensor | None, scale: float | None, want_weights: bool
+) -> tuple[Tensor, Tensor | None]:
+    """A decoding step over keys and values that are laid out already: b H t D (and the weights, b H t s)."""
+    if not want_weights:
+        return F.scaled_dot_product_attention(q, k, v, addition, scale=scale), None
+    return _written_out(q, k, v, addition, 1 / math.sqrt(q.shape[-1]) if scale is None else scale, 0.0)
+
+
 def _together(squares: Sequence[Square], mixed: list[Tensor]) -> Tensor:
     """The squares' results put back into the flat run."""
     if len(squares) == 1 and squares[0].query.tokens is None:
@@ -146,7 +179,7 @@ def _together(squares: Sequence[Square], mixed: list[Tensor]) -> Tensor:
     return torch.empty_like(joined).index_copy(0, order, joined)
 
 
-def _padded(squares: Sequence[Square], weights: list[Tensor], rows: Rows, key_rows: Rows) -> Tensor:
+def _padded(squares: Sequence[Square], weights: Sequence[Tensor], rows: Rows, key_rows: Rows) -> Tensor:
     """All squares' weights in one B H longest longest tensor; where there is no token they are 0."""
     heads = weights[0].shape[1]
     whole = weights[0].new_zeros(rows.count, heads, rows.longest, key_rows.longest)
@@ -336,9 +369,15 @@ class LayerCache:
         self.filled = True
 
     def attend(
-        self, query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scale: float | None = None
-    ) -> Tensor:
-        """Take in one new token per row and mix what it sees: B H D each; bias B H 1 S."""
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        scale: float | None = None,
+        want_weights: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Take in one new token per row and mix what it sees: B H D each; bias B H 1 S, as the weights."""
         lengths, seen = self.cache.lengths, self.cache.longest + 1
         if self.cache.longest >= self.keys.shape[0]:
             self.keys, self.values = (torch.cat([x, torch.zeros_like(x)]) for x in (self.keys, self.values))
@@ -355,7 +394,8 @@ class LayerCache:
             zero = torch.zeros((), dtype=query.dtype, device=query.device) if addition is None else addition
             addition = zero.where(may, -torch.inf)
         keys, values = (x[:seen].permute(1, 2, 0, 3) for x in (self.keys, self.values))  # B H S D
-        return F.scaled_dot_product_attention(query.unsqueeze(2), keys, values, addition, scale=scale).squeeze(2)
+        mixed, weights = attend_laid_out(query.unsqueeze(2), keys, values, addition, scale, want_weights)
+        return mixed.squeeze(2), weights
 
 
 class Memory:
@@ -413,8 +453,10 @@ class LayerMemory:
     def __init__(self, memory: Memory, keys: Tensor, values: Tensor) -> None:
         self.memory, self.keys, self.values = memory, keys, values
 
-    def attend(self, query: Tensor, rows: Rows, scale: float | None = None) -> Tensor:
-        """N H D -> N H D: each query mixes what it sees of its row's source."""
+    def attend(
+        self, query: Tensor, rows: Rows, scale: float | None = None, want_weights: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """N H D -> N H D, each query mixes what it sees of its row's source; and the weights, N H 1 S."""
         memory = self.memory
         total = query.shape[0]
         keys, values, addition = self.keys, self.values, memory.addition
@@ -428,13 +470,12 @@ class LayerMemory:
             addition = None if addition is None else addition.index_select(0, owners)
             together = 1
         query = query.view(-1, together, *query.shape[1:]).transpose(1, 2)  # sources H together D
-        if memory.watched:
-            scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-            mixed, weights = _written_out(query, keys, values, addition, scale, 0.0)  # weights: sources H together S
-            memory.weights.append(weights.mean(1).flatten(0, 1))
-        else:
-            mixed = F.scaled_dot_product_attention(query, keys, values, addition, scale=scale)
-        return mixed.transpose(1, 2).flatten(0, 1)
+        mixed, weights = attend_laid_out(query, keys, values, addition, scale, want_weights or memory.watched)
+        if weights is not None:  # sources H together S
+            if memory.watched:
+                memory.weights.append(weights.mean(1).flatten(0, 1))
+            weights = weights.transpose(1, 2).flatten(0, 1).unsqueeze(2)
+        return mixed.transpose(1, 2).flatten(0, 1), weights
 
 
 def turn(x: Tensor, turns: Tensor) -> Tensor:
@@ -446,13 +487,26 @@ def turn(x: Tensor, turns: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Sighting:
-    """What a watcher is handed for one layer and one batch; decoding steps from a cache are not shown."""
+    """What a watcher is handed for one layer and one batch, or for one decoding step of all rows."""
 
     query: Tensor  # N H D
-    key: Tensor  # N H D, in cross attention M H D
+    key: Tensor  # N H D, in cross attention M H D; there, of a decoding step, sources H S D
     value: Tensor  # as the key
-    weights: Tensor  # B H longest longest
+    mixed: Tensor  # N H D, before the output map
+    output: Tensor  # N width
     rows: Rows
+    squares: SquareWeights | None = None  # of a whole pass
+    step: Tensor | None = None  # of a decoding step: B H 1 S
+    memory: int | None = None  # keys of each row before its own tokens; None: keys are those of the row from its start
+    stream: str = ""  # "query": the second stream of XLNet
+
+    @property
+    def weights(self) -> Tensor:
+        """B H longest longest, or B H 1 S: where there is no token they are 0."""
+        if self.step is not None:
+            return self.step
+        assert self.squares is not None
+        return self.squares.padded()
 
 
 class MultiHead(nn.Module):
@@ -467,16 +521,35 @@ class MultiHead(nn.Module):
         self.heads, self.head_width = heads, head_width or width // heads
         self.dropout, self.scale = dropout, scale
         self.watcher: Callable[[Sighting], None] | None = None  # set for as long as somebody watches
+        self.editor: Callable[[Tensor], Tensor] | None = None  # replaces what heads give: N H D -> N H D
 
-    def mixed(self, query: Tensor, key: Tensor, value: Tensor, rows: Rows, **settings: Any) -> Tensor:
-        """N H D, and keys and values -> N width; `settings` are those of `attend`."""
+    def mixed(
+        self, query: Tensor, key: Tensor, value: Tensor, rows: Rows, *, seen: Any = None, **settings: Any
+    ) -> Tensor:
+        """N H D, and keys and values -> N width; `settings` are those of `attend`, `seen` more of a `Sighting`."""
         dropout, watched = self.dropout if self.training else 0.0, self.watcher is not None
         mixed, weights = attend(
             query, key, value, rows, scale=self.scale, dropout=dropout, want_weights=watched, **settings
         )
-        if self.watcher is not None and weights is not None:
-            self.watcher(Sighting(query, key, value, weights, rows))
-        return self.output(mixed.flatten(1))
+        return self.finish(mixed, query, key, value, rows, weights, **(seen or {}))
+
+    def finish(
+        self,
+        mixed: Tensor,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        rows: Rows,
+        squares: SquareWeights | None = None,
+        **seen: Any,
+    ) -> Tensor:
+        """N H D -> N width: the output map, and whoever watches or edits the heads."""
+        if self.editor is not None:
+            mixed = self.editor(mixed)
+        output = self.output(mixed.flatten(1))
+        if self.watcher is not None:
+            self.watcher(Sighting(query, key, value, mixed, output, rows, squares, **seen))
+        return output
 
 
 class Attention(MultiHead):
@@ -504,7 +577,8 @@ class Attention(MultiHead):
         if self.listener is not None:
             self.listener(query, key, value)
         if cache is not None and cache.filled:  # a decoding step: one new token per row
-            return self.output(cache.attend(query, key, value, bias, self.scale).flatten(1))
+            mixed, weights = cache.attend(query, key, value, bias, self.scale, self.watcher is not None)
+            return self.finish(mixed, query, key, value, rows, step=weights)
         if cache is not None:
             cache.fill(key, value, rows)
         return self.mixed(query, key, value, rows, bias=bias, causal=self.causal)
@@ -537,5 +611,6 @@ class CrossAttention(MultiHead):
         """N width -> N width; row b of x reads source b, or in decoding what was laid out of it."""
         query = self.query(x).unflatten(-1, (self.heads, -1))  # N H D
         if isinstance(sources, LayerMemory):
-            return self.output(sources.attend(query, rows, self.scale).flatten(1))
+            mixed, weights = sources.attend(query, rows, self.scale, self.watcher is not None)
+            return self.finish(mixed, query, sources.keys, sources.values, rows, step=weights)
         return self.mixed(query, *self.keys_and_values(sources.hidden), rows, key_rows=sources.rows)

@@ -93,7 +93,7 @@ class DisentangledAttention(Attention):
             return self.mixed(query, key, value, rows, bias=scores)
         dropout = self.dropout if self.training else 0.0
         mixed = attend(query, key, value, rows, bias=scores, scale=self.scale, dropout=dropout)[0]
-        return self.output(mixed.flatten(1))
+        return self.output((mixed if self.editor is None else self.editor(mixed)).flatten(1))
 
     def _split(self, maps: Tensor) -> Tensor:
         """N 3HD -> N 3 H D"""

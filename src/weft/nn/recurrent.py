@@ -9,7 +9,7 @@ N: tokens; B: rows; T: places; W: width; G: gates; of decoders that look at a so
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -50,6 +50,34 @@ def cell_step(
     # As cuDNN has it: the reset gate comes after the product with the hidden state, not before it as in the paper.
     new = (given[:, 2 * width :] + reset * back[:, 2 * width :]).tanh()
     return (new + keep * (hidden - new),)
+
+
+GATES = {"rnn": (), "lstm": ("input", "forget", "cell", "output"), "gru": ("reset", "update", "new")}
+
+
+def cell_gates(cell: Cell, given: Tensor, hidden: Tensor, weight: Tensor, bias: Tensor) -> Parts:
+    """The gates of one place by name as in `GATES`, after their non-linearity: B W each."""
+    back = F.linear(hidden, weight, bias)
+    if cell == "rnn":
+        return ()
+    if cell == "lstm":
+        enter, keep, new, show = (given + back).chunk(4, -1)
+        return enter.sigmoid(), keep.sigmoid(), new.tanh(), show.sigmoid()
+    width = hidden.shape[-1]
+    reset, keep = (given[:, : 2 * width] + back[:, : 2 * width]).sigmoid().chunk(2, -1)
+    return reset, keep, (given[:, 2 * width :] + reset * back[:, 2 * width :]).tanh()
+
+
+@dataclass(frozen=True)
+class CellSighting:
+    """What a watcher is handed for one layer: of a whole pass (N W), or of one place of all rows (B W)."""
+
+    layer: int
+    rows: Rows
+    hidden: Tensor  # of all directions, one beside the other
+    gates: dict[str, Tensor]  # as `hidden`
+    memory: Tensor | None  # of an LSTM
+    inputs: Tensor | None  # what the layer read, before its maps
 
 
 def locked_dropout(x: Tensor, rows: Rows, dropout: float, training: bool) -> Tensor:
@@ -103,6 +131,8 @@ class Recurrent(nn.Module):
             for layer in range(layers)
             for _ in self.directions
         )
+        self.watcher: Callable[[CellSighting], None] | None = None  # set for as long as somebody watches
+        self.editor: Callable[[int, Tensor], Tensor] | None = None  # replaces what a layer gives: N W -> N W
 
     def beginning(self, count: int, like: Tensor) -> State:
         """The state of rows that have read nothing, in the precision of `like`."""
@@ -116,16 +146,47 @@ class Recurrent(nn.Module):
         state = self.beginning(rows.count, x) if state is None else state
         sides: list[Tensor] = []
         after: list[Parts] = []
+        cells: list[list[Tensor]] = []  # of each direction, where somebody watches
+        read = x
         for number, (module, before) in enumerate(zip(self.layers, state, strict=True)):
             side = number % len(self.directions)
             if number and not side:  # the layer above reads what all directions below have made
-                x = F.dropout(torch.cat(sides, -1), self.dropout, self.training)
-                sides = []
+                x = self._given(number // len(self.directions) - 1, rows, sides, cells, read)
+                x = read = F.dropout(x, self.dropout, self.training)
+                sides, cells = [], []
             weights = self.weights_of(module)
             made, parts = self._through(weights, x, rows, self.directions[side], before, last)
             sides.append(made)
             after.append(parts)
-        return torch.cat(sides, -1), tuple(after) if last else None
+            if self.watcher is not None:
+                cells.append(self._cells(weights, x, rows, self.directions[side], before))
+        top = len(self.layers) // len(self.directions) - 1
+        return self._given(top, rows, sides, cells, read), tuple(after) if last else None
+
+    def _given(
+        self, layer: int, rows: Rows, sides: list[Tensor], cells: list[list[Tensor]], inputs: Tensor | None
+    ) -> Tensor:
+        """What a layer gives, all directions beside each other, and whoever watches or edits it."""
+        hidden = torch.cat(sides, -1)
+        if self.editor is not None:
+            hidden = self.editor(layer, hidden)
+        if self.watcher is not None:
+            parts = [torch.cat(pair, -1) for pair in zip(*cells, strict=True)]
+            memory = parts.pop() if self.cell == "lstm" else None
+            gates = dict(zip(GATES[self.cell], parts, strict=True))
+            self.watcher(CellSighting(layer, rows, hidden, gates, memory, inputs))
+        return hidden
+
+    @torch.no_grad()
+    def _cells(self, weights: list[Tensor], x: Tensor, rows: Rows, backwards: bool, parts: Parts) -> list[Tensor]:
+        """The gates of one direction, and an LSTM's memory, by the equations: N W each."""
+        first, back, bias, back_bias = weights
+        kept: list[Parts] = []
+        for given in F.linear(spread(x, rows, backwards).to(first.dtype), first, bias):
+            gates = cell_gates(self.cell, given, parts[0], back, back_bias)
+            parts = cell_step(self.cell, given, parts, back, back_bias, self.activation)
+            kept.append((*gates, *parts[1:]))
+        return [gathered(torch.stack(part), rows, x.shape[0], backwards) for part in zip(*kept, strict=True)]
 
     def weights_of(self, module: nn.Module) -> list[Tensor]:
         """Of the input and of what is carried, and their biases: GW inputs, GW W, GW, GW."""
@@ -235,13 +296,20 @@ class Steps:
         """One place of all rows: B GW -> B W, and the new state."""
         dropout, training = self.network.dropout, self.network.training
         after: list[Parts] = []
+        output = given
         for number, ((weight, back, bias, back_bias), parts) in enumerate(zip(self.weights, state, strict=True)):
             if number:
-                given = F.linear(F.dropout(after[-1][0], dropout, training), weight, bias)
+                given = F.linear(F.dropout(output, dropout, training), weight, bias)
             elif fed is not None:
                 given = given + F.linear(fed, self.fed_weight)
             after.append(cell_step(self.network.cell, given, parts, back, back_bias, self.network.activation))
-        return after[-1][0], tuple(after)
+            output = after[-1][0]
+            if self.network.editor is not None or self.network.watcher is not None:
+                gates = cell_gates(self.network.cell, given, parts[0], back, back_bias)
+                output = self.network._given(
+                    number, Rows.single(len(output), output.device), [output], [[*gates, *after[-1][1:]]], None
+                )
+        return output, tuple(after)
 
 
 class Bridge(nn.Module):

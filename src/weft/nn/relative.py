@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.nn.attention import MultiHead, ScoreBias, Square
+from weft.nn.attention import MultiHead, ScoreBias, Square, attend_laid_out
 from weft.nn.rows import DecoderState, Rows
 
 WIDE = torch.float64
@@ -162,7 +162,7 @@ class RelativeAttention(MultiHead):
         width): what keys and values are made of in place of x, which asks (the query stream of XLNet).
         """
         if isinstance(memory, LayerWindow):
-            return self.step(x, relative, memory)
+            return self.step(x, rows, relative, memory)
         assert isinstance(relative, Relative)
         hidden = x if hidden is None else hidden
         alone = hidden is x and not relative.memory
@@ -175,7 +175,9 @@ class RelativeAttention(MultiHead):
         query, key, value = maps  # N H D each; of keys and values as many as there are
         u, v = (bias.to(query.dtype) for bias in self.biases(relative))
         settings: dict[str, Any] = {"mask": relative.mask, "causal": causal, "bias": self.by_distance(relative, u, v)}
-        return self.mixed(query + u, key, value, relative.asked or rows, key_rows=key_rows, **settings)
+        stream = "" if relative.asked is None else "query"
+        settings |= {"key_rows": key_rows, "seen": {"memory": relative.memory, "stream": stream}}
+        return self.mixed(query + u, key, value, relative.asked or rows, **settings)
 
     def by_distance(self, relative: Relative, u: Tensor, v: Tensor) -> ScoreBias:
         """What is added to the scores of content: (q + v) W_r R, and what `further` gives."""
@@ -206,7 +208,7 @@ class RelativeAttention(MultiHead):
         """b H t s: one more term of the scores, before the scale (XLNet: segments), of the queries b H t D."""
         return None
 
-    def step(self, x: Tensor, cache: RelativeCache, layer: LayerWindow) -> Tensor:
+    def step(self, x: Tensor, rows: Rows, cache: RelativeCache, layer: LayerWindow) -> Tensor:
         """One new token per row, after what is in the cache: B width -> B width."""
         query, key, value = self._maps(x, 0, 3)  # B H D each
         u, v = (bias.to(query.dtype) for bias in self.biases(cache))
@@ -215,7 +217,9 @@ class RelativeAttention(MultiHead):
         scores = torch.einsum("bhd,shd->bhs", query + v, layer.distances[-keys.shape[1] :].to(query.dtype)) * scale
         scores = scores.masked_fill(~cache.seen(keys.shape[1])[:, None], -math.inf)[:, :, None]  # B H 1 S
         q, k, v = (query + u)[:, :, None], keys.transpose(1, 2), values.transpose(1, 2)
-        return self.output(F.scaled_dot_product_attention(q, k, v, scores, scale=scale).flatten(1))
+        mixed, weights = attend_laid_out(q, k, v, scores, scale, self.watcher is not None)
+        seen: dict[str, Any] = {"step": weights, "memory": keys.shape[1] - 1}
+        return self.finish(mixed.squeeze(2), query + u, key, value, rows, **seen)
 
 
 class LayerWindow:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.nn.attention import Square
+from weft.nn.attention import Square, attend_laid_out
 from weft.nn.layers import Activation, Drop, FeedForward
 from weft.nn.relative import LayerWindow, Relative, RelativeAttention, RelativeCache, SegmentMemory, key_layout
 from weft.nn.rows import Rows
@@ -74,7 +73,7 @@ class SegmentedAttention(RelativeAttention):
         scores = (query + bias[:, None]) @ segments.permute(1, 2, 0)  # b H t 2
         return torch.where(asking == asked.transpose(2, 3), scores[..., :1], scores[..., 1:])
 
-    def two_steps(self, x: Tensor, cache: RelativeCache, window: LayerWindow) -> Tensor:
+    def two_steps(self, x: Tensor, rows: Rows, cache: RelativeCache, window: LayerWindow) -> Tensor:
         """One new token per row, and the query stream at the place after it: B 2 W -> B 2 W."""
         query = self.queries(x).transpose(1, 2)  # B H 2 D
         keys, values = window.add(*self.keys_and_values(x[:, 0]))  # B s H D each
@@ -83,8 +82,17 @@ class SegmentedAttention(RelativeAttention):
         far = window.distances[-size - 1 :].to(query.dtype)  # the query stream stands one place further on
         both = [torch.einsum("bhd,shd->bhs", (query + v)[:, :, way], far[1 - way :][:size]) for way in (0, 1)]
         scores = (torch.stack(both, 2) * scale).masked_fill(~cache.seen(size)[:, None, None], -math.inf)  # B H 2 s
-        mixed = F.scaled_dot_product_attention(query + u, keys.transpose(1, 2), values.transpose(1, 2), scores)
-        return self.output(mixed.transpose(1, 2).flatten(2))
+        k, v = keys.transpose(1, 2), values.transpose(1, 2)
+        mixed, weights = attend_laid_out(query + u, k, v, scores, None, self.watcher is not None)  # B H 2 D, B H 2 s
+        if self.watcher is None and self.editor is None:
+            return self.output(mixed.transpose(1, 2).flatten(2))
+        outputs = []
+        for way, stream in enumerate(("", "query")):
+            step = None if weights is None else weights[:, :, way : way + 1]
+            seen: dict[str, Any] = {"step": step, "memory": size - 1, "stream": stream}
+            asked = (query + u)[:, :, way]
+            outputs.append(self.finish(mixed[:, :, way], asked, keys[:, -1], values[:, -1], rows, **seen))
+        return torch.stack(outputs, 1)
 
 
 class SegmentedLayer(nn.Module):
@@ -100,14 +108,21 @@ class SegmentedLayer(nn.Module):
         self.dropout = Drop(dropout)
 
     def forward(
-        self, x: Tensor, rows: Rows, relative: Relative, memory: Tensor | None = None, hidden: Tensor | None = None
+        self,
+        x: Tensor,
+        rows: Rows,
+        relative: Relative | RelativeCache,
+        memory: Tensor | LayerWindow | None = None,
+        hidden: Tensor | None = None,
     ) -> Tensor:
-        """N W -> N W; with the content stream as `hidden`, x is the query stream: n W -> n W."""
-        return self.beyond_attention(x, self.attention(x, rows, relative, memory=memory, hidden=hidden))
+        """N W -> N W; with the content stream as `hidden`, x is the query stream: n W -> n W.
 
-    def step(self, x: Tensor, cache: RelativeCache, window: LayerWindow) -> Tensor:
-        """Both streams of a decoding step: B 2 W -> B 2 W."""
-        return self.beyond_attention(x, self.attention.two_steps(x, cache, window))
+        With a cache, both streams of a decoding step: B 2 W -> B 2 W.
+        """
+        if isinstance(memory, LayerWindow):
+            assert isinstance(relative, RelativeCache)
+            return self.beyond_attention(x, self.attention.two_steps(x, rows, relative, memory))
+        return self.beyond_attention(x, self.attention(x, rows, relative, memory=memory, hidden=hidden))
 
     def beyond_attention(self, x: Tensor, mixed: Tensor) -> Tensor:
         x = self.attention_norm(x + self.dropout(mixed))

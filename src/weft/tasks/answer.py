@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from weft.objectives.losses import TAUGHT, Ends, SoftTargets
 from weft.tasks.answers import Answer, Choice, Reply
 from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.forward import InputWindows, head_outputs, softmax, stripped, tokenizer_of
+from weft.tasks.targets import LogitTarget, Term, read_texts, target_of
 from weft.text.records import Record
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, pieces, special_tokens
@@ -256,6 +257,40 @@ class AnswerTask(Task):
         best = Choice(text=context[start:end], start=start, end=end, score=self.confidence(candidates))
         return Reply(**vars(best), no_answer=nothing, best=choices, **prediction.reading)
 
+    explained_sides: ClassVar[tuple[int, ...]] = (
+        0,
+        1,
+    )  # outputs of the head that an explanation adds up: start and end
+
+    def logit_target(self, model: LoadedModel, windows: Framing, input: Any, target: Any) -> LogitTarget:
+        """The sum of the start and end logits of an answer: the best one, or the words of the context in `target`."""
+        encoded = self.encode([input], tokenizer_of(model), windows)
+        logits, pieces_of, (context, offsets) = (
+            self.window_logits(model, encoded)[0],
+            encoded.pieces[0],
+            encoded.places[0],
+        )
+        span = self.span(self.candidates(logits, pieces_of, context, offsets))
+        if target is not None:
+            if (start := context.find(target)) < 0:
+                raise UserError(f"target {shown(target)!r} is not in the context {shown(context)!r}")
+            span = start, start + len(target)
+        text = "(no answer)" if span is None else context[slice(*span)]
+        ends = None if span is None else tokens_of(offsets, span[0], text)
+        places = [
+            tuple(piece.summary if ends is None else piece.lead + end - piece.cut.start for end in ends or (0, 0))
+            for piece in pieces_of
+        ]
+        scores = [
+            sum(float(part[place, side]) for side, place in enumerate(both) if side in self.explained_sides)
+            if ends is None or (piece.cut.start <= ends[0] and ends[1] < piece.cut.end)
+            else (-math.inf)
+            for both, piece, part in zip(places, pieces_of, logits, strict=True)
+        ]
+        best = scores.index(min(scores) if ends is None else max(scores))
+        terms = [Term(best, places[best][side], side) for side in self.explained_sides]
+        return target_of(text, self.head, terms, windows, pieces_of, read_texts(tokenizer_of(model), input))
+
     def numbers(self, prediction: Prediction) -> NDArray[np.float64]:
         return np.array([prediction.output.nothing, *(score for score, _, _ in prediction.output.spans[:1])])
 
@@ -421,6 +456,7 @@ class SpanAnswerTask(AnswerTask):
     """
 
     head = "spans"
+    explained_sides = (0,)  # the score of an end depends on which starts are the likeliest
 
     def window_logits(self, model: LoadedModel, windows: InputWindows) -> list[list[NDArray[Any]]]:
         return head_outputs(model, windows, self.head, self.by_token, answerable)

@@ -25,6 +25,7 @@ from weft.metrics.bootstrap import Ratios
 from weft.objectives.losses import SoftTargets
 from weft.progress import Log
 from weft.tasks.forward import InputWindows, chunked, framing_for, head_outputs, tokenizer_of, window_for
+from weft.tasks.targets import LogitTarget
 from weft.text.records import Record
 from weft.text.rows import Skipped
 from weft.text.tags import TagNormalizer
@@ -450,6 +451,10 @@ class Task:
             for input, *same in zip(chunk, *predictions, strict=True):
                 answers.append(self.answer(self.mean_prediction(same) if others else same[0], input, **options))
         return answers
+
+    def logit_target(self, model: LoadedModel, windows: Framing, input: Any, target: Any) -> LogitTarget:
+        """The logit that an explanation of one checked input is about; `target`: None for the model's own answer."""
+        raise UserError(f"a model for {self.name} has no single logit whose words could be attributed")
 
     # ------------------------------------------------------------------------------------------------------ comparing
 

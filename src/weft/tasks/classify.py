@@ -28,6 +28,7 @@ from weft.objectives.losses import LOGITS, SoftTargets, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, stacked
 from weft.tasks.forward import InputWindows, pieces_in, softmax, tokenizer_of
+from weft.tasks.targets import LogitTarget, Term, read_texts, target_of
 from weft.text.records import Record
 from weft.text.tables import folded
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -195,6 +196,20 @@ class TextTask(Task):
             mean = (np.stack(values).astype(np.float64) * (own / own.sum())[:, None]).sum(0)
             predictions.append(Prediction(mean * self.spread + self.center, *windows.read(number)))
         return predictions
+
+    def logit_target(self, model: LoadedModel, windows: Framing, input: Any, target: Any) -> LogitTarget:
+        """The logit of a label, by default the best one: the mean over the windows, as in `decode`."""
+        encoded = self.encode([input], tokenizer_of(model), windows)
+        name, output = self.target_output(self.predict(model, windows, [input])[0], target)
+        own = [max(1, window.cut.last - window.cut.first) for window in encoded.pieces[0]]
+        terms = [Term(number, None, output, size / sum(own)) for number, size in enumerate(own)]
+        texts = read_texts(tokenizer_of(model), input)
+        return target_of(name, self.head, terms, windows, encoded.pieces[0], texts)
+
+    def target_output(self, prediction: Prediction, target: Any) -> tuple[str, int]:
+        """The name of the label that is explained, and its number."""
+        number = int(prediction.output.argmax()) if target is None else self.label_number(str(target), "target")
+        return self.labels[number], number
 
     def answer(self, prediction: Prediction, input: Any = None, **options: Any) -> Answer:
         scores = self.scores(prediction)
@@ -382,6 +397,13 @@ class ValueTask(TextTask):
             with torch.no_grad():
                 for parameter, value in zip(moved, before, strict=True):
                     parameter.copy_(value)
+
+    def target_output(self, prediction: Prediction, target: Any) -> tuple[str, int]:
+        if target not in (None, "value"):
+            raise UserError(
+                f"target {shown(str(target))!r}: a model for {self.name} has one value; leave out the target"
+            )
+        return "value", 0
 
     def answer(self, prediction: Prediction, input: Any = None, **options: Any) -> Answer:
         return Value(value=float(prediction.output[0]), **prediction.reading)

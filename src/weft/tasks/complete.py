@@ -18,7 +18,7 @@ from weft.errors import UserError, refuse, shown
 from weft.generation.options import SAMPLING, GenerationOptions, options_of
 from weft.generation.search import Beam, Completion, Ensemble
 from weft.generation.text import Progress, Prompt, Stream, TextGenerator, Wording, search_of
-from weft.nn.rows import Source
+from weft.nn.rows import Ragged, Source
 from weft.tasks.answers import Text, Translation
 from weft.tasks.base import Example, Prediction, Task
 from weft.tasks.forward import ON_GPU, evaluating, tokenizer_of, unseen_in_words
@@ -31,11 +31,12 @@ from weft.tasks.perplexity import (
     sliding_window,
     writing_tokenizer,
 )
+from weft.tasks.targets import LogitTarget, Term, read_texts, target_of, whole_window
 from weft.text.records import Record
 from weft.text.sentences import sentences
 from weft.text.tokenizers.spelling import half_word
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import frame
+from weft.text.windows import Framing, frame
 
 ROWS = 128  # completions that are generated side by side
 MIN_LIMIT = 32  # tokens that a text may always have
@@ -354,6 +355,17 @@ def describe(
     return write(generator_of(opened, others), prompts_of(opened, vectors, chosen), chosen, on_progress)
 
 
+def next_token(tokenizer: Tokenizer, ids: Sequence[int], text: str, word: str) -> int:
+    """The first token of a word that follows a text."""
+    spaced = text + ("" if not text or text[-1].isspace() or word[:1].isspace() else " ") + word
+    longer = tokenizer.ids([spaced], specials=False)[0]
+    same = len(longer) > len(ids) and tuple(longer[: len(ids)]) == tuple(ids)
+    own = [longer[len(ids)]] if same else tokenizer.ids([word], specials=False)[0]
+    if not own:
+        raise UserError(f"target {shown(word)!r}: the vocabulary has no token for it")
+    return own[0]
+
+
 class CompleteTask(LikelihoodTask):
     """Text that continues a prompt; models are compared by a window that slides over each text."""
 
@@ -371,6 +383,23 @@ class CompleteTask(LikelihoodTask):
 
     def sample_input(self, texts: Sequence[str], tokenizer: Any) -> str:
         return texts[0][:TIMED_CHARACTERS]
+
+    @torch.inference_mode()
+    def logit_target(self, model: LoadedModel, windows: Framing, input: str, target: Any) -> LogitTarget:
+        """The logit of the next token: the likeliest one, or the first token of the word `target`."""
+        tokenizer, network = writing_tokenizer(model, decoder=True), model.network
+        text = read_texts(tokenizer, [input])[0]
+        before = as_prompts(tokenizer, [list(text.ids)])[0]
+        before = before[: len(before) - len(text.ids)]
+        window = whole_window(text, before, (), model.config.context)
+        if target is None:
+            ragged = Ragged.of([window.tokens], model.device)
+            token = int(network.words(network.next_states(ragged.tokens, ragged.rows)[-1:]).argmax())
+        else:
+            token = next_token(tokenizer, text.ids, input, str(target))
+        term = Term(0, len(window.tokens) - 1, token)
+        plain, name = replace(windows, segments=0), repr(tokenizer.decode([token]))
+        return replace(target_of(name, "words", [term], plain, [window], [text]), follows=True)
 
     def readings(self, model: LoadedModel, texts: Sequence[str]) -> Iterator[Reading]:
         tokenizer, window = tokenizer_of(model), sliding_window(model)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,10 +19,11 @@ from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
 from weft.tasks.answers import Candidate, Follows, Words
 from weft.tasks.base import Example, Prediction, UnsupervisedTask
-from weft.tasks.forward import check_finite, framing_for, pieces_in, tokenizer_of
+from weft.tasks.forward import check_finite, framing_for, pieces_in, stripped, tokenizer_of
 from weft.tasks.perplexity import LikelihoodTask, Reading
+from weft.tasks.targets import LogitTarget, Term, read_texts, target_of, whole_window
 from weft.text.tokenizers.tokenizer import Encoded, Tokenizer
-from weft.text.windows import frame, pair_frame
+from weft.text.windows import Framing, frame, pair_frame
 
 LONGEST = 32  # tokens that a T5 writes for one gap at most
 BLANK = "▁"  # what a vocabulary of pieces has for a space alone
@@ -130,6 +131,29 @@ class FillTask(LikelihoodTask):
                     if cut.start <= token < cut.end:
                         tokens[shift + token] = mask
                 yield Reading(tokens, targets, number, places)
+
+    @torch.inference_mode()
+    def logit_target(self, model: LoadedModel, windows: Framing, input: str, target: Any) -> LogitTarget:
+        """The logit of a word for the first gap: the likeliest one, or `target`."""
+        tokenizer, mask = filler(model)
+        read = read_texts(tokenizer, [input])[0]
+        if mask not in read.ids:
+            raise UserError(f"no {tokenizer.roles.mask} in {shown(input)!r}: mark the gaps with it")
+        gaps = [stripped(input, *span) for token, span in zip(read.ids, read.offsets, strict=True) if token == mask]
+        words = [span for span in read.words if all(span[1] <= start or span[0] >= end for start, end in gaps)]
+        read = replace(read, words=tuple(sorted([*words, *gaps])))
+        window = whole_window(read, *frame(tokenizer), model.config.context)
+        place, network = window.lead + read.ids.index(mask), model.network
+        if target is None:
+            ragged = Ragged.of([window.tokens], model.device)
+            token = int(network.words(network(ragged.tokens, ragged.rows)[place : place + 1]).argmax())
+        else:
+            own = tokenizer.ids([str(target)], specials=False)[0]
+            if len(own) != 1:
+                raise UserError(f"target {shown(str(target))!r} has {len(own)} tokens; a gap is filled with one")
+            token = own[0]
+        plain, name = replace(windows, segments=0), tokenizer.decode([token]).strip()
+        return target_of(repr(name), "words", [Term(0, place, token)], plain, [window], [read])
 
     def describe(self, prediction: Prediction, other: Prediction, example: Example) -> str:
         return f"{prediction.output.hits:.0f} of {len(prediction.output.tokens)} right"

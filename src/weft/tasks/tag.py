@@ -24,6 +24,7 @@ from weft.tasks.answers import Answer, Span, Spans
 from weft.tasks.base import Difference, Example, Normalization, Prediction, Task, TeacherArrays, TeacherRows
 from weft.tasks.classify import check_labels
 from weft.tasks.forward import InputWindows, head_outputs, softmax, tokenizer_of
+from weft.tasks.targets import LogitTarget, Term, read_texts, target_of, word_number
 from weft.text.records import Record
 from weft.text.tags import Scheme, TagDecoder, TagNormalizer, scheme_of, spans_of, tags_of
 from weft.text.tags import TagSpan as Stretch
@@ -251,6 +252,22 @@ class TagTask(Task):
         stretches = spans_of(tags, self.scheme) if self.scheme != "plain" else []
         spans = tuple(span(*each, float(np.mean(scores[each.first : each.last]))) for each in stretches)
         return Spans(spans=spans, words=words, **prediction.reading)
+
+    def logit_target(self, model: LoadedModel, windows: Framing, input: Example, target: Any) -> LogitTarget:
+        """The logit of one word's tag: `target` is the word or its number, or that and a tag; default: an entity."""
+        encoded, texts = self.encode([input], tokenizer_of(model), windows), input.texts
+        read = read_texts(tokenizer_of(model), texts, [input.words])
+        tags = self.tags(self.predict(model, windows, [input])[0])
+        wanted, tag = target if isinstance(target, tuple) else (target, None)
+        default = next((number for number, each in enumerate(tags) if each != "O"), 0)
+        word = default if wanted is None else word_number(read[0], wanted)
+        token, tag = encoded.places[0][word] if tags else None, tag or (tags[word] if tags else "")
+        owner = [n for n, w in enumerate(encoded.pieces[0]) if token is not None and w.cut.first <= token < w.cut.last]
+        if not owner or token is None:
+            raise UserError(f"the model reads nothing of the word {word} of {shown(texts[0])!r}")
+        piece, name = encoded.pieces[0][owner[0]], texts[0][slice(*input.words[word])]
+        term = Term(owner[0], piece.lead + token - piece.cut.start, self.label_number(tag, "target"))
+        return target_of(f"{tag} of {name!r}", self.head, [term], windows, encoded.pieces[0], read)
 
     def key(self, prediction: Prediction) -> Hashable:
         tags = self.tags(prediction)

@@ -1,4 +1,4 @@
-"""Pages and charts from numbers and words: HTML and SVG that stand alone, run nothing and fetch nothing.
+"""Charts, tables and texts of a page from numbers and words: static HTML and SVG.
 
 A line chart is drawn twice, wide and narrow, and the page shows the one that fits: scaled down, the letters of the
 wide one would be too small to read. Titles and legends are HTML, which wraps.
@@ -382,39 +382,6 @@ WIDE = 8  # columns, above which a table is set in smaller letters
 NUMBER = re.compile(r"[-+−]?[\d.,:]*\d(e[-+]?\d+)?( ?[^\d\s]{1,12})?( ?± ?[\d.]+)?", re.IGNORECASE)  # 1.2, 12k, 3 ms
 BLANK = {"", "-", "–", "—", "?", "nan", "inf", "-inf"}
 
-STYLE = """
-:root { color-scheme: light dark; --ground: #fff; --ink: #1c2126; --rule: #d5dade; LIGHT }
-@media (prefers-color-scheme: dark) { :root { --ground: #15181c; --ink: #e4e8ec; --rule: #3a4149; DARK } }
-body { margin: 0 auto; padding: 1rem; max-width: 60rem; background: var(--ground); color: var(--ink);
-  font: 1rem/1.5 system-ui, sans-serif; overflow-wrap: anywhere; }
-h1 { font-size: 1.6rem; line-height: 1.2; } h2 { font-size: 1.2rem; margin: 0.5rem 0 0; }
-section { margin: 1rem 0; overflow-x: auto; }
-figure { margin: 0; } figcaption { font-weight: bold; margin: 0.3rem 0; }
-svg { display: block; height: auto; } circle:hover { fill-opacity: 1; }
-svg.wide, svg.narrow { width: 100%; } svg.narrow { display: none; }
-@media (max-width: 40rem) { svg.wide { display: none; } svg.narrow { display: block; } }
-.legend { display: flex; flex-wrap: wrap; gap: 0.2rem 1rem; margin: 0.3rem 0; padding: 0; list-style: none;
-  font-size: 0.85rem; } .legend svg { display: inline-block; }
-.bars { margin: 0; padding: 0; list-style: none; font-size: 0.85rem; } .axis { margin: 0; font-size: 0.85rem; }
-.bars li { display: grid; grid-template-columns: 14rem 1fr 8rem; gap: 0 0.6rem; align-items: center; margin: 0.4rem 0; }
-@media (max-width: 40rem) { .bars li { grid-template-columns: 1fr 6rem; } .bars .name { grid-column: 1 / -1; } }
-.track { position: relative; height: 1.1rem; } .fill { position: absolute; inset: 0 auto 0 0;
-  background: var(--line-0); } .faint { opacity: 0.45; }
-.interval { position: absolute; top: 0.5rem; height: 2px; background: var(--ink); }
-.scroll { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: 0.3rem 0.8rem; border-bottom: 1px solid var(--rule); text-align: left; white-space: nowrap; }
-.many { font-size: 0.8rem; } .many th, .many td { padding: 0.25rem 0.4rem; }
-@media (max-width: 40rem) { table { font-size: 0.85rem; } th, td { padding: 0.25rem 0.4rem; }
-  td:not(.number) { white-space: normal; overflow-wrap: break-word; } }
-.number { text-align: right; } td.long { white-space: normal; overflow-wrap: anywhere; min-width: 14rem; }
-@media (max-width: 40rem) { td.long { min-width: 5rem; } }
-pre { white-space: pre-wrap; padding: 0.6rem 0.8rem; border: 1px solid var(--rule); margin: 0.3rem 0 1rem; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: 0 0.8rem; margin: 0.5rem 0;
-  border-bottom: 1px solid var(--rule); padding-bottom: 0.5rem; }
-dt { font-weight: bold; } dd { margin: 0; white-space: pre-wrap; min-width: 0; }
-dt.long, dd.long { grid-column: 1 / -1; }
-"""
-
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """An HTML table, columns of numbers to the right; one that is too wide scrolls by itself."""
@@ -459,19 +426,3 @@ def entries(values: Mapping[str, str]) -> str:
 def heading(text: str) -> str:
     """The heading of a part of a page."""
     return f"<h2>{safe(text)}</h2>"
-
-
-def page(title: str, parts: Sequence[str], intro: str = "") -> str:
-    """One whole HTML document; `parts` are what the other functions here return, and are not escaped again."""
-    light, dark = (" ".join(f"--line-{n}: {color};" for n, color in enumerate(colors)) for colors in (LIGHT, DARK))
-    style = STYLE.replace("LIGHT", light).replace("DARK", dark)
-    sections = (f"<section>{part}</section>" for part in parts)
-    body = [f"<h1>{safe(title)}</h1>", *([paragraph(intro)] if intro else []), *sections]
-    head = (
-        '<meta charset="utf-8"/>\n'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1"/>\n'
-        f"<title>{safe(title)}</title>\n<style>{style}</style>\n"
-    )
-    content = "\n".join(body)
-    return f'<!DOCTYPE html>\n<html lang="en">\n<head>\n{head}</head>\n<body>\n{content}\n</body>\n</html>\n'

@@ -1,0 +1,67 @@
+"""`weft look`: a model's attention, its steps with real numbers, and the model itself as one page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from weft.cli import inputs, late
+from weft.cli.options import Folder, Runtime, argument, flag
+from weft.errors import UserError, refuse
+from weft.progress import to_stderr
+
+Out = Annotated[Path | None, flag("File to write: .html, .json, and .png or .svg for plots.", "FILE")]
+
+
+def attention(
+    folder: Folder,
+    runtime: Runtime,
+    texts: Annotated[list[str] | None, argument("[TEXT] [TEXT]", "A text, or the two texts of a pair.")] = None,
+    out: Out = None,
+    walk: Annotated[
+        bool, flag("Show one attention head step by step, with this model's numbers.", None, "--walk")
+    ] = False,
+    layer: Annotated[int | None, flag("Layer to begin with, from 0.")] = None,
+    head: Annotated[int | None, flag("Head to begin with, from 0.")] = None,
+    window: Annotated[int, flag("Window of a text that is longer than the model's context, from 1.")] = 1,
+    target: Annotated[
+        str | None, flag("What an encoder-decoder's decoder reads; default: the model's own output.", "TEXT")
+    ] = None,
+    live: Annotated[
+        Path | None, flag("Write the model itself as one HTML file that runs in a browser.", "FILE")
+    ] = None,
+    weights: Annotated[
+        str | None, flag("Precision of a live page: int8 or fp16. Default: fp16 for small models, else int8.", "TYPE")
+    ] = None,
+) -> None:
+    """Show the attention of a model for a text: heads, layers, tokens.
+
+    A first word that is no view's name is a model folder; ./map opens a folder of that name.
+
+    Example: weft look attention runs/bert "A text" --layer 1 --head 3 --out look.png
+    Example: weft look runs/bert "The animal didn't cross the street because it was too tired" --out look.html
+    Example: weft look runs/gpt "Thinking Machines" --walk --layer 0 --head 3
+    Example: weft look runs/gpt --live model.html
+    """
+    refuse(
+        (live is not None and walk, "--live holds every walk: leave out --walk"),
+        (live is None and not texts, "give a text to look at"),
+        (len(texts or ()) > 2, f"give one text or the two of a pair, not {len(texts or ())}"),
+        (live is None and weights is not None, "--weights is for --live FILE"),
+    )
+    model = inputs.load_model(folder, **runtime)
+    if live is not None:
+        to_stderr(str(late.live.write_live(model, live, weights)))
+        return
+    if walk:
+        raise UserError(f"not there yet: {model}")
+    pair, path = [*(texts or ()), None], out or Path("look.html")
+    view = late.attention.attention_view(
+        model, str(pair[0]), pair[1], target=target, layer=layer or 0, head=head or 0, window=window
+    )
+    written(view.save(path))
+
+
+def written(path: Path) -> None:
+    """Say which file was written."""
+    to_stderr(f"wrote {path}")

@@ -1,0 +1,335 @@
+"""Which words mattered: integrated gradients, leave-one-out, and attention for comparison.
+
+N: tokens of all windows of one input; D: width of the table of tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from weft.checkpoint.folder import LoadedModel
+from weft.errors import UserError, one_of
+from weft.explain.attention_weights import by_token, window_attention
+from weft.explain.rollout import gradient_rollout, rollout
+from weft.explain.scoring import Scorer
+from weft.tasks.forward import evaluating, framing_for
+from weft.tasks.model import Model
+from weft.tasks.targets import LogitTarget, Term
+from weft.text.windows import TextWindow
+
+if TYPE_CHECKING:
+    from weft.explain.view import View
+
+Values = NDArray[np.float64]
+NODES = 6  # Gauss-Legendre nodes of an interval
+PARTS = 4  # intervals to begin with
+LIMIT = 4096  # gradients that are computed at most
+SMALLEST = 1e-4  # a difference of logits below which rounding decides the relative error
+BASELINES = ("mask", "unknown", "padding", "zero")
+REMOVE = "remove"  # leave-one-out without the tokens of a word, rather than with others in their place
+
+
+@dataclass(frozen=True)
+class AttributedWord:
+    """A word of a text and how much it contributes to the logit."""
+
+    word: str
+    text: int  # 0, or 1 in the second text of a pair
+    start: int
+    end: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """How much each word of an input contributes to one logit of a model."""
+
+    method: str
+    target: str  # the label, tag, answer or word whose logit it is
+    texts: tuple[str, ...]
+    words: tuple[AttributedWord, ...]
+    tokens: tuple[str, ...]  # of all texts, without special tokens
+    token_values: tuple[float, ...]  # empty for leave-one-out, which changes whole words
+    logit: float
+    baseline: str  # what stands in place of a word
+    baseline_logit: float | None  # with all words replaced
+    error: float | None = None  # of integrated gradients: how far the sum is from the difference, as a share of it
+    steps: int = 0  # passes through the network
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The value of each word."""
+        return tuple(word.value for word in self.words)
+
+    @property
+    def total(self) -> float:
+        """The sum over all tokens; for leave-one-out over all words."""
+        return float(sum(self.token_values or self.values))
+
+    @property
+    def difference(self) -> float | None:
+        """The logit less that of the baseline, which integrated gradients add up to."""
+        return None if self.baseline_logit is None else self.logit - self.baseline_logit
+
+    def top(self, count: int = 5) -> list[AttributedWord]:
+        """The words with the largest values, positive or negative."""
+        return sorted(self.words, key=lambda word: -abs(word.value))[:count]
+
+    def view(self) -> View:
+        """A page with the words shaded by their values."""
+        from weft.explain.attribution_view import attribution_view
+
+        return attribution_view([self])
+
+    def _repr_html_(self) -> str:
+        return self.view()._repr_html_()
+
+
+class Measured:
+    """What a method measures: a value of each token or of each word, and the logits it began and ended with."""
+
+    def __init__(self, values: Values, logit: float, baseline: float | None, steps: int, by_word: bool = False) -> None:
+        self.values, self.logit, self.baseline, self.steps, self.by_word = values, logit, baseline, steps, by_word
+        self.complete = False
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a method is given."""
+
+    model: LoadedModel
+    scorer: Scorer
+    vectors: Tensor  # N D: the embeddings of the tokens
+    base: Tensor  # N D: those of the baseline; special tokens are the same
+    baseline: str
+    tolerance: float
+    spans: Sequence[Sequence[int]] = field(default=())  # of each word the places of its tokens
+
+
+def attribute(
+    model: Model,
+    text: Any,
+    method: str = "integrated-gradients",
+    target: Any = None,
+    baseline: str | None = None,
+    tolerance: float = 0.01,
+) -> Attribution:
+    """Attribute one logit of a model to the words of a text, or of a tuple of two texts.
+
+    `method`: integrated-gradients, leave-one-out, gradient, attention, rollout or attention-gradients. `target`: a
+    label; a word, or a tuple of a word and its tag; an answer; the next word; by default what the model answers.
+    `baseline`: mask, unknown, padding (tokens), zero (a zero embedding) or, for leave-one-out, remove; by default mask
+    where the tokenizer has one, else zero. `tolerance`: how far integrated gradients may miss the difference of logits.
+    """
+    one_of(method, METHODS, "method")
+    task, opened = model.task_object, model.opened
+    if not 1e-6 <= tolerance < 1:
+        raise UserError(f"tolerance must be between 0.000001 and 1, not {tolerance}")
+    (checked,) = task.check_inputs([text])
+    with evaluating(opened.network):
+        chosen = task.logit_target(opened, framing_for(opened), checked, target)
+        scorer = Scorer(opened, chosen)
+        vectors = scorer.embeddings()
+        name = baseline or default_baseline(opened)
+        if name == REMOVE and method != "leave-one-out":
+            raise UserError(f"baseline remove is for leave-one-out; {method} takes {', '.join(BASELINES)}")
+        base = vectors if name == REMOVE else baseline_vectors(opened, chosen, vectors, name)
+        inputs = Inputs(opened, scorer, vectors, base, name, tolerance, word_places(chosen))
+        return assembled(method, chosen, name, METHODS[method](inputs))
+
+
+def default_baseline(model: LoadedModel) -> str:
+    """The mask of a model that reads one, else a zero embedding."""
+    tokenizer = model.tokenizer
+    masked = tokenizer is not None and tokenizer.id_of("mask") is not None and not model.family.one_way
+    return "mask" if masked else "zero"
+
+
+def baseline_vectors(model: LoadedModel, target: LogitTarget, vectors: Tensor, name: str) -> Tensor:
+    """N D: the embeddings with the baseline in place of every token of the texts; special tokens stay."""
+    one_of(name, (*BASELINES, REMOVE), "baseline")
+    own = torch.tensor([place is not None for window in target.places for place in window], device=vectors.device)
+    if name == "zero":
+        return vectors.masked_fill(own[:, None], 0.0)
+    number = None if model.tokenizer is None else model.tokenizer.id_of(name)
+    if number is None:
+        raise UserError(f"baseline {name}: the tokenizer has no such token; try zero")
+    with torch.no_grad():
+        vector = model.network.tokens(torch.full((len(vectors),), number, device=vectors.device))
+    return torch.where(own[:, None], vector, vectors)
+
+
+def word_places(target: LogitTarget) -> list[list[int]]:
+    """Of each word of all texts the places (in N) of the tokens that share a character with it."""
+    tokens: dict[tuple[int, int], list[int]] = {}
+    flat = [place for window in target.places for place in window]
+    for number, place in enumerate(flat):
+        if place is not None:
+            tokens.setdefault(place, []).append(number)
+    spans = []
+    for number, text in enumerate(target.texts):
+        for start, end in text.words:
+            own = [n for n, (first, last) in enumerate(text.offsets) if first < end and last > start]
+            spans.append([place for token in own for place in tokens.get((number, token), ())])
+    return spans
+
+
+def assembled(method: str, target: LogitTarget, baseline: str, measured: Measured) -> Attribution:
+    """The values of tokens added up by word; a token of two words is shared by its characters."""
+    flat = [place for window in target.places for place in window]
+    by_text = [np.zeros(len(text.ids)) for text in target.texts]
+    if not measured.by_word:
+        for place, value in zip(flat, measured.values.tolist(), strict=True):
+            if place is not None:
+                by_text[place[0]][place[1]] += value
+    words: list[AttributedWord] = []
+    for number, text in enumerate(target.texts):
+        shares = [[max(0, min(end, e) - max(start, s)) for s, e in text.words] for start, end in text.offsets]
+        sums = np.array([max(1, sum(each)) for each in shares])
+        matrix = np.array(shares, dtype=np.float64).reshape(len(text.ids), len(text.words)) / sums[:, None]
+        values = by_text[number] @ matrix
+        for (start, end), value in zip(text.words, values.tolist(), strict=True):
+            words.append(AttributedWord(text.text[start:end], number, start, end, value))
+    if measured.by_word:
+        words = [replace(word, value=value) for word, value in zip(words, measured.values.tolist(), strict=True)]
+    difference = None if measured.baseline is None else measured.logit - measured.baseline
+    error = None
+    if measured.complete and difference is not None:
+        missing = abs(float(measured.values.sum()) - difference)
+        error = missing / abs(difference) if difference else missing
+    return Attribution(
+        method=method,
+        target=target.name,
+        texts=tuple(text.text for text in target.texts),
+        words=tuple(words),
+        tokens=tuple(token for text in target.texts for token in text.tokens),
+        token_values=() if measured.by_word else tuple(np.concatenate(by_text).tolist()),
+        logit=measured.logit,
+        baseline=baseline,
+        baseline_logit=measured.baseline,
+        error=error,
+        steps=measured.steps,
+    )
+
+
+def integrated_gradients(inputs: Inputs) -> Measured:
+    """The gradient along the straight line from the baseline to the text, times its direction (Sundararajan, 2017).
+
+    What the gradients of an interval must add up to is known: the difference of the logits at its ends. Intervals that
+    miss it are halved, so that the sum over all is as exact as `tolerance` asks for.
+    """
+    scorer, direction = inputs.scorer, inputs.vectors - inputs.base
+    nodes, weights = np.polynomial.legendre.leggauss(NODES)
+    logits: dict[float, float] = {}
+    parts: dict[tuple[float, float], Values] = {}
+    waiting = [(number / PARTS, (number + 1) / PARTS) for number in range(PARTS)]
+    steps = 0
+    while waiting:
+        ends = sorted({end for pair in waiting for end in pair} - set(logits))
+        logits |= dict(zip(ends, scorer.values([inputs.base + end * direction for end in ends]), strict=True))
+        for first, last in waiting:
+            at = torch.tensor((first + last) / 2 + (last - first) / 2 * nodes).to(direction)
+            _, slopes = scorer.slopes(inputs.base + at[:, None, None] * direction)
+            factor = torch.tensor((last - first) / 2 * weights, device=direction.device)
+            along = (slopes.double() * direction.double()).sum(-1)  # NODES N
+            parts[first, last] = (factor @ along).cpu().numpy()
+            steps += NODES
+        goal = 0.5 * inputs.tolerance * max(abs(logits[1.0] - logits[0.0]), SMALLEST)
+        errors = {pair: abs(part.sum() - (logits[pair[1]] - logits[pair[0]])) for pair, part in parts.items()}
+        waiting = []
+        if sum(errors.values()) > goal and steps < LIMIT:
+            for pair in [pair for pair, error in errors.items() if error > goal / len(errors)]:
+                middle = sum(pair) / 2
+                waiting += [(pair[0], middle), (middle, pair[1])]
+                del parts[pair]
+    measured = Measured(np.sum(list(parts.values()), axis=0), logits[1.0], logits[0.0], steps + len(logits))
+    measured.complete = True
+    return measured
+
+
+def gradient(inputs: Inputs) -> Measured:
+    """The gradient at the text alone, times the direction from the baseline."""
+    direction = inputs.vectors - inputs.base
+    scores, slopes = inputs.scorer.slopes(inputs.vectors[None])
+    values = (slopes[0].double() * direction.double()).sum(-1).cpu().numpy()
+    measured = Measured(values, float(scores[0]), inputs.scorer.values([inputs.base])[0], 1)
+    measured.complete = True
+    return measured
+
+
+def leave_one_out(inputs: Inputs) -> Measured:
+    """How much the logit falls when one word is replaced by the baseline, or removed."""
+    if inputs.baseline == REMOVE:
+        return _removed(inputs)
+    copies = [inputs.vectors, inputs.base]
+    for places in inputs.spans:
+        changed = inputs.vectors.clone()
+        changed[places] = inputs.base[places]
+        copies.append(changed)
+    logit, baseline, *without = inputs.scorer.values(copies)
+    return Measured(logit - np.array(without), logit, baseline, len(copies), by_word=True)
+
+
+def _removed(inputs: Inputs) -> Measured:
+    target, starts = inputs.scorer.target, inputs.scorer.starts
+    (logit,) = inputs.scorer.values([inputs.vectors])
+    values = []
+    for places in inputs.spans:
+        shorter = without_tokens(
+            target,
+            [[p - first for p in places if first <= p < last] for first, last in zip(starts, starts[1:], strict=False)],
+        )
+        scorer = Scorer(inputs.model, shorter)
+        values.append(logit - scorer.values([scorer.embeddings()])[0])
+    return Measured(np.array(values), logit, None, len(values) + 1, by_word=True)
+
+
+def without_tokens(target: LogitTarget, removed: Sequence[Sequence[int]]) -> LogitTarget:
+    """The target for windows without these tokens."""
+    windows, terms, places = list[TextWindow](), list[Term](), []
+    for window, own, gone in zip(target.windows, target.places, removed, strict=True):
+        kept = [place for place in range(len(window.tokens)) if place not in set(gone)]
+        if not kept:
+            raise UserError("a text of one word cannot do without it: use baseline mask or zero")
+        border = sum(place < window.border for place in kept)
+        windows.append(replace(window, tokens=[window.tokens[place] for place in kept], border=border))
+        places.append(tuple(own[place] for place in kept))
+    for term in target.terms:
+        gone, place = removed[term.window], term.place
+        if place in gone and not target.follows:
+            raise UserError("a word cannot be removed where its own logit is explained: use baseline mask or zero")
+        if target.follows:
+            place = len(windows[term.window].tokens) - 1
+        elif place is not None:
+            place -= sum(each < place for each in gone)
+        terms.append(term._replace(place=place))
+    return replace(target, windows=tuple(windows), terms=tuple(terms), places=tuple(places))
+
+
+def _attention(combine: Callable[[Any], NDArray[Any]]) -> Callable[[Inputs], Measured]:
+    """A method that reads each word's value off a matrix (T T) of attention, in the rows that the head reads."""
+
+    def method(inputs: Inputs) -> Measured:
+        windows = [combine(window) for window in window_attention(inputs.scorer, inputs.vectors)]
+        shares = inputs.scorer.read_shares(inputs.vectors).cpu().numpy()
+        (logit,) = inputs.scorer.values([inputs.vectors])
+        return Measured(by_token(windows, shares), logit, None, 1)
+
+    return method
+
+
+METHODS: Mapping[str, Callable[[Inputs], Measured]] = {
+    "integrated-gradients": integrated_gradients,
+    "leave-one-out": leave_one_out,
+    "gradient": gradient,
+    "attention": _attention(lambda window: window.weights[-1].mean(0)),
+    "rollout": _attention(lambda window: rollout(window.weights)),
+    "attention-gradients": _attention(lambda window: gradient_rollout(window.weights, window.gradients)),
+}

@@ -1,0 +1,20 @@
+import { el, isDark, themeChanged } from "./base.js";
+
+// The start of a page: the theme button, and every component with its data.
+export function startPage(components) {
+  const button = el("button", { id: "theme", type: "button", "aria-label": "Light or dark", title: "Light or dark" });
+  const show = () => { button.textContent = isDark() ? "☀" : "☾"; };
+  button.addEventListener("click", () => {
+    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+    show();
+    themeChanged();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { show(); themeChanged(); });
+  show();
+  document.body.append(button);
+  for (const root of document.querySelectorAll("[data-component]")) {
+    const data = JSON.parse(root.querySelector("script").textContent);
+    root.replaceChildren();
+    components[root.dataset.component](root, data);
+  }
+}

@@ -1,0 +1,5 @@
+"""Fixtures of the tests of pictures."""
+
+from tests.explain.browser import browser
+
+__all__ = ["browser"]
