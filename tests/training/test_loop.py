@@ -102,7 +102,7 @@ def test_the_run_folder(text: Path, tmp_path: Path) -> None:
     assert {"loss", "learning_rate", "norm", "tokens", "padding", "memory", "tokens_per_second"} <= set(lines[0])
     assert "mfu" not in lines[0], "nobody knows the peak of a CPU"
     assert lines[0]["loss"] == pytest.approx(math.log(300), rel=0.15)  # a fresh model knows nothing of 300 tokens
-    assert (run / "report.html").read_text().count("<figure>") == 4
+    assert (run / "report.html").read_text().count("<figure") == 4
     card = json.loads((tmp_path / "run" / "weft.json").read_text())
     assert card["task"] == "fill" and card["metrics"][0]["name"] == "loss" and len(card["recipe"]) == 64
     best = min(line["validation_loss"] for line in lines if "validation_loss" in line)

@@ -243,32 +243,35 @@ def line_chart(
             drawn = [words(width / 2, height / 2, "nothing yet", width, 'text-anchor="middle"')]
         paths: dict[bool, list[str]] = {True: [], False: []}  # the faint ones are drawn first and lie beneath
         dots, room = list[str](), POINTS * width // WIDTHS["wide"]
-        for line, points, pen in zip(lines, shown, pens, strict=True):
+        for number, (line, points, pen) in enumerate(zip(lines, shown, pens, strict=True)):
+            mark = f'data-line="{number}"'
             if any(points) and line.upper:
                 around = _path([*points, *reversed(line.upper)], at)
-                paths[True].append(f'<path d="{around}Z" style="fill: {pen.paint}" fill-opacity="0.18"/>')
+                paths[True].append(f'<path {mark} d="{around}Z" style="fill: {pen.paint}" fill-opacity="0.18"/>')
             elif any(points) and not line.joined:
-                dots.append(_dots([at(point) for point in thinned(points, POINTS) if point], pen, 0.6))
+                places = [at(point) for point in thinned(points, POINTS) if point]
+                dots.append(f"<g {mark}>{_dots(places, pen, 0.6)}</g>")
             elif any(points):
                 path = "".join(_path(run, at) for there, run in groupby(thinned(points, room), bool) if there)
-                paths[line.faint].append(f'<path class="line" d="{path}" {pen.stroke}/>')
+                paths[line.faint].append(f'<path class="line" {mark} d="{path}" {pen.stroke}/>')
                 targets = [point for point in thinned(points, TARGETS) if point]
                 across = [f"{x} {a:,.10g}" if label is None else label(a) for a, _ in targets]
                 tips = [
                     safe(f"{line.name}\n{a}\n{y} {b:,.5g}".strip()) for a, (_, b) in zip(across, targets, strict=True)
                 ]
                 seen = pen.opacity if len(points) <= DOTS else 0  # the mouse finds those that are not seen
-                dots.append(_dots(list(map(at, targets)), pen, seen, tips))
+                dots.append(f"<g {mark}>{_dots(list(map(at, targets)), pen, seen, tips)}</g>")
         drawings.append(svg(title, width, height, [*drawn, *paths[True], *paths[False], *dots], f'class="{name}"'))
     names = [
-        '<li><svg xmlns="http://www.w3.org/2000/svg" width="24" height="10" aria-hidden="true">'
+        f'<li data-line="{number}"><svg xmlns="http://www.w3.org/2000/svg" width="24" height="10" aria-hidden="true">'
         + _sample(line, pen)
         + f"</svg> {safe(line.name)}</li>"
-        for line, pen in zip(lines, pens, strict=True)
+        for number, (line, pen) in enumerate(zip(lines, pens, strict=True))
         if line.name
     ]
     legend = f'\n<ul class="legend">{"".join(names)}</ul>' if names else ""
-    return f"<figure>\n<figcaption>{safe(title)}</figcaption>\n" + "\n".join(drawings) + legend + "\n</figure>"
+    caption = f"<figcaption>{safe(title)}</figcaption>"
+    return f'<figure data-component="line-chart">\n{caption}\n' + "\n".join(drawings) + legend + "\n</figure>"
 
 
 def _sample(line: ChartLine, pen: Pen) -> str:
@@ -401,7 +404,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     content = f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(body) + "\n</tbody>"
     many = ' class="many"' if len(header) > WIDE else ""
     # The tab key reaches what scrolls.
-    return f'<div class="scroll" tabindex="0"><table{many}>\n{content}\n</table></div>'
+    return f'<div class="scroll" data-component="data-table" tabindex="0"><table{many}>\n{content}\n</table></div>'
 
 
 def paragraph(text: str) -> str:

@@ -13,8 +13,8 @@ export function startPage(components) {
   show();
   document.body.append(button);
   for (const root of document.querySelectorAll("[data-component]")) {
-    const data = JSON.parse(root.querySelector("script").textContent);
-    root.replaceChildren();
-    components[root.dataset.component](root, data);
+    const script = root.querySelector(":scope > script"); // without data: what Python wrote stays, and gets its controls
+    if (script) root.replaceChildren();
+    components[root.dataset.component](root, script && JSON.parse(script.textContent));
   }
 }
