@@ -6,7 +6,7 @@ N: tokens of all rows; B: rows; H: heads; D: width of a head; T: tokens of one r
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -112,10 +112,17 @@ class Pass:
     steps: list[Record] = field(default_factory=list)
 
     @property
-    def whole(self) -> bool:
-        """Whether all steps belong to one row, so that they continue it."""
-        one = self.main.rows is None or self.main.rows.count == 1
-        return one and all(step.rows is not None and step.rows.count == 1 for step in self.steps)
+    def windows(self) -> Sequence[tuple[int, int]]:
+        """Of each row its text and window, where texts were read in windows."""
+        rows = self.main.rows
+        return () if rows is None else rows.windows
+
+    def links(self, row: int) -> list[tuple[Record, int]]:
+        """The records that a row is made of: the pass, and the steps of decoding where no row was left or doubled."""
+        rows = self.main.rows or self.main.source_rows
+        count = 0 if rows is None else rows.count
+        steady = all(step.rows is not None and step.rows.count == count for step in self.steps)
+        return [(self.main, row), *((step, row) for step in self.steps if steady)]
 
 
 class Recorder:
@@ -126,10 +133,12 @@ class Recorder:
         places: Mapping[str, Sequence[int]],
         edits: Mapping[Place, list[tuple[int | None, Edit]]],
         gradients: bool,
+        heads: Sequence[int] | None = None,
     ) -> None:
         self.places = {(stack, layer) for stack, layers in places.items() for layer in layers}
         self.edits = edits  # of a layer's output (None), or of a head
         self.gradients = gradients
+        self.heads = heads  # that are kept; None: all
         self.passes: list[Pass] = []
         self.now = Record()
 
@@ -164,27 +173,34 @@ class Recorder:
             tensor.retain_grad()
         return tensor
 
+    def of_heads(self, tensor: Tensor) -> Tensor:
+        """Something of all heads (its dimension 1): of those that are kept, but for tensors that get gradients."""
+        if self.heads is None or self.gradients:
+            return self.kept(tensor)
+        return tensor.detach()[:, list(self.heads)]
+
     def attended(self, place: Place, seen: Sighting) -> None:
         if place not in self.places:
             return
         record, rows = self.now.at(place), seen.rows
-        for name, tensor in (("queries", seen.query), ("mixed", seen.mixed), ("outputs", seen.output)):
-            vars(record)[name].append(Piece(self.kept(tensor), rows))
-        weights = seen.step if seen.squares is None else seen.squares
-        assert weights is not None
-        for part in (weights,) if isinstance(weights, Tensor) else weights.parts:
-            self.kept(part)
-        record.attention.append(WeightPiece(weights, rows, seen.memory))
-        laid_out = place[0] == "cross" and isinstance(weights, Tensor)
-        if laid_out and record.keys:
+        record.queries.append(Piece(self.of_heads(seen.query), rows))
+        record.mixed.append(Piece(self.of_heads(seen.mixed), rows))
+        record.outputs.append(Piece(self.kept(seen.output), rows))
+        if seen.squares is None:
+            assert seen.step is not None
+            record.attention.append(WeightPiece(self.of_heads(seen.step), rows, seen.memory))
+        else:
+            parts = [self.of_heads(part) for part in seen.squares.parts]
+            record.attention.append(WeightPiece(replace(seen.squares, parts=parts), rows, seen.memory))
+        if place[0] == "cross" and seen.squares is None:  # laid out for all steps, so once is enough
+            if not record.keys:
+                record.keys.append(SourcePiece(self.of_heads(seen.key), rows))
+                record.values.append(SourcePiece(self.of_heads(seen.value), rows))
             return
-        for pieces, tensor in ((record.keys, seen.key), (record.values, seen.value)):
-            if laid_out:
-                pieces.append(SourcePiece(self.kept(tensor), rows))
-            else:
-                key_rows = rows if isinstance(weights, Tensor) else weights.key_rows
-                skip = 0 if isinstance(weights, Tensor) else seen.memory or 0
-                pieces.append(Piece(self.kept(tensor), key_rows, skip))
+        key_rows = rows if seen.squares is None else seen.squares.key_rows
+        skip = 0 if seen.squares is None else seen.memory or 0
+        record.keys.append(Piece(self.of_heads(seen.key), key_rows, skip))
+        record.values.append(Piece(self.of_heads(seen.value), key_rows, skip))
 
     def read(self, stack: str, x: Tensor, rows: Rows) -> None:
         if any(stack == watched for watched, _ in self.places):
@@ -245,6 +261,7 @@ class Taps:
         self.undo, self.calls, self.depth = [], {}, 0
         self.recorders = [one for one in self.recorders if one is not remove] + ([] if add is None else [add])
         if not self.recorders:
+            _TAPS.pop(self.network, None)  # which would otherwise keep the network alive
             return
         for name in METHODS:
             self._wrap(name)
@@ -368,8 +385,8 @@ class Taps:
             layer = self._turn(module, "made", layers)
             whole = output[0] if isinstance(output, tuple) else output
             if whole.dim() == 3:  # both streams of XLNet
-                parts = [self._output((name, layer), x, args[1]) for name, x in zip((stack, "query"), whole.unbind(1))]
-                return torch.stack(parts, 1)
+                streams = zip((stack, "query"), whole.unbind(1), strict=True)
+                return torch.stack([self._output((name, layer), x, args[1]) for name, x in streams], 1)
             query = isinstance(module, SegmentedLayer) and len(args) > 4
             rows = args[2].asked if query else args[1]
             made = self._output(("query" if query else stack, layer), whole, rows)

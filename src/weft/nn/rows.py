@@ -25,6 +25,8 @@ class Rows:
     starts: Tensor  # B+1 int32: row b is tokens[starts[b]:starts[b+1]]
     longest: int
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # what was worked out from the starts
+    # Of each row its text and which window of it, where texts were cut into windows and put into another order.
+    windows: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
 
     @staticmethod
     def of(lengths: Sequence[int], device: torch.device | str | None = None) -> Rows:
@@ -79,7 +81,7 @@ class Rows:
         return self.memo[key]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Rows:
-        return Rows(change(self.starts), self.longest)
+        return Rows(change(self.starts), self.longest, windows=self.windows)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -114,6 +115,7 @@ def pieces_in(
 def batches(pieces: Sequence[TextWindow], device: torch.device, segments: int) -> Iterator[tuple[list[int], Batch]]:
     """Windows in batches of bounded size, those of similar length together; with each batch, which they are."""
     order = sorted(range(len(pieces)), key=lambda number: len(pieces[number].tokens))
+    windows = numbered_windows(pieces)
     budget = ON_GPU if device.type == "cuda" else BUDGET
     for some in by_budget(order, lambda number: len(pieces[number].tokens), budget):
         rows = [pieces[number] for number in some]
@@ -123,7 +125,17 @@ def batches(pieces: Sequence[TextWindow], device: torch.device, segments: int) -
         if segments:
             borders = np.array([piece.border for piece in rows])
             marks = torch.from_numpy(segments_of(borders, np.array(lengths), segments)).to(device)
-        yield some, Batch(tokens.to(device), Rows.of(lengths, device), marks)
+        rows_of_some = replace(Rows.of(lengths, device), windows=tuple(windows[number] for number in some))
+        yield some, Batch(tokens.to(device), rows_of_some, marks)
+
+
+def numbered_windows(pieces: Sequence[TextWindow]) -> list[tuple[int, int]]:
+    """Of each window the number of its text, and its own in that text."""
+    numbers: list[tuple[int, int]] = []
+    for piece in pieces:
+        text, window = numbers[-1] if numbers else (-1, 0)
+        numbers.append((text, window + 1) if numbers and piece.cut.start else (text + 1, 0))
+    return numbers
 
 
 class InputWindows(NamedTuple):
