@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from weft.checkpoint.folder import LoadedModel
-from weft.errors import UserError
+from weft.errors import UserError, shown
 from weft.explain.attention_weights import window_attention
 from weft.explain.rollout import gradient_rollout, rollout
 from weft.explain.scoring import Scorer
@@ -26,7 +26,7 @@ from weft.nn.attention import CrossAttention, MultiHead, Sighting
 from weft.nn.rows import Ragged
 from weft.picture import component, packed
 from weft.tasks.classify import TextTask
-from weft.tasks.complete import sources_of, writer_of
+from weft.tasks.complete import complete, sources_of, writer_of
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.model import Model
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -37,6 +37,7 @@ DENSE = 8_000_000  # up to which all weights are in it
 SMALL = 48  # pixels of a head's small picture at most
 ROLLED = 2048  # tokens up to which rollout is computed
 WEIGHED = 40_000_000  # weights up to which their gradients are computed
+WRITTEN = 256  # tokens at most of an encoder-decoder's own output
 LABELS = {
     "self": "Self",
     "encoder": "Encoder",
@@ -73,7 +74,11 @@ def watched(network: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
     seen: dict[str, list[Tensor]] = {"encoder": [], "decoder": [], "cross": []}
 
     def watcher_of(stack: str) -> Callable[[Sighting], None]:
-        return lambda sighting: seen[stack].append(sighting.weights[0])
+        def watcher(sighting: Sighting) -> None:
+            if not sighting.stream:  # XLNet's second stream only asks
+                seen[stack].append(sighting.weights[0])
+
+        return watcher
 
     modules = [(name, module) for name, module in network.named_modules() if isinstance(module, MultiHead)]
     try:
@@ -170,23 +175,40 @@ def two_stacks(model: Model, text: str, target: str | None) -> tuple[list[Stack]
     writer = writer_of(opened)
     notes = []
     if target is None:
-        target = str(model(text, max_tokens=256).text)
-        notes.append(f"The decoder reads the model's own output: {target!r} (--target TEXT shows another).")
+        with evaluating(model.network):
+            target = complete(opened, [text], max_tokens=WRITTEN)[0].text
+        notes.append(f"The decoder reads the model's own output: {shown(target, 200)!r} (--target TEXT shows another).")
     (source,) = sources_of(opened, [(opened.card.prefix or "") + text])
     ids = [opened.config.begin, *writer.ids([target], specials=False)[0]]
     context = opened.config.context
     for name, tokens in (("text", source), ("target", ids)):
         if len(tokens) > context:
             raise UserError(f"the {name} has {len(tokens)} tokens, more than the model's context of {context}")
-    read = Ragged.of([source], opened.device)
-    written = Ragged.of([ids], opened.device)
-    with evaluating(model.network), watched(model.network) as seen:
-        model.network(written.tokens, written.rows, source=read)
     names, targets = token_names(tokenizer_of(opened), source), token_names(writer, ids)
     stacks = [Stack("encoder", names, names), Stack("decoder", targets, targets), Stack("cross", targets, names)]
+    with evaluating(model.network), watched(model.network) as seen:
+        if any(isinstance(module, MultiHead) for module in model.network.modules()):
+            written = Ragged.of([ids], opened.device)
+            model.network(written.tokens, written.rows, source=Ragged.of([source], opened.device))
+        else:
+            seen["cross"] = stepped_attention(model, source, ids)
     for stack in stacks:
         stack.layers = arrays(seen[stack.name])
     return [stack for stack in stacks if stack.layers], notes
+
+
+def stepped_attention(model: Model, source: list[int], ids: list[int]) -> list[Tensor]:
+    """1 T S: where a recurrent or convolutional decoder looks, token by token; nothing without attention."""
+    opened, network = model.opened, model.network
+    read = Ragged.of([source], opened.device)
+    _, state = network.start(Ragged.of([ids[:1]], opened.device), read, room=len(ids), attention=True)
+    rows = [state.attention]
+    for token in ids[1:]:
+        network.step(torch.tensor([token], device=opened.device), state)
+        rows.append(state.attention)
+    if any(row is None for row in rows):
+        raise UserError(f"{opened.family.name}: this model was made without attention to what it reads")
+    return [torch.cat(rows)[None]]
 
 
 def arrays(weights: Sequence[Tensor]) -> list[Weights]:
@@ -220,7 +242,7 @@ def packed_layer(weights: Weights, kept: int | None) -> dict[str, Any]:
         "share": share,
         "index": packed(index.astype(np.uint16)),
         "values": packed(values.astype(np.float16)),
-        "note": f"The page holds the {kept} largest weights of each token: {100 * share:.1f} % of this layer's attention.",
+        "note": f"The page holds the {kept} largest weights of each token: {share:.1%} of this layer's attention.",
     }
 
 
@@ -239,7 +261,7 @@ def packed_stack(stack: Stack, kept: int | None) -> dict[str, Any]:
         for number, weights in enumerate(stack.layers)
     ]
     rolled = stack.rolled
-    if rolled is None and same and 1 < len(layers) and len(stack.rows) <= ROLLED:
+    if rolled is None and same and len(layers) > 1 and len(stack.rows) <= ROLLED:
         rolled = rollout([layer.mean(0, keepdims=True) for layer in stack.layers])[None].astype(np.float32)
     if rolled is not None:
         layers.append({"name": "rollout", "label": "Rollout through all layers", **packed_layer(rolled, kept)})
@@ -305,8 +327,18 @@ def check_attention(opened: LoadedModel) -> None:
         raise UserError(f"{name}: this model reads numbers, not text; 'weft info MODEL' shows what it is made of")
     if family.counts:
         raise UserError(f"{name}: a model of counts has no attention; 'weft look next MODEL TEXT' shows its next words")
-    if not any(isinstance(module, MultiHead) for module in opened.network.modules()):
-        raise UserError(f"{name}: this model has no attention; 'weft look gradients MODEL' shows how far back it reads")
+    if not family.reads and not any(isinstance(module, MultiHead) for module in opened.network.modules()):
+        instead = "'weft look attribution MODEL TEXT' shows which words mattered"
+        raise UserError(f"{name}: this model has no attention; {instead}")
+
+
+def described(opened: LoadedModel, stacks: Sequence[Stack], texts: Sequence[str | None]) -> str:
+    """The text, and how large the model is."""
+    quoted = " / ".join(f"“{shown(text, 160)}”" for text in texts if text is not None)
+    sizes = {(len(stack.layers), len(stack.layers[0])) for stack in stacks}
+    layers, heads = max(sizes)
+    plural = "s" * (layers > 1), "s" * (heads > 1)
+    return f"{quoted} · {opened.family.name}, {layers} layer{plural[0]}, {heads} head{plural[1]} each"
 
 
 def attention_view(
@@ -321,8 +353,8 @@ def attention_view(
 ) -> View:
     """The attention of a model for a text, or for the two texts of a pair, as a page.
 
-    `target`: what the decoder of an encoder-decoder reads; the model's own output unless given. `window`: of a text that
-    is longer than the model's context, counted from 1.
+    `target`: what the decoder of an encoder-decoder reads; the model's own output unless given. `window`: of a text
+    that is longer than the model's context, counted from 1.
     """
     opened = model.opened
     check_attention(opened)
@@ -344,4 +376,5 @@ def attention_view(
     panel = AttentionPanel(
         component="attention", content=content, note=" ".join(notes), stack=first, layer=layer, head=head
     )
-    return View(f"Attention of {model.folder.name if model.folder else opened.family.name}", (panel,))
+    name = model.folder.name if model.folder else opened.family.name
+    return View(f"Attention of {name}", (panel,), described(opened, stacks, [text, text_b]))

@@ -93,6 +93,13 @@ export function attentionColumn(part, column) {
   return Float32Array.from({ length: part.from.length }, (_, row) => part.values[row * part.to.length + column]);
 }
 
+// The mean attention that each token gets of all tokens that could attend to it: rows of 0 are left out.
+export function attentionReceived(part) {
+  const [sums, columns] = [new Float32Array(part.to.length), part.to.length];
+  for (let row = 0; row < part.from.length; row++) for (let n = 0; n < columns; n++) sums[n] += part.values[row * columns + n];
+  return sums.map((sum) => sum / Math.max(1, part.from.length));
+}
+
 // The places of the largest values, largest first.
 export function attentionLargest(values, count) {
   const best = [];

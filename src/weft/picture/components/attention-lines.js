@@ -17,7 +17,7 @@ export class AttentionLines {
     this.stage = el("div", { class: "attention-stage" }, el("div", { class: "attention-sticky" }, this.canvas), this.labels);
     this.scroller = el("div", { class: "attention-scroller", on: { scroll: () => this.later() } }, this.stage);
     this.node = el("div", { class: "attention-lines" },
-      el("div", { class: "attention-ends", "aria-hidden": "true" }, el("span", { text: "attends" }), el("span", { text: "to" })),
+      el("div", { class: "attention-ends", "aria-hidden": "true" }, el("span", { text: "attends" }), el("span", { text: "attended to" })),
       this.scroller);
     this.labels.addEventListener("pointerover", (event) => this.point(event, (side, number) => actions.hover(side, number)));
     this.labels.addEventListener("pointerleave", () => actions.hover(null));

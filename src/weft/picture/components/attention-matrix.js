@@ -5,7 +5,8 @@ import { ATTENTION_SCALES, attentionCanvas, attentionCut } from "./attention-dat
 
 const ATTENTION_CELL = 28; // pixels of a cell
 const ATTENTION_NAMED = 11; // pixels from which a row and a column have room for their names
-const ATTENTION_HEIGHT = 640; // pixels in sight at most
+const ATTENTION_FEW = 80; // tokens up to which names are shown first, even where the matrix must then scroll
+const ATTENTION_HEIGHT = 760; // pixels in sight at most
 
 function attentionColors() {
   const colors = new Uint32Array(256);
@@ -32,7 +33,7 @@ export class AttentionMatrix {
       const cell = this.cellAt(event);
       if (cell) actions.choose("from", this.part.from[cell.row].number);
     });
-    this.zoom = 0;
+    this.zoom = null;
     this.mark = null;
   }
 
@@ -54,10 +55,11 @@ export class AttentionMatrix {
     const { part } = this;
     const width = this.scroller.clientWidth || this.node.clientWidth;
     const context = this.canvas.getContext("2d");
-    context.font = "12px system-ui, sans-serif";
+    context.font = `12px ${cssColor("--font")}`;
     const widest = (tokens) => tokens.slice(0, 3000).reduce((most, token) => Math.max(most, token.text.length), 1);
     const room = Math.min(width < 500 ? 76 : 120, Math.max(28, 16 + 8 * Math.min(16, Math.max(widest(part.from), widest(part.to)))));
     const most = Math.max(part.to.length, 1);
+    this.zoom ??= most <= ATTENTION_FEW ? 100 : 0;
     this.fit = Math.max(0.1, Math.min(ATTENTION_CELL, (width - room - 2) / most));
     const steps = Math.min(ATTENTION_CELL, Math.max(this.fit, ATTENTION_NAMED + 3));
     if (this.fit < ATTENTION_NAMED && !this.tools.childElementCount) {
@@ -170,7 +172,7 @@ export class AttentionMatrix {
 
   drawNames(context, width, height) {
     const { cell, margin, part, scroller } = this;
-    context.font = `${Math.min(13, Math.max(10, cell - 2))}px system-ui, sans-serif`;
+    context.font = `${Math.min(13, Math.max(10, cell - 2))}px ${cssColor("--font")}`;
     context.fillStyle = cssColor("--ink");
     context.textBaseline = "middle";
     context.textAlign = "right";

@@ -1,5 +1,5 @@
 import { el, format, unpack, sequential } from "./base.js";
-import { attentionColumn, attentionLargest, attentionRow } from "./attention-data.js";
+import { attentionColumn, attentionLargest, attentionReceived, attentionRow } from "./attention-data.js";
 
 // The text itself, shaded by the attention of one token; the lists beside every view; all heads as small pictures.
 
@@ -10,8 +10,8 @@ export class AttentionText {
   constructor(actions) {
     this.from = el("p", { class: "attention-flow" });
     this.to = el("p", { class: "attention-flow" });
-    this.fromTitle = el("h3", { text: "Reads" });
-    this.toTitle = el("h3", { text: "Is read" });
+    this.fromTitle = el("h3");
+    this.toTitle = el("h3");
     this.node = el("div", { class: "attention-text" }, this.fromTitle, this.from, this.toTitle, this.to);
     this.node.addEventListener("click", (event) => this.point(event, actions.choose));
     this.node.addEventListener("pointerover", (event) => this.point(event, actions.hover));
@@ -38,8 +38,12 @@ export class AttentionText {
       && part.from.every((token, n) => token.text === this.shown[0][n].text && token.number === this.shown[0][n].number)
       && part.to.every((token, n) => token.text === this.shown[1][n].text && token.number === this.shown[1][n].number);
     if (!same) this.fill(part);
+    const [row, column] = [part.from[chosen.row], part.to[chosen.column]];
+    const name = (token) => `“${token.text.replace(/^·/, "") || "∅"}”`;
+    this.fromTitle.textContent = column ? `Tokens that attend to ${name(column)}` : "Tokens that attend: choose one";
+    this.toTitle.textContent = row ? `What ${name(row)} attends to` : column ? "Tokens that are attended to" : "Attention that each token gets, mean of all tokens";
     this.shade(this.from, attentionColumn(part, chosen.column), chosen.row, "--line-1");
-    this.shade(this.to, attentionRow(part, chosen.row), chosen.column, "--line-0");
+    this.shade(this.to, row || column ? attentionRow(part, chosen.row) : attentionReceived(part), chosen.column, "--line-0");
   }
 
   shade(flow, weights, picked, color) {
@@ -67,10 +71,7 @@ export class AttentionText {
 // What one token attends to most, and what attends to it most.
 export function attentionLists(part, chosen, choose) {
   const [out, into] = [attentionRow(part, chosen.row), attentionColumn(part, chosen.column)];
-  if (!out && !into) {
-    return [el("p", { class: "note", text: "Point at a token to see what it attends to, and what attends to it. Click it to keep it." })];
-  }
-  const token = out ? part.from[chosen.row] : part.to[chosen.column];
+  const token = out ? part.from[chosen.row] : into && part.to[chosen.column];
   const list = (title, weights, tokens, side, color) => {
     const items = attentionLargest(weights, ATTENTION_LISTED).map((place) => {
       const bar = el("span", { class: "attention-bar" });
@@ -82,6 +83,12 @@ export function attentionLists(part, chosen, choose) {
     });
     return [el("h3", { text: title }), items.length ? el("ol", {}, items) : el("p", { class: "note", text: "nothing" })];
   };
+  if (!token) {
+    return [
+      el("p", { class: "note", text: "Point at a token to see what it attends to, and what attends to it. Click it to keep it." }),
+      ...list("attended to most, mean of all tokens", attentionReceived(part), part.to, "to", "--line-0"),
+    ];
+  }
   return [
     el("h2", {}, el("span", { class: "attention-word", text: token.text || "∅" }), el("small", { text: ` token ${token.number}` })),
     ...(out ? list("attends to", out, part.to, "to", "--line-0") : []),
@@ -109,7 +116,7 @@ export class AttentionGrid {
 
   fill(stack) {
     const most = Math.max(...stack.layers.map((layer) => layer.heads));
-    const grid = el("div", { class: "attention-grid", style: { gridTemplateColumns: `max-content repeat(${most}, minmax(26px, 88px))` } });
+    const grid = el("div", { class: "attention-grid", style: { gridTemplateColumns: `max-content repeat(${most}, minmax(14px, 120px))` } });
     if (most > 1) {
       grid.append(el("span", { class: "attention-corner", text: "head" }), ...Array.from({ length: most }, (_, n) => el("span", { class: "attention-count", text: String(n) })));
     }

@@ -50,7 +50,7 @@ class AttentionPage {
     this.place = el("div", { class: "attention-view" });
     this.lists = el("aside", { class: "attention-lists", "aria-label": "One token" });
     this.body = el("div", { class: "attention-body" }, this.place, this.lists);
-    this.hint = el("p", { class: "note attention-hint", text: "← → head, ↑ ↓ layer, [ ] token, 1 – 4 view, Esc lets a token go" });
+    this.hint = el("p", { class: "note attention-hint", text: "Keys: ← → head, ↑ ↓ layer, [ ] token, 1 – 4 view, Esc clears the token." });
     this.root.replaceChildren(this.bar, this.caption, this.share, this.body, this.hint);
   }
 
