@@ -449,21 +449,27 @@ function liveCharsmap(base64) {
   };
   const segmenter = new Intl.Segmenter("en", { granularity: "grapheme" });
   return (text) => {
-    const made = { points: [], starts: [], ends: [] };
-    const put = (points, start, end) => {
-      for (const point of points) {
-        made.points.push(point);
-        made.starts.push(start);
-        made.ends.push(end);
-      }
+    const changes = []; // [character, how many there are more than before], as the library counts them
+    const replace = (count, points) => {
+      const more = points.length - count;
+      points.forEach((point, n) => changes.push([point, n >= count ? 1 : 0]));
+      if (more < 0 && changes.length) changes[changes.length - 1][1] += more;
     };
-    let at = 0;
     for (const { segment } of segmenter.segment(liveString(text.points))) {
       const points = livePoints(segment);
       const short = encoder.encode(segment).length < 6 ? changed(segment) : null;
-      if (short !== null) put(short, text.starts[at], text.ends[at + points.length - 1]);
-      else points.forEach((point, n) => put(changed(String.fromCodePoint(point)) ?? [point], text.starts[at + n], text.ends[at + n]));
-      at += points.length;
+      if (short !== null) replace(points.length, short);
+      else for (const point of points) replace(1, changed(String.fromCodePoint(point)) ?? [point]);
+    }
+    // A character takes the place of the one that it replaces; one that is new stands where the one before it stood.
+    const made = { points: [], starts: [], ends: [] };
+    let at = 0;
+    for (const [point, more] of changes) {
+      const place = more > 0 ? at - 1 : at;
+      made.points.push(point);
+      made.starts.push(text.starts[place] ?? 0);
+      made.ends.push(text.ends[place] ?? 0);
+      if (more <= 0) at += 1 - more;
     }
     return made;
   };
