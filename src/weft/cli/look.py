@@ -7,7 +7,7 @@ from typing import Annotated
 
 from weft.cli import inputs, late
 from weft.cli.options import Folder, Runtime, argument, flag
-from weft.errors import UserError, refuse
+from weft.errors import refuse
 from weft.progress import to_stderr
 
 Out = Annotated[Path | None, flag("File to write: .html, .json, and .png or .svg for plots.", "FILE")]
@@ -27,6 +27,11 @@ def attention(
     target: Annotated[
         str | None, flag("What an encoder-decoder's decoder reads; default: the model's own output.", "TEXT")
     ] = None,
+    temperature: Annotated[
+        float | None, flag("With --walk: sampling temperature of the next token. Default: the likeliest token.")
+    ] = None,
+    top_k: Annotated[int | None, flag("With --walk: how many of the likeliest tokens to show. Default: 10.")] = None,
+    seed: Annotated[int | None, flag("With --walk: seed of the token that is drawn. Default: 0.")] = None,
     live: Annotated[
         Path | None, flag("Write the model itself as one HTML file that runs in a browser.", "FILE")
     ] = None,
@@ -48,13 +53,22 @@ def attention(
         (live is None and not texts, "give a text to look at"),
         (len(texts or ()) > 2, f"give one text or the two of a pair, not {len(texts or ())}"),
         (live is None and weights is not None, "--weights is for --live FILE"),
+        (walk and len(texts or ()) > 1, "--walk shows one text"),
+        (walk and window != 1, "--walk shows a text that fits into one window: leave out --window"),
+        *(
+            (not walk and value is not None, f"--{name} is for --walk")
+            for name, value in (("temperature", temperature), ("top-k", top_k), ("seed", seed))
+        ),
     )
     model = inputs.load_model(folder, **runtime)
     if live is not None:
         to_stderr(str(late.live.write_live(model, live, weights)))
         return
     if walk:
-        raise UserError(f"not there yet: {model}")
+        options = {"temperature": temperature, "top_k": 10 if top_k is None else top_k, "seed": seed or 0}
+        steps = late.walk.attention_walk(model, (texts or [""])[0], layer or 0, head or 0, target=target, **options)
+        written(steps.view().save(out or Path("walk.html")))
+        return
     pair, path = [*(texts or ()), None], out or Path("look.html")
     view = late.attention.attention_view(
         model, str(pair[0]), pair[1], target=target, layer=layer or 0, head=head or 0, window=window

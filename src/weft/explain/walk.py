@@ -1,112 +1,66 @@
 """One self-attention head as a walk: every step from the embeddings to the next word, with this model's numbers.
 
-The numbers are those that the network computes: hooks on its modules and the watcher of its attention record them.
-T: tokens; W: width; D: width of a head.
+The numbers are those that the network computes: `weft.watch` records its attention, and hooks its other modules.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from weft.errors import UserError
+from weft.explain.seen import Seen, StackArrays
+from weft.explain.walk_layer import LayerWalk
+from weft.explain.walk_output import OutputWalk
+from weft.explain.walk_record import ModuleCalls, TokenInput, generated, names_of, plain, read_text, recorded
 from weft.explain.walk_steps import Array, Walk
-from weft.generation.sampling import RandomDraws, Sampling, choose
-from weft.nn.attention import Attention, Sighting
-from weft.nn.heads import DeepLabelHead, LabelHead, MaskedWordHead
+from weft.explain.watch import watch
+from weft.generation.sampling import Sampling
+from weft.models.transformer import T5
+from weft.nn.attention import Attention
 from weft.nn.layers import Layer
-from weft.nn.rows import Rows
-from weft.tasks.forward import evaluating, framing_for, tokenizer_of
+from weft.nn.rows import Ragged
+from weft.tasks.complete import writer_of
 from weft.tasks.model import Model
-from weft.text.windows import pieces, segments_of
 
-MOST_TOKENS = 64
-FAMILIES = ("albert", "bert", "distilbert", "gpt", "gpt2", "roberta", "t5", "transformer", "marian", "xlm-roberta")
-
-
-class Recorder:
-    """What modules read and gave in one pass: by module, a list of (inputs, output), one for each call."""
-
-    def __init__(self) -> None:
-        self.calls: dict[nn.Module, list[tuple[tuple[Any, ...], Any]]] = {}
-        self.sightings: dict[nn.Module, list[Sighting]] = {}
-
-    def output(self, module: nn.Module, call: int = 0) -> Array:
-        return plain(self.calls[module][call][1])
-
-    def inputs(self, module: nn.Module, call: int = 0) -> tuple[Any, ...]:
-        return self.calls[module][call][0]
-
-    def input(self, module: nn.Module, call: int = 0) -> Array:
-        return plain(self.inputs(module, call)[0])
+WRITTEN = 8  # tokens of its own output that the decoder of an encoder-decoder reads
+WORKS = "albert, bert, distilbert, gpt2, marian, openai-gpt, roberta, t5, transformer, xlm-roberta"
 
 
-@contextmanager
-def recorded(network: nn.Module, watched: Sequence[nn.Module] = ()) -> Iterator[Recorder]:
-    """Record every module of a network, and the attention of those `watched`, without changing what it computes."""
-    record, hooks = Recorder(), []
+@dataclass(frozen=True)
+class LayerStack:
+    """The layers of one stack in the order in which they are read; ALBERT has one layer many times."""
 
-    def hook(module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        record.calls.setdefault(module, []).append((inputs, output))
+    name: str  # as `weft.watch` has it
+    layers: list[Any]
 
-    def watcher(module: nn.Module) -> Callable[[Sighting], None]:
-        return lambda sighting: record.sightings.setdefault(module, []).append(sighting)
+    def call(self, number: int) -> int:
+        """Which call of its module a layer is."""
+        return sum(layer is self.layers[number] for layer in self.layers[:number])
 
-    watching: list[Any] = list(watched)
-    try:
-        hooks = [module.register_forward_hook(hook) for module in network.modules()]
-        for module in watching:
-            module.watcher = watcher(module)
-        with evaluating(network), torch.inference_mode():
-            yield record
-    finally:
-        for handle in hooks:
-            handle.remove()
-        for module in watching:
-            module.watcher = None
+    def check(self, layer: int, head: int) -> None:
+        if not 0 <= layer < len(self.layers):
+            raise UserError(f"--layer {layer}: this model has layers 0 to {len(self.layers) - 1}")
+        heads = self.layers[layer].attention.heads
+        if not 0 <= head < heads:
+            raise UserError(f"--head {head}: this layer has heads 0 to {heads - 1}")
 
 
-def plain(x: Tensor) -> Array:
-    """An array on the CPU, in float32 at least."""
-    x = x.detach().cpu()
-    return (x.float() if x.dtype in (torch.float16, torch.bfloat16) else x).numpy()
-
-
-def tokens_of(model: Model, text: str) -> tuple[Tensor, Rows, Tensor | None, list[str]]:
-    """A text as the network reads it, and its tokens as strings."""
-    tokenizer = tokenizer_of(model.opened)
-    if model.opened.family.reads:
-        ids = list(tokenizer.ids([text])[0])
-        segments = None
-    else:
-        framing = framing_for(model.opened)
-        windows = pieces(framing, tokenizer.ids([text], specials=False)[0], None)
-        if len(windows) > 1:
-            raise UserError(f"the text is longer than a window of {framing.length} tokens")
-        ids = list(windows[0].tokens)
-        marks = framing.marks(False)
-        segments = None
-        if marks:
-            borders = np.array([windows[0].border])
-            segments = torch.from_numpy(segments_of(borders, np.array([len(ids)]), marks)).to(model.opened.device)
-    if not ids:
-        raise UserError("the text has no tokens")
-    if len(ids) > MOST_TOKENS:
-        raise UserError(f"a walk shows texts of up to {MOST_TOKENS} tokens; this one has {len(ids)}")
-    device = model.opened.device
-    return torch.tensor(ids, device=device), Rows.of([len(ids)], device), segments, labels_of(model, ids)
-
-
-def labels_of(model: Model, ids: Sequence[int], target: bool = False) -> list[str]:
-    """Tokens as strings."""
-    tokenizer = (model.target_tokenizer if target else None) or tokenizer_of(model.opened)
-    return [tokenizer.token(int(id)) or f"<{id}>" for id in ids]
+def stacks_of(model: Model) -> list[LayerStack]:
+    """The stacks of a network whose layers have plain self-attention."""
+    network: Any = model.network
+    name = model.opened.family.name
+    if model.opened.exported:
+        raise UserError("an exported model shows no steps: give the folder that it was exported from")
+    stacks = [LayerStack(stack, list(layers)) for stack, layers in network.stacks().items()]
+    layers = [layer for stack in stacks for layer in stack.layers]
+    usual = all(isinstance(layer, Layer) and type(layer.attention) is Attention for layer in layers)
+    if not layers or not usual or network.languages is not None:
+        raise UserError(f"{name}: --walk shows plain self-attention, as in {WORKS}")
+    return stacks
 
 
 def attention_walk(
@@ -115,748 +69,215 @@ def attention_walk(
     layer: int = 0,
     head: int = 0,
     *,
+    target: str | None = None,
     temperature: float | None = None,
     top_k: int = 10,
     seed: int = 0,
 ) -> Walk:
-    """The walk of one head for a text; the next token is the best one, or drawn at a temperature."""
-    network: Any = model.network
-    layers, turns = stack_of(model)
-    if not 0 <= layer < len(turns):
-        raise UserError(f"layer {layer}: this model has layers 0 to {len(turns) - 1}")
-    tokens, rows, segments, names = tokens_of(model, text)
-    chosen = layers[turns[layer]]
-    if not 0 <= head < chosen.attention.heads:
-        raise UserError(f"head {head}: this layer has heads 0 to {chosen.attention.heads - 1}")
-    logits = None
-    with recorded(network, [chosen.attention]) as record:
-        if model.opened.family.reads:
-            network.encode(_ragged(tokens, rows))
-        else:
-            hidden = network(tokens, rows, segments)
-            task_head = "words" if "words" in network.heads else model.task_object.head
-            if task_head in network.heads:
-                logits = plain(network.logits(task_head, hidden, rows))
-    title = f"{' '.join(text.split())[:60]}: layer {layer}, head {head} of {model.opened.family.name}"
-    walk = Walk(
-        title,
-        f"{len(names)} tokens, {len(turns)} layers, width {model.config.width}. Every number is this model's own.",
+    """The steps of one head for a text, and of the network around it.
+
+    The next token is the likeliest one, or at a temperature drawn from the `top_k` likeliest. An encoder-decoder is
+    walked through twice, and its decoder reads `target`, by default the beginning of the model's own output.
+    """
+    stacks = stacks_of(model)
+    for stack in stacks:
+        stack.check(layer, head)
+    sampling = Sampling() if temperature is None else Sampling(temperature=temperature, top_k=top_k)
+    if top_k < 1:
+        raise UserError(f"top_k must be at least 1, not {top_k}")
+    builder = HeadWalk(model, layer, head)
+    if model.opened.family.reads:
+        builder.read_and_write(stacks, text, target)
+    else:
+        builder.read(stacks[0], text)
+    builder.output(sampling, top_k, seed)
+    count, width = len(stacks[0].layers), model.config.width
+    about = f"Layer {layer}, head {head} of {model.folder.name if model.folder else model.opened.family.name}"
+    builder.walk.title = f"{about}: {' '.join(text.split())[:60]}"
+    builder.walk.intro = (
+        f"One attention head of a {model.opened.family.name} model with {count} layers of width {width}, step by step. "
+        "Every number is computed by the model itself."
     )
-    call = [n for n, number in enumerate(turns) if number == turns[layer]].index(layer)
-    steps = HeadWalk(walk, model, record, names)
-    entry = steps.embeddings(tokens, rows, segments)
-    steps.layer(chosen, call, layer, head, entry)
-    steps.ending(layers, turns, layer)
-    if logits is not None:
-        steps.prediction(logits, tokens, temperature, top_k, seed)
-    return walk
-
-
-def _ragged(tokens: Tensor, rows: Rows) -> Any:
-    from weft.nn.rows import Ragged
-
-    return Ragged(tokens, rows)
-
-
-def stack_of(model: Model) -> tuple[list[Any], list[int]]:
-    """The layers of the stack that reads, and which of them is read at each turn (ALBERT reads one again and again)."""
-    family, network = model.opened.family, model.network
-    if model.opened.exported:
-        raise UserError("an exported model shows no steps: give the folder that it was exported from")
-    layers: list[Any] = list(network.encoder if family.reads and network.encoder is not None else network.layers)  # type: ignore[arg-type, union-attr]
-    plain_layers = bool(layers) and all(
-        isinstance(layer, Layer) and type(layer.attention) is Attention for layer in layers
-    )
-    if not plain_layers:
-        raise UserError(
-            f"{family.name} has no plain self-attention to walk through; this works for {', '.join(FAMILIES)}"
-        )
-    count = model.config.layers
-    return layers, list(range(count)) if len(layers) == count else [0] * count
+    return builder.walk
 
 
 class HeadWalk:
-    """The steps of one walk, from what was recorded."""
+    """Runs the network once, and adds the steps from its embeddings to the end of its last layer."""
 
-    def __init__(self, walk: Walk, model: Model, record: Recorder, names: list[str]) -> None:
-        self.walk, self.model, self.record, self.names = walk, model, record, names
+    def __init__(self, model: Model, layer: int, head: int) -> None:
+        self.model, self.number, self.head = model, layer, head
         self.network: Any = model.network
-        self.last = ""  # the matrix that the next step reads
+        self.walk = Walk("")
+        self.calls = ModuleCalls()
+        self.logits: Array | None = None
+        self.given: TokenInput | None = None  # what the stack that predicts has read
+        self.last = ""
 
-    def embeddings(self, tokens: Tensor, rows: Rows, segments: Tensor | None) -> str:
-        """Token vectors, positions, segments and their norm; the id of what the first layer reads."""
-        walk, network, names = self.walk, self.network, self.names
-        reads = self.model.opened.family.reads
-        table = network.source_tokens if reads and network.source_tokens is not None else network.tokens
-        own = self.record.output(table)
-        used = list(dict.fromkeys(tokens.tolist()))
-        rows_shown = plain(table.weight[torch.tensor(used, device=table.weight.device)])
-        walk.add("table", "E", rows_shown, labels_of(self.model, used), shape=tuple(table.weight.shape))
-        indices = [used.index(token) for token in tokens.tolist()]
-        last = walk.add("tokens", "Tokens", own, names, kind="row", left="table", indices=indices)
-        walk.step(
-            "Embeddings",
-            f"Each token is a row of the embedding table E, which has {table.weight.shape[0]:,} rows. "
-            "The page holds the rows of this text.",
-            "x_i = E[token_i]",
-            ["table", "→", "tokens"],
-        )
-        if (
-            reads
-            and self.model.config.has("scaled")
-            and self.model.opened.family.name != "t5"
-            and self.model.config.scaled
-        ):
-            factor = self.model.config.width**0.5
-            last = self._scaled(last, factor)
-        if segments is not None or network.segments is not None:
-            last = self._segments(last, segments)
-        if self.model.opened.family.name != "t5":
-            last = self._positions(last, rows)
-        if network.embedding_norm is not None:
-            last = self.norm("embedding_norm", network.embedding_norm, 0, last, "Embedding norm")
-        if network.widened is not None:
-            last = self.product("widened", network.widened, 0, last, "x", "W^{wide}")
-            walk.step(
-                "Widen",
-                "A linear map brings the embeddings to the width of the layers.",
-                "x W^{wide}",
-                self._shown("widened"),
-            )
-        self.last = last
-        return last
+    # ------------------------------------------------------------------------------------------------------ the pass
 
-    def _scaled(self, last: str, factor: float) -> str:
-        values = self.walk.matrices[last].values * factor
-        self.walk.add("scaled", "√W x", values, self.names, kind="scale", left=last, factor=factor)
-        self.walk.step(
-            "Scale", "The Transformer multiplies token vectors by the root of the width.", "x √W", [last, "→", "scaled"]
-        )
-        return "scaled"
+    def read(self, stack: LayerStack, text: str) -> None:
+        """The walk of an encoder or a decoder."""
+        network, given = self.network, read_text(self.model, text)
+        with recorded(network) as self.calls, watch(network, self.number) as seen:
+            hidden = network(given.tokens, given.rows, given.segments)
+            head = self.head_name()
+            if head is not None:
+                self.logits = plain(network.logits(head, hidden, given.rows))
+        self.stack(stack, given, seen.stack(), network.tokens, network.final_norm)
+        self.given = given
 
-    def _segments(self, last: str, segments: Tensor | None) -> str:
-        network, walk = self.network, self.walk
-        if network.segments is None:
-            values = plain(network.tokens(segments))
-        elif segments is None or self.model.config.segments == 1:
-            values = plain(network.segments.weight[0].expand(len(self.names), -1))
+    def read_and_write(self, stacks: list[LayerStack], text: str, target: str | None) -> None:
+        """The walk of an encoder-decoder: through the encoder, and then through the decoder."""
+        network, given = self.network, read_text(self.model, text)
+        written = self.written(given, target)
+        with recorded(network) as self.calls, watch(network, self.number) as seen:
+            hidden = network(written.tokens, written.rows, source=Ragged(given.tokens, given.rows))
+            self.logits = plain(network.words(hidden))
+        self.walk.part = "Encoder"
+        table = network.tokens if network.source_tokens is None else network.source_tokens
+        self.stack(stacks[0], given, arrays_of(seen, "encoder"), table, network.encoder_norm)
+        source = self.last
+        self.walk.scope, self.walk.part = "decoder.", "Decoder"
+        call = int(network.source_tokens is None)  # the same table of tokens was read before
+        decoder = arrays_of(seen, "decoder")
+        self.stack(stacks[1], written, decoder, network.tokens, network.decoder_norm, source, call)
+        self.walk.scope = ""
+        self.given = written
+
+    def written(self, given: TokenInput, target: str | None) -> TokenInput:
+        """What the decoder reads: the token that it begins from, and what it has written so far."""
+        model, begin = self.model, self.model.config.begin
+        if target is None:
+            ids = generated(model, [begin], given.ids, WRITTEN).tokens[:-1]
         else:
-            values = plain(network.segments(segments))
-        walk.add("segments", "Segments", values, self.names)
-        total = walk.matrices[last].values + values
-        walk.add("with_segments", "x + segments", total, self.names, kind="add", left=last, right="segments")
-        walk.step(
-            "Segments",
-            "A learned vector tells the first text of a pair from the second.",
-            "x + s",
-            [last, "+", "segments", "=", "with_segments"],
-        )
-        return "with_segments"
+            ids = writer_of(model.opened).ids([target], specials=False)[0]
+        ids = [begin, *ids]
+        return TokenInput.of(model, ids, names_of(model, ids, written=True))
 
-    def _positions(self, last: str, rows: Rows) -> str:
-        network, walk = self.network, self.walk
-        count = len(self.names)
-        before = torch.as_tensor(walk.matrices[last].values, device=rows.starts.device)
-        places = network.positions.places(rows, count, None)
-        with torch.inference_mode():
-            values = plain(network.positions.add(torch.zeros_like(before), places))
-        if not values.any():
-            walk.step(
-                "Positions",
-                f"Positions of kind {network.positions.kind} are not added to the tokens: the attention gets them.",
-                "",
-                [last],
-            )
-            return last
-        # What the dropout after it reads is the sum that the network itself computed.
-        after = network.embedding_norm if network.embedding_norm is not None else network.dropout
-        walk.add("positions", "Positions", values, [f"{n}" for n in range(count)])
-        walk.add(
-            "placed", "x + positions", self.record.input(after), self.names, kind="add", left=last, right="positions"
-        )
-        walk.step(
-            "Positions",
-            "Attention does not see the order of tokens, so each place has a vector of its own, which is added.",
-            "x_i + p_i",
-            [last, "+", "positions", "=", "placed"],
-        )
-        return "placed"
+    def head_name(self) -> str | None:
+        """The head whose logits end the walk."""
+        own, heads = self.model.task_object.head, self.network.heads
+        return own if own in heads else "words" if "words" in heads else None
 
-    def _shown(self, id: str) -> list[str]:
-        made = self.walk.matrices[id].made_from or {}
-        return [made["left"], "×", made["right"], "=", id]
+    # ------------------------------------------------------------------------------------------------------ its steps
 
-    def product(self, id: str, linear: Any, call: int, left: str, name: str, weight: str, bias: str = "b") -> str:
-        """What a linear map gave, with its weights."""
-        walk = self.walk
-        walk.weights(f"{id}_weights", weight, plain(linear.weight).T)
-        if linear.bias is not None:
-            walk.add(f"{id}_bias", bias, plain(linear.bias)[None], [bias])
-        with_bias = f"{id}_bias" if linear.bias is not None else None
-        return walk.add(
-            id,
-            name,
-            self.record.output(linear, call),
-            self.walk.matrices[left].rows,
-            kind="product",
-            left=left,
-            right=f"{id}_weights",
-            bias=with_bias,
-        )
-
-    def norm(self, id: str, module: Any, call: int, left: str, title: str) -> str:
-        """A layer norm or RMS norm, with the mean and variance of each token in its details."""
-        walk, rms = self.walk, isinstance(module, nn.RMSNorm)
-        values = np.asarray(walk.matrices[left].values, dtype=np.float64)
-        names = walk.matrices[left].rows
-        mean, variance = values.mean(-1), (values**2).mean(-1) if rms else values.var(-1)
-        columns = ["mean square"] if rms else ["mean", "variance"]
-        statistics = variance[:, None] if rms else np.stack([mean, variance], -1)
-        walk.add(
-            f"{id}_statistics", "mean square" if rms else "mean and variance", statistics, names, columns, digits=4
-        )
-        walk.add(f"{id}_gain", "gain", plain(module.weight)[None], ["gain"])
-        bias = None
-        if not rms and module.bias is not None:
-            bias = walk.add(f"{id}_bias", "bias", plain(module.bias)[None], ["bias"])
-        epsilon = float(module.eps)
-        made: dict[str, Any] = {"kind": "norm", "left": left, "gain": f"{id}_gain", "bias": bias, "epsilon": epsilon}
-        walk.add(id, "norm(x)", self.record.output(module, call), names, rms=True if rms else None, **made)
-        inside = [f"{id}_statistics", f"{id}_gain", *([bias] if bias else [])]
-        from weft.explain.walk_steps import WalkStep
-
-        detail = WalkStep(
-            "Open the norm: each token's mean and variance, gain and bias",
-            f"Mean and variance are of one token's {values.shape[1]} numbers; gain and bias are learned, one for each column. "
-            f"epsilon is {epsilon:g}.",
-            "x / √(mean(x^2) + ε) · gain" if rms else "(x − mean) / √(variance + ε) · gain + bias",
-            inside,
-        )
-        text = (
-            "Each token's numbers are divided by their root mean square."
-            if rms
-            else "Each token's numbers are shifted and scaled to mean 0 and variance 1, then by a learned gain and bias."
-        )
-        walk.step(title, text, "norm(x)", [left, "→", id], details=[detail])
-        return id
-
-    def layer(self, layer: Layer, call: int, number: int, head: int, entry: str) -> None:
-        """Every step of one layer; what it reads is the embeddings or what the layers below made."""
-        walk = self.walk
-        given = self.record.input(layer, call)
-        if number:
-            entry = walk.add("entry", "x", given, self.names)
-            walk.step(
-                f"Layers 0 to {number - 1}" if number > 1 else "Layer 0",
-                f"The layers below do the same as this one will, with weights of their own. This is what layer {number} reads.",
-                "",
-                [entry],
-            )
-        x = entry
-        if layer.norm_before:
-            x = self.norm("attention_norm", layer.attention_norm, call, entry, "Norm before attention")
-        mixed = self._attention(layer.attention, call, head, x, layer, number)
-        added = walk.matrices[entry].values + walk.matrices[mixed].values
-        if not layer.norm_before:
-            added = self.record.input(layer.attention_norm, call)
-        walk.add("added", "x + attention", added, self.names, kind="add", left=entry, right=mixed)
-        walk.step(
-            "Add",
-            "What attention made is added to what the layer had read: a residual connection.",
-            "x + attention(x)",
-            [entry, "+", mixed, "=", "added"],
-        )
-        x = "added"
-        if not layer.norm_before:
-            x = self.norm("attention_norm", layer.attention_norm, call, "added", "Norm after attention")
-        residual = x
-        if layer.norm_before:
-            x = self.norm(
-                "feedforward_norm", layer.feedforward_norm, call, "added", "Norm before the feed-forward network"
-            )
-        self._feedforward(layer.feedforward, call, x)
-        output = (
-            self.record.output(layer, call) if layer.norm_before else self.record.input(layer.feedforward_norm, call)
-        )
-        walk.add("layer_sum", "x + feed-forward", output, self.names, kind="add", left=residual, right="down")
-        walk.step("Add", "A second residual connection.", "x + FFN(x)", [residual, "+", "down", "=", "layer_sum"])
-        self.last = "layer_sum"
-        if not layer.norm_before:
-            self.last = self.norm(
-                "feedforward_norm", layer.feedforward_norm, call, "layer_sum", "Norm after the feed-forward network"
-            )
-
-    def _attention(self, attention: Any, call: int, head: int, x: str, layer: Layer, number: int) -> str:
-        """Queries, keys and values of one head, its weights, and the output of all heads."""
-        walk, names, record = self.walk, self.names, self.record
-        sighting = record.sightings[attention][call]
-        size, heads = attention.head_width, attention.heads
-        weight, bias = plain(attention.qkv.weight), attention.qkv.bias
-        raw = record.output(attention.qkv, call)
-        for part, letter in enumerate("QKV"):
-            first = (part * heads + head) * size
-            walk.weights(f"w{letter}", f"W^{letter}", weight[first : first + size].T)
-            if bias is not None:
-                walk.add(f"b{letter}", f"b^{letter}", plain(bias)[None, first : first + size], ["b"])
-            walk.add(
-                letter,
-                letter,
-                raw[:, first : first + size],
-                names,
-                kind="product",
-                left=x,
-                right=f"w{letter}",
-                bias=f"b{letter}" if bias is not None else None,
-            )
-            what = {
-                "Q": "What each token asks for",
-                "K": "What each token offers to be asked by",
-                "V": "What each token hands over",
-            }[letter]
-            walk.step(
-                f"W^{letter}".replace("^", " "),
-                f"{what}: {'queries' if letter == 'Q' else 'keys' if letter == 'K' else 'values'} of head {head}.",
-                f"{letter} = x W^{letter}" + (f" + b^{letter}" if bias is not None else ""),
-                [x, "×", f"w{letter}", "=", letter],
-            )
-        query, key = "Q", "K"
-        turns = record.inputs(layer, call)[3] if len(record.inputs(layer, call)) > 3 else None
-        if turns is not None:
-            query = walk.add("Qr", "Q turned", plain(sighting.query[:, head]), names)
-            key = walk.add("Kr", "K turned", plain(sighting.key[:, head]), names)
-            walk.step(
-                "Rotary positions",
-                "Queries and keys are turned by angles that grow with their places.",
-                "",
-                ["Q", "→", "Qr", "K", "→", "Kr"],
-            )
-        return self._weights(attention, call, head, sighting, query, key, layer)
-
-    def _weights(
-        self, attention: Any, call: int, head: int, sighting: Sighting, query: str, key: str, layer: Layer
-    ) -> str:
-        walk, names = self.walk, self.names
-        size, count = attention.head_width, len(names)
-        scores = walk.matrices[query].values @ walk.matrices[key].values.T
-        walk.add("scores", "QK^⊤", scores, names, names, kind="product", left=query, right=key, transpose=True)
-        walk.step(
-            "Logits",
-            "Each query times each key: how well they fit. A row for each query.",
-            "Q K^⊤",
-            [query, "×", key, "=", "scores"],
-        )
-        factor = 1 / math.sqrt(size) if attention.scale is None else float(attention.scale)
-        last = walk.add(
-            "divided",
-            "QK^⊤ / √d_k",
-            scores * factor,
-            names,
-            names,
-            kind="scale",
-            left="scores",
-            factor=factor,
-            divisor=1 / factor,
-        )
-        text = (
-            f"Divided by the root of the head's width, √{size} = {1 / factor:.3g}, so that the softmax does not saturate."
-            if attention.scale is None
-            else "This family does not divide: its first weights make up for it."
-        )
-        walk.step("Divide by √d_k", text, "Q K^⊤ / √d_k", ["scores", "→", last])
-        bias = record_bias(self.record.inputs(layer, call))
-        if bias is not None:
-            values = plain(bias.expand(*bias.shape[:-2], count, count).reshape(-1, count, count)[head])
-            walk.add("bias", "Position bias", values, names, names)
-            last = walk.add(
-                "biased",
-                "logits + bias",
-                walk.matrices[last].values + values,
-                names,
-                names,
-                kind="add",
-                left=last,
-                right="bias",
-            )
-            walk.step(
-                "Position bias",
-                "Relative positions: a bias for each distance between query and key, learned or fixed, by head.",
-                "",
-                ["divided", "+", "bias", "=", last],
-            )
-        if attention.causal:
-            mask = np.where(np.tril(np.ones((count, count), bool)), 0.0, -np.inf)
-            walk.add("mask", "Mask", mask, names, names)
-            masked = walk.matrices[last].values + mask
-            walk.add("masked", "masked logits", masked, names, names, kind="add", left=last, right="mask")
-            walk.step(
-                "Mask",
-                "A token may not look at those after it: their logits become minus infinity.",
-                "",
-                [last, "+", "mask", "=", "masked"],
-            )
-            last = "masked"
-        weights = plain(sighting.weights[0, head, :count, :count])
-        walk.add("weights", "Attention", weights, names, names, kind="softmax", left=last, scale="sequential")
-        walk.step(
-            "Softmax",
-            "Each row becomes shares that add up to 1: how much each token looks at each other.",
-            "A = softmax(Q K^⊤ / √d_k)",
-            [last, "→", "weights"],
-        )
-        heads_input = self.record.input(attention.output, call)
-        walk.add(
-            "Z",
-            f"Z (head {head})",
-            heads_input[:, head * size : (head + 1) * size],
-            names,
-            kind="product",
-            left="weights",
-            right="V",
-        )
-        walk.step(
-            "Weighted sum",
-            "Each token gets the values of all tokens, weighed by its attention.",
-            "Z = A V",
-            ["weights", "×", "V", "=", "Z"],
-        )
-        columns = [f"{h}.{n}" for h in range(attention.heads) for n in range(size)]
-        walk.add(
-            "heads", "All heads", heads_input, names, columns, kind="concat", left="Z", right="Z", offset=head * size
-        )
-        walk.step(
-            "Concatenate heads",
-            f"The {attention.heads} heads did the same with weights of their own. Their results stand side by side; column 2.5 is column 5 of head 2.",
-            "[Z_0, Z_1, …]",
-            ["Z", "→", "heads"],
-        )
-        self.product("attended", attention.output, call, "heads", "Attention output", "W^O", "b^O")
-        walk.step(
-            "W O",
-            "One more map mixes the heads.",
-            "[Z_0, Z_1, …] W^O",
-            ["heads", "×", "attended_weights", "=", "attended"],
-        )
-        return "attended"
-
-    def _feedforward(self, part: Any, call: int, x: str) -> None:
-        """The two maps around the activation, gated or not."""
-        walk, record = self.walk, self.record
-        self.product("up", part.up, call, x, "x W_1", "W_1", "b_1")
-        walk.step(
-            "Feed-forward: up",
-            "Each token by itself goes through a wide layer.",
-            "x W_1 + b_1",
-            [x, "×", "up_weights", "=", "up"],
-        )
-        bent = record.input(part.down, call)
-        if part.gated:
-            inner = bent.shape[1]
-            up = walk.matrices["up"].values
-            walk.add("gate", "gate", up[:, :inner], self.names, kind="columns", left="up", offset=0)
-            walk.add("content", "content", up[:, inner:], self.names, kind="columns", left="up", offset=inner)
-            from weft.nn.layers import activate
-
-            opened = plain(activate(torch.from_numpy(up[:, :inner].copy()), part.activation))
-            walk.add(
-                "opened",
-                f"{part.activation}(gate)",
-                opened,
-                self.names,
-                kind="map",
-                left="gate",
-                function=part.activation,
-            )
-            walk.add("bent", "gated", bent, self.names, kind="multiply", left="opened", right="content")
-            shown = ["gate", "→", "opened", "content", "→", "bent"]
-        else:
-            walk.add("bent", f"{part.activation}(x)", bent, self.names, kind="map", left="up", function=part.activation)
-            shown = ["up", "→", "bent"]
-        walk.step(
-            "Activation",
-            "The activation bends each number by itself; without it two maps would be one.",
-            part.activation,
-            shown,
-        )
-        self.product("down", part.down, call, "bent", "feed-forward output", "W_2", "b_2")
-        walk.step(
-            "Feed-forward: down",
-            "Back to the width of the model.",
-            "f(x W_1 + b_1) W_2 + b_2",
-            ["bent", "×", "down_weights", "=", "down"],
-        )
-
-    def ending(self, layers: list[Any], turns: list[int], number: int) -> None:
-        """The layers above, and the norm after the last one."""
-        walk, network = self.walk, self.network
-        reads = self.model.opened.family.reads
-        if number + 1 < len(turns):
-            top, call = layers[turns[-1]], turns.count(turns[-1]) - 1
-            self.last = walk.add("above", "x", self.record.output(top, call), self.names)
-            rest = f"Layers {number + 1} to {len(turns) - 1}" if number + 2 < len(turns) else f"Layer {number + 1}"
-            walk.step(
-                rest,
-                "The next layers do the same again. This is what the last one made; choose --layer to see another.",
-                "",
-                ["above"],
-            )
-        final = network.encoder_norm if reads else network.final_norm
-        if not isinstance(final, nn.Identity):
-            self.last = self.norm("final_norm", final, 0, self.last, "Final norm")
-
-    def prediction(self, logits: Array, tokens: Tensor, temperature: float | None, top_k: int, seed: int) -> None:
-        """From the last hidden states to words or labels."""
-        network, model = self.network, self.model
-        if network.mix is not None:
-            self.walk.step("Mix of layers", "The head of this model reads several layers together.", "", [self.last])
-            return
-        if "words" in network.heads:
-            self._words(logits, tokens, temperature, top_k, seed)
-        elif model.task_object.head in network.heads and not model.task_object.by_token:
-            self._labels(logits)
-
-    def _labels(self, logits: Array) -> None:
-        """A label of the whole text."""
-        walk, network, model = self.walk, self.network, self.model
-        head: Any = network.heads[model.task_object.head]
-        if not isinstance(head, LabelHead | DeepLabelHead):
-            return
-        pooled = model.task_object.head in network.POOLED
-        reader = network.pooler.dense if pooled else head.dense if isinstance(head, DeepLabelHead) else head.output
-        text = walk.add("text", "text", self.record.input(reader), ["text"])
-        walk.step("One vector for the text", "The head reads one token for the whole text.", "", [self.last, "→", text])
-        if pooled:
-            self.product("pool", network.pooler.dense, 0, text, "x W^P", "W^P", "b^P")
-            walk.add(
-                "pooled",
-                "tanh(x W^P)",
-                self.record.output(network.pooler),
-                ["text"],
-                kind="map",
-                left="pool",
-                function="tanh",
-            )
-            walk.step(
-                "Pooler",
-                "One more layer with tanh.",
-                "tanh(x W^P + b^P)",
-                [text, "×", "pool_weights", "=", "pool", "→", "pooled"],
-            )
-            text = "pooled"
-        if isinstance(head, DeepLabelHead):
-            self.product("deep", head.dense, 0, text, "x W^D", "W^D", "b^D")
-            text = walk.add(
-                "deep_bent",
-                head.activation,
-                self.record.input(head.output),
-                ["text"],
-                kind="map",
-                left="deep",
-                function=head.activation,
-            )
-            walk.step("Dense layer", "One more layer of the head.", "f(x W^D + b^D)", ["deep", "→", text])
-        labels = list(model.card.labels or [f"{n}" for n in range(logits.shape[-1])])
-        walk.weights("label_weights", "W", plain(head.output.weight).T, labels)
-        if head.output.bias is not None:
-            walk.add("label_bias", "b", plain(head.output.bias)[None], ["b"], labels)
-        walk.add(
-            "logits",
-            "logits",
-            logits,
-            ["text"],
-            labels,
-            kind="product",
-            left=text,
-            right="label_weights",
-            bias="label_bias" if head.output.bias is not None else None,
-        )
-        walk.step(
-            "Logits of labels",
-            "A column of weights for each label.",
-            "x W + b",
-            [text, "×", "label_weights", "=", "logits"],
-        )
-        walk.add(
-            "probabilities",
-            "probabilities",
-            _softmax(logits),
-            ["text"],
-            labels,
-            kind="softmax",
-            left="logits",
-            scale="sequential",
-        )
-        walk.step("Softmax", "Logits become probabilities.", "softmax", ["logits", "→", "probabilities"])
-
-    def _words(self, logits: Array, tokens: Tensor, temperature: float | None, top_k: int, seed: int) -> None:
-        """The product with the table of tokens, softmax, the k best and the token drawn."""
-        walk, network, model, names = self.walk, self.network, self.model, self.names
-        word_head: Any = network.heads["words"]
-        masked = model.tokenizer.id_of("mask") if model.tokenizer is not None else None
-        ids = tokens.tolist()
-        place = ids.index(masked) if masked in ids else len(ids) - 1
-        causal = model.opened.family.one_way
-        text = walk.add(
-            "place", f"x of {names[place]}", walk.matrices[self.last].values[place : place + 1], [names[place]]
-        )
-        walk.step(
-            "The place that predicts",
-            f"{'The last token predicts the one after it' if causal else 'The masked place, or else the last token, says which word stands there'}.",
-            "",
-            [self.last, "→", text],
-        )
-        if isinstance(word_head, MaskedWordHead):
-            text = self._masked_head(word_head, text, place)
-        table = plain((network.tokens if word_head.decoder is None else word_head.decoder).weight)
-        bias = word_head.bias if word_head.decoder is None or word_head.decoder.bias is None else word_head.decoder.bias
-        row = logits[place].astype(np.float64)
-        best = np.argsort(-row, kind="stable")[: min(top_k, len(row))]
-        words = labels_of(model, best.tolist())
-        walk.add("word_table", "E^⊤", table[best].T, "", words, shape=(table.shape[1], table.shape[0]))
-        if bias is not None:
-            walk.add("word_bias", "b", plain(bias)[None, best], ["b"], words)
-        walk.add(
-            "logits",
-            "logits",
-            logits[place : place + 1, best],
-            [names[place]],
-            words,
-            shape=(1, len(row)),
-            kind="product",
-            left=text,
-            right="word_table",
-            bias="word_bias" if bias is not None else None,
-        )
-        tied = "the embedding table again (tied)" if word_head.decoder is None else "a table of its own"
-        walk.step(
-            "Product with the embeddings",
-            f"The vector is compared with every word of the vocabulary, by {tied}. The {len(best)} best of {len(row):,} are shown.",
-            "logits = x E^⊤",
-            [text, "×", "word_table", "=", "logits"],
-        )
-        self._drawn(row, best, words, names[place], temperature, top_k, seed)
-
-    def _masked_head(self, head: MaskedWordHead, text: str, place: int) -> str:
-        walk, name = self.walk, self.names[place]
-        walk.weights("transform_weights", "W^T", plain(head.dense.weight).T)
-        walk.add("transform_bias", "b^T", plain(head.dense.bias)[None], ["b"])
-        dense = self.record.output(head.dense)[place : place + 1]
-        walk.add(
-            "transform",
-            "x W^T",
-            dense,
-            [name],
-            kind="product",
-            left=text,
-            right="transform_weights",
-            bias="transform_bias",
-        )
-        walk.add(
-            "transform_bent",
-            head.activation,
-            self.record.input(head.norm)[place : place + 1],
-            [name],
-            kind="map",
-            left="transform",
-            function=head.activation,
-        )
-        walk.step(
-            "Word head",
-            "A head for masked words begins with one more layer.",
-            "f(x W^T + b^T)",
-            [text, "×", "transform_weights", "=", "transform", "→", "transform_bent"],
-        )
-        walk.add("transform_gain", "gain", plain(head.norm.weight)[None], ["gain"])
-        walk.add("transform_shift", "bias", plain(head.norm.bias)[None], ["bias"])
-        made: dict[str, Any] = {
-            "kind": "norm",
-            "left": "transform_bent",
-            "gain": "transform_gain",
-            "bias": "transform_shift",
-            "epsilon": head.norm.eps,
-        }
-        walk.add("transformed", "norm(x)", self.record.output(head.norm)[place : place + 1], [name], **made)
-        walk.step("Norm of the word head", "And a norm.", "norm(x)", ["transform_bent", "→", "transformed"])
-        return "transformed"
-
-    def _drawn(
-        self, row: Array, best: Array, words: list[str], name: str, temperature: float | None, top_k: int, seed: int
+    def stack(
+        self,
+        stack: LayerStack,
+        given: TokenInput,
+        seen: StackArrays,
+        table: nn.Embedding,
+        final_norm: nn.Module,
+        source: str | None = None,
+        call: int = 0,
     ) -> None:
-        """Probabilities, the k best alone, and the token that is chosen as generation chooses it."""
-        from weft.explain.walk_steps import WalkTable
-
-        walk = self.walk
-        whole = _softmax(row[None])
-        walk.add(
-            "probabilities",
-            "probabilities",
-            whole[:, best],
-            [name],
-            words,
-            shape=(1, len(row)),
-            scale="sequential",
-            digits=4,
-        )
-        rest = 1 - float(whole[0, best].sum())
-        walk.step(
-            "Softmax",
-            f"Over all {len(row):,} words. The words that are not shown share {rest:.4f}.",
-            "p = softmax(logits)",
-            ["logits", "→", "probabilities"],
-        )
-        heat = 1.0 if temperature is None else temperature
-        if heat:
-            walk.add(
-                "heated",
-                f"logits / {heat:g}",
-                row[None, best] / heat,
-                [name],
-                words,
-                kind="scale",
-                left="logits",
-                factor=1 / heat,
-                divisor=heat,
-            )
-            walk.add(
-                "kept",
-                f"top {len(best)}",
-                _softmax(row[None, best] / heat),
-                [name],
-                words,
-                kind="softmax",
-                left="heated",
-                scale="sequential",
-                digits=4,
-            )
+        """From the embeddings through one layer in full and all others at once, up to the final norm."""
+        walk, part = self.walk, self.walk.part
+        steps = LayerWalk(walk, self.calls)
+        walk.part = f"{part} embeddings" if part else "Embeddings"
+        x = self.embeddings(given, table, steps, call, written=source is not None)
+        chosen, number = stack.layers[self.number], self.number
+        if number:
+            x = walk.add("entry", "x", self.calls.input(chosen, stack.call(number)), given.names)
+            below = f"Layers 0 to {number - 1}" if number > 1 else "Layer 0"
             walk.step(
-                f"Top {len(best)} at temperature {heat:g}",
-                "Only these words stay. A low temperature sharpens their shares, a high one flattens them.",
-                "softmax(logits / temperature)",
-                ["logits", "→", "heated", "→", "kept"],
+                below, f"The layers below do the same with their own weights. Layer {number} reads this.", "", [x]
             )
-        sampling = Sampling() if temperature is None else Sampling(temperature=temperature, top_k=top_k)
-        draws = RandomDraws([seed]).draw([0])
-        token = int(choose(torch.from_numpy(row)[None], sampling, draws)[0])
-        how = (
-            "the likeliest word"
-            if sampling.greedy
-            else f"drawn with seed {seed}: {float(draws[0]):.4f} of the shares in the order of the vocabulary"
-        )
-        chosen = labels_of(self.model, [token])[0]
-        order = [
-            (word, f"{whole[0, number]:.4f}", "chosen" if number == token else "")
-            for word, number in zip(words, best, strict=True)
-        ]
-        mark = [(n, 0) for n, number in enumerate(best) if number == token]
-        walk.step(
-            "The token", f"'{chosen}' is {how}.", "", tables=[WalkTable("", ("token", "probability", ""), order, mark)]
-        )
+        walk.part = part
+        x = steps.layer(chosen, stack.call(number), self.head, x, seen, number, source)
+        walk.part = f"{part} output" if part else "Output"
+        rest = len(stack.layers) - 1
+        if number < rest:
+            x = walk.add("above", "x", self.calls.output(stack.layers[rest], stack.call(rest)), given.names)
+            above = f"Layers {number + 1} to {rest}" if number + 1 < rest else f"Layer {rest}: the next layer"
+            text = "The next layers do the same with their own weights. This is the output of the last one."
+            walk.step(above, text, "", [x])
+        if not isinstance(final_norm, nn.Identity):
+            x = steps.norm("final_norm", "Final norm", final_norm, x)
+        walk.part = part
+        self.last = x
+
+    def embeddings(self, given: TokenInput, table: nn.Embedding, steps: LayerWalk, call: int, written: bool) -> str:
+        """Token vectors, with whatever is added to them; the id of what the first layer reads."""
+        walk, network, config = self.walk, self.network, self.model.config
+        used = list(dict.fromkeys(given.ids))
+        rows = plain(table.weight[torch.tensor(used, device=table.weight.device)])
+        shape = (table.weight.shape[0], table.weight.shape[1])
+        shown = walk.add("table", "E", rows, names_of(self.model, used, written), shape=shape)
+        made: dict[str, Any] = {"kind": "row", "left": shown, "indices": [used.index(token) for token in given.ids]}
+        x = walk.add("tokens", "tokens", self.calls.output(table, call), given.names, **made)
+        text = f"Each token is a row of the embedding table E, one of {shape[0]:,}. The page holds those of this text."
+        walk.step("Embeddings", text, "x_i = E[token_i]", x)
+        if isinstance(network, T5):
+            return x
+        if config.has("scaled") and config.scaled:
+            factor = config.width**0.5
+            x = walk.add("scaled", "√W x", walk.values(x) * factor, kind="scale", left=x, factor=factor)
+            walk.step(
+                "Scale", f"Token vectors are multiplied by the square root of the width, {factor:.4g}.", "√W x", x
+            )
+        if network.segments is not None or given.segments is not None:
+            x = self.segments(given, x)
+        x = self.positions(given, x, call)
+        if network.embedding_norm is not None:
+            x = steps.norm("embedding_norm", "Norm of the embeddings", network.embedding_norm, x)
+        if network.widened is not None:
+            x = steps.linear("widened", "x W^E", network.widened, x, "W^E")
+            walk.step("Wider embeddings", "A linear map from the width of the table to that of the layers.", "x W^E", x)
+        return x
+
+    def segments(self, given: TokenInput, x: str) -> str:
+        """The vectors that tell the two texts of a pair apart."""
+        walk, network = self.walk, self.network
+        if network.segments is None:
+            values = plain(network.tokens(given.segments))
+        elif given.segments is None or self.model.config.segments == 1:
+            values = plain(network.segments.weight[0].expand(len(given.ids), -1))
+        else:
+            values = plain(network.segments(given.segments))
+        added = walk.add("segments", "segments", values, given.names)
+        x = walk.add("with_segments", "x + segments", walk.values(x) + values, kind="add", left=x, right=added)
+        walk.step("Segments", "A learned vector tells the first text of a pair from the second.", "x + s", x)
+        return x
+
+    def positions(self, given: TokenInput, x: str, call: int) -> str:
+        """The vectors of places, for the kinds that are added to tokens."""
+        walk, network, count = self.walk, self.network, len(given.ids)
+        values, positions = torch.as_tensor(walk.values(x), device=given.tokens.device), network.positions
+        with torch.inference_mode():
+            vectors = plain(positions.add(torch.zeros_like(values), positions.places(given.rows, count, None)))
+        if not vectors.any():
+            text = f"Positions of kind {positions.kind} are not added to the tokens: attention gets them."
+            walk.step("Positions", text, "", [x])
+            return x
+        added = walk.add("positions", "positions", vectors, [str(n) for n in range(count)])
+        after = network.dropout if network.embedding_norm is None else network.embedding_norm
+        total = self.calls.input(after, call if after is network.dropout else 0)
+        x = walk.add("placed", "x + positions", total, kind="add", left=x, right=added)
+        text = "Attention does not see the order of tokens, so the vector of each place is added."
+        walk.step("Positions", text, "x_i + p_i", x)
+        return x
+
+    def output(self, sampling: Sampling, top_k: int, seed: int) -> None:
+        """From the last hidden states to words or labels."""
+        network, given = self.network, self.given
+        assert given is not None
+        self.walk.part = "Prediction"
+        if network.mix is not None:
+            self.last = self.walk.add("mix", "mix of layers", self.calls.output(network.mix), given.names)
+            self.walk.step("Mix of layers", "The head reads several layers together.", "", [self.last])
+        if self.logits is None:
+            text = "These are the hidden states that the model hands out; it has no head that predicts."
+            self.walk.step("Hidden states", text, "", [self.last])
+            return
+        output = OutputWalk(self.model, self.walk, self.calls, given, self.last)
+        name = self.head_name()
+        if name == "words" or name is None:
+            output.words(self.logits, sampling, top_k, seed)
+        else:
+            output.labels(name, self.logits)
 
 
-def record_bias(inputs: tuple[Any, ...]) -> Tensor | None:
-    """The bias on the scores that a layer was called with."""
-    return inputs[2] if len(inputs) > 2 else None
-
-
-def _softmax(x: Array) -> Array:
-    powers = np.exp(x - x.max(-1, keepdims=True))
-    return powers / powers.sum(-1, keepdims=True)
+def arrays_of(seen: Seen, name: str) -> StackArrays:
+    """One stack of what was seen of an encoder-decoder."""
+    return seen.only().stacks[name]

@@ -1,29 +1,7 @@
 """The form of every walk: steps with matrices, and how each number of a matrix was made of others.
 
-The JSON of a walk, which `components/walk.js` shows, and which a page may also build by itself from live arrays:
-
-    {title, intro,
-     matrices: {ID: {name, rows: [labels], columns: [labels], shape: [true rows, true columns],
-                     values: packed or {shape, data}, digits, scale: "diverging" | "sequential",
-                     made_from: null | {kind, left, ...}}},
-     steps: [{title, text, formula, matrices: [IDs and signs such as "×", "="],
-              tables: [{name, header, rows, marked: [[row, column]]}],
-              details: [{title, text, formula, matrices, tables}]}]}
-
-`values` may hold fewer rows or columns than `shape` says, of weights that are too large for a page. `left`, `right`,
-`gain`, `bias` and `more` are IDs. The kinds, for the cell in row i and column j:
-
-    product   sum over k of left[i, k] right[k, j], with `transpose` right[j, k]; plus bias[0, j] where there is one
-    add       left[i, j] + right[i, j]; a right of one row is added to every row
-    multiply  left[i, j] right[i, j]
-    scale     left[i, j] factor; `divisor` is the number to show instead where one divides
-    softmax   exp(left[i, j]) / sum over k of exp(left[i, k])
-    norm      (left[i, j] - mean of row i) / sqrt(variance of row i + epsilon) gain[0, j] + bias[0, j]; `rms`: no mean
-    row       left[indices[i], j]: rows that were picked from a table
-    columns   left[i, j + offset]: some columns of a wider matrix
-    concat    right[i, j - offset] where that column is in right, the others from matrices that are not shown
-    map       function(left[i, j]): gelu, gelu-tanh, relu, silu, tanh, sigmoid, exp, log
-    gate      left[i, j] right[i, j] + (1 - left[i, j]) more[i, j]: what a GRU keeps and what it takes
+The top of `picture/components/walk.js` describes the JSON of a walk and the kinds of `made_from`; a page with live
+numbers builds the same JSON by itself.
 """
 
 from __future__ import annotations
@@ -39,6 +17,7 @@ from weft.explain.view import Interactive, View
 from weft.picture.page import packed
 
 Array = NDArray[Any]
+Labels = Sequence[str] | None
 LARGE = 1 << 15  # cells of a table of weights, above which only its first columns are stored
 KEPT = 24  # columns of such a table
 
@@ -65,7 +44,7 @@ class WalkMatrix:
 
 @dataclass(frozen=True)
 class WalkTable:
-    """Words in rows and columns; `marked` cells stand out."""
+    """Texts in rows and columns; `marked` cells stand out."""
 
     name: str
     header: Sequence[str]
@@ -73,13 +52,8 @@ class WalkTable:
     marked: Sequence[tuple[int, int]] = ()
 
     def content(self) -> dict[str, Any]:
-        marked = [list(cell) for cell in self.marked]
-        return {
-            "name": self.name,
-            "header": list(self.header),
-            "rows": [list(row) for row in self.rows],
-            "marked": marked,
-        }
+        rows, marked = [list(row) for row in self.rows], [list(cell) for cell in self.marked]
+        return {"name": self.name, "header": list(self.header), "rows": rows, "marked": marked}
 
 
 @dataclass(frozen=True)
@@ -92,60 +66,102 @@ class WalkStep:
     matrices: Sequence[str] = ()
     tables: Sequence[WalkTable] = ()
     details: Sequence[WalkStep] = ()
+    chain: Mapping[str, Any] | None = None
+    part: str = ""
 
     def content(self) -> dict[str, Any]:
         plain = {"title": self.title, "text": self.text, "formula": self.formula, "matrices": list(self.matrices)}
-        tables = [table.content() for table in self.tables]
-        return {**plain, "tables": tables, "details": [detail.content() for detail in self.details]}
+        more = {"part": self.part, "chain": self.chain, "tables": [table.content() for table in self.tables]}
+        details = [detail.content() for detail in self.details]
+        return {**plain, **{name: value for name, value in more.items() if value}, "details": details}
 
 
 @dataclass
 class Walk:
-    """Steps with real numbers; `add` matrices, then the steps that show them."""
+    """Steps with real numbers; `add` matrices, then the steps that show them.
+
+    `scope` stands before the ids of the matrices that are added, and `part` is the section of the steps.
+    """
 
     title: str
     intro: str = ""
     matrices: dict[str, WalkMatrix] = field(default_factory=dict)
     steps: list[WalkStep] = field(default_factory=list)
+    scope: str = ""
+    part: str = ""
 
     def add(
         self,
         id: str,
         name: str,
         values: Any,
-        rows: Sequence[str] | str = "",
-        columns: Sequence[str] | str = "",
+        rows: Labels = None,
+        columns: Labels = None,
         *,
         shape: tuple[int, int] | None = None,
         scale: str = "diverging",
         digits: int = 2,
         **made: Any,
     ) -> str:
-        """Add a matrix; a string in place of labels is what stands before the numbers of rows or columns."""
-        array = np.atleast_2d(np.asarray(values))
-        down, across = (
-            [f"{labels}{n}" for n in range(size)] if isinstance(labels, str) else list(labels)
-            for labels, size in zip((rows, columns), array.shape, strict=True)
-        )
-        assert (len(down), len(across)) == array.shape, f"{id}: {len(down)} x {len(across)} labels for {array.shape}"
-        assert id not in self.matrices, f"two matrices {id}"
-        unknown = [made[side] for side in ("left", "right", "gain", "bias", "more") if made.get(side, None) is not None]
-        assert all(side in self.matrices for side in unknown), f"{id} is made from {unknown}"
+        """Add a matrix, and return its id; `made` says how it was made of others.
+
+        Labels that are not given are those of the matrices that it was made of, or numbers.
+        """
+        id, array = self.scope + id, np.atleast_2d(np.asarray(values))
         made = {key: value for key, value in made.items() if value is not None}
+        sides = [made[side] for side in ("left", "right", "gain", "bias", "more") if side in made]
+        assert id not in self.matrices, f"two matrices {id}"
+        assert all(side in self.matrices for side in sides), f"{id} is made from {sides}"
+        known = self._labels(made)
+        labels = [
+            list(own) if own is not None else list(usual) if len(usual) == size else [str(n) for n in range(size)]
+            for own, usual, size in zip((rows, columns), known, array.shape, strict=True)
+        ]
+        assert (len(labels[0]), len(labels[1])) == array.shape, f"{id}: labels of other shape than {array.shape}"
         size = shape or (array.shape[0], array.shape[1])
-        self.matrices[id] = WalkMatrix(name, array, down, across, size, made or None, scale, digits)
+        self.matrices[id] = WalkMatrix(name, array, labels[0], labels[1], size, made or None, scale, digits)
         return id
 
-    def weights(self, id: str, name: str, values: Any, columns: Sequence[str] | str = "") -> str:
+    def _labels(self, made: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[str]]:
+        """The rows and columns that a matrix has after those it was made of."""
+        if "left" not in made:
+            return (), ()
+        left = self.matrices[made["left"]]
+        if made["kind"] == "product":
+            right = self.matrices[made["right"]]
+            return left.rows, right.rows if made.get("transpose") else right.columns
+        return left.rows, left.columns if made["kind"] not in ("columns", "concat") else ()
+
+    def weights(self, id: str, name: str, values: Any, columns: Labels = None, rows: Labels = None) -> str:
         """Add a matrix of weights (inputs by outputs); of a large one the first columns are stored."""
         array = np.atleast_2d(np.asarray(values))
         kept = array if array.size <= LARGE else array[:, :KEPT]
-        labels = columns if isinstance(columns, str) else columns[: kept.shape[1]]
-        return self.add(id, name, kept, "", labels, shape=(array.shape[0], array.shape[1]))
+        labels = None if columns is None else columns[: kept.shape[1]]
+        return self.add(id, name, kept, rows, labels, shape=(array.shape[0], array.shape[1]))
 
-    def step(self, title: str, text: str, formula: str = "", matrices: Sequence[str] = (), **more: Any) -> None:
-        """Add a step; `more`: tables and details."""
-        self.steps.append(WalkStep(title, text, formula, matrices, **more))
+    def values(self, id: str) -> Array:
+        """The stored numbers of a matrix."""
+        return self.matrices[id].values
+
+    def shown(self, id: str) -> list[str]:
+        """A matrix beside those that it was made of, with signs between them."""
+        made = self.matrices[id].made_from or {}
+        kind, left, right = made.get("kind"), made.get("left"), made.get("right")
+        if kind in ("product", "add", "multiply"):
+            sign = "+" if kind == "add" else "×"
+            bias = ["+", made["bias"]] if "bias" in made else []
+            return [left, f"{sign} transposed" if made.get("transpose") else sign, right, *bias, "=", id]
+        if kind == "gate":
+            return [left, right, made["more"], "→", id]
+        return [left, "→", id] if left is not None else [id]
+
+    def step(self, title: str, text: str, formula: str = "", show: str | Sequence[str] = (), **more: Any) -> None:
+        """Add a step that shows a matrix beside those that it was made of, or a list of ids and signs.
+
+        `more`: tables, details and a chain.
+        """
+        matrices = self.shown(show) if isinstance(show, str) else show
+        self.steps.append(WalkStep(title, text, formula, matrices, part=self.part, **more))
 
     def content(self) -> dict[str, Any]:
         """The walk as JSON values."""

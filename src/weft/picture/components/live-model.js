@@ -5,8 +5,10 @@
 import { unpack } from "./base.js";
 
 // A weight as Float32Array: int8 rows are multiplied by their scales once, at load.
-function liveTensor(packed) {
+function liveTensor(name, packed) {
   const values = unpack(packed.values);
+  const size = values.shape.reduce((product, side) => product * side, 1);
+  if (values.data.length !== size) throw new Error(`the weight ${name} is damaged: ${values.data.length} numbers instead of ${size}`);
   if (packed.scales === undefined) return { shape: values.shape, data: values.data };
   const scales = unpack(packed.scales).data;
   const data = new Float32Array(values.data.length);
@@ -126,10 +128,18 @@ const LIVE_FUNCTIONS = {
   tanh: Math.tanh,
 };
 
+// Run a generator to its end; what it returns.
+export function liveDone(steps) {
+  for (;;) {
+    const step = steps.next();
+    if (step.done) return step.value;
+  }
+}
+
 export class LiveModel {
   constructor(data) {
     this.spec = data.spec;
-    this.weights = new Map(Object.entries(data.weights).map(([name, packed]) => [name, liveTensor(packed)]));
+    this.weights = new Map(Object.entries(data.weights).map(([name, packed]) => [name, liveTensor(name, packed)]));
     this.forget();
   }
 
@@ -169,33 +179,68 @@ export class LiveModel {
     return y;
   }
 
+  read(ids, segments = null) {
+    return liveDone(this.reading(ids, segments));
+  }
+
   // Read a text: {count, states: what each layer gives (states[0]: the embeddings), attention, hidden, gates}.
   // A model that looks back alone keeps what it has computed for the beginning that the text shares with the last one.
-  read(ids, segments = null) {
+  // A generator, so that a page can stop it between two layers: what it has kept changes only at its end.
+  *reading(ids, segments = null) {
     const { spec, past } = this;
     let same = 0;
     if (spec.causal && segments === null) while (same < ids.length - 1 && same < past.ids.length && past.ids[same] === ids[same]) same += 1;
+    const next = { ids: [...ids], layers: [], hidden: [] };
+    const read = spec.kind === "recurrent" ? yield* this.readRecurrent(ids, same, next) : yield* this.readLayers(ids, same, segments, next);
     this.computed = ids.length - same; // tokens that were not kept
-    past.ids = [...ids];
-    if (spec.kind === "recurrent") return this.readRecurrent(ids, same);
+    this.past = next;
+    return read;
+  }
+
+  // All rows of a state: those that were kept, and those that were made now.
+  joined(number, made, same, count) {
+    const width = made.length / (count - same);
+    if (!same) return made;
+    const whole = new Float32Array(count * width);
+    whole.set(this.past.hidden[number].subarray(0, same * width));
+    whole.set(made, same * width);
+    return whole;
+  }
+
+  *readLayers(ids, same, segments, next) {
+    const { spec } = this;
     const rows = ids.length - same;
     let x = this.embed(ids.slice(same), same, segments);
-    const keep = (number, made, width) => {
-      const before = past.hidden[number];
-      const whole = new Float32Array(ids.length * width);
-      if (before !== undefined && same) whole.set(before.subarray(0, same * width));
-      whole.set(made, same * width);
-      past.hidden[number] = whole;
-    };
-    keep(0, x, spec.width);
-    spec.layers.forEach((layer, number) => {
-      x = this.layer(x, rows, same, layer, number);
-      const last = number === spec.layers.length - 1;
-      if (last && spec.finalNorm) x = this.norm(x, rows, "final_norm");
-      keep(number + 1, x, spec.width);
-    });
-    const states = past.hidden;
-    return { count: ids.length, states, attention: past.layers.map((layer) => layer.attention), hidden: this.chosen(states, ids.length) };
+    next.hidden.push(this.joined(0, x, same, ids.length));
+    for (let number = 0; number < spec.layers.length; number++) {
+      yield;
+      const kept = this.keptLayer(same ? this.past.layers[number] : null, same, rows, spec.layers[number]);
+      next.layers.push(kept);
+      x = this.layer(x, rows, same, spec.layers[number], kept);
+      if (number === spec.layers.length - 1 && spec.finalNorm) x = this.norm(x, rows, "final_norm");
+      next.hidden.push(this.joined(number + 1, x, same, ids.length));
+    }
+    return { count: ids.length, states: next.hidden, attention: next.layers.map((layer) => layer.attention), hidden: this.chosen(next.hidden, ids.length) };
+  }
+
+  // Room for queries, keys and values of all tokens, with those of the first ones filled in.
+  keptLayer(before, first, rows, { heads }) {
+    const wide = heads * this.spec.headWidth;
+    const kept = { attention: first ? before.attention.slice(0, first) : [] };
+    for (const part of ["keys", "values", "queries", "mixed"]) {
+      kept[part] = new Float32Array((first + rows) * wide);
+      if (first) kept[part].set(before[part].subarray(0, first * wide));
+    }
+    return kept;
+  }
+
+  // One layer again for the whole text, with all that is computed on the way: {attention_norm, qkv, mixed, ...}.
+  traced(read, number) {
+    const trace = {};
+    const layer = this.spec.layers[number];
+    const kept = this.keptLayer(null, 0, read.count, layer);
+    this.layer(read.states[number].slice(), read.count, 0, layer, kept, trace);
+    return { ...trace, ...kept };
   }
 
   // What the heads read: the last layer, or several of them together.
@@ -240,56 +285,56 @@ export class LiveModel {
     return spec.widened ? this.linear(normed, ids.length, "widened") : normed;
   }
 
-  layer(x, rows, first, layer, number) {
+  // `trace`, where it is given, gets every matrix on the way, for walks.
+  layer(x, rows, first, layer, kept, trace = {}) {
     const { spec } = this;
     const { name } = layer;
-    const add = (a, b) => {
-      for (let n = 0; n < a.length; n++) b[n] += a[n];
-      return b;
-    };
+    const add = (a, b) => b.map((value, n) => value + a[n]);
     if (spec.normBefore) {
-      x = add(x, this.attend(this.norm(x, rows, `${name}.attention_norm`), rows, first, layer, number));
-      return add(x, this.feedforward(this.norm(x, rows, `${name}.feedforward_norm`), rows, name));
+      trace.attention_norm = this.norm(x, rows, `${name}.attention_norm`);
+      trace.attended = this.attend(trace.attention_norm, rows, first, layer, kept, trace);
+      trace.added = add(x, trace.attended);
+      trace.feedforward_norm = this.norm(trace.added, rows, `${name}.feedforward_norm`);
+      trace.down = this.feedforward(trace.feedforward_norm, rows, name, trace);
+      return (trace.sum = add(trace.added, trace.down));
     }
-    x = this.norm(add(x, this.attend(x, rows, first, layer, number)), rows, `${name}.attention_norm`);
-    return this.norm(add(x, this.feedforward(x, rows, name)), rows, `${name}.feedforward_norm`);
+    trace.attended = this.attend(x, rows, first, layer, kept, trace);
+    trace.added = add(x, trace.attended);
+    trace.attention_norm = this.norm(trace.added, rows, `${name}.attention_norm`);
+    trace.down = this.feedforward(trace.attention_norm, rows, name, trace);
+    trace.sum = add(trace.attention_norm, trace.down);
+    return (trace.feedforward_norm = this.norm(trace.sum, rows, `${name}.feedforward_norm`));
   }
 
-  feedforward(x, rows, name) {
+  feedforward(x, rows, name, trace) {
     const { spec } = this;
     const bend = LIVE_FUNCTIONS[spec.activation];
-    const up = this.linear(x, rows, `${name}.feedforward.up`);
-    if (!spec.gated) {
-      for (let n = 0; n < up.length; n++) up[n] = bend(up[n]);
-      return this.linear(up, rows, `${name}.feedforward.down`);
+    trace.up = this.linear(x, rows, `${name}.feedforward.up`);
+    const { up } = trace;
+    if (spec.gated) {
+      const inner = up.length / rows / 2;
+      trace.bent = new Float32Array(rows * inner);
+      for (let row = 0; row < rows; row++) for (let n = 0; n < inner; n++) trace.bent[row * inner + n] = bend(up[2 * row * inner + n]) * up[(2 * row + 1) * inner + n];
+    } else {
+      trace.bent = new Float32Array(up.length);
+      for (let n = 0; n < up.length; n++) trace.bent[n] = bend(up[n]);
     }
-    const inner = up.length / rows / 2;
-    const y = new Float32Array(rows * inner);
-    for (let row = 0; row < rows; row++) for (let n = 0; n < inner; n++) y[row * inner + n] = bend(up[2 * row * inner + n]) * up[(2 * row + 1) * inner + n];
-    return this.linear(y, rows, `${name}.feedforward.down`);
+    return this.linear(trace.bent, rows, `${name}.feedforward.down`);
   }
 
-  attend(x, rows, first, { name, heads }, number) {
-    const { spec, past } = this;
+  attend(x, rows, first, { name, heads }, kept, trace) {
+    const { spec } = this;
     const depth = spec.headWidth;
     const wide = heads * depth;
     const total = first + rows;
     const qkv = this.linear(x, rows, `${name}.attention.qkv`); // N 3 H D
+    trace.qkv = spec.positions === "rotary" ? qkv.slice() : qkv;
     if (spec.positions === "rotary") liveTurn(qkv, rows, first, heads, depth);
-    const before = past.layers[number];
-    const layer = { keys: new Float32Array(total * wide), values: new Float32Array(total * wide), queries: new Float32Array(total * wide), mixed: new Float32Array(total * wide), attention: [] };
-    if (first) {
-      for (const part of ["keys", "values", "queries", "mixed"]) layer[part].set(before[part].subarray(0, first * wide));
-      layer.attention = before.attention.slice(0, first);
-    }
-    past.layers[number] = layer;
+    const { queries, keys, values, mixed } = kept;
     for (let row = 0; row < rows; row++) {
-      layer.queries.set(qkv.subarray(3 * row * wide, (3 * row + 1) * wide), (first + row) * wide);
-      layer.keys.set(qkv.subarray((3 * row + 1) * wide, (3 * row + 2) * wide), (first + row) * wide);
-      layer.values.set(qkv.subarray((3 * row + 2) * wide, (3 * row + 3) * wide), (first + row) * wide);
+      [queries, keys, values].forEach((part, n) => part.set(qkv.subarray((3 * row + n) * wide, (3 * row + n + 1) * wide), (first + row) * wide));
     }
     const scale = 1 / Math.sqrt(depth);
-    const mixed = new Float32Array(rows * wide);
     for (let row = 0; row < rows; row++) {
       const place = first + row;
       const seen = spec.causal ? place + 1 : total;
@@ -299,7 +344,7 @@ export class LiveModel {
         let highest = -Infinity;
         const at = head * seen;
         for (let key = 0; key < seen; key++) {
-          let score = liveDot(layer.queries, query, layer.keys, key * wide + head * depth, depth) * scale;
+          let score = liveDot(queries, query, keys, key * wide + head * depth, depth) * scale;
           if (spec.positions === "alibi") score -= spec.slopes[head] * Math.abs(place - key);
           weights[at + key] = score;
           if (score > highest) highest = score;
@@ -309,86 +354,79 @@ export class LiveModel {
         for (let key = 0; key < seen; key++) {
           const share = (weights[at + key] /= sum);
           const value = key * wide + head * depth;
-          for (let n = 0; n < depth; n++) mixed[row * wide + head * depth + n] += share * layer.values[value + n];
+          for (let n = 0; n < depth; n++) mixed[query + n] += share * values[value + n];
         }
       }
-      layer.attention.push(weights);
+      kept.attention.push(weights);
     }
-    layer.mixed.set(mixed, first * wide);
-    return this.linear(mixed, rows, `${name}.attention.output`);
+    return this.linear(mixed.subarray(first * wide), rows, `${name}.attention.output`);
   }
 
   // ---------------------------------------------------------------- recurrent networks
 
-  readRecurrent(ids, same) {
-    const { spec, past } = this;
+  *readRecurrent(ids, same, next) {
+    const { spec } = this;
     const table = this.weight("tokens.weight");
     const size = table.shape[1];
     const rows = ids.length - same;
     let x = new Float32Array(rows * size);
     ids.slice(same).forEach((id, row) => x.set(table.data.subarray(id * size, (id + 1) * size), row * size));
-    const whole = (number, made, width) => {
-      const all = new Float32Array(ids.length * width);
-      if (same) all.set(past.hidden[number].subarray(0, same * width));
-      all.set(made, same * width);
-      past.hidden[number] = all;
-    };
-    whole(0, x, size);
+    next.hidden.push(this.joined(0, x, same, ids.length));
     const wide = spec.width * spec.directions;
-    const gates = [];
     for (let number = 0; number < spec.layerCount; number++) {
-      const joined = new Float32Array(rows * wide);
+      yield;
+      const made = new Float32Array(rows * wide);
       for (let side = 0; side < spec.directions; side++) {
-        const made = this.recur(x, rows, same, `layers.${number}.layers.${side}`, `${number}.${side}`, side === 1);
-        for (let row = 0; row < rows; row++) joined.set(made.subarray(row * spec.width, (row + 1) * spec.width), row * wide + side * spec.width);
+        const steps = this.recur(x, rows, same ? this.past.layers[number][0].slice(0, same) : [], `layers.${number}.layers.${side}`, side === 1);
+        steps.slice(same).forEach(({ hidden }, row) => made.set(hidden, row * wide + side * spec.width));
+        if (side === 0) next.layers.push([]);
+        next.layers[number].push(steps);
       }
-      x = joined;
-      whole(number + 1, x, wide);
-      gates.push(past.layers[`${number}.0`]);
+      x = made;
+      next.hidden.push(this.joined(number + 1, x, same, ids.length));
     }
-    return { count: ids.length, states: past.hidden, attention: [], gates, hidden: { data: past.hidden[spec.layerCount], width: wide } };
+    return { count: ids.length, states: next.hidden, attention: [], steps: next.layers, hidden: { data: next.hidden[spec.layerCount], width: wide } };
   }
 
-  // One layer in one direction; what is carried after each token is kept.
-  recur(x, rows, first, name, slot, backwards) {
-    const { spec, past } = this;
-    const width = spec.width;
+  // One layer in one direction, after the steps `before`: {hidden, memory, given, own, gates} after each token.
+  recur(x, rows, before, name, backwards) {
+    const { spec } = this;
+    const { width } = spec;
     const given = liveLinear(x, rows, this.weight(`${name}.weight_ih_l0`), this.weight(`${name}.bias_ih_l0`).data);
     const back = this.weight(`${name}.weight_hh_l0`);
     const bias = this.weight(`${name}.bias_hh_l0`).data;
     const count = back.shape[0];
-    const before = first ? past.layers[slot].slice(0, first) : [];
-    let hidden = first ? before[first - 1].hidden : new Float32Array(width);
-    let memory = first ? before[first - 1].memory : new Float32Array(width);
-    const made = new Float32Array(rows * width);
+    let { hidden, memory } = before[before.length - 1] ?? { hidden: new Float32Array(width), memory: new Float32Array(width) };
     const steps = [];
     const sigmoid = (value) => 1 / (1 + Math.exp(-value));
+    const bend = LIVE_FUNCTIONS[spec.activation];
     for (let step = 0; step < rows; step++) {
       const row = backwards ? rows - 1 - step : step;
       const own = liveLinear(hidden, 1, back, bias);
-      const at = row * count;
-      const next = new Float32Array(width);
-      const cell = new Float32Array(width);
+      const input = given.subarray(row * count, (row + 1) * count);
+      const [next, cell, gates] = [new Float32Array(width), new Float32Array(width), new Float32Array(count)];
       for (let n = 0; n < width; n++) {
-        if (spec.cell === "rnn") next[n] = LIVE_FUNCTIONS[spec.activation](given[at + n] + own[n]);
+        if (spec.cell === "rnn") next[n] = bend(input[n] + own[n]);
         else if (spec.cell === "lstm") {
-          const sum = (gate) => given[at + gate * width + n] + own[gate * width + n];
-          cell[n] = sigmoid(sum(1)) * memory[n] + sigmoid(sum(0)) * Math.tanh(sum(2));
-          next[n] = sigmoid(sum(3)) * Math.tanh(cell[n]);
+          for (let gate = 0; gate < 4; gate++) {
+            const sum = input[gate * width + n] + own[gate * width + n];
+            gates[gate * width + n] = gate === 2 ? Math.tanh(sum) : sigmoid(sum); // input, forget, content, output
+          }
+          cell[n] = gates[width + n] * memory[n] + gates[n] * gates[2 * width + n];
+          next[n] = gates[3 * width + n] * Math.tanh(cell[n]);
         } else {
-          const reset = sigmoid(given[at + n] + own[n]);
-          const keep = sigmoid(given[at + width + n] + own[width + n]);
-          const fresh = Math.tanh(given[at + 2 * width + n] + reset * own[2 * width + n]);
+          const reset = sigmoid(input[n] + own[n]);
+          const keep = sigmoid(input[width + n] + own[width + n]);
+          const fresh = Math.tanh(input[2 * width + n] + reset * own[2 * width + n]);
+          [gates[n], gates[width + n], gates[2 * width + n]] = [reset, keep, fresh];
           next[n] = fresh + keep * (hidden[n] - fresh);
         }
       }
       hidden = next;
       memory = cell;
-      steps.push({ hidden, memory });
-      made.set(hidden, row * width);
+      steps.push({ hidden, memory, given: input, own, gates });
     }
-    past.layers[slot] = [...before, ...(backwards ? steps.reverse() : steps)];
-    return made;
+    return [...before, ...(backwards ? steps.reverse() : steps)];
   }
 
   // ---------------------------------------------------------------- heads

@@ -39,6 +39,7 @@ import { walkMade, walkOpened } from "./walk-made.js";
 //   map       function(left[i, j]): relu, gelu, gelu-tanh, silu, tanh, sigmoid, exp, log
 //   gate      left[i, j] right[i, j] + (1 - left[i, j]) more[i, j]
 
+const WALK_ROWS = 10; // rows that are always shown
 const WALK_ENDS = 2; // last rows or columns that stay when the middle is left out
 const walkPlaces = new WeakMap(); // by element: the step, and how to draw it again
 
@@ -73,7 +74,7 @@ function walkShown(stored, whole, limit) {
 }
 
 function walkGrid(matrix, limit) {
-  const down = walkShown(matrix.height, matrix.shape[0], Math.max(limit, 8));
+  const down = walkShown(matrix.height, matrix.shape[0], Math.max(limit, WALK_ROWS));
   const across = walkShown(matrix.width, matrix.shape[1], limit);
   const label = (text, attributes) => el("th", { ...attributes, text, title: text });
   const head = across.map((j) => (j === null ? el("th", { text: "…" }) : label(matrix.columns[j], { scope: "col", "data-column": j })));
@@ -105,12 +106,34 @@ function walkChain({ inputs, states, outputs, used }) {
   return el("div", { class: "walk-scroll", tabindex: 0 }, el("ol", { class: "walk-chain" }, places));
 }
 
+// Matrices and the signs between them; a bias of one row stands below the matrix that it is added to.
+function walkRow(names, matrices, limit) {
+  const items = [];
+  names.forEach((name, n) => {
+    const bias = names[n - 1] === "+" && names[n - 3] === "×" && matrices[name]?.height === 1 && matrices[names[n - 2]]?.height > 1;
+    if (bias) {
+      const sign = items.pop();
+      items.push(el("div", { class: "walk-stack" }, items.pop(), sign, walkGrid(matrices[name], limit)));
+    } else items.push(matrices[name] ? walkGrid(matrices[name], limit) : el("span", { class: "walk-sign", text: name, "aria-hidden": "true" }));
+  });
+  return el("div", { class: "walk-row" }, items);
+}
+
+// As many columns as fit, so that the matrices of a step stand side by side where the page is wide enough.
+function walkColumns(names, matrices, room) {
+  const shown = names.filter((name, n) => matrices[name] && !(names[n - 1] === "+" && names[n - 3] === "×"));
+  const below = room < 600 || shown.every((name) => matrices[name].height === 1); // one below the other
+  const share = below ? room : room / Math.min(shown.length, 3) - 24;
+  return Math.max(5, Math.min(16, Math.floor((share - 70) / 45)));
+}
+
 // What a step shows below its title.
-function walkPart(step, matrices, limit) {
-  const shown = (step.matrices ?? []).map((name) => (matrices[name] ? walkGrid(matrices[name], limit) : el("span", { class: "walk-sign", text: name, "aria-hidden": "true" })));
+function walkPart(step, matrices, chosen, room) {
+  const names = step.matrices ?? [];
+  const limit = chosen || walkColumns(names, matrices, room);
   const parts = [el("p", { class: "walk-text" }, walkFormula(step.text)), step.formula ? el("p", { class: "walk-formula" }, walkFormula(step.formula)) : null,
-    step.chain ? walkChain(step.chain) : null, shown.length ? el("div", { class: "walk-row" }, shown) : null, ...(step.tables ?? []).map(walkTable),
-    ...(step.details ?? []).map((detail) => el("details", {}, el("summary", {}, walkFormula(detail.title)), walkPart(detail, matrices, limit)))];
+    step.chain ? walkChain(step.chain) : null, names.length ? walkRow(names, matrices, limit) : null, ...(step.tables ?? []).map(walkTable),
+    ...(step.details ?? []).map((detail) => el("details", {}, el("summary", {}, walkFormula(detail.title)), walkPart(detail, matrices, chosen, room)))];
   return parts.filter(Boolean);
 }
 
@@ -144,13 +167,8 @@ function walkExplain(stage, why, matrices, cell) {
     return;
   }
   for (const [side, row, column] of made.cells) walkMark(stage, side, row, column);
-  why.replaceChildren(name, " = ", walkFormulaSafe(made.terms), " = ", el("output", { text: format(made.value, 4), "data-value": String(made.value) }),
+  why.replaceChildren(name, " = ", el("span", { class: "walk-terms" }, walkFormula(made.terms)), " = ", el("output", { text: format(made.value, 4), "data-value": String(made.value) }),
     el("div", { class: "walk-hint" }, walkFormula(made.rule)));
-}
-
-// Terms hold numbers and, behind a bias, the name of a matrix.
-function walkFormulaSafe(terms) {
-  return el("span", { class: "walk-terms" }, walkFormula(terms));
 }
 
 // The sections of the walk, as buttons that lead to their first steps; nothing where there are none.
@@ -169,13 +187,13 @@ export function walk(root, data) {
   const matrices = walkOpened(data.matrices);
   const before = walkPlaces.get(root);
   const last = data.steps.length - 1;
-  let place = Math.min(before?.place ?? 0, last), limit = before?.limit ?? (innerWidth < 600 ? 5 : 6);
+  let place = Math.min(before?.place ?? 0, last), chosen = before?.chosen ?? 0;
   const count = el("span", { class: "walk-count", "aria-live": "polite" });
   const bar = el("progress", { max: last + 1, "aria-label": "Steps done" });
   const previous = el("button", { type: "button", class: "walk-previous", text: "← Previous", on: { click: () => go(place - 1) } });
   const next = el("button", { type: "button", class: "walk-next", text: "Next →", on: { click: () => go(place + 1) } });
-  const list = el("select", { "aria-label": "Step", on: { change: () => go(list.selectedIndex) } }, data.steps.map((step, n) => el("option", { text: `${n + 1}. ${step.title}` })));
-  const size = segmented("Columns", [5, 6, 8, 16, 32], limit, (value) => { limit = value; draw(); });
+  const list = el("select", { "aria-label": "Step", on: { change: () => go(list.selectedIndex) } }, data.steps.map((step, n) => el("option", { text: `${n + 1}. ${step.title.replace(/[\^_{}]/g, "")}` })));
+  const size = segmented("Columns", [[0, "auto"], 8, 16, 32], chosen, (value) => { chosen = value; draw(); });
   const stage = el("div", { class: "walk-stage" });
   const why = el("div", { class: "walk-why", role: "status", "aria-live": "polite" });
   const sections = walkSections(data.steps, go);
@@ -192,8 +210,8 @@ export function walk(root, data) {
 
   function draw() {
     const step = data.steps[place];
-    walkPlaces.set(root, { place, limit, draw });
-    stage.replaceChildren(el("h3", {}, walkFormula(step.title)), ...walkPart(step, matrices, limit));
+    walkPlaces.set(root, { place, chosen, draw });
+    stage.replaceChildren(el("h3", {}, walkFormula(step.title)), ...walkPart(step, matrices, chosen, root.clientWidth || innerWidth));
     count.textContent = `Step ${place + 1} of ${last + 1}`;
     bar.value = place + 1;
     list.selectedIndex = place;
