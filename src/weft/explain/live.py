@@ -28,8 +28,10 @@ RECURRENT = ("rnn", "lstm", "gru")
 SAMPLES = {
     "complete": "Once upon a time",
     "fill": "The weaver worked at the {mask}.",
+    "answer": "Who wrote the first program?",
     "tag": "Ada Lovelace met Charles Babbage in London.",
 }
+CONTEXT = "Ada Lovelace wrote the first program in 1843, for a machine that Charles Babbage never built."
 SAMPLE = "A warm and wonderful story, told with care."
 
 
@@ -163,7 +165,7 @@ def heads_of(model: Model, activation: str) -> dict[str, Any]:
         }
     task: Any = model.task_object
     head = task.head
-    if head in ("classify", "tag") and head in model.opened.heads:
+    if head in ("classify", "tag", "answer") and head in model.opened.heads:
         deep = f"heads.{head}.dense.weight" in names
         heads["head"] = {
             "name": head,
@@ -188,6 +190,8 @@ def task_data(model: Model) -> dict[str, Any]:
         "pair": framing.pair,
         "segments": framing.segments,
         "length": framing.length,
+        "stride": framing.stride,
+        "cutting": framing.cutting,
         "nothing": framing.nothing,
     }
     shared = {"name": name, "frame": frame, "sample": SAMPLES.get(name, SAMPLE), "pair": False}
@@ -199,6 +203,10 @@ def task_data(model: Model) -> dict[str, Any]:
         rules = {"begins": decoder.begins, "ends": decoder.ends, "allowed": decoder.allowed}
         lists = {key: np.asarray(value).astype(int).tolist() for key, value in rules.items()}
         return shared | {"kind": "tags", "labels": labels, "scheme": decoder.scheme, **lists}
+    if name == "answer" and "answer" in opened.heads:
+        answers: Any = model.task_object
+        reading = {"threshold": answers.threshold, "temperature": answers.temperature, "second": CONTEXT}
+        return shared | {"kind": "answer", "pair": True, **reading}
     if opened.family.generates and "words" in opened.heads:
         tokenizer = tokenizer_of(opened)
         nothing, some = as_prompts(tokenizer, [[], [-1]])  # -1 stands for the text
@@ -217,7 +225,7 @@ def task_data(model: Model) -> dict[str, Any]:
             "sample": sample,
             "frame": frame,
         }
-    raise UserError(f"a live page shows classify, pair, multilabel, regress, tag, fill and language models, not {name}")
+    raise UserError(f"a live page shows classify, pair, multilabel, regress, tag, fill, answer and language models, not {name}")
 
 
 def label_task(model: Model) -> dict[str, Any]:

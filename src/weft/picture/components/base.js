@@ -55,13 +55,17 @@ export function halfToFloat(bits) {
   return sign * (1 + fraction / 1024) * 2 ** (exponent - 15);
 }
 
+let halfTable; // of every float16, made when the first one is read
+
 // What Python's `packed` wrote: {shape, data}, a typed array; float16 becomes Float32Array.
 export function unpack(packed) {
   const buffer = bytesOf(packed.data).buffer;
   if (packed.type !== "float16") return { shape: packed.shape, data: READERS[packed.type](buffer) };
-  const table = new Float32Array(65536);
-  for (let bits = 0; bits < 65536; bits++) table[bits] = halfToFloat(bits);
-  return { shape: packed.shape, data: Float32Array.from(new Uint16Array(buffer), (bits) => table[bits]) };
+  halfTable ??= Float32Array.from({ length: 65536 }, (_, bits) => halfToFloat(bits));
+  const halves = new Uint16Array(buffer);
+  const data = new Float32Array(halves.length);
+  for (let n = 0; n < data.length; n++) data[n] = halfTable[halves[n]];
+  return { shape: packed.shape, data };
 }
 
 // ---------------------------------------------------------------------------------------------------------- colors

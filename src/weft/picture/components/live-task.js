@@ -1,7 +1,10 @@
 // A text in, what the model says of it out: tokens, labels, tags, words for gaps, the next word.
 
-import { LiveModel, liveSoftmax } from "./live-model.js";
+import { LiveModel, liveDone, liveSoftmax } from "./live-model.js";
 import { LiveTokenizer } from "./live-tokenizer.js";
+
+const LIVE_ENDS = 20; // ends of an answer that are paired in a window
+const LIVE_LONGEST_ANSWER = 30; // tokens
 
 export class LiveSession {
   constructor(data) {
@@ -18,98 +21,142 @@ export class LiveSession {
     }
   }
 
-  // {ids, offsets, sides, left}: what the model reads; side 0, 1 or null of special tokens; left: tokens that do not fit.
-  framed(text, second = null) {
+  // The windows of a text or a pair as Weft cuts them: {ids, offsets, sides, segments, lead, cut}. Offsets are of code
+  // points; sides are 0, 1, or null for special tokens; lead: tokens before the text that is cut.
+  windows(text, second = null) {
     const { frame, kind } = this.task;
     const first = this.tokenizer.encode(text);
-    if (second !== null) {
-      const other = this.tokenizer.encode(second);
-      const [before, between, after] = frame.pair;
-      const room = frame.length - before.length - between.length - after.length;
-      const parts = this.pairParts(first.ids.length, other.ids.length, room);
-      const left = first.ids.length + other.ids.length - parts[0] - parts[1];
-      const a = first.ids.slice(0, parts[0]);
-      const b = other.ids.slice(0, parts[1]);
-      const none = (tokens) => tokens.map(() => null);
-      const ids = [...before, ...a, ...between, ...b, ...after];
-      const border = before.length + a.length + between.length;
+    const none = (tokens) => tokens.map(() => null);
+    const other = second === null ? { ids: [], offsets: [] } : this.tokenizer.encode(second);
+    const [before, between, after] = second === null ? [frame.before, [], kind === "next" ? [] : frame.after] : frame.pair;
+    const room = Math.max(1, frame.length - before.length - between.length - after.length);
+    const part = ({ ids, offsets }, { start, end }, side) => ({ ids: ids.slice(start, end), offsets: offsets.slice(start, end), sides: ids.slice(start, end).map(() => side) });
+    const whole = ({ ids }) => ({ start: 0, end: ids.length });
+    const window = (one, two, ofFirst, cut) => {
+      const [a, b] = [part(first, one, 0), part(other, two, 1)];
+      const ids = [...before, ...a.ids, ...between, ...b.ids, ...after];
+      const border = before.length + a.ids.length + between.length;
       return {
         ids,
-        offsets: [...none(before), ...first.offsets.slice(0, a.length), ...none(between), ...other.offsets.slice(0, b.length), ...none(after)],
-        sides: [...none(before), ...a.map(() => 0), ...none(between), ...b.map(() => 1), ...none(after)],
-        segments: frame.segments ? ids.map((_, n) => (n < border ? 0 : 1)) : null,
-        left,
+        offsets: [...none(before), ...a.offsets, ...none(between), ...b.offsets, ...none(after)],
+        sides: [...none(before), ...a.sides, ...none(between), ...b.sides, ...none(after)],
+        segments: second !== null && frame.segments ? ids.map((_, n) => (n < border ? 0 : 1)) : null,
+        lead: ofFirst ? before.length : border,
+        cut,
       };
-    }
-    const { before } = frame;
-    const after = kind === "next" ? [] : frame.after;
-    const room = Math.max(1, frame.length - before.length - after.length);
-    const left = Math.max(0, first.ids.length - room);
-    const from = kind === "next" ? left : 0; // a language model goes on from the end of a text
-    let own = first.ids.slice(from, from + room);
-    let spans = first.offsets.slice(from, from + room);
-    const empty = own.length === 0 && (kind === "next" ? before.length === 0 : true) && frame.nothing.length > 0;
-    if (empty) {
-      own = kind === "next" ? frame.nothing.slice() : frame.nothing.slice();
-      spans = own.map(() => null);
-    }
-    return {
-      ids: [...before, ...own, ...after],
-      offsets: [...before.map(() => null), ...spans, ...after.map(() => null)],
-      sides: [...before.map(() => null), ...own.map(() => (empty ? null : 0)), ...after.map(() => null)],
-      segments: null,
-      left,
     };
+    if (second === null && first.ids.length === 0 && frame.nothing.length && (kind !== "next" || before.length === 0)) {
+      const ids = [...before, ...frame.nothing, ...after];
+      return [{ ids, offsets: none(ids), sides: none(ids), segments: null, lead: before.length, cut: { start: 0, end: 0, first: 0, last: 0 } }];
+    }
+    if (kind === "next") { // a language model continues the end of a text
+      const start = Math.max(0, first.ids.length - room);
+      return [window({ start, end: first.ids.length }, whole(other), true, { start, end: first.ids.length, first: start, last: first.ids.length })];
+    }
+    if (kind === "fill") return this.gapCuts(first.ids, room).map((cut) => window(cut, whole(other), true, cut));
+    if (second !== null && (first.ids.length + other.ids.length <= room || first.ids.length <= room >> 1)) {
+      return this.cuts(other.ids.length, Math.max(1, room - first.ids.length)).map((cut) => window(whole(first), cut, false, cut));
+    }
+    if (other.ids.length <= room >> 1) return this.cuts(first.ids.length, room - other.ids.length).map((cut) => window(cut, whole(other), true, cut));
+    const [ones, twos] = [this.cuts(first.ids.length, room >> 1), this.cuts(other.ids.length, room >> 1)];
+    const longer = ones.length >= twos.length;
+    return Array.from({ length: Math.max(ones.length, twos.length) }, (_, n) => {
+      const [a, b] = [ones[Math.min(n, ones.length - 1)], twos[Math.min(n, twos.length - 1)]];
+      return window(a, b, longer, longer ? a : b);
+    });
   }
 
-  // Tokens of each text of a pair in its first window, as Weft cuts them.
-  pairParts(first, second, room) {
-    if (first + second <= room || first <= Math.floor(room / 2)) return [first, Math.min(second, Math.max(1, room - first))];
-    if (second <= Math.floor(room / 2)) return [Math.min(first, room - second), second];
-    return [Math.min(first, Math.floor(room / 2)), Math.min(second, Math.floor(room / 2))];
+  // Windows over so many tokens; each token is answered for by the window that shows more around it.
+  cuts(length, room) {
+    const { frame } = this.task;
+    if (frame.cutting && length > room) return [{ start: 0, end: room, first: 0, last: room }];
+    const stride = Math.min(frame.stride, room);
+    const starts = [0];
+    while (starts[starts.length - 1] + room < length) starts.push(starts[starts.length - 1] + stride);
+    const ends = starts.map((start) => Math.min(start + room, length));
+    const borders = [0, ...starts.slice(1).map((start, n) => (start + ends[n]) >> 1), length];
+    return starts.map((start, n) => ({ start, end: ends[n], first: borders[n], last: borders[n + 1] }));
+  }
+
+  // Of a text with gaps: all of it where it fits, else a window around each gap.
+  gapCuts(ids, room) {
+    const gaps = ids.flatMap((id, n) => (id === this.task.mask ? [n] : []));
+    if (ids.length <= room || !gaps.length) return [{ start: 0, end: Math.min(room, ids.length), first: 0, last: ids.length }];
+    return gaps.map((gap) => {
+      const start = Math.max(0, Math.min(gap - (room >> 1), ids.length - room));
+      return { start, end: start + room, first: gap, last: gap + 1 };
+    });
   }
 
   answer(text, second = null) {
-    const framed = this.framed(text, this.task.pair ? second ?? "" : null);
-    const read = this.model.read(framed.ids, framed.segments);
-    const answer = { ...framed, read };
+    return liveDone(this.answering(text, second));
+  }
+
+  // What the model says: the first window (ids, offsets, sides, read), all `windows`, and what the task adds. A
+  // generator that can be left between two layers.
+  *answering(text, second = null) {
+    const windows = this.windows(text, this.task.pair ? second ?? "" : null);
+    for (const window of windows) window.read = yield* this.model.reading(window.ids, window.segments);
+    return { ...windows[0], windows, ...this.result(text, second, windows) };
+  }
+
+  result(text, second, windows) {
+    const last = windows[windows.length - 1];
     switch (this.task.kind) {
       case "label":
-        return { ...answer, ...this.label(read) };
       case "labels":
-        return { ...answer, ...this.label(read), chosen: null };
+        return this.label(windows);
       case "value":
-        return { ...answer, value: this.model.labels(read)[0] * this.task.spread + this.task.center };
+        return { value: this.mean(windows)[0] };
       case "tags":
-        return { ...answer, ...this.tags(text, framed, read) };
+        return this.tags(text, windows);
+      case "answer":
+        return this.spans(second ?? "", windows);
       case "fill":
-        return { ...answer, gaps: this.gaps(framed, read) };
+        return { gaps: windows.flatMap((window) => this.gaps(window)) };
       case "next":
-        return { ...answer, logits: this.model.words(read, read.count - 1) };
+        return { logits: this.model.words(last.read, last.read.count - 1), left: last.cut.start };
     }
     throw new Error(`unknown task ${this.task.kind}`);
   }
 
-  label(read) {
-    const logits = this.model.labels(read);
-    const several = this.task.kind === "labels";
-    const probabilities = several ? Array.from(logits, (x) => 1 / (1 + Math.exp(-x))) : [...liveSoftmax(logits)];
-    return { logits: [...logits], probabilities, best: probabilities.indexOf(Math.max(...probabilities)) };
+  // The mean over the windows, by the tokens that are their own.
+  mean(windows) {
+    const { center = 0, spread = 1 } = this.task;
+    const own = windows.map(({ cut }) => Math.max(1, cut.last - cut.first));
+    const all = own.reduce((sum, count) => sum + count, 0);
+    const parts = windows.map(({ read }) => this.model.labels(read));
+    return Array.from(parts[0], (_, n) => parts.reduce((sum, part, w) => sum + (part[n] * own[w]) / all, 0) * spread + center);
   }
 
-  gaps(framed, read) {
+  label(windows) {
+    const logits = this.mean(windows);
+    const several = this.task.kind === "labels";
+    const probabilities = several ? logits.map((x) => 1 / (1 + Math.exp(-x))) : [...liveSoftmax(logits)];
+    return { logits, probabilities, best: probabilities.indexOf(Math.max(...probabilities)) };
+  }
+
+  gaps({ ids, sides, read, lead, cut }) {
     const gaps = [];
-    framed.ids.forEach((id, place) => {
-      if (id === this.task.mask && framed.sides[place] === 0) gaps.push({ place, logits: this.model.words(read, place) });
+    ids.forEach((id, place) => {
+      const token = place - lead + cut.start;
+      if (id === this.task.mask && sides[place] === 0 && token >= cut.first && token < cut.last) gaps.push({ place, logits: this.model.words(read, place) });
     });
     return gaps;
   }
 
   // Of each word its span, and the best row of tags that the scheme allows.
-  tags(text, framed, read) {
+  tags(text, windows) {
     const { task } = this;
     const count = task.labels.length;
-    const logits = this.model.labels(read);
+    const own = []; // [span, logits] of each token of the text
+    for (const { read, lead, cut, offsets } of windows) {
+      const logits = this.model.labels(read);
+      for (let token = cut.first; token < cut.last; token++) {
+        const place = lead + token - cut.start;
+        own.push([offsets[place], logits.subarray(place * count, (place + 1) * count)]);
+      }
+    }
     const units = [...text]; // code points
     const places = new Map();
     let unit = 0;
@@ -119,25 +166,53 @@ export class LiveSession {
     });
     places.set(unit, units.length);
     const words = [...text.matchAll(this.words)].map((match) => [places.get(match.index), places.get(match.index + match[0].length)]);
-    const own = framed.offsets.map((span, place) => [span, place]).filter(([span]) => span !== null);
     let token = 0;
     const scores = words.map(([start, end]) => {
       while (token < own.length && own[token][0][1] <= start) token += 1;
       let there = token;
       while (there < own.length && own[there][0][0] < end && own[there][0][0] === own[there][0][1]) there += 1;
       const read = there < own.length && own[there][0][0] < end;
-      return read ? Array.from(logits.subarray(own[there][1] * count, (own[there][1] + 1) * count)) : task.labels.map((label) => (label === "O" ? 1 : 0));
+      return read ? Array.from(own[there][1]) : task.labels.map((label) => (label === "O" ? 1 : 0));
     });
     const path = liveTagPath(scores, task);
     const tagged = words.map(([start, end], n) => ({ start, end, tag: task.labels[path[n]], score: liveSoftmax(scores[n])[path[n]], logits: scores[n] }));
     return { words: tagged, spans: liveTagSpans(tagged, task.scheme) };
   }
 
-  // The likeliest next tokens: {id, text, probability}.
-  ranked(logits, top, temperature = 1) {
+  // The best spans of the context: {start, end, score} in code points, and the probability that there is no answer.
+  spans(context, windows) {
+    const { threshold, temperature } = this.task;
+    const letters = [...context];
+    const blank = (n) => /\s/u.test(letters[n]);
+    const best = new Map();
+    let nothing = Infinity;
+    for (const { read, lead, cut, offsets } of windows) {
+      const logits = this.model.labels(read);
+      const size = cut.end - cut.start;
+      nothing = Math.min(nothing, logits[0] + logits[1]);
+      const ranked = (side) => Array.from({ length: size }, (_, n) => n).sort((a, b) => logits[2 * (lead + b) + side] - logits[2 * (lead + a) + side] || a - b).slice(0, LIVE_ENDS);
+      const lasts = ranked(1);
+      const pairs = ranked(0).flatMap((first) => lasts.filter((last) => last >= first && last < first + LIVE_LONGEST_ANSWER).map((last) => [logits[2 * (lead + first)] + logits[2 * (lead + last) + 1], first, last]));
+      for (const [score, first, last] of pairs.sort((a, b) => b[0] - a[0]).slice(0, LIVE_ENDS)) {
+        let [start, end] = [offsets[lead + first][0], offsets[lead + last][1]];
+        while (start < end && blank(start)) start += 1;
+        while (end > start && blank(end - 1)) end -= 1;
+        const key = `${start} ${end}`;
+        if (end > start && score > (best.get(key)?.logit ?? -Infinity)) best.set(key, { start, end, logit: score });
+      }
+    }
+    const answers = [...best.values()].sort((a, b) => b.logit - a.logit || a.start - b.start || a.end - b.end).slice(0, LIVE_ENDS);
+    const none = threshold !== null && (!answers.length || nothing - answers[0].logit > threshold);
+    const scores = [...answers.map(({ logit }) => logit), ...(threshold === null ? [] : [nothing - threshold])];
+    const shares = scores.length ? liveSoftmax(scores, temperature) : [];
+    answers.forEach((answer, n) => { answer.score = shares[n]; });
+    return { answers, none, noAnswer: threshold === null ? 0 : shares[answers.length] };
+  }
+
+  // The likeliest tokens: {id, text, probability, left}; left: not among the `k` likeliest, so never drawn.
+  ranked(logits, top, temperature = 1, k = 0) {
     const probabilities = liveSoftmax(logits, temperature);
-    const order = Array.from(probabilities.keys()).sort((a, b) => probabilities[b] - probabilities[a] || a - b);
-    return order.slice(0, top).map((id) => ({ id, text: this.tokenizer.shown(id), probability: probabilities[id] }));
+    return liveTop(probabilities, top).map((id, n) => ({ id, text: this.tokenizer.shown(id), probability: probabilities[id], left: k > 0 && n >= k }));
   }
 
   // The next token: the best one at temperature 0, else drawn from the k likeliest.
@@ -149,8 +224,7 @@ export class LiveSession {
       for (let id = 1; id < allowed.length; id++) if (allowed[id] > allowed[best]) best = id;
       return best;
     }
-    let order = Array.from(allowed.keys()).sort((a, b) => allowed[b] - allowed[a] || a - b);
-    if (k > 0) order = order.slice(0, k);
+    const order = liveTop(allowed, k > 0 ? k : allowed.length);
     const probabilities = liveSoftmax(order.map((id) => allowed[id]), temperature);
     let left = random();
     for (let n = 0; n < order.length; n++) {
@@ -160,17 +234,32 @@ export class LiveSession {
     return order[0];
   }
 
-  // Tokens after a text, one at a time: {id, logits}; ends at the end token or where the context is full.
-  *generate(text, { temperature = 0, topK = 0, most = 60, random = Math.random } = {}) {
-    const ids = this.framed(text).ids;
-    for (let n = 0; n < most && ids.length < this.data.spec.context; n++) {
-      const read = this.model.read(ids);
-      const logits = this.model.words(read, read.count - 1);
+  // Tokens after a text, one at a time: {id, logits}, and null between layers; ends at the end token. Where the context
+  // is full, the model goes on from the last half of it.
+  *generating(text, { temperature = 0, topK = 0, most = 60, random = Math.random } = {}) {
+    const { context } = this.data.spec;
+    const { before } = this.task.frame;
+    let ids = this.prompt(text);
+    for (let n = 0; n < most; n++) {
+      if (ids.length >= context) ids = [...before, ...ids.slice(-Math.max(1, (context >> 1) - before.length))];
+      const steps = this.model.reading(ids);
+      let step = steps.next();
+      for (; !step.done; step = steps.next()) yield null;
+      const logits = this.model.words(step.value, step.value.count - 1);
       const id = this.choose(logits, temperature, topK, random);
       yield { id, logits };
       if (id === this.task.end) return;
       ids.push(id);
     }
+  }
+
+  *generate(text, options = {}) {
+    for (const step of this.generating(text, options)) if (step !== null) yield step;
+  }
+
+  // The tokens that a language model continues.
+  prompt(text) {
+    return this.windows(text)[0].ids;
   }
 
   // What new tokens add to a text.
@@ -179,6 +268,20 @@ export class LiveSession {
     const whole = this.tokenizer.decode([...prompt, ...generated]);
     return whole.startsWith(before) ? whole.slice(before.length) : this.tokenizer.decode(generated);
   }
+}
+
+// The places of the highest values, best first.
+export function liveTop(values, count) {
+  if (count * 8 > values.length) return Array.from(values.keys()).sort((a, b) => values[b] - values[a] || a - b).slice(0, count);
+  const best = [];
+  for (let n = 0; n < values.length; n++) {
+    if (best.length === count && values[n] <= values[best[count - 1]]) continue;
+    let at = best.length;
+    while (at > 0 && values[best[at - 1]] < values[n]) at -= 1;
+    best.splice(at, 0, n);
+    if (best.length > count) best.pop();
+  }
+  return best;
 }
 
 // Viterbi: the path of the highest sum of scores among those that the scheme allows.

@@ -84,7 +84,7 @@ export function live(root, data) {
   }
 
   function insertToken(id) {
-    input.value += session.continuation(session.framed(input.value).ids, [id]);
+    input.value += session.continuation(session.prompt(input.value), [id]);
     update();
   }
 
@@ -96,7 +96,7 @@ export function live(root, data) {
     view.running = true;
     view.button.textContent = "Stop";
     const before = input.value;
-    const prompt = session.framed(before).ids;
+    const prompt = session.prompt(before);
     const made = [];
     const steps = session.generate(before, { temperature: view.temperature, topK: view.topK, most: 80 });
     const next = () => {
