@@ -114,7 +114,7 @@ def test_steps_with_a_window_equal_the_formula() -> None:
     for number in range(6):
         places = [start + number for start in read]
         x = torch.stack([text[place] for text, place in zip(texts, places, strict=True)])
-        out = attention.step(x, cache, layer)
+        out = attention.step(x, Rows.single(len(x)), cache, layer)
         cache.advance()
         for row, (text, place) in enumerate(zip(texts, places, strict=True)):
             sees = list(range(max(0, place - window), place + 1))

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from weft.errors import UserError
 from weft.nn.attention import MultiHead, Sighting, SquareWeights
 from weft.nn.layers import Layer
+from weft.nn.projected import TwoWayLstm
 from weft.nn.recurrent import CellSighting, Recurrent
-from weft.nn.rows import Rows
+from weft.nn.rows import DecoderState, Rows
 from weft.nn.two_streams import SegmentedLayer
 
 Place = tuple[str, int]  # stack and layer
@@ -104,25 +105,48 @@ class Record:
         return self.layers.setdefault(place, LayerRecord())
 
 
+Path = list[tuple[Record, int]]  # a row of a pass, and its rows in the decoding steps after it
+
+
 @dataclass
 class Pass:
     """One pass over a batch, and the decoding steps that went on from it."""
 
     main: Record
-    steps: list[Record] = field(default_factory=list)
+    paths: list[Path] = field(default_factory=list)  # of the rows that are being decoded
+    ended: list[Path] = field(default_factory=list)  # of those that are not any more
 
     @property
     def windows(self) -> Sequence[tuple[int, int]]:
-        """Of each row its text and window, where texts were read in windows."""
+        """Of each row its text and where in it the row begins, where texts were read in windows."""
         rows = self.main.rows
         return () if rows is None else rows.windows
 
-    def links(self, row: int) -> list[tuple[Record, int]]:
-        """The records that a row is made of: the pass, and the steps of decoding where no row was left or doubled."""
+    @property
+    def count(self) -> int:
+        """Rows."""
         rows = self.main.rows or self.main.source_rows
-        count = 0 if rows is None else rows.count
-        steady = all(step.rows is not None and step.rows.count == count for step in self.steps)
-        return [(self.main, row), *((step, row) for step in self.steps if steady)]
+        return 0 if rows is None else rows.count
+
+    def begin(self) -> None:
+        """Decoding begins from here."""
+        self.paths = [[(self.main, row)] for row in range(self.count)]
+
+    def step(self, record: Record) -> None:
+        """One more token of every row."""
+        assert record.rows is not None
+        if len(self.paths) == record.rows.count:  # else somebody began to watch in the middle
+            self.paths = [[*path, (record, row)] for row, path in enumerate(self.paths)]
+
+    def pick(self, rows: Sequence[int]) -> None:
+        """The decoder goes on with these rows; a row may be asked for more than once."""
+        self.ended += [path for row, path in enumerate(self.paths) if row not in rows]
+        self.paths = [self.paths[row] for row in rows]
+
+    def links(self, row: int) -> Path:
+        """The records that a row is made of: the pass, and the steps of decoding; of several hypotheses the longest."""
+        own = [path for path in (*self.paths, *self.ended) if path[0][1] == row]
+        return max(own, key=len, default=[(self.main, row)])
 
 
 class Recorder:
@@ -149,7 +173,7 @@ class Recorder:
             tokens = args[0].detach()
             self.now = Record(tokens, Rows.single(len(tokens), tokens.device))
             if self.passes:
-                self.passes[-1].steps.append(self.now)
+                self.passes[-1].step(self.now)
             return
         source = args[0] if name == "encode" else options.get("source")
         if name == "start":
@@ -165,6 +189,7 @@ class Recorder:
         read = (None, None) if source is None else (source.tokens, source.rows)
         self.now = Record(tokens, rows, *read)
         self.passes.append(Pass(self.now))
+        self.passes[-1].begin()
 
     def kept(self, tensor: Tensor) -> Tensor:
         if not self.gradients:
@@ -251,14 +276,14 @@ class Taps:
         self.recorders: list[Recorder] = []
         self.undo: list[Callable[[], None]] = []
         self.calls: dict[tuple[int, str], int] = {}  # of modules that stand in several places of a stack
-        self.depth = 0
+        self.inside: list[str] = []  # names of the methods of the network that are running
         self.stacks: dict[str, list[Any]] = network.stacks()
 
     def change(self, add: Recorder | None = None, remove: Recorder | None = None) -> None:
         """Listen for other recorders: take everything out, and put in what those that are left need."""
         for undo in reversed(self.undo):
             undo()
-        self.undo, self.calls, self.depth = [], {}, 0
+        self.undo, self.calls, self.inside = [], {}, []
         self.recorders = [one for one in self.recorders if one is not remove] + ([] if add is None else [add])
         if not self.recorders:
             _TAPS.pop(self.network, None)  # which would otherwise keep the network alive
@@ -279,15 +304,18 @@ class Taps:
         own, inner = vars(network).get(name), getattr(network, name)
 
         def call(*args: Any, **options: Any) -> Any:
-            if not self.depth:
+            if not self.inside:
                 self.calls = {}
                 for recorder in self.recorders:
                     recorder.enter(name, args, options)
-            self.depth += 1
+            self.inside.append(name)
             try:
-                return inner(*args, **options)
+                result = inner(*args, **options)
             finally:
-                self.depth -= 1
+                self.inside.pop()
+            if name == "start" and not self.inside:
+                self._follow(result[1])
+            return result
 
         def undo() -> None:
             vars(network).pop(name, None)
@@ -296,6 +324,18 @@ class Taps:
 
         vars(network)[name] = call
         self.undo.append(undo)
+
+    def _follow(self, state: DecoderState) -> None:
+        """Learn which rows a decoder goes on with."""
+        inner, recorders = state.pick, list(self.recorders)
+        runs = [recorder.passes[-1] for recorder in recorders if recorder.passes]
+
+        def pick(rows: Tensor) -> None:
+            inner(rows)
+            for run in runs:
+                run.pick(rows.tolist())
+
+        vars(state)["pick"] = pick
 
     def wanted(self, stack: str, layers: Sequence[int]) -> bool:
         return any((stack, layer) in recorder.places for recorder in self.recorders for layer in layers)
@@ -314,7 +354,7 @@ class Taps:
         return layers[number % len(layers)]
 
     def _listen(self, stack: str, module: Any, layers: list[int]) -> None:
-        if isinstance(module, Recurrent):
+        if isinstance(module, Recurrent | TwoWayLstm):
             self._listen_to_cells(stack, module, layers)
             return
         if isinstance(module, Layer | SegmentedLayer):
@@ -356,11 +396,13 @@ class Taps:
             attention.editor = editor
         self.undo.append(undo)
 
-    def _listen_to_cells(self, stack: str, module: Recurrent, layers: list[int]) -> None:
+    def _listen_to_cells(self, stack: str, module: Recurrent | TwoWayLstm, layers: list[int]) -> None:
         before = module.watcher, module.editor
         first = layers[0]  # a module of one layer stands for itself; one of several counts its own
 
         def watcher(seen: CellSighting) -> None:
+            if stack == "decoder" and self.inside[-1:] == ["encode"]:  # a vector that is read before the first word
+                return
             for recorder in self.recorders:
                 recorder.stepped((stack, first + seen.layer), seen)
 
@@ -406,15 +448,17 @@ class Taps:
 
         def hook(module: nn.Module, args: tuple[Any, ...]) -> None:
             query = isinstance(module, SegmentedLayer) and len(args) > 4
-            if not query and args[0].dim() == 2 and self._turn(module, "read", layers) == 0:
+            if not query and self._turn(module, "read", layers) == 0:
+                x = args[0] if args[0].dim() == 2 else args[0][:, 0]  # both streams of XLNet
                 for recorder in self.recorders:
-                    recorder.read(stack, args[0], args[1])
+                    recorder.read(stack, x, args[1])
 
         return hook
 
     def _looked(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        layer = self._turn(module, "look", range(self.network.looking_layers))
         for recorder in self.recorders:
-            recorder.looked(("cross", 0), output)
+            recorder.looked(("cross", layer), output)
 
 
 _TAPS: WeakKeyDictionary[nn.Module, Taps] = WeakKeyDictionary()

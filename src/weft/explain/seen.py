@@ -144,12 +144,17 @@ class StackArrays(Quantities):
         return {name: self._joined([(r.gates[name], length, row) for r, length, row in self._records(layer)])
                 for name in names}  # fmt: skip
 
-    def read(self, name: str, layer: int) -> Tensor:
-        """One quantity of one layer, of the whole text."""
+    @property
+    def ran(self) -> bool:
+        """Whether anything of a watched layer was recorded."""
+        return any(record.hidden for layer in self.layers for record, _, _ in self._records(layer))
+
+    def read(self, name: str, layer: int, raw: bool = False) -> Tensor:
+        """One quantity of one layer, of the whole text; `raw`: where and as it was recorded."""
         records = self._records(layer)
         lists = [(vars(record)[PIECES.get(name, name)], length, row) for record, length, row in records]
         if not any(pieces for pieces, _, _ in lists):
-            raise UserError(f"{name}[{layer}]: this layer has none")
+            raise UserError(f"{name}[{layer}]: nothing was recorded: this layer has none, or was not run")
         if name == "attention":
             return self._selected(self._matrix(lists))
         if self.name == "cross" and name in ("keys", "values"):
@@ -157,6 +162,8 @@ class StackArrays(Quantities):
             whole = pieces[0].of(row, self.text.is_gradient)[: self.text.source_length]  # S H D
         else:
             whole = self._joined(lists, on_device=True)
+        if raw:
+            return whole
         return self._selected(whole.transpose(0, 1)) if name in TURNED else plain(whole)
 
     def _records(self, layer: int) -> list[tuple[LayerRecord, int | None, int]]:
@@ -248,6 +255,30 @@ class SeenText(Quantities):
             raise UserError("gradients were not recorded: weft.watch(model, gradients=True)")
         return SeenText(self.seen, self.run, self.links, gradients=True)
 
+    @torch.no_grad()
+    def lens(self, layer: int | str) -> Tensor:
+        """Logits of words, T vocabulary, that the word head gives for the output of a layer (Nostalgebraist, 2020).
+
+        Those of the highest layer are the logits of the model. `"embeddings"`: of the input of the first layer.
+        """
+        if self.is_gradient:
+            raise UserError("a lens reads outputs of layers, not gradients")
+        names = [name for name in ("query", "decoder", "") if name in self.stacks and self.stacks[name].ran]
+        if not names:
+            raise UserError("no layer of a stack that predicts words was watched")
+        stack = self.stacks[names[0]]
+        if layer == "embeddings":
+            hidden = stack.read("embeddings", 0, raw=True)
+            width = stack.read("hidden", stack.layers[-1], raw=True).shape[-1]
+            if hidden.shape[-1] != width:
+                wide = f"embeddings are {hidden.shape[-1]} wide"
+                raise UserError(f"lens('embeddings'): {wide}, and the word head reads a width of {width}")
+        elif isinstance(layer, int):
+            hidden = ByLayer("lens", stack.layers, stack.count, lambda n: stack.read("hidden", n, raw=True))[layer]
+        else:
+            raise UserError(f"lens({layer!r}): give the number of a layer, or 'embeddings'")
+        return plain(self.seen.network.lens(hidden))
+
     @property
     def encoder(self) -> StackArrays:
         """The encoder of an encoder-decoder."""
@@ -316,9 +347,7 @@ class Seen(Quantities):
         texts: list[dict[int, SeenText]] = []
         first = 0  # text of the present call
         for run in self.recorder.passes:
-            rows = run.main.rows or run.main.source_rows
-            assert rows is not None
-            labels = run.windows or [(row, 0) for row in range(rows.count)]
+            labels = run.windows or [(row, 0) for row in range(run.count)]
             known = [number for number, _ in labels if first + number < len(texts)]
             if not run.windows or any(window in texts[first + number] for number, window in labels if number in known):
                 first = len(texts)
@@ -356,6 +385,10 @@ class Seen(Quantities):
 
     def stack(self) -> StackArrays:
         return self.only().stack()
+
+    def lens(self, layer: int | str) -> Tensor:
+        """Logits of words that a layer would predict, T vocabulary."""
+        return self.only().lens(layer)
 
     @property
     def tokens(self) -> list[str]:
@@ -431,7 +464,7 @@ def sizes_of(network: Any) -> dict[str, tuple[int, int]]:
         if any(isinstance(layer, SegmentedLayer) for layer in layers):
             sizes["query"] = sizes[name]
     if network.looking is not None:
-        sizes["cross"] = 1, 1
+        sizes["cross"] = network.looking_layers, 1
     return sizes
 
 

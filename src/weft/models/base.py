@@ -131,7 +131,8 @@ class Network(nn.Module):
         self.pooler: Any = None
         self.memory: Any = None  # how many tokens that are carried from row to row
         self.final_norm: Any = None  # after the highest layer
-        self.looking: Any = None  # how a recurrent decoder looks at its source
+        self.looking: Any = None  # how a decoder without attention heads looks at its source
+        self.looking_layers = 1  # how many layers of it do
         self.narrow: Any = None  # to the width of the table of tokens, by which words are scored
 
     @property
@@ -167,7 +168,15 @@ class Network(nn.Module):
 
     def lens(self, hidden: Tensor) -> Tensor:
         """Logits of words from the output of any layer, as if it were the highest: n width -> n vocabulary."""
+        self.check_lens()
         return self.words(hidden if self.final_norm is None else self.final_norm(hidden))
+
+    def check_lens(self) -> None:
+        """Refuse a logit lens where the word head reads something else than the output of one layer."""
+        if "words" not in self.heads:
+            raise UserError("this model has no word head, so its layers predict no words")
+        if self.mix is not None:
+            raise UserError("the word head of this model reads a mix of layers, so no layer alone predicts words")
 
     def pooled(self, hidden: Tensor, rows: Rows) -> Tensor:
         """B width: the vector of each row that heads of whole texts read."""

@@ -20,7 +20,7 @@ from weft.models.encoder_decoder import EncoderDecoder, numbered, sides_of
 from weft.models.shared import matrices, mean_of
 from weft.nn.heads import in_full
 from weft.nn.layers import GatedConvolution
-from weft.nn.recurrent import shares
+from weft.nn.recurrent import Looking
 from weft.nn.rows import DecoderState, Ragged, Rows, check_context, filled, gathered, spread
 
 HALF = 0.5**0.5  # a sum of two varies as much as each of them
@@ -56,9 +56,10 @@ class ConvolutionMemory:
     values: Tensor  # B S W: the same with the words themselves
     may: Tensor  # B S bool: places that hold a token
 
-    def look(self, query: Tensor) -> tuple[Tensor, Tensor]:
+    def look(self, query: Tensor, looking: Looking | None = None) -> tuple[Tensor, Tensor]:
         """B T W -> what is seen, B T W, scaled by the root of the source's length, and how much of it where, B T S."""
-        where = shares(query @ self.keys.transpose(1, 2), self.may[:, None])
+        alone = self.may[:, None].to(query.dtype).expand(-1, query.shape[1], -1)  # one vector of the source
+        where = alone if looking is None else looking(query, self.keys, self.may)
         return where @ self.values * self.may.sum(-1).to(query.dtype).sqrt()[:, None, None], where
 
     def picked(self, rows: Tensor) -> ConvolutionMemory:
@@ -113,6 +114,7 @@ class ConvSeq2Seq(EncoderDecoder):
         looks = c.layers if c.attention == "dot" else 0
         self.queries = nn.ModuleList(nn.Linear(c.width, c.width) for _ in range(looks))
         self.mixes = nn.ModuleList(nn.Linear(c.width, c.width) for _ in range(c.layers))
+        self.looking, self.looking_layers = Looking("dot", c.width, c.width) if looks else None, c.layers
         self.dropout = nn.Dropout(c.dropout)
         self.heads = self.make_heads(heads)
 
@@ -157,7 +159,7 @@ class ConvSeq2Seq(EncoderDecoder):
             return layer(x, rows)
 
         def look(query: Tensor) -> Tensor:
-            seen, where = memory.look(spread(query, rows).transpose(0, 1))
+            seen, where = memory.look(spread(query, rows).transpose(0, 1), self.looking)
             if state is not None:
                 state.shares.append(gathered(where.transpose(0, 1), rows, total)[rows.lasts()])
             return gathered(seen.transpose(0, 1), rows, total)
@@ -185,14 +187,15 @@ class ConvSeq2Seq(EncoderDecoder):
     def step(self, tokens: Tensor, state: ConvolutionState) -> Tensor:
         check_context(state.longest + 1, self.config.context)
         before, state.inputs, state.shares = iter(state.inputs), [], []
+        rows = Rows.single(len(tokens), tokens.device)
 
         def convolve(layer: Any, x: Tensor) -> Tensor:
-            y, after = layer.step(x, next(before))
+            y, after = layer(x, rows, next(before))
             state.inputs.append(after)
             return y
 
         def look(query: Tensor) -> Tensor:
-            seen, where = state.memory.look(query[:, None])
+            seen, where = state.memory.look(query[:, None], self.looking)
             state.shares.append(where.squeeze(1))
             return seen.squeeze(1)
 

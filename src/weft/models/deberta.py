@@ -12,7 +12,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from weft.errors import refuse
+from weft.errors import UserError, refuse
 from weft.models.base import States
 from weft.models.encoders import Encoder, EncoderConfig
 from weft.models.shared import layers_of
@@ -133,6 +133,11 @@ class Deberta(Encoder):
         for _ in range(DECODINGS):
             asking = self.layers[-1].asked(asking, hidden, rows, table, turns)
         return self.final_norm(asking)
+
+    def check_lens(self) -> None:
+        super().check_lens()
+        if self.config.mask_decoder:
+            raise UserError("the word head of this model reads its mask decoder, so no layer alone predicts words")
 
     def logits(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
         if head != "replaced":

@@ -70,6 +70,7 @@ class TransformerSides(EncoderDecoder):
         return {"encoder": list(self.encoder), "decoder": list(self.decoder)}
 
     def lens(self, hidden: Tensor) -> Tensor:
+        self.check_lens()
         return self.words(self.leave(self.decoder_norm(hidden)))
 
     def embedded(self, tokens: Tensor, rows: Rows, cache: Cache | None = None, read: bool = False) -> Embedded:

@@ -164,11 +164,10 @@ class GatedConvolution(nn.Module):
         self.offsets = range(1 - kernel, 1) if causal else range(-(kernel // 2), kernel // 2 + 1)
         self.maps = nn.Linear(kernel * width, 2 * width)
 
-    def forward(self, x: Tensor, rows: Rows) -> Tensor:
-        return F.glu(self.maps(neighbors(x, rows, self.offsets)), -1)
-
-    def step(self, x: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
-        """One new token per row (B W) after the K-1 before it (B K-1 W); what it makes of them, and the new K-1."""
+    def forward(self, x: Tensor, rows: Rows, before: Tensor | None = None) -> Tensor | tuple[Tensor, Tensor]:
+        """N W -> N W; after the K-1 inputs before it (B K-1 W), one new token per row, and also the new K-1."""
+        if before is None:
+            return F.glu(self.maps(neighbors(x, rows, self.offsets)), -1)
         seen = torch.cat([before, x[:, None]], 1)  # B K W
         return F.glu(self.maps(seen.flatten(1)), -1), seen[:, 1:]
 

@@ -5,10 +5,13 @@ N: tokens; T B: places and rows; C: cell; P: width of the projection.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
 from weft.nn.heads import in_full
+from weft.nn.recurrent import GATES, CellSighting
 from weft.nn.rows import Rows, gathered, spread
 
 
@@ -23,6 +26,8 @@ class TwoWayLstm(nn.Module):
         self.recurrent = nn.Parameter(torch.empty(2, 4 * cell, width))
         self.bias = nn.Parameter(torch.empty(2, 4 * cell))  # with the 1 that TensorFlow adds to the forget gate
         self.projection = nn.Parameter(torch.empty(2, width, cell))
+        self.watcher: Callable[[CellSighting], None] | None = None  # set for as long as somebody watches
+        self.editor: Callable[[int, Tensor], Tensor] | None = None  # replaces what the layer gives: N 2P -> N 2P
 
     def forward(self, x: Tensor, rows: Rows) -> Tensor:
         """N 2*inputs -> N 2P: the forward direction's half, then the backward one's."""
@@ -35,7 +40,7 @@ class TwoWayLstm(nn.Module):
         hidden, cell = given.new_zeros(2, rows.count, width), in_full(given.new_zeros(2, rows.count, cell_width))
         # Under autocast they would be cast anew in each step.
         recurrent, projection = self.recurrent.mT.to(given.dtype), self.projection.mT.to(given.dtype)
-        outputs = []
+        outputs, cells = [], []
         for place in given.unbind(1):
             gates = in_full(torch.baddbmm(place, hidden, recurrent))  # 2 B 4C
             taken, kept, new, shown = gates.chunk(4, -1)
@@ -45,10 +50,20 @@ class TwoWayLstm(nn.Module):
             if self.projection_clip is not None:
                 hidden = hidden.clamp(-self.projection_clip, self.projection_clip)
             outputs.append(hidden)
+            if self.watcher is not None:
+                cells.append((taken.sigmoid(), kept.sigmoid(), new.tanh(), shown.sigmoid(), cell))
         whole = torch.stack(outputs, 1) if outputs else given[..., :width]  # 2 T B P
         total = x.shape[0]
-        sides = [gathered(whole[0], rows, total), gathered(whole[1], rows, total, backwards=True)]
-        return torch.cat(sides, -1).to(x.dtype)
+
+        def of_tokens(both: Tensor) -> Tensor:
+            return torch.cat([gathered(side, rows, total, bool(way)) for way, side in enumerate(both)], -1)
+
+        output = of_tokens(whole).to(x.dtype)
+        output = output if self.editor is None else self.editor(0, output)
+        if self.watcher is not None:
+            *gates, memory = [of_tokens(torch.stack(part, 1)) for part in zip(*cells, strict=True)] or [whole]
+            self.watcher(CellSighting(0, rows, output, dict(zip(GATES["lstm"], gates, strict=False)), memory, x))
+        return output
 
     @torch.no_grad()
     def initialize(self) -> None:

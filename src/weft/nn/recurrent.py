@@ -287,9 +287,12 @@ class Steps:
         first = self.weights[0][0]
         # Cut apart once for all places: each cut's gradient is as large as the whole.
         self.given_weight, self.fed_weight = first[:, : first.shape[1] - fed], first[:, first.shape[1] - fed :]
+        self.inputs: list[Tensor] = []  # of the next places, B inputs each, where somebody watches
 
     def given(self, x: Tensor) -> Tensor:
         """What the first layer makes of an input before it meets what is fed and what is carried: ... -> ... GW"""
+        if self.network.watcher is not None:
+            self.inputs = list(x) if x.dim() > 2 else [x]
         return F.linear(x, self.given_weight, self.weights[0][2])
 
     def step(self, given: Tensor, state: State, fed: Tensor | None = None) -> tuple[Tensor, State]:
@@ -306,9 +309,9 @@ class Steps:
             output = after[-1][0]
             if self.network.editor is not None or self.network.watcher is not None:
                 gates = cell_gates(self.network.cell, given, parts[0], back, back_bias)
-                output = self.network._given(
-                    number, Rows.single(len(output), output.device), [output], [[*gates, *after[-1][1:]]], None
-                )
+                read = self.inputs.pop(0) if self.inputs and not number else None
+                rows = Rows.single(len(output), output.device)
+                output = self.network._given(number, rows, [output], [[*gates, *after[-1][1:]]], read)
         return output, tuple(after)
 
 

@@ -25,15 +25,17 @@ class Rows:
     starts: Tensor  # B+1 int32: row b is tokens[starts[b]:starts[b+1]]
     longest: int
     memo: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # what was worked out from the starts
-    # Of each row its text and which window of it, where texts were cut into windows and put into another order.
-    windows: tuple[tuple[int, int], ...] = field(default=(), repr=False, compare=False)
+    # Of each row its text and where in it the row begins, where texts were cut into windows and put into another order.
+    windows: Sequence[tuple[int, int]] = field(default=(), repr=False, compare=False)
 
     @staticmethod
-    def of(lengths: Sequence[int], device: torch.device | str | None = None) -> Rows:
+    def of(
+        lengths: Sequence[int], device: torch.device | str | None = None, windows: Sequence[tuple[int, int]] = ()
+    ) -> Rows:
         """Rows of these lengths, one after the other."""
         starts = torch.zeros(len(lengths) + 1, dtype=torch.int32)
         starts[1:] = torch.tensor(lengths, dtype=torch.int64).cumsum(0)
-        return Rows(starts.to(device), max(lengths, default=0))
+        return Rows(starts.to(device), max(lengths, default=0), windows=windows)
 
     @staticmethod
     def single(count: int, device: torch.device | str | None = None) -> Rows:
@@ -92,10 +94,13 @@ class Ragged:
     rows: Rows
 
     @staticmethod
-    def of(texts: Sequence[Source], device: torch.device | str | None = None) -> Ragged:
+    def of(
+        texts: Sequence[Source], device: torch.device | str | None = None, windows: Sequence[tuple[int, int]] = ()
+    ) -> Ragged:
         flat = [token for text in texts for token in text]
         kind = torch.float32 if flat and isinstance(flat[0], Sequence) else torch.int64
-        return Ragged(torch.tensor(flat, dtype=kind, device=device), Rows.of([len(text) for text in texts], device))
+        lengths = [len(text) for text in texts]
+        return Ragged(torch.tensor(flat, dtype=kind, device=device), Rows.of(lengths, device, windows))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Ragged:
         return Ragged(change(self.tokens), self.rows.map(change))

@@ -244,7 +244,7 @@ def translate(
     prompts = source_prompts(opened, [part.tokens for part in parts])
     order = sorted(range(len(parts)), key=lambda number: len(parts[number].tokens))  # similar lengths together
     budget = ON_GPU if opened.device.type == "cuda" else BUDGET
-    batches = by_budget(order, lambda number: len(parts[number].tokens) * (chosen.beam_size or 1), budget)
+    batches = map(sorted, by_budget(order, lambda number: len(parts[number].tokens) * (chosen.beam_size or 1), budget))
     by_text: list[list[tuple[Part, list[Completion]]]] = [[] for _ in texts]
     for part, completions in zip(parts, generator.completions(prompts, chosen, batches, on_progress), strict=True):
         by_text[part.text].append((part, completions))

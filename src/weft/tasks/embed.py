@@ -117,7 +117,8 @@ class Embedder:
         flat = [(number, window) for number, some in enumerate(windows) for window in some]
         flat.sort(key=lambda item: len(item[1].tokens))  # of one length: attention then has nothing to fill up
         for batch in by_budget(flat, lambda item: len(item[1].tokens)):
-            ragged = Ragged.of([window.tokens for _, window in batch], self.model.device)
+            starts = [(number, window.cut.start) for number, window in batch]
+            ragged = Ragged.of([window.tokens for _, window in batch], self.model.device, starts)
             own = [own_tokens(window, self.model.network.CONTINUES) for _, window in batch]
             hidden = self.hidden(ragged)
             mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
@@ -198,7 +199,8 @@ class TokenEmbedder(Embedder):
         flat = [(number, window) for number, some in enumerate(windows) for window in some]
         flat.sort(key=lambda item: len(item[1].tokens))
         for batch in by_budget(flat, lambda item: len(item[1].tokens)):
-            ragged = Ragged.of([window.tokens for _, window in batch], self.model.device)
+            starts = [(number, window.cut.start) for number, window in batch]
+            ragged = Ragged.of([window.tokens for _, window in batch], self.model.device, starts)
             hidden = check_finite(self.model, self.hidden(ragged).float().cpu())
             parts = torch.split(hidden, ragged.rows.lengths().tolist())
             for (number, window), own in zip(batch, parts, strict=True):

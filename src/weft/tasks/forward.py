@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -115,7 +115,7 @@ def pieces_in(
 def batches(pieces: Sequence[TextWindow], device: torch.device, segments: int) -> Iterator[tuple[list[int], Batch]]:
     """Windows in batches of bounded size, those of similar length together; with each batch, which they are."""
     order = sorted(range(len(pieces)), key=lambda number: len(pieces[number].tokens))
-    windows = numbered_windows(pieces)
+    texts = list(accumulate((not piece.cut.start for piece in pieces), initial=-1))[1:]  # of which each is a window
     budget = ON_GPU if device.type == "cuda" else BUDGET
     for some in by_budget(order, lambda number: len(pieces[number].tokens), budget):
         rows = [pieces[number] for number in some]
@@ -125,17 +125,8 @@ def batches(pieces: Sequence[TextWindow], device: torch.device, segments: int) -
         if segments:
             borders = np.array([piece.border for piece in rows])
             marks = torch.from_numpy(segments_of(borders, np.array(lengths), segments)).to(device)
-        rows_of_some = replace(Rows.of(lengths, device), windows=tuple(windows[number] for number in some))
-        yield some, Batch(tokens.to(device), rows_of_some, marks)
-
-
-def numbered_windows(pieces: Sequence[TextWindow]) -> list[tuple[int, int]]:
-    """Of each window the number of its text, and its own in that text."""
-    numbers: list[tuple[int, int]] = []
-    for piece in pieces:
-        text, window = numbers[-1] if numbers else (-1, 0)
-        numbers.append((text, window + 1) if numbers and piece.cut.start else (text + 1, 0))
-    return numbers
+        windows = [(texts[number], pieces[number].cut.start) for number in some]
+        yield some, Batch(tokens.to(device), Rows.of(lengths, device, windows), marks)
 
 
 class InputWindows(NamedTuple):
