@@ -76,6 +76,57 @@ def attention(
     written(view.save(path))
 
 
+def attribution(
+    folder: Folder,
+    runtime: Runtime,
+    texts: Annotated[list[str] | None, argument("TEXT [TEXT]", "A text, or the two texts of a pair.")] = None,
+    method: Annotated[
+        str | None,
+        flag(
+            "Comma-separated: integrated-gradients, leave-one-out, gradient, attention, rollout, attention-gradients; "
+            "or all. Default: the first two.",
+            "NAMES",
+        ),
+    ] = None,
+    target: Annotated[
+        str | None,
+        flag(
+            "Label, word/TAG, answer or next word whose logit is explained. Default: what the model predicts.", "TEXT"
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        flag(
+            "What replaces a word: mask, unknown, padding, zero, or remove for leave-one-out. "
+            "Default: mask where the model reads one, else zero.",
+            "NAME",
+        ),
+    ] = None,
+    top: Annotated[int, flag("Words of each method to print.")] = 8,
+    out: Out = None,
+) -> None:
+    """Show which words of a text mattered for a model's prediction.
+
+    Integrated gradients add up to the logit less that of a baseline without the words. Leave-one-out replaces one word
+    at a time. Works for classifiers, taggers, extractive question answering, masked and next words.
+
+    Example: weft look attribution runs/reviews "A wonderful film with a dull ending" --out attribution.html
+    Example: weft look attribution runs/reviews "A wonderful film" --method all --target negative
+    Example: weft look attribution runs/tagger "Ada Lovelace lived in London" --target London/B-LOC
+    Example: weft look attribution runs/qa "Who wove it?" "Anna wove the red cloth." --out attribution.png
+    """
+    refuse(
+        (not texts, "give a text to explain"),
+        (len(texts or ()) > 2, f"give one text or the two of a pair, not {len(texts or ())}"),
+        (top < 0, f"--top must be at least 0, not {top}"),
+    )
+    model = inputs.load_model(folder, **runtime)
+    text = texts[0] if len(texts or ()) == 1 else tuple(texts or ())  # type: ignore[index]
+    results = late.attribution_view.attributions_of(model, text, method, target, baseline)
+    print(late.attribution_view.summary(results, top))
+    written(late.attribution_view.attribution_view(results, Path(folder).name).save(out or Path("attribution.html")))
+
+
 def written(path: Path) -> None:
     """Say which file was written."""
     to_stderr(f"wrote {path}")

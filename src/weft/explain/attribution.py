@@ -18,7 +18,7 @@ from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of
 from weft.explain.attention_weights import by_token, window_attention
 from weft.explain.rollout import gradient_rollout, rollout
-from weft.explain.scoring import Scorer
+from weft.explain.scoring import Scorer, check_embeddings
 from weft.tasks.forward import evaluating, framing_for
 from weft.tasks.model import Model
 from weft.tasks.targets import LogitTarget, Term
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Values = NDArray[np.float64]
 NODES = 6  # Gauss-Legendre nodes of an interval
 PARTS = 4  # intervals to begin with
-LIMIT = 4096  # gradients that are computed at most
+LIMIT = 8192  # gradients that are computed at most
 SMALLEST = 1e-4  # a difference of logits below which rounding decides the relative error
 BASELINES = ("mask", "unknown", "padding", "zero")
 REMOVE = "remove"  # leave-one-out without the tokens of a word, rather than with others in their place
@@ -132,6 +132,7 @@ def attribute(
     task, opened = model.task_object, model.opened
     if not 1e-6 <= tolerance < 1:
         raise UserError(f"tolerance must be between 0.000001 and 1, not {tolerance}")
+    check_embeddings(opened)
     (checked,) = task.check_inputs([text])
     with evaluating(opened.network):
         chosen = task.logit_target(opened, framing_for(opened), checked, target)
@@ -241,17 +242,25 @@ def integrated_gradients(inputs: Inputs) -> Measured:
             along = (slopes.double() * direction.double()).sum(-1)  # NODES N
             parts[first, last] = (factor @ along).cpu().numpy()
             steps += NODES
-        goal = 0.5 * inputs.tolerance * max(abs(logits[1.0] - logits[0.0]), SMALLEST)
+        goal = 0.8 * inputs.tolerance * max(abs(logits[1.0] - logits[0.0]), SMALLEST)
         errors = {pair: abs(part.sum() - (logits[pair[1]] - logits[pair[0]])) for pair, part in parts.items()}
         waiting = []
-        if sum(errors.values()) > goal and steps < LIMIT:
-            for pair in [pair for pair, error in errors.items() if error > goal / len(errors)]:
-                middle = sum(pair) / 2
-                waiting += [(pair[0], middle), (middle, pair[1])]
-                del parts[pair]
+        for pair in worst(errors, goal) if steps < LIMIT else ():
+            middle = sum(pair) / 2
+            waiting += [(pair[0], middle), (middle, pair[1])]
+            del parts[pair]
     measured = Measured(np.sum(list(parts.values()), axis=0), logits[1.0], logits[0.0], steps + len(logits))
     measured.complete = True
     return measured
+
+
+def worst(errors: Mapping[tuple[float, float], float], goal: float) -> list[tuple[float, float]]:
+    """The intervals with the largest errors, without which the others add up to less than half of what is allowed."""
+    if sum(errors.values()) <= goal:
+        return []
+    order = sorted(errors, key=lambda pair: errors[pair])
+    sums = np.cumsum([errors[pair] for pair in order])
+    return order[int(np.searchsorted(sums, goal / 2, side="right")) :]
 
 
 def gradient(inputs: Inputs) -> Measured:

@@ -254,11 +254,13 @@ class TagTask(Task):
         return Spans(spans=spans, words=words, **prediction.reading)
 
     def logit_target(self, model: LoadedModel, windows: Framing, input: Example, target: Any) -> LogitTarget:
-        """The logit of one word's tag: `target` is the word or its number, or that and a tag; default: an entity."""
+        """The logit of one word's tag: `target` is a word, "word/TAG", or its number and a tag; default: an entity."""
         encoded, texts = self.encode([input], tokenizer_of(model), windows), input.texts
         read = read_texts(tokenizer_of(model), texts, [input.words])
         tags = self.tags(self.predict(model, windows, [input])[0])
         wanted, tag = target if isinstance(target, tuple) else (target, None)
+        if isinstance(wanted, str) and tag is None and wanted not in word_texts(input):
+            wanted, _, tag = wanted.rpartition("/") if "/" in wanted else (wanted, "", None)
         default = next((number for number, each in enumerate(tags) if each != "O"), 0)
         word = default if wanted is None else word_number(read[0], wanted)
         token, tag = encoded.places[0][word] if tags else None, tag or (tags[word] if tags else "")
