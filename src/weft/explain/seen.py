@@ -200,6 +200,8 @@ class StackArrays(Quantities):
                 blocks.append((torch.cat(parts, 1)[:, :length, : self.text.source_length], 0))
                 continue
             for piece, part in zip(pieces, parts, strict=True):
+                if piece.memory is None:  # keys from the start of the row, up to the longest row
+                    part = part[..., : known + part.shape[1]]
                 first = 0 if piece.memory is None else known - piece.memory
                 known = part.shape[-1] + first
                 blocks.append((part[..., max(0, -first) :], max(0, first)))
@@ -361,6 +363,9 @@ class Seen(Quantities):
 
     def __getitem__(self, number: int) -> SeenText:
         return self.text(number)
+
+    def __iter__(self) -> Iterator[SeenText]:
+        return (self.text(number) for number in range(len(self)))
 
     def text(self, number: int = 0, window: int | None = None) -> SeenText:
         """One text, counted from 0 in the order of the calls; of one that was read in several windows, one of them."""
