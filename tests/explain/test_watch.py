@@ -402,8 +402,6 @@ def test_watches_may_be_nested() -> None:
     assert len(outer) == 9 and len(inner) == 3 and untouched(network)
     assert close(outer[0].hidden[0], outer[6].hidden[0], 0.0)
     assert not close(outer[3].hidden[0], outer[0].hidden[0], 1e-6)
-        outer[3].hidden[0], outer[0].hidden[0], 1e-6
-    )
     assert list(inner[0].attention) == [1] and list(outer[0].attention) == [0]
     outer.clear()
     assert len(outer) == 0
