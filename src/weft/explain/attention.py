@@ -6,23 +6,22 @@ go into the page.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, shown
 from weft.explain.attention_weights import window_attention
 from weft.explain.rollout import gradient_rollout, rollout
 from weft.explain.scoring import Scorer
+from weft.explain.seen import StackArrays, watching
 from weft.explain.view import Interactive, View
-from weft.nn.attention import CrossAttention, MultiHead, Sighting
+from weft.nn.attention import MultiHead
 from weft.nn.rows import Ragged
 from weft.picture import component, packed
 from weft.tasks.classify import TextTask
@@ -59,6 +58,7 @@ class Stack:
     border: int | None = None  # of a pair: where the second text begins
     layers: list[Weights] = field(default_factory=list)
     rolled: Weights | None = None  # 1 T T: through all layers; None: by `rollout`, where tokens attend to themselves
+    numbers: Sequence[int] | None = None  # of the layers; None: from 0 on
 
     @property
     def heads(self) -> int:
@@ -66,30 +66,6 @@ class Stack:
 
 
 # ------------------------------------------------------------------------------------------------------- reading
-
-
-@contextmanager
-def watched(network: nn.Module) -> Iterator[dict[str, list[Tensor]]]:
-    """The attention weights of every layer that runs, by stack, in order: tensors H T S of the only text."""
-    seen: dict[str, list[Tensor]] = {"encoder": [], "decoder": [], "cross": []}
-
-    def watcher_of(stack: str) -> Callable[[Sighting], None]:
-        def watcher(sighting: Sighting) -> None:
-            if not sighting.stream:  # XLNet's second stream only asks
-                seen[stack].append(sighting.weights[0])
-
-        return watcher
-
-    modules = [(name, module) for name, module in network.named_modules() if isinstance(module, MultiHead)]
-    try:
-        for name, module in modules:
-            decodes = name.startswith("decoder")
-            stack = "cross" if isinstance(module, CrossAttention) else "decoder" if decodes else "encoder"
-            module.watcher = watcher_of(stack)
-        yield seen
-    finally:
-        for _, module in modules:
-            module.watcher = None
 
 
 def token_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
@@ -160,10 +136,10 @@ def one_stack(model: Model, texts: Sequence[str], window: int) -> tuple[list[Sta
     names = token_names(tokenizer, piece.tokens)
     stack = Stack("self", names, names, border_of(piece, framing, len(texts) > 1))
     with evaluating(model.network):
-        with torch.inference_mode(), watched(model.network) as seen:
+        with torch.inference_mode(), watching(model.network) as seen:
             _, batch = next(batches([piece], opened.device, framing.marks(len(texts) > 1)))
             model.network(batch.tokens, batch.rows, batch.segments)
-        stack.layers = arrays(seen["encoder"] + seen["decoder"])
+        stack.layers = arrays(seen.stack())
         weighted, more = gradient_stack(model, given, piece, stack)
     return [stack, *weighted], notes + more
 
@@ -186,33 +162,21 @@ def two_stacks(model: Model, text: str, target: str | None) -> tuple[list[Stack]
             raise UserError(f"the {name} has {len(tokens)} tokens, more than the model's context of {context}")
     names, targets = token_names(tokenizer_of(opened), source), token_names(writer, ids)
     stacks = [Stack("encoder", names, names), Stack("decoder", targets, targets), Stack("cross", targets, names)]
-    with evaluating(model.network), watched(model.network) as seen:
-        if any(isinstance(module, MultiHead) for module in model.network.modules()):
-            written = Ragged.of([ids], opened.device)
-            model.network(written.tokens, written.rows, source=Ragged.of([source], opened.device))
-        else:
-            seen["cross"] = stepped_attention(model, source, ids)
+    with evaluating(model.network), watching(model.network) as seen:
+        written = Ragged.of([ids], opened.device)
+        model.network(written.tokens, written.rows, source=Ragged.of([source], opened.device))
+    watched = seen.only().stacks
     for stack in stacks:
-        stack.layers = arrays(seen[stack.name])
-    return [stack for stack in stacks if stack.layers], notes
-
-
-def stepped_attention(model: Model, source: list[int], ids: list[int]) -> list[Tensor]:
-    """1 T S: where a recurrent or convolutional decoder looks, token by token; nothing without attention."""
-    opened, network = model.opened, model.network
-    read = Ragged.of([source], opened.device)
-    _, state = network.start(Ragged.of([ids[:1]], opened.device), read, room=len(ids), attention=True)
-    rows = [state.attention]
-    for token in ids[1:]:
-        network.step(torch.tensor([token], device=opened.device), state)
-        rows.append(state.attention)
-    if any(row is None for row in rows):
+        stack.layers = arrays(watched[stack.name]) if stack.name in watched else []
+    stacks = [stack for stack in stacks if stack.layers]
+    if not stacks:
         raise UserError(f"{opened.family.name}: this model was made without attention to what it reads")
-    return [torch.cat(rows)[None]]
+    return stacks, notes
 
 
-def arrays(weights: Sequence[Tensor]) -> list[Weights]:
-    return [layer.float().cpu().numpy() for layer in weights]
+def arrays(stack: StackArrays) -> list[Weights]:
+    """The attention of each watched layer; nothing where there is none."""
+    return [stack.attention[layer].float().numpy() for layer in stack.layers if stack.has("attention", layer)]
 
 
 # ------------------------------------------------------------------------------------------------------- packing
@@ -258,10 +222,10 @@ def packed_stack(stack: Stack, kept: int | None) -> dict[str, Any]:
     same = stack.name != "cross"
     layers = [
         {"name": str(number), "label": f"Layer {number}", **packed_layer(weights, kept)}
-        for number, weights in enumerate(stack.layers)
+        for number, weights in zip(stack.numbers or range(len(stack.layers)), stack.layers, strict=True)
     ]
     rolled = stack.rolled
-    if rolled is None and same and len(layers) > 1 and len(stack.rows) <= ROLLED:
+    if rolled is None and stack.numbers is None and same and len(layers) > 1 and len(stack.rows) <= ROLLED:
         rolled = rollout([layer.mean(0, keepdims=True) for layer in stack.layers])[None].astype(np.float32)
     if rolled is not None:
         layers.append({"name": "rollout", "label": "Rollout through all layers", **packed_layer(rolled, kept)})

@@ -5,9 +5,6 @@ N: tokens of all windows; T: tokens of one window; H: heads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +14,7 @@ from torch import Tensor
 
 from weft.errors import UserError
 from weft.explain.scoring import Scorer
-from weft.nn.attention import CrossAttention, MultiHead, Sighting, SquareWeights
+from weft.explain.seen import SeenText, sizes_of, watching
 
 
 class WindowAttention(NamedTuple):
@@ -27,47 +24,24 @@ class WindowAttention(NamedTuple):
     gradients: list[NDArray[Any]]
 
 
-@contextmanager
-def recorded_attention(network: Any) -> Iterator[list[Sighting]]:
-    """The layers of self-attention in the order in which they are computed."""
-    records = list[Sighting]()
-    modules = [
-        each for each in network.modules() if isinstance(each, MultiHead) and not isinstance(each, CrossAttention)
-    ]
-    before = [module.watcher for module in modules]
-    for module in modules:
-        module.watcher = records.append
-    try:
-        yield records
-    finally:
-        for module, watcher in zip(modules, before, strict=True):
-            module.watcher = watcher
-
-
 def window_attention(scorer: Scorer, vectors: Tensor) -> list[WindowAttention]:
     """The attention of each window of a target, with gradients."""
-    network, layers = scorer.network, scorer.network.config.layers
+    network = scorer.network
+    layers, heads = sizes_of(network).get("", (0, 0))
+    if not heads:
+        raise UserError("this model has no attention; use integrated-gradients or leave-one-out")
     leaf = vectors[None].detach().requires_grad_()
-    with torch.enable_grad(), recorded_attention(network) as records:
+    with torch.enable_grad(), watching(network, gradients=True) as seen:
         score = scorer.scores(leaf)
-        if not records:
-            raise UserError("this model has no attention; use integrated-gradients or leave-one-out")
-        squares = [record.squares for record in records if record.squares is not None]
-        if len(squares) != layers or any(len(record.value) != len(vectors) for record in records):
+        if any(not text.stack().has("attention", layer) for text in seen for layer in range(layers)):
             raise UserError("the attention of this model is not that of tokens to tokens; use integrated-gradients")
-        parts = [part for square in squares for part in square.parts]
-        slopes = iter(torch.autograd.grad(score.sum(), parts))
-    slope_squares = [replace(square, parts=[next(slopes) for _ in square.parts]) for square in squares]
-    return [
-        WindowAttention(*([array_of(layer, number, length) for layer in side] for side in (squares, slope_squares)))
-        for number, length in enumerate(scorer.lengths)
-    ]
+        torch.autograd.backward(score.sum(), inputs=seen.attention_tensors())
+    return [WindowAttention(arrays_of(text), arrays_of(text.gradients)) for text in seen]
 
 
-def array_of(squares: SquareWeights, row: int, length: int) -> NDArray[Any]:
-    """H T T of one row."""
-    part, inside = squares.place(row)
-    return squares.parts[part][inside, :, :length, :length].detach().double().cpu().numpy()
+def arrays_of(text: SeenText) -> list[NDArray[Any]]:
+    """H T T of each layer."""
+    return [weights.double().numpy() for weights in text.attention.values()]
 
 
 def by_token(windows: list[NDArray[Any]], shares: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -144,10 +144,9 @@ class StackArrays(Quantities):
         return {name: self._joined([(r.gates[name], length, row) for r, length, row in self._records(layer)])
                 for name in names}  # fmt: skip
 
-    @property
-    def ran(self) -> bool:
-        """Whether anything of a watched layer was recorded."""
-        return any(record.hidden for layer in self.layers for record, _, _ in self._records(layer))
+    def has(self, name: str, layer: int) -> bool:
+        """Whether something of a layer was recorded."""
+        return any(vars(record)[PIECES.get(name, name)] for record, _, _ in self._records(layer))
 
     def read(self, name: str, layer: int, raw: bool = False) -> Tensor:
         """One quantity of one layer, of the whole text; `raw`: where and as it was recorded."""
@@ -265,7 +264,7 @@ class SeenText(Quantities):
         """
         if self.is_gradient:
             raise UserError("a lens reads outputs of layers, not gradients")
-        names = [name for name in ("query", "decoder", "") if name in self.stacks and self.stacks[name].ran]
+        names = [name for name in ("query", "decoder", "") if name in self.stacks and has_hidden(self.stacks[name])]
         if not names:
             raise UserError("no layer of a stack that predicts words was watched")
         stack = self.stacks[names[0]]
@@ -435,12 +434,22 @@ class Seen(Quantities):
         """The same of gradients: `seen.gradients.attention[5]` after `backward()`."""
         return self.only().gradients
 
+    def attention_tensors(self) -> list[Tensor]:
+        """The attention of all layers in the latest pass, as parts of the graph of gradients."""
+        layers = self.recorder.now.layers.values()
+        weights = [piece.weights for layer in layers for piece in layer.attention]
+        return [part for own in weights for part in ((own,) if isinstance(own, Tensor) else own.parts)]
+
     def clear(self) -> None:
         """Forget everything that was seen, which frees its memory."""
         self.recorder.passes.clear()
 
 
 # ------------------------------------------------------------------------------------------------------ selecting
+
+
+def has_hidden(stack: StackArrays) -> bool:
+    return any(stack.has("hidden", layer) for layer in stack.layers)
 
 
 def plain(tensor: Tensor) -> Tensor:
