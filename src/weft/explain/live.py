@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ SAMPLES = {
     "tag": "Ada Lovelace met Charles Babbage in London.",
 }
 CONTEXT = "Ada Lovelace wrote the first program in 1843, for a machine that Charles Babbage never built."
+LOADING = '<p class="live-loading" role="status">Loading the model</p>'
+SECOND = "It was a good read."
 SAMPLE = "A warm and wonderful story, told with care."
 
 
@@ -49,14 +52,23 @@ class LivePage:
         return f"wrote {self.path}: {size}, {self.parameters:,} parameters in {self.weights}; open it in any browser"
 
 
-def write_live(model: Model, path: str | os.PathLike[str], weights: str | None = None, title: str = "") -> LivePage:
-    """Write the model as one HTML file that runs in a browser, without a network."""
+def write_live(
+    model: Model,
+    path: str | os.PathLike[str],
+    weights: str | None = None,
+    title: str = "",
+    texts: Sequence[str] = (),
+) -> LivePage:
+    """Write the model as one HTML file that runs in a browser, without a network; it opens with these texts."""
     path = Path(path)
     if path.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"{path}: a live page is an .html file")
     data = live_data(model, weights)
+    if len(texts) > 1 and not data["task"]["pair"]:
+        raise UserError(f"this model reads one text, not {len(texts)}")
+    data["task"] |= dict(zip(("sample", "second"), texts, strict=False))
     name = title or (model.folder.name if model.folder else model.opened.family.name)
-    write_text(path, page(f"{name}, live", [component("live", data)]))
+    write_text(path, page(f"{name}, live", [LOADING + component("live", data)]))
     return LivePage(path, path.stat().st_size, data["parameters"], data["precision"])
 
 
@@ -194,7 +206,7 @@ def task_data(model: Model) -> dict[str, Any]:
         "cutting": framing.cutting,
         "nothing": framing.nothing,
     }
-    shared = {"name": name, "frame": frame, "sample": SAMPLES.get(name, SAMPLE), "pair": False}
+    shared = {"name": name, "frame": frame, "sample": SAMPLES.get(name, SAMPLE), "pair": False, "second": SECOND}
     if name in ("classify", "pair", "multilabel", "regress"):
         return shared | label_task(model)
     if name == "tag":

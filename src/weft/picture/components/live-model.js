@@ -62,7 +62,7 @@ export function liveLinear(x, rows, weight, bias) {
   return y;
 }
 
-function liveDot(x, a, y, b, length) {
+export function liveDot(x, a, y, b, length) {
   let one = 0, two = 0, three = 0, four = 0;
   let n = 0;
   for (; n + 4 <= length; n += 4) {
@@ -120,7 +120,7 @@ function liveGelu(x) {
   return x * (x > 0 ? below : 1 - below);
 }
 
-const LIVE_FUNCTIONS = {
+export const LIVE_FUNCTIONS = {
   relu: (x) => (x > 0 ? x : 0),
   gelu: liveGelu,
   "gelu-tanh": (x) => 0.5 * x * (1 + Math.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x))),
@@ -493,7 +493,7 @@ export class LiveModel {
   }
 }
 
-function liveWave(place, n, width, kind) {
+export function liveWave(place, n, width, kind) {
   const half = Math.ceil(width / 2);
   const halves = kind === "sinusoidal-halves";
   const pair = halves ? n % half : n >> 1;

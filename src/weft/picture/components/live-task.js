@@ -193,7 +193,7 @@ export class LiveSession {
       const ranked = (side) => Array.from({ length: size }, (_, n) => n).sort((a, b) => logits[2 * (lead + b) + side] - logits[2 * (lead + a) + side] || a - b).slice(0, LIVE_ENDS);
       const lasts = ranked(1);
       const pairs = ranked(0).flatMap((first) => lasts.filter((last) => last >= first && last < first + LIVE_LONGEST_ANSWER).map((last) => [logits[2 * (lead + first)] + logits[2 * (lead + last) + 1], first, last]));
-      for (const [score, first, last] of pairs.sort((a, b) => b[0] - a[0]).slice(0, LIVE_ENDS)) {
+      for (const [score, first, last] of pairs.sort((a, b) => b[0] - a[0]).slice(0, lasts.length)) {
         let [start, end] = [offsets[lead + first][0], offsets[lead + last][1]];
         while (start < end && blank(start)) start += 1;
         while (end > start && blank(end - 1)) end -= 1;

@@ -1,323 +1,312 @@
-// The page of a live model: type a text, and tokens, attention and what the model says of it follow every key.
+// The page of a live model: type a text, and its tokens, its attention and what the model says of it follow every key.
 
-import { cssColor, el, format, hidpiCanvas, hideTooltip, lineColor, onTheme, sequential, slider, tooltip } from "./base.js";
+import { el, onTheme, segmented, selector, slider } from "./base.js";
 import { LiveSession } from "./live-task.js";
+import { liveAttention, liveResult, liveStates, liveTokens } from "./live-views.js";
+import { liveVisible, liveWalk } from "./live-walk.js";
+import { walk } from "./walk.js";
 
-const LIVE_TOP = 10; // next words and fillings that are shown
-const LIVE_GRID = 8; // pixels of the smallest cell of a head in the grid
-const LIVE_WIDE = 160; // attention is drawn for texts up to so many tokens
+const LIVE_SLICE = 30; // milliseconds of work after which the page may draw and listen again
+const LIVE_SLOW = 120; // milliseconds: an answer that takes longer waits until the typing pauses
+const LIVE_LETTERS_READ = 20000; // characters of a text that are read
+const LIVE_WALKED = 64; // tokens of a text that has a walk
+const LIVE_HEADINGS = { next: "Next token", fill: "Words for the gaps", tags: "Entities", value: "Value", answer: "Answer" };
+const LIVE_INPUTS = { answer: ["Question", "Context"], pair: ["First text", "Second text"] };
 
 export function live(root, data) {
-  const began = performance.now();
-  const session = new LiveSession(data);
-  const { task } = data;
-  const view = { session, data, chosen: null, layer: 0, head: 0, temperature: task.kind === "next" ? 0.8 : 1, topK: 40, answer: null, running: false };
-  const input = el("textarea", { id: "live-text", rows: 3, spellcheck: "false", "aria-label": task.pair ? "First text" : "Text" });
-  const second = task.pair ? el("textarea", { rows: 2, spellcheck: "false", "aria-label": "Second text" }) : null;
-  input.value = task.sample;
-  if (second) second.value = "It was told well.";
-  const time = el("span", { class: "live-time", "aria-live": "off" });
-  const note = el("p", { class: "live-note", role: "status", hidden: true });
-  const result = el("div", { class: "live-result", "aria-live": "polite" });
-  const tokens = el("div", { class: "live-tokens", role: "group", "aria-label": "Tokens" });
-  const inside = el("div", { class: "live-inside" });
-  const parts = [el("div", { class: "live-input" }, input, second), controls(), note, heading(), result];
-  parts.push(el("h2", { text: "Tokens" }), tokens);
-  if (data.spec.kind === "transformer") parts.push(el("h2", { text: "Attention" }), el("p", { class: "note", text: "All heads at a glance: choose one to enlarge it. Choose a token above to see where it looks." }), inside);
-  else parts.push(el("h2", { text: "Hidden state" }), el("p", { class: "note", text: "What the last layer carries from token to token: blue is positive, orange negative." }), inside);
-  const facts = el("p", { class: "live-facts note" });
-  root.replaceChildren(...parts, facts);
-
-  function heading() {
-    const names = { next: "Next word", fill: "Words for the gaps", tags: "Entities", value: "Value" };
-    return el("h2", { text: names[task.kind] ?? "Labels" });
-  }
-
-  function controls() {
-    const row = el("div", { class: "controls" });
-    if (task.kind === "next") {
-      view.button = el("button", { type: "button", class: "live-generate", text: "Generate", on: { click: () => generate() } });
-      row.append(
-        view.button,
-        slider("Temperature", { min: 0, max: 2, step: 0.05, value: view.temperature }, (value) => { view.temperature = value; show(); }),
-        slider("Top k", { min: 0, max: 100, step: 1, value: view.topK }, (value) => { view.topK = value; }),
-      );
+  const loading = document.querySelector(".live-loading");
+  // Two frames, so that the page shows that it loads before it is busy.
+  requestAnimationFrame(() => setTimeout(() => {
+    try {
+      const began = performance.now();
+      const page = new LivePage(root, data);
+      root.live = page;
+      page.loaded(performance.now() - began);
+    } catch (error) {
+      root.replaceChildren(el("p", { class: "live-error", role: "alert", text: `This page cannot be shown: ${error.message}` }));
+      root.dataset.failed = error.message;
     }
-    if (task.kind === "fill") row.append(el("button", { type: "button", text: `Insert ${task.maskName}`, on: { click: insertMask } }));
-    row.append(time);
-    return row;
+    loading?.remove();
+  }));
+}
+
+class LivePage {
+  constructor(root, data) {
+    this.root = root;
+    this.data = data;
+    this.task = data.task;
+    this.session = new LiveSession(data);
+    const next = this.task.kind === "next";
+    this.view = { session: this.session, data, answer: null, window: 0, chosen: null, layer: 0, head: 0, temperature: next ? 0.8 : 1, topK: next ? 40 : 0, tokens: 60, panel: "main", lines: true };
+    this.turn = 0; // of the text that is being read: an older one is left
+    this.spent = 0;
+    this.make();
+    onTheme(() => this.show());
+    this.update();
   }
 
-  function insertMask() {
-    const { selectionStart: from, selectionEnd: to, value } = input;
-    input.value = `${value.slice(0, from)}${task.maskName}${value.slice(to)}`;
-    update();
-    input.focus();
+  make() {
+    const { task, data } = this;
+    const [first, second] = LIVE_INPUTS[task.kind] ?? (task.pair ? LIVE_INPUTS.pair : ["Text", ""]);
+    const field = (name, rows, value) => {
+      const box = el("textarea", { rows, spellcheck: "false", autocomplete: "off", "aria-label": name });
+      box.value = value;
+      box.addEventListener("input", () => this.typed());
+      return [box, el("label", { class: "live-field" }, el("span", { text: name }), box)];
+    };
+    const [input, label] = field(first, task.pair ? 2 : 4, task.sample);
+    this.input = input;
+    this.input.id = "live-text";
+    const [other, otherLabel] = task.pair ? field(second, 4, task.second ?? "") : [null, null];
+    this.second = other;
+    this.note = el("p", { class: "live-note", role: "status", hidden: true });
+    this.error = el("p", { class: "live-error", role: "alert", hidden: true });
+    this.time = el("span", { class: "live-time" });
+    this.result = el("div", { class: "live-result", "aria-live": "polite" });
+    this.tokens = el("div", { class: "live-tokens", role: "group", "aria-label": "Tokens" });
+    this.windows = el("div", { class: "controls", hidden: true });
+    this.panels = el("div", { class: "live-panel" });
+    this.facts = el("footer", { class: "live-facts note" });
+    const main = el("div", { class: "live-main" },
+      el("div", { class: "live-input" }, label, otherLabel, this.controls(), this.note, this.error),
+      el("div", { class: "live-output" }, el("h2", { text: LIVE_HEADINGS[task.kind] ?? "Labels" }), this.result));
+    const title = el("div", { class: "live-title" }, el("h2", { text: "Tokens" }), this.time);
+    this.root.replaceChildren(main, title, this.windows, this.tokens, el("h2", { text: "Inside" }), this.choices(), this.panels, this.facts);
+    this.input.addEventListener("keydown", (event) => {
+      if (task.kind !== "next") return;
+      if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) this.generate();
+      else if (event.key === "Escape") this.stop();
+    });
   }
 
-  function update() {
-    const start = performance.now();
-    view.answer = session.answer(input.value, second ? second.value : null);
-    const { answer } = view;
-    if (view.chosen !== null && view.chosen >= answer.ids.length) view.chosen = null;
-    show();
-    const spent = performance.now() - start;
-    root.dataset.milliseconds = spent.toFixed(2);
-    time.textContent = `${answer.ids.length} tokens in ${spent.toFixed(spent < 10 ? 1 : 0)} ms`;
-    note.hidden = answer.left === 0;
-    const end = task.kind === "next" ? "The model reads the last" : "Only the first window is read: the first";
-    note.textContent = `This text is longer than the model's window. ${end} ${answer.ids.length} tokens count; ${answer.left} are left out.`;
+  controls() {
+    const { task, view } = this;
+    if (task.kind === "fill") return el("div", { class: "controls" }, el("button", { type: "button", text: `Insert ${task.maskName}`, on: { click: () => this.insert(task.maskName) } }));
+    if (task.kind !== "next") return null;
+    this.button = el("button", { type: "button", class: "live-generate", text: "Continue", title: "Ctrl + Enter", on: { click: () => this.generate() } });
+    const draw = () => { this.showResult(); if (view.panel === "walk") this.showPanel(); };
+    return el("div", { class: "controls live-sliders" }, this.button, el("div", {},
+      slider("Temperature", { min: 0, max: 2, step: 0.05, value: view.temperature }, (value) => { view.temperature = value; draw(); }),
+      slider("Top k", { min: 0, max: 100, step: 1, value: view.topK }, (value) => { view.topK = value; draw(); }),
+      slider("New tokens", { min: 10, max: 300, step: 10, value: view.tokens }, (value) => { view.tokens = value; })),
+      el("p", { class: "note", text: "Temperature 0 takes the best token every time. Top k 0 draws from all tokens." }));
   }
 
-  function show() {
-    if (view.answer === null) return;
-    result.replaceChildren(...liveResult(view, insertToken));
-    liveTokens(tokens, view, choose);
-    if (data.spec.kind === "transformer") liveAttention(inside, view, show);
-    else liveStates(inside, view);
+  // What stands above the panel: which panel, layer and head.
+  choices() {
+    const { view, data: { spec } } = this;
+    const transformer = spec.kind === "transformer";
+    const count = transformer ? spec.layers.length : spec.layerCount;
+    const numbers = (length) => Array.from({ length }, (_, n) => n);
+    const panels = transformer ? [["main", "Attention"], ["walk", "Walk through a head"]] : [["main", "States"], ["walk", "Walk through a step"]];
+    this.heads = transformer ? selector("Head", numbers(spec.layers[0].heads), 0, (value) => { view.head = value; this.showInside(); }) : null;
+    this.layers = selector("Layer", numbers(count), 0, (value) => { this.choose(value, view.head); });
+    this.shape = transformer ? segmented("Show as", [[true, "Lines"], [false, "Matrix"]], true, (value) => { view.lines = value; this.showPanel(); }) : null;
+    return el("div", { class: "controls" }, segmented("View", panels, "main", (value) => { view.panel = value; this.showInside(); }), this.layers, this.heads, this.shape);
   }
 
-  function choose(place) {
-    view.chosen = view.chosen === place ? null : place;
-    show();
-    tokens.children[place]?.focus();
+  choose(layer, head) {
+    const { view, data: { spec } } = this;
+    const heads = spec.layers?.[layer].heads ?? 1;
+    Object.assign(view, { layer, head: Math.min(head, heads - 1) });
+    this.layers.choose(layer);
+    this.heads?.choose(view.head);
+    this.showInside();
   }
 
-  function insertToken(id) {
-    input.value += session.continuation(session.prompt(input.value), [id]);
-    update();
+  loaded(milliseconds) {
+    const { data: { family, spec, parameters, precision }, root, facts } = this;
+    root.dataset.load = milliseconds.toFixed(1);
+    const layers = spec.layers?.length ?? spec.layerCount;
+    const sizes = `${family}: ${layers} ${layers === 1 ? "layer" : "layers"} of width ${spec.width}, ${parameters.toLocaleString("en")} parameters in ${precision}, loaded in ${milliseconds.toFixed(0)} ms.`;
+    facts.replaceChildren(el("p", { text: "The model runs in this page. The texts that you type never leave it, and it works without a network." }), el("p", { text: sizes }));
   }
 
-  function generate() {
-    if (view.running) {
-      view.running = false;
+  // ---------------------------------------------------------------- reading
+
+  // A slow model waits for a pause in the typing; a quick one answers every key.
+  typed() {
+    clearTimeout(this.waiting);
+    this.stop();
+    if (this.spent < LIVE_SLOW) this.update();
+    else {
+      this.busy(true);
+      this.waiting = setTimeout(() => this.update(), Math.min(300, this.spent / 2));
+    }
+  }
+
+  texts() {
+    return [this.input, this.second].map((box) => (box === null ? null : box.value.slice(0, LIVE_LETTERS_READ)));
+  }
+
+  update() {
+    const began = performance.now();
+    const turn = ++this.turn;
+    this.run(turn, this.session.answering(...this.texts()), (answer) => {
+      this.view.answer = answer;
+      this.view.window = Math.min(this.view.window, answer.windows.length - 1);
+      this.busy(false);
+      this.show();
+      this.spent = performance.now() - began;
+      const count = answer.windows.reduce((sum, window) => sum + window.ids.length, 0);
+      this.root.dataset.milliseconds = this.spent.toFixed(2);
+      this.root.dataset.turn = String(turn);
+      this.time.textContent = `${count} ${count === 1 ? "token" : "tokens"} in ${this.spent.toFixed(this.spent < 10 ? 1 : 0)} ms`;
+      this.notice(answer);
+    });
+  }
+
+  // Work through a generator in slices; what an older turn has begun is left. `each` gets what it yields.
+  run(turn, steps, finish, each = () => {}) {
+    const slice = () => {
+      if (turn !== this.turn) return;
+      const began = performance.now();
+      try {
+        this.error.hidden = true;
+        for (;;) {
+          const { done, value } = steps.next();
+          if (done) {
+            finish(value);
+            return;
+          }
+          each(value);
+          if (performance.now() - began > LIVE_SLICE) {
+            this.busy(true);
+            setTimeout(slice);
+            return;
+          }
+        }
+      } catch (error) {
+        this.busy(false);
+        this.error.textContent = `This text cannot be read: ${error.message}`;
+        this.error.hidden = false;
+      }
+    };
+    slice();
+  }
+
+  busy(on) {
+    this.root.classList.toggle("live-busy", on);
+    this.result.setAttribute("aria-busy", String(on));
+  }
+
+  notice(answer) {
+    const { frame, kind } = this.task;
+    const lines = [];
+    if ([this.input, this.second].some((box) => box !== null && box.value.length > LIVE_LETTERS_READ)) lines.push(`Only the first ${LIVE_LETTERS_READ.toLocaleString("en")} characters are read.`);
+    if (answer.left) lines.push(`The model reads the last ${answer.ids.length} tokens: its context is full.`);
+    else if (answer.windows.length > 1) lines.push(`The text is longer than ${frame.length} tokens, so it is read in ${answer.windows.length} windows${kind === "label" || kind === "labels" || kind === "value" ? "; the answer is their mean" : ""}.`);
+    this.note.textContent = lines.join(" ");
+    this.note.hidden = !lines.length;
+  }
+
+  // ---------------------------------------------------------------- generating
+
+  insert(text) {
+    const { selectionStart: from, selectionEnd: to, value } = this.input;
+    this.input.value = `${value.slice(0, from)}${text}${value.slice(to)}`;
+    this.input.setSelectionRange(from + text.length, from + text.length);
+    this.input.focus();
+    this.typed();
+  }
+
+  append(id) {
+    this.input.value += this.session.continuation(this.session.prompt(this.input.value), [id]);
+    this.typed();
+  }
+
+  stop() {
+    if (!this.generating) return;
+    this.generating = false;
+    this.turn += 1;
+    this.button.textContent = "Continue";
+    this.update();
+  }
+
+  generate() {
+    if (this.generating) {
+      this.stop();
       return;
     }
-    view.running = true;
-    view.button.textContent = "Stop";
+    const { view: { temperature, topK, tokens: most }, session, input } = this;
     const before = input.value;
     const prompt = session.prompt(before);
     const made = [];
-    const steps = session.generate(before, { temperature: view.temperature, topK: view.topK, most: 80 });
-    const next = () => {
-      const step = view.running ? steps.next() : { done: true };
-      if (!step.done && step.value.id !== task.end) {
-        made.push(step.value.id);
-        input.value = before + session.continuation(prompt, made);
-        input.scrollTop = input.scrollHeight;
-        setTimeout(next, 0);
-        return;
-      }
-      view.running = false;
-      view.button.textContent = "Generate";
-      update();
+    this.generating = true;
+    this.button.textContent = "Stop";
+    const began = performance.now();
+    const finish = () => {
+      const rate = made.length / ((performance.now() - began) / 1000);
+      this.root.dataset.rate = rate.toFixed(1);
+      this.stop();
     };
-    next();
+    this.run(++this.turn, session.generating(before, { temperature, topK, most }), finish, (step) => {
+      if (step === null || step.id === this.task.end) return;
+      made.push(step.id);
+      input.value = before + session.continuation(prompt, made);
+      input.scrollTop = input.scrollHeight;
+    });
   }
 
-  for (const field of [input, second]) field?.addEventListener("input", update);
-  onTheme(show);
-  update();
-  const loaded = performance.now() - began;
-  root.dataset.load = loaded.toFixed(1);
-  const layers = data.spec.layers?.length ?? data.spec.layerCount;
-  facts.textContent =
-    `${data.family}, ${layers} ${layers === 1 ? "layer" : "layers"} of width ${data.spec.width}, ${data.parameters.toLocaleString("en")} parameters in ${data.precision}. ` +
-    `Loaded in ${loaded.toFixed(0)} ms. Everything is computed in this page; nothing that you type leaves it.`;
-  root.live = { session, view, update };
-}
+  // ---------------------------------------------------------------- drawing
 
-function liveBar(name, probability, options = {}) {
-  const fill = el("span", { class: "live-fill", style: { width: `${100 * Math.min(1, Math.max(0, probability))}%` } });
-  const label = options.click ? el("button", { type: "button", class: "live-name", title: options.title, on: { click: options.click } }, name) : el("span", { class: "live-name" }, name);
-  return el("li", { class: options.chosen ? "live-bar chosen" : "live-bar" }, label, el("span", { class: "live-track" }, fill), el("span", { class: "live-number", text: `${(100 * probability).toFixed(1)} %` }));
-}
-
-// A token with its spaces and line ends made visible.
-function liveVisible(text) {
-  return text === "" ? "∅" : text.replaceAll("\n", "↵").replaceAll(/^ | $/g, "␣").replaceAll("▁", "␣").replaceAll("\t", "⇥");
-}
-
-function liveResult(view, insert) {
-  const { session, data: { task }, answer } = view;
-  switch (task.kind) {
-    case "next": {
-      const rows = session.ranked(answer.logits, LIVE_TOP, Math.max(0.05, view.temperature));
-      return [
-        el("ul", { class: "live-bars" }, rows.map((row) => liveBar(liveVisible(row.text), row.probability, { click: () => insert(row.id), title: "Append this token" }))),
-        el("p", { class: "note", text: "Choose a word to append it." }),
-      ];
-    }
-    case "fill":
-      if (!answer.gaps.length) return [el("p", { class: "note", text: `Write ${task.maskName} where a word is missing.` })];
-      return answer.gaps.map((gap, n) =>
-        el("div", { class: "live-gap" }, el("h3", { text: `Gap ${n + 1}` }), el("ul", { class: "live-bars" }, session.ranked(gap.logits, LIVE_TOP).map((row) => liveBar(liveVisible(row.text), row.probability)))),
-      );
-    case "value":
-      return [el("p", { class: "live-value", text: format(answer.value) })];
-    case "tags":
-      return [liveEntities(answer, task, document.getElementById("live-text").value)];
-    default: {
-      const chosen = (n) => (task.kind === "labels" ? answer.probabilities[n] >= task.thresholds[n] : n === answer.best);
-      const order = answer.probabilities.map((_, n) => n);
-      if (order.length > 12) order.sort((a, b) => answer.probabilities[b] - answer.probabilities[a]);
-      return [el("ul", { class: "live-bars" }, order.slice(0, 30).map((n) => liveBar(task.labels[n], answer.probabilities[n], { chosen: chosen(n) })))];
-    }
+  show() {
+    if (this.view.answer === null) return;
+    this.showResult();
+    this.showWindows();
+    this.showInside();
   }
-}
 
-function liveEntities(answer, task, text) {
-  const letters = [...text];
-  const plain = task.scheme === "plain";
-  const spans = plain ? answer.words.map((word) => ({ ...word, label: word.tag })) : answer.spans;
-  const kinds = [...new Set(task.labels.map((label) => (plain ? label : label.slice(2))).filter((kind) => kind !== ""))];
-  const line = el("p", { class: "live-entities" });
-  let done = 0;
-  for (const span of spans) {
-    line.append(letters.slice(done, span.start).join(""));
-    const color = lineColor(Math.max(0, kinds.indexOf(span.label)));
-    line.append(el("mark", { style: { borderColor: color } }, letters.slice(span.start, span.end).join(""), el("span", { class: "live-tag", style: { color }, text: `${span.label} ${(100 * span.score).toFixed(0)} %` })));
-    done = span.end;
+  showResult() {
+    this.result.replaceChildren(...liveResult(this.view, this.texts(), (id) => this.append(id)));
   }
-  line.append(letters.slice(done).join(""));
-  return el("div", {}, line, spans.length ? null : el("p", { class: "note", text: "No entities here." }));
-}
 
-function liveTokens(box, view, choose) {
-  const { session, answer, data } = view;
-  const looking = view.chosen === null || data.spec.kind !== "transformer" ? null : liveRow(view, view.chosen);
-  box.replaceChildren(
-    ...answer.ids.map((id, place) => {
-      const shade = looking === null ? null : sequential(Math.sqrt(looking[place] ?? 0) * 0.7);
-      const name = liveVisible(session.tokenizer.shown(id));
-      const percent = looking === null ? "" : `, ${(100 * (looking[place] ?? 0)).toFixed(1)} % of its attention`;
-      return el("button", {
-        type: "button",
-        class: `live-token${answer.sides[place] === null ? " special" : ""}${place === view.chosen ? " chosen" : ""}`,
-        "aria-pressed": String(place === view.chosen),
-        "aria-label": `token ${place + 1}: ${name}${percent}`,
-        style: shade === null ? {} : { background: shade },
-        on: { click: () => choose(place), mousemove: (event) => tooltip(event, `${name}\nid ${id}, place ${place}${percent}`), mouseleave: hideTooltip },
-      }, name);
-    }),
-  );
-}
-
-// The attention of one token in the chosen head.
-function liveRow(view, place) {
-  const rows = view.answer.read.attention[view.layer];
-  const row = rows[place];
-  const heads = view.data.spec.layers[view.layer].heads;
-  const seen = row.length / heads;
-  return row.subarray(view.head * seen, (view.head + 1) * seen);
-}
-
-function liveMatrix(context, rows, heads, head, size) {
-  const cell = size / rows.length;
-  rows.forEach((row, place) => {
-    const seen = row.length / heads;
-    for (let key = 0; key < seen; key++) {
-      const weight = row[head * seen + key];
-      if (weight < 0.004) continue;
-      context.fillStyle = sequential(Math.sqrt(weight));
-      context.fillRect(key * cell, place * cell, Math.max(cell, 0.5), Math.max(cell, 0.5));
-    }
-  });
-}
-
-function liveAttention(box, view, show) {
-  const { answer: { read, ids }, data: { spec } } = view;
-  if (ids.length > LIVE_WIDE) {
-    box.replaceChildren(el("p", { class: "note", text: `Attention is drawn for texts up to ${LIVE_WIDE} tokens; this one has ${ids.length}.` }));
-    return;
+  // The window whose tokens and attention are shown.
+  shown() {
+    const { answer, window } = this.view;
+    return { ...answer, ...answer.windows[window] };
   }
-  const size = 56;
-  const grid = el("div", { class: "live-grid" });
-  read.attention.forEach((rows, layer) => {
-    const { heads } = spec.layers[layer];
-    const line = el("div", { class: "live-layer" }, el("span", { class: "live-layer-name", text: `layer ${layer}` }));
-    for (let head = 0; head < heads; head++) {
-      const { canvas, context } = hidpiCanvas(size, size);
-      liveMatrix(context, rows, heads, head, size);
-      const chosen = layer === view.layer && head === view.head;
-      line.append(el("button", { type: "button", class: `live-head${chosen ? " chosen" : ""}`, "aria-pressed": String(chosen), "aria-label": `layer ${layer}, head ${head}`, title: `layer ${layer}, head ${head}`, on: { click: () => { view.layer = layer; view.head = head; show(); } } }, canvas));
-    }
-    grid.append(line);
-  });
-  box.replaceChildren(grid, liveArcs(view));
-}
 
-// The tokens twice, with lines from those that look to those that are looked at.
-function liveArcs(view) {
-  const { session, answer, data: { spec } } = view;
-  const step = 20;
-  const width = 420;
-  const count = answer.ids.length;
-  const { canvas, context } = hidpiCanvas(width, count * step + 28);
-  const rows = answer.read.attention[view.layer];
-  const { heads } = spec.layers[view.layer];
-  context.font = "13px system-ui, sans-serif";
-  context.textBaseline = "middle";
-  const [ink, muted, accent] = [cssColor("--ink"), cssColor("--muted"), cssColor("--accent")];
-  const name = (id) => {
-    const text = liveVisible(session.tokenizer.shown(id));
-    return text.length > 14 ? `${text.slice(0, 13)}…` : text;
-  };
-  context.fillStyle = muted;
-  context.textAlign = "right";
-  context.fillText("looks", 140, 10);
-  context.textAlign = "left";
-  context.fillText("is looked at", 280, 10);
-  answer.ids.forEach((id, place) => {
-    const y = 28 + place * step + step / 2;
-    context.fillStyle = place === view.chosen ? accent : ink;
-    context.textAlign = "right";
-    context.fillText(name(id), 140, y);
-    context.textAlign = "left";
-    context.fillStyle = ink;
-    context.fillText(name(id), 280, y);
-    if (view.chosen !== null && place !== view.chosen) return;
-    const row = rows[place];
-    const seen = row.length / heads;
-    for (let key = 0; key < seen; key++) {
-      const weight = row[view.head * seen + key];
-      if (weight < 0.02) continue;
-      context.globalAlpha = Math.min(1, weight * (view.chosen === null ? 0.8 : 1) + 0.05);
-      context.strokeStyle = accent;
-      context.lineWidth = 0.5 + 3 * weight;
-      context.beginPath();
-      context.moveTo(148, y);
-      context.bezierCurveTo(210, y, 210, 28 + key * step + step / 2, 272, 28 + key * step + step / 2);
-      context.stroke();
-      context.globalAlpha = 1;
-    }
-  });
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", `Attention of layer ${view.layer}, head ${view.head}`);
-  return el("div", { class: "live-arcs" }, el("h3", { text: `Layer ${view.layer}, head ${view.head}` }), canvas);
-}
+  showWindows() {
+    const { answer, window } = this.view;
+    this.windows.hidden = answer.windows.length < 2;
+    if (this.windows.hidden) return;
+    const names = answer.windows.map((_, n) => [n, `${n + 1} of ${answer.windows.length}`]);
+    this.windows.replaceChildren(selector("Window", names, window, (value) => { this.view.window = value; this.showInside(); }));
+  }
 
-// The states of the last recurrent layer: a row for each token.
-function liveStates(box, view) {
-  const { answer: { read, ids } } = view;
-  if (ids.length > LIVE_WIDE) {
-    box.replaceChildren(el("p", { class: "note", text: `States are drawn for texts up to ${LIVE_WIDE} tokens.` }));
-    return;
+  showInside() {
+    const { view } = this;
+    const shown = this.shown();
+    if (view.chosen !== null && view.chosen >= shown.ids.length) view.chosen = null;
+    liveTokens(this.tokens, view, shown, (place) => {
+      view.chosen = view.chosen === place ? null : place;
+      this.showInside();
+    });
+    this.showPanel();
   }
-  const { data, width } = read.hidden;
-  const across = Math.min(width, 256);
-  const cell = Math.max(2, Math.min(LIVE_GRID, Math.floor(520 / across)));
-  const { canvas, context } = hidpiCanvas(across * cell, ids.length * 14);
-  const [warm, cold] = [lineColor(1), lineColor(0)];
-  for (let row = 0; row < ids.length; row++) {
-    for (let n = 0; n < across; n++) {
-      const value = data[row * width + n];
-      context.globalAlpha = Math.min(1, Math.abs(value));
-      context.fillStyle = value > 0 ? cold : warm;
-      context.fillRect(n * cell, row * 14, cell, 13);
+
+  showPanel() {
+    const { view, panels, session, data } = this;
+    const shown = this.shown();
+    if (this.shape) this.shape.hidden = view.panel === "walk";
+    if (view.panel !== "walk") {
+      this.walkBox = null;
+      if (data.spec.kind === "transformer") liveAttention(panels, view, shown, (layer, head) => this.choose(layer, head));
+      else liveStates(panels, view, shown);
+      return;
     }
+    if (shown.ids.length > LIVE_WALKED) {
+      this.walkBox = null;
+      panels.replaceChildren(el("p", { class: "note", text: `A walk shows texts of up to ${LIVE_WALKED} tokens; this one has ${shown.ids.length}.` }));
+      return;
+    }
+    if (!this.walkBox) {
+      this.walkBox = el("div", { class: "live-walk" });
+      const hint = data.spec.kind === "recurrent" ? "One step of the network at the chosen token, or else at the last one." : "Every step of one head with the numbers of this text; they change as you type.";
+      panels.replaceChildren(el("p", { class: "note", text: hint }), this.walkBox);
+    }
+    const names = shown.ids.map((id) => liveVisible(session.tokenizer.shown(id)));
+    walk(this.walkBox, liveWalk(session, shown, names, { layer: view.layer, head: view.head, place: view.chosen, temperature: view.temperature, topK: view.topK }));
   }
-  canvas.setAttribute("role", "img");
-  canvas.setAttribute("aria-label", "Hidden states by token");
-  box.replaceChildren(el("div", { class: "live-arcs" }, canvas));
 }
