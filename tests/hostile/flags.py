@@ -50,6 +50,7 @@ CALLS: dict[str, str] = {
     "perplexity": "{bed}/task-complete --text {bed}/run.txt",
     "look attention": "{bed}/family-bert one --out look.html",
     "look attribution": "{bed}/task-classify one --out attribution.html",
+    "look walk": "one-hot cat --out walk.html",
     "tokenizer learn": "--kind wordpiece --size 100 --text {bed}/run.txt --out out",
     "tokenizer show": "{bed}/tokenizer-bpe cat",
     "vectors learn": "--text {bed}/run.txt --width 4 --min-count 1 --epochs 1 --out out",

@@ -10,7 +10,9 @@ if TYPE_CHECKING:
     from weft.checkpoint import card, external, families, folder, locate
     from weft.data import columns, dataset, shards, table_writer, tables
     from weft.distillation import recipe, report
-    from weft.explain import attention, attribution_view, live, walk, walks_list
+    from weft.explain import (
+        attention, attribution_view, beam_tree, contexts, gradients, live, next_words, positions, probe, tokenizer_view, walk, walks_list, word_map,
+    )  # fmt: skip
     from weft.pruning import options
     from weft.quantization import quantize
     from weft.runs import finetune, ladder, pages, preparation, recipes
@@ -20,17 +22,18 @@ if TYPE_CHECKING:
     from weft.training import signals
 
 __all__ = [
-    "attention", "attribution_view", "base", "card", "choose", "columns", "complete", "dataset", "embed", "evaluate",
-    "external", "families", "finetune", "folder", "ladder", "live", "locate", "model", "options", "pages",
-    "perplexity", "picture", "preparation", "quantize", "recipe", "recipes", "records", "report", "rows", "shards",
-    "signals", "sources", "table_writer", "tables", "templates", "training", "walk", "walks_list", "word_vectors",
+    "attention", "attribution_view", "base", "beam_tree", "card", "choose", "columns", "complete", "contexts",
+    "dataset", "embed", "evaluate", "external", "families", "finetune", "folder", "gradients", "ladder", "live",
+    "locate", "model", "next_words", "options", "pages", "perplexity", "picture", "positions", "preparation", "probe",
+    "quantize", "recipe", "recipes", "records", "report", "rows", "shards", "signals", "sources", "table_writer",
+    "tables", "templates", "tokenizer_view", "training", "walk", "walks_list", "word_map", "word_vectors",
 ]  # fmt: skip
 ROOMS = {
     "weft": "picture",
     "weft.checkpoint": "card external families folder locate",
     "weft.data": "columns dataset shards table_writer tables",
     "weft.distillation": "recipe report",
-    "weft.explain": "attention attribution_view live walk walks_list",
+    "weft.explain": "attention attribution_view beam_tree contexts gradients live next_words positions probe tokenizer_view walk walks_list word_map",
     "weft.pruning": "options",
     "weft.quantization": "quantize",
     "weft.runs": "finetune ladder pages preparation recipes",

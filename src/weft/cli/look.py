@@ -50,6 +50,8 @@ def attention(
     """
     refuse(
         (live is not None and walk, "--live holds every walk: leave out --walk"),
+        (live is not None and out is not None, "--live FILE is the file to write: leave out --out"),
+        (live is not None and target is not None, "--target is for encoder-decoders, which have no live page"),
         (live is None and not texts, "give a text to look at"),
         (len(texts or ()) > 2, f"give one text or the two of a pair, not {len(texts or ())}"),
         (live is None and weights is not None, "--weights is for --live FILE"),
@@ -62,7 +64,7 @@ def attention(
     )
     model = inputs.load_model(folder, **runtime)
     if live is not None:
-        to_stderr(str(late.live.write_live(model, live, weights)))
+        to_stderr(str(late.live.write_live(model, live, weights, texts=texts or ())))
         return
     if walk:
         options = {"temperature": temperature, "top_k": 10 if top_k is None else top_k, "seed": seed or 0}
@@ -125,6 +127,49 @@ def attribution(
     results = late.attribution_view.attributions_of(model, text, method, target, baseline)
     print(late.attribution_view.summary(results, top))
     written(late.attribution_view.attribution_view(results, Path(folder).name).save(out or Path("attribution.html")))
+
+
+def walk(
+    runtime: Runtime,
+    name: Annotated[str, argument("NAME", "The walk; see the list above.")],
+    given: Annotated[
+        list[str] | None, argument("[MODEL]... [TEXT]...", "Model folders, then texts, as the walk takes them.")
+    ] = None,
+    out: Out = None,
+    target: Annotated[str | None, flag("Of teacher-forcing: what an encoder-decoder should write.", "TEXT")] = None,
+    t_min: Annotated[int | None, flag("Of bptt: first output that the loss counts, from 0.")] = None,
+    t_max: Annotated[int | None, flag("Of bptt: last output that the loss counts.")] = None,
+    seed: Annotated[int | None, flag("Of mlm: seed of the tokens that are chosen. Default: 0.")] = None,
+) -> None:
+    """Show an idea step by step, with real numbers; where no model is given, with a tiny one made on the spot.
+
+    \b
+    softmax          two worked examples of attention weights, as in the textbook
+    one-hot          an embedding as the row that a one-hot vector picks
+    seq2seq          an encoder-decoder that writes token by token
+    grids            target and trained output of a six-word vocabulary
+    rnn              one step of an RNN, an LSTM and a GRU
+    bptt             back-propagation through time, term by term
+    it               where 'it' looks in two sentences that differ in a word
+    mlm              masked words: 80, 10, 10
+    nsp              next sentence prediction, for two texts
+    teacher-forcing  teacher forcing against generation
+    ngram            counts of a text file, and how sparse they are
+
+    One attention head of a model is `weft look MODEL TEXT --walk`.
+
+    Example: weft look walk softmax
+    Example: weft look walk it runs/bert --out it.html
+    Example: weft look walk rnn runs/rnn runs/lstm runs/gru "the cat sat on the mat"
+    Example: weft look walk bptt --t-min 2 --t-max 5
+    Example: weft look walk ngram book.txt
+    """
+    named, words = late.walks_list.find_walk(name), list(given or ())
+    folders = late.walks_list.model_count(named, words)
+    models = [inputs.load_model(folder, **runtime) for folder in words[:folders]]
+    options = {"target": target, "t_min": t_min, "t_max": t_max, "seed": seed}
+    view = late.walks_list.walk_view(name, models, words[folders:], **options)
+    written(view.save(out or Path("walk.html")))
 
 
 def written(path: Path) -> None:

@@ -98,7 +98,7 @@ VERBS: dict[str, tuple[Any, ...]] = {
     ),
     "Shrink": (training.distill, compare.quantize, compare.prune, compare.export),
     "Look": (compare.evaluate, compare.compare, compare.perplexity, models.curves, models.models, models.info),
-    "look": (look.attention, look.attribution),
+    "look": (look.attention, look.attribution, look.walk),
     "tokenizer": (models.learn_tokenizer, models.show_tokens),
     "vectors": (
         *(models.learn_vectors, models.near, models.analogy, models.odd, models.cosine),
