@@ -20,6 +20,7 @@ from weft.explain.attention_weights import window_attention
 from weft.explain.rollout import gradient_rollout, rollout
 from weft.explain.scoring import Scorer
 from weft.explain.seen import StackArrays, watching
+from weft.explain.token_names import token_names
 from weft.explain.view import Interactive, View
 from weft.nn.attention import MultiHead
 from weft.nn.rows import Ragged
@@ -28,7 +29,6 @@ from weft.tasks.classify import TextTask
 from weft.tasks.complete import complete, sources_of, writer_of
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.model import Model
-from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow
 
 PAGE = 16_000_000  # characters of packed weights in a page
@@ -66,19 +66,6 @@ class Stack:
 
 
 # ------------------------------------------------------------------------------------------------------- reading
-
-
-def token_names(tokenizer: Tokenizer, ids: Sequence[int]) -> list[str]:
-    """Tokens as people read them; a dot stands for the space that a token begins with."""
-    names = []
-    for number in ids:
-        raw = tokenizer.token(number) or "?"
-        text = tokenizer.decode([number], specials=True)
-        space = raw[:1] in ("Ġ", "▁")
-        plain = raw[1:] if space else raw
-        readable = plain if plain.isascii() or "\ufffd" in text or not text.strip() else text.strip()
-        names.append(("·" if space else "") + readable.replace("Ċ", "⏎"))
-    return names
 
 
 def window_of(windows: list[TextWindow], number: int) -> TextWindow:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.explain.attention import token_names
+from weft.explain.token_names import token_names
 from weft.explain.walk_steps import Array
 from weft.generation.sampling import Sampling
 from weft.generation.search import Completion, generate

@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from weft.errors import UserError
-from weft.explain.attention import token_names
 from weft.explain.seen import Seen, watching
+from weft.explain.token_names import token_names
 from weft.models.base import Network
 from weft.tasks.complete import writer_of
 from weft.tasks.forward import tokenizer_of
