@@ -11,7 +11,19 @@ if TYPE_CHECKING:
     from weft.data import columns, dataset, shards, table_writer, tables
     from weft.distillation import recipe, report
     from weft.explain import (
-        attention, attribution_view, beam_tree, contexts, gradients, live, next_words, positions, probe, tokenizer_view, walk, walks_list, word_map,
+        attention,
+        attribution_view,
+        beam_tree,
+        contexts,
+        gradients,
+        live,
+        next_words,
+        positions,
+        probe,
+        tokenizer_view,
+        walk,
+        walks_list,
+        word_map,
     )  # fmt: skip
     from weft.pruning import options
     from weft.quantization import quantize
@@ -33,7 +45,8 @@ ROOMS = {
     "weft.checkpoint": "card external families folder locate",
     "weft.data": "columns dataset shards table_writer tables",
     "weft.distillation": "recipe report",
-    "weft.explain": "attention attribution_view beam_tree contexts gradients live next_words positions probe tokenizer_view walk walks_list word_map",
+    "weft.explain": "attention attribution_view beam_tree contexts gradients live "
+    "next_words positions probe tokenizer_view walk walks_list word_map",
     "weft.pruning": "options",
     "weft.quantization": "quantize",
     "weft.runs": "finetune ladder pages preparation recipes",

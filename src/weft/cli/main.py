@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from weft.cli import compare, forecast, look, models, predict, training, words
+from weft.cli import compare, forecast, look, look_views, models, predict, training, words
 from weft.cli.options import GroupHelp, Verb, VerbHelp
 from weft.errors import UserError, hint, shown
 from weft.files import reason
@@ -98,7 +98,11 @@ VERBS: dict[str, tuple[Any, ...]] = {
     ),
     "Shrink": (training.distill, compare.quantize, compare.prune, compare.export),
     "Look": (compare.evaluate, compare.compare, compare.perplexity, models.curves, models.models, models.info),
-    "look": (look.attention, look.attribution, look.walk),
+    "look": (
+        *(look.attention, look.attribution, look.walk),
+        *(look_views.positions, look_views.map_, look_views.words, look_views.probe, look_views.gradients),
+        *(look_views.generation, look_views.next_, look_views.tokens),
+    ),
     "tokenizer": (models.learn_tokenizer, models.show_tokens),
     "vectors": (
         *(models.learn_vectors, models.near, models.analogy, models.odd, models.cosine),

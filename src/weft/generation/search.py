@@ -31,6 +31,7 @@ Ranked = list[tuple[int, float]]  # tokens and their log-probabilities, best fir
 Advance = list[tuple[int, int | None]]  # rows that went on by a token, and which, where that is settled
 SearchSteps = Generator[Advance, None, list[list["Completion"]]]  # of a search: what it yields, and what it returns
 Extension = tuple[float, int, int]  # of a hypothesis: the log-probability in all, its place, the new token
+Fate = Literal["kept", "ended", "pruned"]
 
 PENALTY = 30  # a length of a million to this power is still a number
 ROOM, BEAM_ROOM = 256, 32  # new tokens to make room for at first: every reordering of a beam copies the room
@@ -113,6 +114,15 @@ class Completion:
     attention: Tensor | None = field(default=None, compare=False)  # tokens S: what of the source each came from
 
 
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An extension that a step of a beam search compared with others, and what became of it."""
+
+    tokens: list[int]
+    logprob: float  # of all tokens together
+    fate: Fate
+
+
 @dataclass(frozen=True)
 class Detail:
     """What is kept of one token where that was asked for."""
@@ -143,6 +153,9 @@ class Request:
         None  # likeliest tokens to keep at each step; None: no log-probabilities of tokens either
     )
     attention: bool = False  # keep which source tokens each token came from
+    observer: Callable[[int, list[Candidate]], None] | None = (
+        None  # of a beam: (row, candidates), best first, each step
+    )
     device: torch.device | str = "cpu"
     live: bool = True  # single tokens are of use also where an engine searches by itself
     limits: list[int] = field(init=False)  # tokens that each row may have
@@ -427,6 +440,7 @@ class Searcher:
         extensions = sorted(chain(*own), key=lambda each: self.beam.diversity * taken[each[2]] - each[0])
         request, row = self.request, search.row
         alive: list[Hypothesis] = []
+        fates: dict[int, Fate] = {}
         for rank, (logprob, place, token) in enumerate(extensions[: self.needed]):
             if logprob == -math.inf or (rank >= self.size and len(alive) == self.size):
                 break  # those of the last ranks could only go on
@@ -438,11 +452,22 @@ class Searcher:
             reason = request.reason(row, hypothesis.tokens)
             if reason is None and len(alive) < self.size:
                 alive.append(hypothesis)
+                fates[rank] = "kept"
             elif reason is not None and rank < self.size:
+                fates[rank] = "ended"
                 search.done[group].append(self._completion(hypothesis, reason))
                 # A beam of one is greedy: it ends with its first end, whatever a longer answer might score.
                 if self.size == 1:
                     break
+        if request.observer is not None:
+            compared = [(rank, each) for rank, each in enumerate(extensions[: self.needed]) if each[0] > -math.inf]
+            request.observer(
+                row,
+                [
+                    Candidate([*self.places[place].tokens, token], logprob, fates.get(rank, "pruned"))
+                    for rank, (logprob, place, token) in compared
+                ],
+            )
         search.alive[group] = alive
         taken.update(hypothesis.tokens[-1] for hypothesis in alive)
         search.done[group].sort(key=lambda completion: -completion.score)

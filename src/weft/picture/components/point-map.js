@@ -1,7 +1,8 @@
-import { cssColor, el, hidpiCanvas, hideTooltip, keys, lineColor, onTheme, segmented, selector, tooltip } from "./base.js";
+import { cssColor, el, hidpiCanvas, hideTooltip, keys, lineColor, onTheme, segmented, slider, tooltip } from "./base.js";
 
 // Points in the plane, such as words: data has `points` ({label, group, note}), `groups` (names), `maps` ({name, x, y, note}:
-// the same points by several projections or layers), `choice` (what the maps differ by) and `lines` ([from, to, name]).
+// the same points by several projections or layers), `choice` (what the maps differ by) and `lines` ([from, to, name]),
+// `chosen` (the map shown first) and `labeled` (false: a point has its name only while it is chosen or found).
 export function pointMap(root, data) {
   new PointMapPage(root, data);
 }
@@ -10,8 +11,8 @@ const POINT_MAP_EDGE = 24;
 
 class PointMapPage {
   constructor(root, data) {
-    this.data = { groups: [], lines: [], choice: "Projection", ...data };
-    this.map = 0;
+    this.data = { groups: [], lines: [], choice: "Projection", chosen: 0, labeled: true, ...data };
+    this.map = this.data.chosen;
     this.chosen = null; // the number of the point that has the keyboard or was clicked
     this.query = "";
     this.view = { x: 0.5, y: 0.5, zoom: 1 }; // the middle in the unit square, and how much larger than all of it
@@ -23,7 +24,7 @@ class PointMapPage {
     this.bar = el("div", { class: "controls" }, this.chooser(), this.search,
       el("span", { class: "segments" }, zoom("−", "Zoom out", () => this.scale(1 / 1.4)), zoom("+", "Zoom in", () => this.scale(1.4)), zoom("All", "Show all", () => this.all())));
     const hint = el("p", { class: "note", text: "Arrow keys go from point to point, + and − zoom, 0 shows all; drag to move." });
-    root.replaceChildren(this.bar, this.stage, this.caption, this.legend(), hint);
+    root.replaceChildren(...[this.bar, this.stage, this.caption, this.legend(), hint].filter(Boolean));
     this.listen();
     this.say();
     onTheme(() => this.paint());
@@ -32,9 +33,32 @@ class PointMapPage {
 
   chooser() {
     const maps = this.data.maps.map((each, n) => [n, each.name]);
-    const run = (n) => { this.map = n; this.say(); this.paint(); };
     if (maps.length < 2) return null;
-    return (maps.length > 5 ? selector : segmented)(this.data.choice, maps, 0, run);
+    if (maps.length <= 4) return segmented(this.data.choice, maps, this.map, (n) => this.show(n));
+    const node = slider(this.data.choice, { min: 0, max: maps.length - 1, step: 1, value: this.map }, (n) => this.show(n));
+    const [input, shown] = [node.querySelector("input"), node.querySelector("output")];
+    const name = () => { shown.textContent = maps[this.map][1]; input.setAttribute("aria-valuetext", maps[this.map][1]); };
+    input.addEventListener("input", name);
+    name();
+    return node;
+  }
+
+  // Another map: the points walk to their new places, where motion is welcome.
+  show(n) {
+    const from = this.unit;
+    this.map = n;
+    this.say();
+    cancelAnimationFrame(this.frame);
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) return this.paint();
+    const begin = performance.now();
+    const step = (now) => {
+      const part = Math.min(1, (now - begin) / 300);
+      this.mix = part < 1 ? { from, part: part * (2 - part) } : null;
+      this.paint();
+      if (part < 1) this.frame = requestAnimationFrame(step);
+    };
+    this.frame = requestAnimationFrame(step);
+    return undefined;
   }
 
   legend() {
@@ -146,7 +170,7 @@ class PointMapPage {
       const near = this.neighbors(this.chosen).map((n) => points[n].label).join(", ");
       this.caption.textContent = `${this.describe(this.chosen).replaceAll("\n", " · ")}${near ? ` — nearest here: ${near}` : ""}`;
     } else if (this.query) this.caption.textContent = `${hits} of ${points.length} points have “${this.query}”`;
-    else this.caption.textContent = `${points.length} points.${note}`;
+    else this.caption.textContent = `${points.length} points${maps.length > 1 ? `, ${maps[this.map].name}` : ""}.${note}`;
   }
 
   neighbors(n) {
@@ -163,6 +187,7 @@ class PointMapPage {
     const scale = Math.min(inner[0] / (right - left || 1), inner[1] / (high - low || 1));
     const [middleX, middleY] = [(left + right) / 2, (low + high) / 2];
     this.unit = x.map((_, n) => [0.5 + ((x[n] - middleX) * scale) / this.width, 0.5 - ((y[n] - middleY) * scale) / this.height]);
+    if (this.mix) this.unit = this.unit.map(([a, b], i) => [a, b].map((value, axis) => value * this.mix.part + this.mix.from[i][axis] * (1 - this.mix.part)));
     const { zoom } = this.view;
     this.places = this.unit.map(([a, b]) => [((a - this.view.x) * zoom + 0.5) * this.width, ((b - this.view.y) * zoom + 0.5) * this.height]);
   }
@@ -230,7 +255,7 @@ class PointMapPage {
     const taken = this.places.length <= 400 ? this.places.map(([x, y]) => [x - 4, y - 4, x + 4, y + 4]) : [];
     let shown = 0;
     for (const n of order) {
-      if (this.query && rank(n) > 1) continue;
+      if ((this.query || !this.data.labeled) && rank(n) > (this.data.labeled ? 1 : 0)) continue;
       const text = points[n].label.length > 28 ? `${points[n].label.slice(0, 27)}…` : points[n].label;
       const wide = context.measureText(text).width;
       const [x, y] = this.places[n];
