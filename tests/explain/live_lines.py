@@ -10,6 +10,7 @@ import random
 import sys
 import unicodedata
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 PROSE = (
@@ -18,7 +19,7 @@ PROSE = (
     "Привет, мир! Ёлка и ёж. Γειά σου Κόσμε. שלום עולם. مرحبا بالعالم. नमस्ते दुनिया। สวัสดีชาวโลก",
     "你好，世界！東京タワー 한국어 텍스트 ㋿ ㌀ Ａｂｃ１２３ ｶﾀｶﾅ 々〆",
     "👩‍👩‍👧‍👦 family 👍🏽 flags 🇩🇪🇫🇷 ❤️‍🔥 ☺︎ ☺️ 🏴󠁧󠁢󠁥󠁮󠁧󠁿 1️⃣",
-    "def f(x: int) -> str:\n\treturn f\"{x!r:>10}\"  # comment\n\n\nif a<=b && c!=d || ~e:",
+    'def f(x: int) -> str:\n\treturn f"{x!r:>10}"  # comment\n\n\nif a<=b && c!=d || ~e:',
     "[CLS] a [SEP] b [MASK] </s> <s> <unk> <pad> <|endoftext|> [UNK] <mask>",
     "https://example.com/a?b=c&d=%20#e name@example.org C:\\dir\\file.txt",
     "I'll they've we'RE DON'T can't 'tis o'clock rock'n'roll ''quoted''",
@@ -84,7 +85,8 @@ def real(count: int) -> list[str]:
     return chosen[:count]
 
 
-def lines(count: int, seed: int = 0) -> list[str]:
+@cache
+def lines(count: int, seed: int = 0, longest: int = 1000) -> tuple[str, ...]:
     """So many lines, half of them real where there is real data."""
-    some = [line[:2000] for line in real(count // 2)]
-    return some + list(generated(count - len(some), seed))
+    some = [line[:longest] for line in real(count // 2)]
+    return (*some, *generated(count - len(some), seed))

@@ -20,7 +20,14 @@ from weft.text.tokenizers.training import learn
 MARGIN = 1e-3  # two best logits that are closer may change places
 LABELS = {"classify": ("bad", "fair", "good"), "pair": ("no", "yes"), "multilabel": ("a", "b", "c", "d")}
 TAGS = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
-HEADS = {"classify": "classify", "pair": "classify", "multilabel": "classify", "regress": "classify", "tag": "tag", "answer": "answer"}
+HEADS = {
+    "classify": "classify",
+    "pair": "classify",
+    "multilabel": "classify",
+    "regress": "classify",
+    "tag": "tag",
+    "answer": "answer",
+}
 
 SENTENCES = (
     "The weaver threw a shuttle of red wool through the warp.",
@@ -37,7 +44,8 @@ SENTENCES = (
 
 ANSWERS = """inputs => inputs.map(([text, second]) => {
     const { ids, logits, value, words, spans, gaps, answers, none } = globalThis.session.answer(text, second);
-    return { ids, logits: logits && [...logits], value, words, spans, gaps: gaps && gaps.map(gap => [...gap.logits]), answers, none };
+    const scores = gaps && gaps.map(gap => [...gap.logits]);
+    return { ids, logits: logits && [...logits], value, words, spans, gaps: scores, answers, none };
 })"""
 GREEDY = """([texts, most]) => texts.map(text => {
     const steps = [...globalThis.session.generate(text, { temperature: 0, most })];
@@ -118,9 +126,7 @@ def model_of(tried: Case, tokenizers: dict[str, Tokenizer]) -> Model:
         outputs = sizes.get(tried.task) or len(LABELS[tried.task])
         heads = {HEADS[tried.task]: outputs}
     settings = {"weight_scale": 0.15, **tried.settings}
-    made = weft.new(
-        tried.family, tokenizers[tried.tokenizer], size=tried.size, settings=settings, heads=heads, seed=3
-    )
+    made = weft.new(tried.family, tokenizers[tried.tokenizer], size=tried.size, settings=settings, heads=heads, seed=3)
     with torch.no_grad():
         for name, parameter in made.network.named_parameters():
             if name.startswith("heads.") or parameter.dim() == 1:

@@ -54,3 +54,32 @@ def differences(page: Any, tokenizer: Tokenizer, lines: Sequence[str]) -> list[s
             elif text != tokenizer.decode(own.ids):
                 wrong.append(f"{line!r}: decoded as {text!r}, not {tokenizer.decode(own.ids)!r}")
     return wrong
+
+
+# The walk of every layer's last head: how far its numbers are from those that they were made from, and dangling ids.
+WALK = """([text, second]) => {
+    const { session } = globalThis;
+    const answer = session.answer(text, second);
+    const names = answer.ids.map(String);
+    const layers = session.model.spec.layers?.length ?? session.model.spec.layerCount;
+    let [worst, where, checked, dangling] = [0, "", 0, []];
+    for (let layer = 0; layer < layers; layer++) {
+        const head = (session.model.spec.layers?.[layer].heads ?? 1) - 1;
+        const walk = liveWalk(session, answer, names, { layer, head, place: null, temperature: 0.7, topK: 5 });
+        const all = walkOpened(walk.matrices);
+        for (const step of walk.steps) for (const id of step.matrices) if (id.length > 1 && !all[id]) dangling.push(id);
+        for (const matrix of Object.values(all)) {
+            if (!matrix.made_from) continue;
+            for (let i = 0; i < matrix.height; i++) for (let j = 0; j < matrix.width; j++) {
+                const made = walkMade(all, matrix, i, j);
+                const value = matrix.data[i * matrix.width + j];
+                if (!made || Number.isNaN(made.value) || (value === -Infinity && made.value === value)) continue;
+                checked += 1;
+                const off = Math.abs(made.value - value) / Math.max(1, matrix.most);
+                const cell = `layer ${layer}: ${matrix.id}[${i}, ${j}] ${value} ${made.value}`;
+                if (!(off <= worst)) [worst, where] = [off, cell];
+            }
+        }
+    }
+    return { worst, where, checked, dangling };
+}"""

@@ -237,7 +237,9 @@ def task_data(model: Model) -> dict[str, Any]:
             "sample": sample,
             "frame": frame,
         }
-    raise UserError(f"a live page shows classify, pair, multilabel, regress, tag, fill, answer and language models, not {name}")
+    raise UserError(
+        f"a live page shows classify, pair, multilabel, regress, tag, fill, answer and language models, not {name}"
+    )
 
 
 def label_task(model: Model) -> dict[str, Any]:

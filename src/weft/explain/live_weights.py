@@ -42,13 +42,12 @@ def size_of(model: Model, weights: Precision) -> int:
 
 def check_size(model: Model, weights: Precision) -> None:
     """Refuse a model that would make a page too large to send or open."""
-    size = size_of(model, weights)
+    size, smallest = size_of(model, weights), size_of(model, "int8")
+    most = f"a live page holds at most {MAX_BYTES / 1e6:.0f} MB"
+    if smallest > MAX_BYTES:
+        raise UserError(f"the model has {smallest / 1e6:.0f} MB of weights even in int8; {most}: {HELP}")
     if size > MAX_BYTES:
-        smaller = "; --weights int8 halves it" if weights == "fp16" and size_of(model, "int8") <= MAX_BYTES else ""
-        raise UserError(
-            f"{size / 1e6:.0f} MB of {weights} weights; a live page holds at most {MAX_BYTES / 1e6:.0f} MB"
-            f"{smaller or ': ' + HELP}"
-        )
+        raise UserError(f"the model has {size / 1e6:.0f} MB of weights in {weights}; {most}: give --weights int8")
 
 
 def int8_rows(matrix: Tensor) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
