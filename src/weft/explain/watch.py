@@ -9,8 +9,10 @@ from typing import Any
 from torch import nn
 
 from weft.errors import UserError
-from weft.explain.seen import Seen, watching
+from weft.explain.attention import AttentionPanel, Stack, arrays, kept_weights, packed_stack
+from weft.explain.seen import Seen, SeenText, StackArrays, watching
 from weft.explain.token_names import token_names
+from weft.explain.view import TextTable, View
 from weft.models.base import Network
 from weft.tasks.complete import writer_of
 from weft.tasks.forward import tokenizer_of
@@ -19,6 +21,48 @@ from weft.tasks.model import Model
 
 class WatchedLayers(Seen):
     """What `weft.watch` has seen; shows its attention in a notebook."""
+
+    def view(self, number: int = 0, window: int | None = None) -> View:
+        """The attention of a text as a page; a table of sizes, where there is none."""
+        text = self.text(number, window)
+        stacks = [
+            Stack(name or "self", text.tokens, text.tokens, layers=layers, numbers=numbers_of(stack))
+            for name, stack in text.stacks.items()
+            if name != "query" and (layers := arrays(stack))
+        ]
+        for stack in stacks:
+            stack.rows = text.source_tokens if stack.name == "encoder" else stack.rows
+            stack.columns = stack.columns if stack.name in ("self", "decoder") else text.source_tokens
+        title = f"Text {number} of {len(self)}" if len(self) > 1 else "Watched layers"
+        if not stacks:
+            return View(title, (TextTable(header=("stack", "layer", "hidden", "gates"), rows=sizes_shown(text)),))
+        kept, first = kept_weights(stacks), stacks[0]
+        content = {"stacks": [packed_stack(stack, kept) for stack in stacks], "layer": 0, "head": 0}
+        heads = self.recorder.heads
+        note = "" if heads is None else f"Heads that were kept, in this order: {', '.join(map(str, heads))}."
+        panel = AttentionPanel(component="attention", content=content, note=note, stack=first, layer=0, head=0)
+        return View(title, (panel,))
+
+    def _repr_html_(self) -> str | None:
+        texts = self.windows
+        return self.view(0, 0)._repr_html_() if texts else None
+
+
+def numbers_of(stack: StackArrays) -> list[int] | None:
+    """The numbers of the layers that have attention; None: all of them."""
+    numbers = [layer for layer in stack.layers if stack.has("attention", layer)]
+    return None if numbers == list(range(stack.count)) else numbers
+
+
+def sizes_shown(text: SeenText) -> list[list[str]]:
+    """What was recorded of each layer, in words."""
+    rows = []
+    for name, stack in text.stacks.items():
+        for layer in stack.layers:
+            size = " x ".join(map(str, stack.hidden[layer].shape)) if stack.has("hidden", layer) else ""
+            gates = ", ".join(stack.gates[layer]) if stack.has("gates", layer) else ""
+            rows.append([name or "layers", str(layer), size, gates])
+    return rows
 
 
 @contextmanager
