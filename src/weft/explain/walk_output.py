@@ -128,7 +128,7 @@ class OutputWalk:
         right = walk.add("word_table", letter, table[best].T, columns=words, shape=(table.shape[1], table.shape[0]))
         shift = None
         if bias is not None:
-            shift = walk.add("word_bias", "b", plain(bias)[None, best], ["bias"], words)
+            shift = walk.add("word_bias", "b", plain(bias)[None, best], ["bias"], words, shape=(1, len(row)))
         made: dict[str, Any] = {"kind": "product", "left": x, "right": right, "bias": shift}
         id = walk.add("logits", "logits", row[None, best], shape=(1, len(row)), **made)
         how = "by the embedding table again: input and output share it" if tied else "by a table of its own"

@@ -159,26 +159,34 @@ def ngram_walk(path: str) -> Walk:
     table = WalkTable("The most frequent words", ("word", "count", "p(w)"), rows)
     text = "How often each word occurs. Divided by the number of tokens it is the unigram probability."
     walk.step("Count words", text, "p(w) = count(w) / N", tables=[table])
-    pairs, names = counts.orders[1], [words[n] for n in common]
-    after = np.bincount(pairs.keys // size, pairs.counts, minlength=size)
-    grid = np.zeros((len(common), len(common)))
-    places = {int(word): place for place, word in enumerate(common)}
+    pair_steps(walk, counts, words)
+    walk.step("Sparsity", SPARSITY, "seen / V^n", tables=[sparsity(counts, size)])
+    return walk
+
+
+def pair_steps(walk: Walk, counts: NgramCounts, words: list[str]) -> None:
+    """The counts of pairs of frequent words, and the bigram probabilities."""
+    size, pairs = len(words), counts.orders[1]
+    frequent = [n for n in np.argsort(-counts.orders[0].counts, kind="stable") if words[n][0].isalnum()][:SHOWN]
+    if not frequent:
+        return
+    names = [words[n] for n in frequent]
+    after = np.bincount(pairs.keys // size, pairs.counts, minlength=size)[frequent]
+    grid, places = np.zeros((len(names), len(names))), {int(word): place for place, word in enumerate(frequent)}
     for key, number in zip(pairs.keys.tolist(), pairs.counts.tolist(), strict=True):
         if key // size in places and key % size in places:
             grid[places[key // size], places[key % size]] = number
-    left = walk.add("counts", "count(v, w)", grid, names, names, shape=(size, size), scale="sequential", digits=0)
-    text = (
-        "A row for the first word, a column for the second. Even among the most frequent words many pairs never occur."
-    )
-    walk.step("Count pairs", text, "count(v, w)", [left])
-    totals = np.maximum(after[common], 1)[:, None]
-    right = walk.add("inverse", "1 / count(v)", np.broadcast_to(1 / totals, grid.shape), names, names, digits=4)
-    made: dict[str, Any] = {"kind": "multiply", "left": left, "right": right, "scale": "sequential"}
-    chances = walk.add("chances", "p(w | v)", grid / totals, shape=(size, size), **made)
+    right = walk.add("counts", "count(v, w)", grid, names, names, shape=(size, size), scale="sequential", digits=0)
+    zeros = int((grid == 0).sum())
+    text = "A row for the first word, a column for the second. Even among the most frequent words "
+    text += f"{zeros} of {grid.size} pairs never occur."
+    walk.step("Count pairs", text, "count(v, w)", [right])
+    inverse = np.diag(1 / np.maximum(after, 1))
+    left = walk.add("inverse", "diag(1 / count(v))", inverse, names, names, digits=5)
+    made: dict[str, Any] = {"kind": "product", "left": left, "right": right, "scale": "sequential", "digits": 3}
+    chances = walk.add("chances", "p(w | v)", inverse @ grid, shape=(size, size), **made)
     text = "Each row divided by how often its word is the first of a pair: the maximum-likelihood bigram model."
     walk.step("Maximum likelihood", text, "p(w | v) = count(v, w) / count(v)", chances)
-    walk.step("Sparsity", SPARSITY, "zero cells = 1 − seen / V^n", tables=[sparsity(counts, size)])
-    return walk
 
 
 SPARSITY = (
@@ -193,5 +201,5 @@ def sparsity(counts: NgramCounts, size: int) -> WalkTable:
     for order, grams in enumerate(counts.orders, 1):
         seen, possible = int((grams.counts > 0).sum()), float(size) ** order
         once = int((grams.counts == 1).sum())
-        rows.append((str(order), f"{possible:.3g}", f"{seen:,}", f"{100 * (1 - seen / possible):.4f} %", f"{once:,}"))
-    return WalkTable("", ("order", "possible", "seen", "zero cells", "seen once"), rows)
+        rows.append((str(order), f"{possible:.3g}", f"{seen:,}", f"{100 * seen / possible:.3g} %", f"{once:,}"))
+    return WalkTable("", ("order", "possible", "seen", "cells that are not 0", "seen once"), rows)

@@ -287,7 +287,7 @@ def term_steps(walk: Walk, network: Any, ids: Tensor, terms: Array, labels: list
     text += "Outputs that are ignored have no terms, and none comes from a place after t."
     walk.step("The terms", text, "∂J(t)/∂W = Σ_{k ≤ t} ∂J(t)/∂h_k · ∂h_k/∂W", [size])
     parts = terms[t, : t + 1].reshape(t + 1, -1)
-    columns = [f"w_{n}" for n in range(min(TERMS, parts.shape[1]))]
+    columns = [f"w{n}" for n in range(min(TERMS, parts.shape[1]))]
     stored = parts[:, : len(columns)]
     right = walk.add("terms", f"terms of ∂J({t})/∂W", stored, places[: t + 1], columns, shape=parts.shape, digits=4)
     left = walk.add("ones", "1", np.ones((1, t + 1)), ["sum"], places[: t + 1], digits=0, scale="sequential")

@@ -228,14 +228,16 @@ def seq2seq_walk(model: Model | None, text: str | None) -> Walk:
             "inputs": read[: t + 1],
             "states": [f"s_{n}" for n in range(t + 1)],
             "outputs": written[: t + 1],
-            "used": [n == t for n in range(t + 1)],
+            "used": [True] * (t + 1),
         }
         shown = []
         if weights is not None:
             row = weights[t][None]
             shown.append(walk.add(f"attention_{t}", "cross-attention", row, [written[t]], names, scale="sequential"))
         words, chances = speaker.spell([token for token, _ in ranked]), np.exp([[log for _, log in ranked]])
-        shown.append(walk.add(f"chances_{t}", "p, the best words", chances, [f"s_{t}"], words, scale="sequential"))
+        shown.append(
+            walk.add(f"chances_{t}", "p, the best words", chances, [f"step {t + 1}"], words, scale="sequential")
+        )
         text = f"The decoder has read {', '.join(repr(word) for word in read[: t + 1])}. "
         text += (
             "It attends to the source with all heads of its last layer (their mean), " if weights is not None else "It "

@@ -68,7 +68,7 @@ function walkCell(matrix, i, j) {
 // where the stored part goes to the end.
 function walkShown(stored, whole, limit) {
   const first = (count) => Array.from({ length: count }, (_, n) => n);
-  if (stored === whole && stored <= limit) return first(stored);
+  if (stored === whole && stored <= limit + 1) return first(stored);
   if (stored < whole) return [...first(Math.min(stored, limit)), null];
   return [...first(limit - WALK_ENDS), null, ...first(WALK_ENDS).map((n) => stored - WALK_ENDS + n)];
 }
@@ -107,7 +107,7 @@ function walkChain({ inputs, states, outputs, used }) {
 }
 
 // Matrices and the signs between them; a bias of one row stands below the matrix that it is added to.
-function walkRow(names, matrices, limit) {
+function walkRow(names, matrices, limit, below) {
   const items = [];
   names.forEach((name, n) => {
     const bias = names[n - 1] === "+" && names[n - 3] === "×" && matrices[name]?.height === 1 && matrices[names[n - 2]]?.height > 1;
@@ -116,23 +116,25 @@ function walkRow(names, matrices, limit) {
       items.push(el("div", { class: "walk-stack" }, items.pop(), sign, walkGrid(matrices[name], limit)));
     } else items.push(matrices[name] ? walkGrid(matrices[name], limit) : el("span", { class: "walk-sign", text: name, "aria-hidden": "true" }));
   });
-  return el("div", { class: "walk-row" }, items);
+  return el("div", { class: below ? "walk-row walk-below" : "walk-row" }, items);
 }
 
-// As many columns as fit, so that the matrices of a step stand side by side where the page is wide enough.
-function walkColumns(names, matrices, room) {
+// How the matrices of a step are laid out: one `below` the other where the page is narrow or all have one row, with as
+// many columns as fit.
+function walkLayout(names, matrices, room) {
   const shown = names.filter((name, n) => matrices[name] && !(names[n - 1] === "+" && names[n - 3] === "×"));
-  const below = room < 600 || shown.every((name) => matrices[name].height === 1); // one below the other
-  const share = below ? room : room / Math.min(shown.length, 3) - 24;
-  return Math.max(5, Math.min(16, Math.floor((share - 70) / 45)));
+  const below = room < 600 || (shown.length > 1 && shown.every((name) => matrices[name].height === 1));
+  const share = below ? room - 24 : room / Math.min(shown.length || 1, 3) - 24;
+  const digits = Math.max(2, ...shown.map((name) => matrices[name].digits));
+  return { below, limit: Math.max(5, Math.min(16, Math.floor((share - 70) / (42 + 6 * (digits - 2))))) };
 }
 
 // What a step shows below its title.
 function walkPart(step, matrices, chosen, room) {
   const names = step.matrices ?? [];
-  const limit = chosen || walkColumns(names, matrices, room);
+  const { below, limit } = walkLayout(names, matrices, room);
   const parts = [el("p", { class: "walk-text" }, walkFormula(step.text)), step.formula ? el("p", { class: "walk-formula" }, walkFormula(step.formula)) : null,
-    step.chain ? walkChain(step.chain) : null, names.length ? walkRow(names, matrices, limit) : null, ...(step.tables ?? []).map(walkTable),
+    step.chain ? walkChain(step.chain) : null, names.length ? walkRow(names, matrices, chosen || limit, below) : null, ...(step.tables ?? []).map(walkTable),
     ...(step.details ?? []).map((detail) => el("details", {}, el("summary", {}, walkFormula(detail.title)), walkPart(detail, matrices, chosen, room)))];
   return parts.filter(Boolean);
 }
@@ -218,6 +220,7 @@ export function walk(root, data) {
     previous.disabled = place === 0;
     next.disabled = place === last;
     sections.show(place);
+    why.hidden = !stage.querySelector("td[data-row]");
     explain(null);
   }
 
