@@ -21,7 +21,7 @@ from weft.explain.rollout import gradient_rollout, rollout
 from weft.explain.scoring import Scorer, check_embeddings
 from weft.tasks.forward import evaluating, framing_for
 from weft.tasks.model import Model
-from weft.tasks.targets import LogitTarget, Term
+from weft.tasks.targets import LogitTarget, ReadText, Term
 from weft.text.windows import TextWindow
 
 if TYPE_CHECKING:
@@ -167,8 +167,22 @@ def baseline_vectors(model: LoadedModel, target: LogitTarget, vectors: Tensor, n
     return torch.where(own[:, None], vector, vectors)
 
 
+def word_shares(text: ReadText) -> Values:
+    """Tokens x words: how much of a token belongs to each word, by characters; a token of spaces to the next word."""
+    shares = np.zeros((len(text.ids), len(text.words)))
+    if not text.words:
+        return shares
+    starts, ends = np.array(text.words).T
+    for number, (start, end) in enumerate(text.offsets):
+        common = np.maximum(0, np.minimum(end, ends) - np.maximum(start, starts))
+        if not common.any():
+            common[min(int(np.searchsorted(starts, end)), len(starts) - 1)] = 1
+        shares[number] = common / common.sum()
+    return shares
+
+
 def word_places(target: LogitTarget) -> list[list[int]]:
-    """Of each word of all texts the places (in N) of the tokens that share a character with it."""
+    """Of each word of all texts the places (in N) of its tokens."""
     tokens: dict[tuple[int, int], list[int]] = {}
     flat = [place for window in target.places for place in window]
     for number, place in enumerate(flat):
@@ -176,9 +190,8 @@ def word_places(target: LogitTarget) -> list[list[int]]:
             tokens.setdefault(place, []).append(number)
     spans = []
     for number, text in enumerate(target.texts):
-        for start, end in text.words:
-            own = [n for n, (first, last) in enumerate(text.offsets) if first < end and last > start]
-            spans.append([place for token in own for place in tokens.get((number, token), ())])
+        for own in word_shares(text).T:
+            spans.append([place for token in np.flatnonzero(own) for place in tokens.get((number, int(token)), ())])
     return spans
 
 
@@ -192,10 +205,7 @@ def assembled(method: str, target: LogitTarget, baseline: str, measured: Measure
                 by_text[place[0]][place[1]] += value
     words: list[AttributedWord] = []
     for number, text in enumerate(target.texts):
-        shares = [[max(0, min(end, e) - max(start, s)) for s, e in text.words] for start, end in text.offsets]
-        sums = np.array([max(1, sum(each)) for each in shares])
-        matrix = np.array(shares, dtype=np.float64).reshape(len(text.ids), len(text.words)) / sums[:, None]
-        values = by_text[number] @ matrix
+        values = by_text[number] @ word_shares(text)
         for (start, end), value in zip(text.words, values.tolist(), strict=True):
             words.append(AttributedWord(text.text[start:end], number, start, end, value))
     if measured.by_word:
