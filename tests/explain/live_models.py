@@ -170,7 +170,13 @@ def disagreements(page: Any, model: Model, inputs: Sequence[Any], weights: str =
 
 
 def _greedy(page: Any, twin: Model, inputs: Sequence[str], most: int) -> list[str]:
-    wrong = []
+    wrong, tokenizer = [], twin.tokenizer
+    assert tokenizer is not None
+    inputs = list(inputs)
+    for number, text in enumerate(inputs):
+        while len(tokenizer.ids([text])[0]) + most > twin.config.context:  # Weft would stop at the end of the context
+            text = text[: len(text) // 2]
+        inputs[number] = text
     for text, (ids, margins, continuation) in zip(inputs, page.evaluate(GREEDY, [list(inputs), most]), strict=True):
         own = list(twin(text, max_tokens=most).tokens)
         if ids != own:
