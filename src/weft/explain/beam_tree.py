@@ -200,21 +200,18 @@ def _how(options: GenerationOptions) -> str:
 def _answers(recorder: BeamRecorder, nodes: Sequence[TreeNode], text: Text, options: GenerationOptions) -> TextTable:
     """The hypotheses that ended, by what they are compared by."""
     power = 1.0 if options.length_penalty is None else options.length_penalty
-    ended = [node for node in nodes if node.fate == "ended"]
     best: list[Written | Text] = list(text.best) or [text]
     wins = {written.tokens for written in best}
     tokens = {number: key for key, number in recorder.numbers.items()}
     rows = []
     for number, node in enumerate(nodes):
-        if node in ended:
-            own = tokens.get(number, ())
+        if node.fate == "ended":
             score = node.logprob / max(node.step, 1) ** power
-            rows.append(
-                (score, [node.whole, str(node.step), f"{node.logprob:.3f}", f"{score:.3f}", "answer" * (own in wins)])
-            )
+            mark = "✓" if tokens.get(number, ()) in wins else ""
+            rows.append((score, [mark, node.whole, str(node.step), f"{node.logprob:.3f}", f"{score:.3f}"]))
     rows.sort(key=lambda row: -row[0])
     note = f"Score: log-probability / length to the power {power:g} (--length-penalty)."
     if options.coverage:
         note += " The search also rewards coverage of the source, which is not in this column."
-    header = ["hypothesis", "tokens", "log-probability", "score", ""]
+    header = ["", "hypothesis", "tokens", "log-probability", "score"]
     return TextTable(heading="Hypotheses that ended", header=header, rows=[row for _, row in rows], note=note)

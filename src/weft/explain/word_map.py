@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from weft.checkpoint.locate import find_folder
-from weft.errors import UserError, listed, refuse, shown
+from weft.errors import UserError, listed, one_of, refuse, shown
 from weft.explain.plots import PointLayout, PointPlot
-from weft.explain.projection import TITLES, projected
+from weft.explain.projection import METHODS, TITLES, projected
 from weft.explain.view import Panel, TextTable, View
 from weft.tasks.model import load
 from weft.tasks.word_vectors import read_words
@@ -124,7 +124,8 @@ def word_map_view(
     numbers = list(chosen)
     vectors = space.unit[numbers].astype(np.float64)
     layouts = [
-        PointLayout(TITLES[method], *projected(vectors, method, seed)) for method in dict.fromkeys(methods)
+        PointLayout(TITLES[one_of(method, METHODS, "method")], *projected(vectors, method, seed))
+        for method in dict.fromkeys(methods)
     ]  # fmt: skip
     order = list(dict.fromkeys([*groups, *chosen.values()]))
     points = [
@@ -149,9 +150,7 @@ def word_map_view(
     if questions:
         rows = [[f"{q.first} − {q.second} + {q.third}", q.answer, f"{q.score:.3f}"] for q in questions]
         panels.append(TextTable(heading="Analogies", header=["analogy", "nearest word", "cosine"], rows=rows))
-    intro = (
-        f"{len(points)} of {len(space):,} words, {space.matrix.shape[1]} dimensions, scaled to length 1."
-    )
+    intro = f"{len(points)} of {len(space):,} words, {space.matrix.shape[1]} dimensions, scaled to length 1."
     return View(f"Map of {Path(space.name).name}", tuple(panels), intro)
 
 
