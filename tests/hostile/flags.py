@@ -51,6 +51,7 @@ CALLS: dict[str, str] = {
     "look attention": "{bed}/family-bert one --out look.html",
     "look attribution": "{bed}/task-classify one --out attribution.html",
     "look walk": "one-hot cat --out walk.html",
+    "look lens": "{bed}/task-complete cat --top 3 --out lens.html",
     "look positions": "--length 16 --out look.html",
     "look map": "{bed}/family-vectors --top 5 --out look.html",
     "look words": "{bed}/task-embed the --texts {bed}/run.txt --out look.html",

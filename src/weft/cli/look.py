@@ -172,6 +172,28 @@ def walk(
     written(view.save(out or Path("walk.html")))
 
 
+def lens(
+    folder: Folder,
+    runtime: Runtime,
+    text: Annotated[str, argument("TEXT", "The text that the model reads.")],
+    top: Annotated[int, flag("Likeliest words of each layer to show.")] = 5,
+    window: Annotated[int, flag("Window of a text that is longer than the model's context, from 1.")] = 1,
+    target: Annotated[
+        str | None, flag("What an encoder-decoder's decoder reads; default: the model's own output.", "TEXT")
+    ] = None,
+    out: Out = None,
+) -> None:
+    """Show which words each layer would predict if it were the last (logit lens).
+
+    Works for models with a word head: language models, masked language models and Transformer encoder-decoders.
+
+    Example: weft look lens runs/gpt "The animal didn't cross the" --top 5 --out lens.html
+    Example: weft look lens runs/bert "The [MASK] crossed the street" --out lens.png
+    """
+    model = inputs.load_model(folder, **runtime)
+    written(late.lens.lens_view(model, text, top=top, window=window, target=target).save(out or Path("lens.html")))
+
+
 def written(path: Path) -> None:
     """Say which file was written."""
     to_stderr(f"wrote {path}")

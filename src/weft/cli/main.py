@@ -99,7 +99,7 @@ VERBS: dict[str, tuple[Any, ...]] = {
     "Shrink": (training.distill, compare.quantize, compare.prune, compare.export),
     "Look": (compare.evaluate, compare.compare, compare.perplexity, models.curves, models.models, models.info),
     "look": (
-        *(look.attention, look.attribution, look.walk),
+        *(look.attention, look.attribution, look.walk, look.lens),
         *(look_views.positions, look_views.map_, look_views.words, look_views.probe, look_views.gradients),
         *(look_views.generation, look_views.next_, look_views.tokens),
     ),
