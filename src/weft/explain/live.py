@@ -196,7 +196,7 @@ def task_data(model: Model) -> dict[str, Any]:
     """What the page shows: labels, tags, words for gaps or the next word, and how a text is framed."""
     opened, name = model.opened, model.task
     framing = framing_for(opened)
-    frame = {
+    frame: dict[str, Any] = {
         "before": framing.before,
         "after": framing.after,
         "pair": framing.pair,

@@ -10,7 +10,7 @@ import json
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from tokenizers import Regex, normalizers, pre_tokenizers
@@ -25,6 +25,7 @@ MARK = "|"  # between characters: no normalizer changes it or what stands beside
 GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 WORD_OR_MARKS = r"\w+|[^\w\s]+"
 FORMS = ("NFC", "NFD", "NFKC", "NFKD")
+Form = Literal["NFD", "NFKD"]
 Ranges = list[int]  # first and last character of each range, one after the other
 
 
@@ -84,7 +85,7 @@ def _digits() -> Ranges:
 
 def _inert() -> Ranges:
     """Characters that the library's normal forms leave alone and a browser's may not: younger than its tables."""
-    forms = {"NFD": normalizers.NFD(), "NFKD": normalizers.NFKD()}
+    forms: dict[Form, Any] = {"NFD": normalizers.NFD(), "NFKD": normalizers.NFKD()}
     points: list[int] = []
     for point in (point for point in range(0x80, 0x110000) if point not in SURROGATES):
         letter = chr(point)

@@ -193,11 +193,8 @@ function liveLarge(view, canvas, hint) {
 
 // The tokens twice, with lines from those that attend to those that they attend to.
 function liveLines(view, shown) {
-  const { data: { spec } } = view;
   const [step, top, left, right, width] = [20, 6, 120, 220, 340];
   const { canvas, context } = hidpiCanvas(width, shown.ids.length * step + 2 * top);
-  const rows = shown.read.attention[view.layer];
-  const { heads } = spec.layers[view.layer];
   context.font = `13px ${cssColor("--font") || "system-ui, sans-serif"}`;
   context.textBaseline = "middle";
   const [ink, muted, accent] = [cssColor("--ink"), cssColor("--muted"), cssColor("--accent")];
@@ -211,14 +208,14 @@ function liveLines(view, shown) {
     context.fillStyle = ink;
     context.fillText(liveName(view, id), right + 6, y(place));
     if (!lit) return;
-    const row = rows[place];
-    const seen = row.length / heads;
-    for (let key = 0; key < seen; key++) {
-      const weight = row[view.head * seen + key];
-      if (weight < 0.02) continue;
-      context.globalAlpha = Math.min(1, weight * (view.chosen === null ? 0.85 : 1) + 0.05);
+    const weights = liveRow(view, shown, place);
+    const highest = weights.reduce((high, weight) => Math.max(high, weight), 1e-6);
+    for (let key = 0; key < weights.length; key++) {
+      const share = view.chosen === null ? weights[key] : weights[key] / highest; // one token's lines are told apart
+      if (share < 0.03) continue;
+      context.globalAlpha = Math.min(1, share * 0.85 + 0.05);
       context.strokeStyle = accent;
-      context.lineWidth = 0.5 + 3 * weight;
+      context.lineWidth = 0.5 + 3 * share;
       context.beginPath();
       context.moveTo(left, y(place));
       context.bezierCurveTo(left + 45, y(place), right - 45, y(key), right, y(key));
