@@ -67,8 +67,16 @@ def attention(
         to_stderr(str(late.live.write_live(model, live, weights, texts=texts or ())))
         return
     if walk:
-        options = {"temperature": temperature, "top_k": 10 if top_k is None else top_k, "seed": seed or 0}
-        steps = late.walk.attention_walk(model, (texts or [""])[0], layer or 0, head or 0, target=target, **options)
+        steps = late.walk.attention_walk(
+            model,
+            (texts or [""])[0],
+            layer or 0,
+            head or 0,
+            target=target,
+            temperature=temperature,
+            top_k=10 if top_k is None else top_k,
+            seed=seed or 0,
+        )
         written(steps.view().save(out or Path("walk.html")))
         return
     pair, path = [*(texts or ()), None], out or Path("look.html")

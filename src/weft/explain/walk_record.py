@@ -113,11 +113,12 @@ def read_text(model: Model, text: str) -> TokenInput:
 def generated(model: Model, prompt: Sequence[int], source: Sequence[int] | None, most: int) -> Completion:
     """What the network generates greedily, with the log-probabilities of tokens and, where it has it, its attention."""
     opened = model.opened
+    network: Any = opened.network
     end = writer_of(opened).id_of("end")
     options: dict[str, Any] = {"choice": Sampling(), "context": opened.config.context, "max_tokens": most}
     if source is not None:
         options["sources"] = [source]
     ends = () if end is None else (end,)
-    with evaluating(model.network):
-        completions = generate(opened.network, [prompt], ends=ends, device=opened.device, alternatives=5, **options)
+    with evaluating(network):
+        completions = generate(network, [prompt], ends=ends, device=opened.device, alternatives=5, **options)
     return completions[0][0]

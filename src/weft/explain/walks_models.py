@@ -144,7 +144,7 @@ def tiny_bert() -> Model:
             hidden = network(read.tokens, read.rows, marks)
             loss = loss + F.cross_entropy(network.logits("next", hidden, read.rows), answers)
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     network.eval()
     return model
@@ -190,10 +190,10 @@ def mlm_walk(model: Model | None, text: str | None, seed: int = 0) -> Walk:
     text = f"{len(places)} of {len(given.ids) - sum(token in specials for token in given.ids)} tokens are chosen by "
     text += f"chance: {100 * RATE:.0f} %, at least one. Special tokens are never chosen."
     walk.step("Which tokens are chosen", text, tables=[WalkTable("", ("place", "token", ""), rows, marked)])
-    rows = [(str(n), given.names[n], seen[n], kinds[n]) for n in places]
+    replaced = [(str(n), given.names[n], seen[n], kinds[n]) for n in places]
     text = "A chosen token becomes the mask in 80 % of cases, a random token in 10 %, and stays itself in 10 %. "
     text += "The model does not know which tokens were chosen, so it must be ready to predict every token."
-    table = WalkTable("Here", ("place", "token", "the model reads", ""), rows)
+    table = WalkTable("Here", ("place", "token", "the model reads", ""), replaced)
     walk.step("80, 10, 10", text, tables=[table, shares_of(model, given.ids, specials, seed)])
     guess_steps(walk, model, batch, places, given)
     return walk

@@ -79,7 +79,7 @@ def tiny_transformer(steps: int) -> TrainedTransformer:
             loss = F.cross_entropy(network.words(network(read.tokens, read.rows, source=source)), labels)
             losses.append(loss.item())
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return TrainedTransformer(network.eval(), losses)
 
@@ -256,12 +256,21 @@ def seq2seq_walk(model: Model | None, text: str | None) -> Walk:
 # -------------------------------------------------------------------------------------------------- teacher forcing
 
 
-def teacher_walk(model: Model | None, text: str | None, target: str | None = None) -> Walk:
-    """What a model predicts where it reads the right tokens, and what it writes where it reads its own."""
-    walk = Walk("Teacher forcing and generation")
-    if model is not None and not model.opened.family.reads:
-        begin, ids, logits, own, spell, about = language_model(model, text)
-    else:
+@dataclass(frozen=True)
+class ForcedText:
+    """A text that a model should write, and what it predicts and writes."""
+
+    begin: int  # the token before the first one
+    ids: list[int]  # the right tokens
+    logits: Array  # T V: before each of them, where the model reads the right ones
+    own: list[int]  # what it writes where it reads its own
+    spell: Callable[[Sequence[int]], list[str]]
+    about: str
+
+    @staticmethod
+    def of(model: Model | None, text: str | None, target: str | None) -> ForcedText:
+        if model is not None and not model.opened.family.reads:
+            return continued(model, text)
         speaker = Translator.of(model, text, EARLY)
         if target is None and (model is not None or text not in (None, PAIRS[0][0])):
             raise UserError("give --target TEXT, what the model should write")
@@ -269,50 +278,12 @@ def teacher_walk(model: Model | None, text: str | None, target: str | None = Non
         ids = ids if speaker.end is None else [*ids, speaker.end]
         if not ids:
             raise UserError("the target has no tokens")
-        begin, spell, about = [speaker.begin], speaker.spell, speaker.about
-        logits, own = speaker.logits([*begin, *ids[:-1]]), speaker.written(len(ids)).tokens
-    walk.intro = about
-    chances, best = softmax(logits), logits.argmax(-1).tolist()
-    right = [float(row[number]) for row, number in zip(chances, ids, strict=True)]
-    reads, names = spell([begin[-1], *ids[:-1]]), spell(ids)
-    predicted = spell(best)
-    rows = [(str(t), reads[t], predicted[t], names[t], f"{right[t]:.4f}") for t in range(len(ids))]
-    wrong = [(t, 2) for t in range(len(ids)) if best[t] != ids[t]]
-    header = ("place", "reads", "predicts", "should predict", "p(right)")
-    loss = float(-np.log(np.maximum(right, 1e-300)).mean())
-    text = (
-        "In training the model reads the right tokens, whatever it would have written, so all places are computed in "
-    )
-    text += f"one pass. Wrong predictions are marked. The loss, the mean of −log p(right), is {loss:.3f}."
-    table = WalkTable("", header, rows, wrong)
-    walk.step("Teacher forcing", text, "J = −mean log p(y_t | right y_{<t})", tables=[table])
-    writes, fed = spell(own), spell([begin[-1], *own[:-1]])
-    rows = [(str(t), fed[t], writes[t], names[t]) for t in range(len(own))]
-    wrong = [(t, 2) for t in range(len(own)) if own[t] != ids[t]]
-    table = WalkTable("", ("place", "reads", "writes", "should write"), rows, wrong)
-    text = "In generation the model reads its own tokens, one step after the other."
-    walk.step("Generation", text, "y_t = argmax p(y | own y_{<t})", tables=[table])
-    both = zip(own, ids[: len(own)], strict=True)
-    first = next((t for t, (one, other) in enumerate(both) if one != other), None)
-    text = (
-        f"They differ from place {first} on: there generation writes '{writes[first]}' instead of '{names[first]}', "
-        "and reads it at the next place. Teacher forcing hides this: in training no mistake is ever read."
-        if first is not None
-        else "Generation wrote every token right, so both read the same tokens and agree at every place."
-    )
-    rows = [(str(t), predicted[t], writes[t] if t < len(own) else "", names[t]) for t in range(len(ids))]
-    table = WalkTable(
-        "", ("place", "teacher forcing", "generation", "right"), rows, [(first, 2)] if first is not None else []
-    )
-    walk.step("Side by side", text, "", tables=[table])
-    return walk
+        logits, own = speaker.logits([speaker.begin, *ids[:-1]]), speaker.written(len(ids)).tokens
+        return ForcedText(speaker.begin, ids, logits, own, speaker.spell, speaker.about)
 
 
-Continued = tuple[list[int], list[int], Array, list[int], Callable[[Sequence[int]], list[str]], str]
-
-
-def language_model(model: Model, text: str | None) -> Continued:
-    """The beginning of a text, the rest, the logits before each token of it, and what the model writes instead."""
+def continued(model: Model, text: str | None) -> ForcedText:
+    """A text whose first third a language model is given."""
     opened = model.opened
     network: Any = opened.network
     if text is None or not opened.family.one_way or opened.family.counts or "words" not in network.heads:
@@ -328,4 +299,41 @@ def language_model(model: Model, text: str | None) -> Continued:
     own = generated(model, begin, None, len(ids)).tokens
     start = " ".join(given.names[:cut])
     about = f"Model: {model.folder or opened.family.name}. The text begins with '{start}', which both are given."
-    return begin, ids, logits, own, lambda numbers: names_of(model, numbers), about
+    return ForcedText(begin[-1], ids, logits, own, lambda numbers: names_of(model, numbers), about)
+
+
+def teacher_walk(model: Model | None, text: str | None, target: str | None = None) -> Walk:
+    """What a model predicts where it reads the right tokens, and what it writes where it reads its own."""
+    forced = ForcedText.of(model, text, target)
+    ids, own, spell = forced.ids, forced.own, forced.spell
+    walk = Walk("Teacher forcing and generation")
+    walk.intro = forced.about
+    best = forced.logits.argmax(-1).tolist()
+    right = softmax(forced.logits)[np.arange(len(ids)), ids]
+    names, predicted, writes = spell(ids), spell(best), spell(own)
+    table = compared(spell([forced.begin, *ids[:-1]]), predicted, names, ("reads", "predicts", "should predict"))
+    rows_right = [(*row, f"{p:.4f}") for row, p in zip(table.rows, right, strict=True)]
+    chances = WalkTable("", (*table.header, "p(right)"), rows_right, table.marked)
+    loss = float(-np.log(np.maximum(right, 1e-300)).mean())
+    text = "In training the model reads the right tokens, whatever it would have written, so one pass computes all "
+    text += f"places. Wrong predictions are marked. The loss, the mean of −log p(right), is {loss:.3f}."
+    walk.step("Teacher forcing", text, "J = −mean log p(y_t | right y_{<t})", tables=[chances])
+    table = compared(spell([forced.begin, *own[:-1]]), writes, names, ("reads", "writes", "should write"))
+    text = "In generation the model reads its own tokens, one step after the other."
+    walk.step("Generation", text, "y_t = argmax p(y | own y_{<t})", tables=[table])
+    first = next((t for t, token in enumerate(own) if token != ids[t]), None)
+    text = "Generation wrote every token right, so both read the same tokens and agree at every place."
+    if first is not None:
+        text = f"At place {first} generation writes '{writes[first]}' instead of '{names[first]}', and reads it at the "
+        text += "next place. Teacher forcing hides this: in training no mistake is ever read."
+    rows = [(str(t), predicted[t], writes[t] if t < len(own) else "", names[t]) for t in range(len(ids))]
+    marked = [] if first is None else [(first, 2)]
+    table = WalkTable("", ("place", "teacher forcing", "generation", "right"), rows, marked)
+    walk.step("Side by side", text, "", tables=[table])
+    return walk
+
+
+def compared(reads: list[str], outputs: list[str], right: list[str], header: tuple[str, str, str]) -> WalkTable:
+    """What is read at each place, what comes of it and what should; wrong ones are marked."""
+    rows = [(str(t), reads[t], outputs[t], right[t]) for t in range(len(outputs))]
+    return WalkTable("", ("place", *header), rows, [(t, 2) for t, row in enumerate(rows) if row[2] != row[3]])
