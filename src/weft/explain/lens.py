@@ -69,7 +69,7 @@ class LensPanel(Interactive):
 
 def lens_rows(text: SeenText, layers: int, top: int) -> list[LensRow]:
     """The likeliest words of each layer, the highest layer first; of the embeddings too, where they are as wide."""
-    rows = []
+    rows: list[LensRow] = []
     for layer in [*range(layers - 1, -1, -1), "embeddings"]:
         try:
             logits = text.lens(layer)
@@ -99,7 +99,8 @@ def check_lens(model: Model) -> None:
 
 def watched_text(model: Model, text: str, window: int, target: str | None, notes: list[str]) -> SeenText:
     """The text as the model reads it, watched."""
-    opened, network = model.opened, model.network
+    opened = model.opened
+    network: Any = model.network
     with evaluating(network), torch.inference_mode():
         if opened.family.reads:
             if target is None:
@@ -153,7 +154,7 @@ def lens_view(
             known[number] = token_names(writer, [number])[0]
         return known[number]
 
-    depth = len(model.network.stacks()["decoder" if model.opened.family.reads else ""])
+    depth = len(model.opened.network.stacks()["decoder" if model.opened.family.reads else ""])
     rows = [{"label": row.label, "cells": cells_of(row, len(ids), word)} for row in lens_rows(seen, depth, top)]
     notes.append(
         "The word head reads the output of every layer as if it were the last, after the final norm. The highest row "

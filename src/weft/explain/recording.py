@@ -27,7 +27,7 @@ METHODS = ("forward", "next_states", "start", "step", "encode", "decode")
 
 
 @dataclass(frozen=True)
-class Piece:
+class TokenPiece:
     """A tensor with the tokens of several rows, and how one row is taken out of it."""
 
     tensor: Tensor
@@ -40,7 +40,7 @@ class Piece:
 
 
 @dataclass(frozen=True)
-class SourcePiece(Piece):
+class SourcePiece(TokenPiece):
     """Keys or values that were laid out for decoding: sources H S D."""
 
     def of(self, row: int, gradient: bool = False) -> Tensor:
@@ -80,19 +80,19 @@ class LayerRecord:
     """What one layer of one stack did in a pass or a step, in pieces."""
 
     attention: list[WeightPiece] = field(default_factory=list)
-    queries: list[Piece] = field(default_factory=list)
-    keys: list[Piece] = field(default_factory=list)
-    values: list[Piece] = field(default_factory=list)
-    mixed: list[Piece] = field(default_factory=list)
-    outputs: list[Piece] = field(default_factory=list)
-    hidden: list[Piece] = field(default_factory=list)
-    embeddings: list[Piece] = field(default_factory=list)
-    memory: list[Piece] = field(default_factory=list)
-    gates: dict[str, list[Piece]] = field(default_factory=dict)
+    queries: list[TokenPiece] = field(default_factory=list)
+    keys: list[TokenPiece] = field(default_factory=list)
+    values: list[TokenPiece] = field(default_factory=list)
+    mixed: list[TokenPiece] = field(default_factory=list)
+    outputs: list[TokenPiece] = field(default_factory=list)
+    hidden: list[TokenPiece] = field(default_factory=list)
+    embeddings: list[TokenPiece] = field(default_factory=list)
+    memory: list[TokenPiece] = field(default_factory=list)
+    gates: dict[str, list[TokenPiece]] = field(default_factory=dict)
 
 
 @dataclass
-class Record:
+class PassRecord:
     """One pass over a batch, or one decoding step."""
 
     tokens: Tensor | None = None  # N
@@ -105,14 +105,14 @@ class Record:
         return self.layers.setdefault(place, LayerRecord())
 
 
-Path = list[tuple[Record, int]]  # a row of a pass, and its rows in the decoding steps after it
+Path = list[tuple[PassRecord, int]]  # a row of a pass, and its rows in the decoding steps after it
 
 
 @dataclass
 class Pass:
     """One pass over a batch, and the decoding steps that went on from it."""
 
-    main: Record
+    main: PassRecord
     paths: list[Path] = field(default_factory=list)  # of the rows that are being decoded
     ended: list[Path] = field(default_factory=list)  # of those that are not any more
 
@@ -132,7 +132,7 @@ class Pass:
         """Decoding begins from here."""
         self.paths = [[(self.main, row)] for row in range(self.count)]
 
-    def step(self, record: Record) -> None:
+    def step(self, record: PassRecord) -> None:
         """One more token of every row."""
         assert record.rows is not None
         if len(self.paths) == record.rows.count:  # else somebody began to watch in the middle
@@ -149,7 +149,7 @@ class Pass:
         return max(own, key=len, default=[(self.main, row)])
 
 
-class Recorder:
+class WatchRecorder:
     """What one `watch` asked for, and what it has seen."""
 
     def __init__(
@@ -164,14 +164,14 @@ class Recorder:
         self.gradients = gradients
         self.heads = heads  # that are kept; None: all
         self.passes: list[Pass] = []
-        self.now = Record()
+        self.now = PassRecord()
 
     def enter(self, name: str, args: Sequence[Any], options: Mapping[str, Any]) -> None:
         """The network is called: a new pass, or a step of the latest one."""
         cache = options.get("cache")
         if name == "step" or (name == "forward" and cache is not None and cache.layers[0].filled):
             tokens = args[0].detach()
-            self.now = Record(tokens, Rows.single(len(tokens), tokens.device))
+            self.now = PassRecord(tokens, Rows.single(len(tokens), tokens.device))
             if self.passes:
                 self.passes[-1].step(self.now)
             return
@@ -187,7 +187,7 @@ class Recorder:
             self.now.tokens, self.now.rows = tokens, rows
             return
         read = (None, None) if source is None else (source.tokens, source.rows)
-        self.now = Record(tokens, rows, *read)
+        self.now = PassRecord(tokens, rows, *read)
         self.passes.append(Pass(self.now))
         self.passes[-1].begin()
 
@@ -208,9 +208,9 @@ class Recorder:
         if place not in self.places:
             return
         record, rows = self.now.at(place), seen.rows
-        record.queries.append(Piece(self.of_heads(seen.query), rows))
-        record.mixed.append(Piece(self.of_heads(seen.mixed), rows))
-        record.outputs.append(Piece(self.kept(seen.output), rows))
+        record.queries.append(TokenPiece(self.of_heads(seen.query), rows))
+        record.mixed.append(TokenPiece(self.of_heads(seen.mixed), rows))
+        record.outputs.append(TokenPiece(self.kept(seen.output), rows))
         if seen.squares is None:
             assert seen.step is not None
             record.attention.append(WeightPiece(self.of_heads(seen.step), rows, seen.memory))
@@ -224,16 +224,16 @@ class Recorder:
             return
         key_rows = rows if seen.squares is None else seen.squares.key_rows
         skip = 0 if seen.squares is None else seen.memory or 0
-        record.keys.append(Piece(self.of_heads(seen.key), key_rows, skip))
-        record.values.append(Piece(self.of_heads(seen.value), key_rows, skip))
+        record.keys.append(TokenPiece(self.of_heads(seen.key), key_rows, skip))
+        record.values.append(TokenPiece(self.of_heads(seen.value), key_rows, skip))
 
     def read(self, stack: str, x: Tensor, rows: Rows) -> None:
         if any(stack == watched for watched, _ in self.places):
-            self.now.at((stack, 0)).embeddings.append(Piece(self.kept(x), rows))
+            self.now.at((stack, 0)).embeddings.append(TokenPiece(self.kept(x), rows))
 
     def made(self, place: Place, hidden: Tensor, rows: Rows) -> None:
         if place in self.places:
-            self.now.at(place).hidden.append(Piece(self.kept(hidden), rows))
+            self.now.at(place).hidden.append(TokenPiece(self.kept(hidden), rows))
 
     def looked(self, place: Place, shares: Tensor) -> None:
         """How a recurrent decoder looked at its source: B T S, or B 1 S place by place."""
@@ -249,11 +249,11 @@ class Recorder:
         if place not in self.places:
             return
         record = self.now.at(place)
-        record.hidden.append(Piece(self.kept(seen.hidden), seen.rows))
+        record.hidden.append(TokenPiece(self.kept(seen.hidden), seen.rows))
         if seen.memory is not None:
-            record.memory.append(Piece(seen.memory, seen.rows))
+            record.memory.append(TokenPiece(seen.memory, seen.rows))
         for name, gate in seen.gates.items():
-            record.gates.setdefault(name, []).append(Piece(gate, seen.rows))
+            record.gates.setdefault(name, []).append(TokenPiece(gate, seen.rows))
 
 
 def edited(value: Tensor, edit: Edit, what: str) -> Tensor:
@@ -273,13 +273,13 @@ class Taps:
 
     def __init__(self, network: Any) -> None:
         self.network = network
-        self.recorders: list[Recorder] = []
+        self.recorders: list[WatchRecorder] = []
         self.undo: list[Callable[[], None]] = []
         self.calls: dict[tuple[int, str], int] = {}  # of modules that stand in several places of a stack
         self.inside: list[str] = []  # names of the methods of the network that are running
         self.stacks: dict[str, list[Any]] = network.stacks()
 
-    def change(self, add: Recorder | None = None, remove: Recorder | None = None) -> None:
+    def change(self, add: WatchRecorder | None = None, remove: WatchRecorder | None = None) -> None:
         """Listen for other recorders: take everything out, and put in what those that are left need."""
         for undo in reversed(self.undo):
             undo()
@@ -383,7 +383,7 @@ class Taps:
             mixed = mixed if before[1] is None else before[1](mixed)
             for head, edit in self.edits_at(place, heads=True):
                 new = edited(mixed[:, head], edit, f"layer {place[1]} head {head}")
-                at = torch.arange(mixed.shape[1], device=mixed.device) == head
+                at = torch.arange(mixed.shape[1], device=mixed.device).eq(head or 0)
                 mixed = torch.where(at[:, None], new[:, None], mixed)
             return mixed
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from weft.errors import UserError, listed
-from weft.explain.recording import Edit, LayerRecord, Pass, Place, Record, Recorder, WeightPiece, taps_of
+from weft.explain.recording import Edit, LayerRecord, Pass, Place, PassRecord, WatchRecorder, WeightPiece, taps_of
 from weft.nn.layers import Layer
 from weft.nn.two_streams import SegmentedLayer
 
 Value = TypeVar("Value", covariant=True)
-Link = tuple[Record, int]  # a pass or a decoding step, and a row of it
+Link = tuple[PassRecord, int]  # a pass or a decoding step, and a row of it
 Layers = int | Sequence[int] | Mapping[str, int | Sequence[int]] | None
 PIECES = {"head_outputs": "mixed", "attention_outputs": "outputs"}  # names of lists in a `LayerRecord`
 TURNED = ("queries", "keys", "values", "head_outputs")  # T H D as recorded, H T D as handed out
@@ -322,7 +322,7 @@ class Seen(Quantities):
     def __init__(
         self,
         network: Any,
-        recorder: Recorder,
+        recorder: WatchRecorder,
         layers: Mapping[str, Sequence[int]],
         names: Callable[[Sequence[int], bool], list[str]] | None = None,
     ) -> None:
@@ -569,7 +569,7 @@ def watching(
     if numbers is not None and not most:
         raise UserError("heads: this network has no attention")
     kept = None if numbers is None else [number_in(head, most, "head") for head in numbers]
-    recorder = Recorder(chosen, edits_of(patch or {}, ablate, sizes), gradients, kept)
+    recorder = WatchRecorder(chosen, edits_of(patch or {}, ablate, sizes), gradients, kept)
     taps = taps_of(network)
     taps.change(add=recorder)
     try:

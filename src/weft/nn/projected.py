@@ -61,8 +61,9 @@ class TwoWayLstm(nn.Module):
         output = of_tokens(whole).to(x.dtype)
         output = output if self.editor is None else self.editor(0, output)
         if self.watcher is not None:
-            *gates, memory = [of_tokens(torch.stack(part, 1)) for part in zip(*cells, strict=True)] or [whole]
-            self.watcher(CellSighting(0, rows, output, dict(zip(GATES["lstm"], gates, strict=False)), memory, x))
+            parts = [of_tokens(torch.stack(part, 1)) for part in zip(*cells, strict=True)]
+            memory = parts.pop() if parts else whole  # a text without words has none
+            self.watcher(CellSighting(0, rows, output, dict(zip(GATES["lstm"], parts, strict=False)), memory, x))
         return output
 
     @torch.no_grad()
