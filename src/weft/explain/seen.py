@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from weft.errors import UserError, listed
-from weft.explain.recording import Edit, LayerRecord, Pass, Place, PassRecord, WatchRecorder, WeightPiece, taps_of
+from weft.explain.recording import Edit, LayerRecord, Pass, PassRecord, Place, WatchRecorder, WeightPiece, taps_of
 from weft.nn.layers import Layer
 from weft.nn.two_streams import SegmentedLayer
 
