@@ -1,4 +1,4 @@
-"""`weft.watch` beside the kernels of a GPU: unwatched layers keep them. On a CPU the same tests drive its own kernels."""
+"""`weft.watch` beside the kernels of a GPU: unwatched layers keep them. On a CPU the tests drive its own kernels."""
 
 from __future__ import annotations
 
