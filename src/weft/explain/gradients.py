@@ -50,12 +50,16 @@ def state_gradients(network: RecurrentNetwork, tokens: Tensor, target: int, laye
     rows = Rows.of([len(tokens)], tokens.device)
     with torch.enable_grad():
         hidden, carried = network.unrolled(tokens, rows)
-        states = [part for state in carried[layer][1:] for part in state]
+        states = carried[layer][1:]
         loss = F.cross_entropy(network.words(hidden[-1:]).double(), torch.tensor([target], device=tokens.device))
-        slopes = torch.autograd.grad(loss, states, allow_unused=True)
-    each = len(states) // len(tokens)
-    squares = [0.0 if slope is None else float(slope.double().pow(2).sum()) for slope in slopes]
-    return [sum(squares[step * each : (step + 1) * each]) ** 0.5 for step in range(len(tokens))]
+        slopes = torch.autograd.grad(loss, [part for state in states for part in state], retain_graph=True)
+        each, norms = len(states[0]), list[float]()
+        for step, state in enumerate(states):
+            own = list(slopes[step * each : (step + 1) * each])
+            if each == 2:  # the hidden state of an LSTM is made of its memory: that path counts once, for the former
+                own[1] = own[1] - torch.autograd.grad(state[0], state[1], own[0], retain_graph=True)[0]
+            norms.append(sum(float(slope.double().pow(2).sum()) for slope in own) ** 0.5)
+    return norms
 
 
 def input_gradients(network: Any, tokens: Tensor, target: int) -> list[float]:
