@@ -1,4 +1,4 @@
-"""Run the code blocks of lessons in order, each lesson in a folder of its own: `python docs/lessons/run.py 03 --keep out`.
+"""Run the code blocks of lessons, each lesson in a folder of its own: `python docs/lessons/run.py 03 --keep out`.
 
 The Python blocks of a lesson are one session: a block sees the names of the blocks before it. A shell block runs
 between them in the same folder.
