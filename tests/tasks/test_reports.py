@@ -188,6 +188,7 @@ def test_losses_that_cannot_be_compared_share_no_axis(tmp_path: Path) -> None:
     ]
     assert sharing == [2, 1, 1, 2, 1]
     assert "cannot be compared" in words_of(tmp_path / "curves.html")
+    assert "Loss as a share of the first loss" in words_of(tmp_path / "curves.html")
     # Losses and scores neither: an axis holds one kind of number.
     scores = [node for node in root.iter("figure") if node.findtext("figcaption") == "Held-out scores by step"]
     assert len(scores) == 2 and all(node.text != "loss" for chart in scores for node in chart.iter(f"{SVG}text"))
@@ -195,6 +196,7 @@ def test_losses_that_cannot_be_compared_share_no_axis(tmp_path: Path) -> None:
     write_curves([runs["one"], runs["same"]], tmp_path / "curves.html")
     assert captions(tmp_path / "curves.html").count("Loss by step") == 1
     assert "cannot be compared" not in words_of(tmp_path / "curves.html")
+    assert "share of the first loss" not in words_of(tmp_path / "curves.html")
 
 
 # ------------------------------------------------------------------------------------------------------ a telephone

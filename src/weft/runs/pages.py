@@ -77,6 +77,7 @@ def write_curves(folders: Sequence[Path], out: Path) -> None:
     parts.append(heading("Training") + facts)
     if len(groups) > 1:
         parts.append(paragraph("Losses of different objectives or vocabularies cannot be compared in one chart."))
+        parts.append(_relative_losses(records))
     for group in groups.values():
         charts = [*([] if alone else _metrics(group)), *_losses_and_rates(group)]
         if len(groups) > 1:
@@ -170,6 +171,20 @@ def _losses_and_rates(group: Sequence[RunRecord]) -> list[str]:
         lines = [ChartLine(each.name if several else "", _points(each, key), group=each.name) for each in group]
         charts.append(line_chart(title, lines, "step", key, log_y=key == "norm"))
     return charts
+
+
+def _relative_losses(records: Sequence[RunRecord]) -> str:
+    """How far each run has come, whatever its loss is of: losses as shares of the run's first one."""
+    lines = list[ChartLine]()
+    for record in records:
+        train, held_out = (_points(record, key, "tokens") for key in ("loss", "validation_loss"))
+        first = next((loss for _, loss in (*train, *held_out) if math.isfinite(loss) and loss > 0), 1.0)
+        for name, points in (("training", train), ("held out", held_out)):
+            shares = [(x, loss / first) for x, loss in points]
+            faint = name == "training" and bool(held_out)
+            if shares:
+                lines.append(ChartLine(f"{record.name}: {name}", shares, group=record.name, faint=faint))
+    return line_chart("Loss as a share of the first loss, by tokens read", lines, "tokens", "share of the first loss")
 
 
 def _metrics(group: Sequence[RunRecord]) -> list[str]:
