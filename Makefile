@@ -4,7 +4,7 @@ BIN := .venv/bin
 FAST := $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo test test-all test-cpus fuzz check bench clean
+.PHONY: demo docs test test-all test-cpus fuzz check bench clean
 
 demo: .venv/demo
 	$(BIN)/python examples/demo.py
@@ -31,6 +31,10 @@ check: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The documentation as a static site, site/index.html; runs the lessons for their pictures.
+docs: .venv/dev
+	$(BIN)/python docs/make_site.py --out site
 
 bench: .venv/dev
 	$(BIN)/python benchmarks/parity.py
@@ -61,4 +65,4 @@ bench: .venv/dev
 	touch $@
 
 clean:
-	rm -rf .venv build dist src/*.egg-info
+	rm -rf .venv build dist site src/*.egg-info
