@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections import Counter
 from pathlib import Path
@@ -83,6 +84,12 @@ def test_ngrams_are_counted(tmp_path: Path) -> None:
         grams.pop(("<s>",), None)  # never predicted, so it is not counted by itself
         assert float(possible) == pytest.approx(size**order, rel=0.01)
         assert order == 1 or (int(seen), int(once)) == (len(grams), sum(n == 1 for n in grams.values()))
+    packed = tmp_path / "lines.txt.gz"
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    assert make_walk("ngram", texts=[str(packed)]).steps == walk.steps
+    (tmp_path / "empty.txt").write_text("\n\n")
+    with pytest.raises(weft.UserError, match="has no words"):
+        make_walk("ngram", texts=[str(tmp_path / "empty.txt")])
     with pytest.raises(weft.UserError, match="no such text file"):
         make_walk("ngram", texts=["nowhere.txt"])
 
@@ -322,6 +329,8 @@ def test_wrong_calls_are_refused() -> None:
         make_walk("it")
     with pytest.raises(weft.UserError, match="walk 'softmax' takes 0 texts, not 1"):
         make_walk("softmax", texts=["a"])
+    with pytest.raises(weft.UserError, match="up to 64 words; this one has 80"):
+        make_walk("one-hot", texts=["a " * 80])
     with pytest.raises(weft.UserError, match="--t-min is for walk bptt, not for rnn"):
         make_walk("rnn", t_min=1)
 

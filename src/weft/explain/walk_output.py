@@ -157,7 +157,7 @@ class OutputWalk:
             made: dict[str, Any] = {"kind": "scale", "left": logits, "factor": 1 / heat, "divisor": heat}
             heated = walk.add("heated", f"logits / {heat:g}", row[None, best] / heat, **made)
             made = {"kind": "softmax", "left": heated, "scale": "sequential", "digits": 4}
-            kept = walk.add("kept", f"p of the top {count}", softmax(row[None, best] / heat), **made)
+            kept = walk.add("kept", f"p of the top {count}", softmax((row[None, best] - row.max()) / heat), **made)
             text = (
                 "Only the likeliest words stay. A temperature below 1 sharpens their shares, one above 1 flattens them."
             )

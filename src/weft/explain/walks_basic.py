@@ -15,12 +15,12 @@ from weft.data.counts import NgramCounts, count
 from weft.data.rows import Frame, Framed
 from weft.data.shards import Corpus
 from weft.errors import UserError
-from weft.explain.walk_record import names_of, plain, read_text
+from weft.explain.walk_record import MOST_TOKENS, names_of, plain, read_text
 from weft.explain.walk_steps import Array, Walk, WalkTable
-from weft.files import read_text as read_file
 from weft.nn.attention import attend
 from weft.nn.rows import Rows
 from weft.tasks.model import Model
+from weft.text.sources import open_sources, read_lines
 
 SCORES = [[0.11, 0.00, 0.81, 0.79], [0.19, 0.50, 0.30, 0.48], [0.53, 0.98, 0.95, 0.14], [0.81, 0.86, 0.38, 0.90]]
 WORDS = ("robot", "must", "obey", "orders")
@@ -34,6 +34,8 @@ def words_in(text: str) -> list[str]:
     words = re.findall(r"\w+|[^\w\s]", text)
     if not words:
         raise UserError("the text has no words")
+    if len(words) > MOST_TOKENS:
+        raise UserError(f"a walk shows texts of up to {MOST_TOKENS} words; this one has {len(words)}")
     return words
 
 
@@ -130,7 +132,12 @@ def lines_of(path: str) -> list[list[str]]:
     """The lines of a text file as words in lower case."""
     if not Path(path).is_file():
         raise UserError(f"{path}: no such text file; this walk counts the words of a file")
-    lines = [re.findall(r"\w+|[^\w\s]", line.lower()) for line in read_file(Path(path)).splitlines()]
+    lines = []
+    for source in open_sources(Path(path)):
+        for _, line, error in read_lines(source):
+            if error is not None:
+                raise error
+            lines.append(re.findall(r"\w+|[^\w\s]", line.lower()))
     lines = [line for line in lines if line]
     if not lines:
         raise UserError(f"{path}: has no words")

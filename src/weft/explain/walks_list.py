@@ -75,14 +75,15 @@ def model_count(named: NamedWalk, words: Sequence[str]) -> int:
     """How many of the arguments, from the first on, are models: those that a walk must have, and other folders."""
     least, most = named.models
     count = 0
-    while count < min(most, len(words)) and (count < least or Path(words[count]).is_dir() or is_path(words[count])):
+    while count < min(most, len(words)) and (count < least or is_path(words[count])):
         count += 1
     return count
 
 
 def is_path(word: str) -> bool:
-    """Whether an argument looks like the path of a folder or a published name, and not like a text."""
-    return "/" in word and not any(character.isspace() for character in word)
+    """Whether an argument is a folder, or looks like the path of one or a published name, and not like a text."""
+    named = "/" in word and not any(character.isspace() for character in word)
+    return named or (bool(word) and Path(word).is_dir())
 
 
 def make_walk(name: str, models: Sequence[Model] = (), texts: Sequence[str] = (), **options: Any) -> Walk:

@@ -174,7 +174,7 @@ def mlm_walk(model: Model | None, text: str | None, seed: int = 0) -> Walk:
     walk = Walk("Masked language modeling")
     walk.intro = TINY if model is None else f"Model: {model.folder or model.opened.family.name}."
     model = tiny_bert() if model is None else model
-    opened, text = model.opened, text or " ".join(STORY[2:4])
+    opened, text = model.opened, " ".join(STORY[2:4]) if text is None else text
     if opened.family.generates or "words" not in opened.heads or opened.exported:
         raise UserError(f"{opened.family.name}: the walk mlm needs a model of masked words (bert, roberta, albert ...)")
     masking = Masking.of(tokenizer_of(opened), RATE, False, seed)
