@@ -21,7 +21,7 @@ from typer import Option
 
 from weft.cli import compare, forecast, look, look_views, models, predict, training, words
 from weft.cli.options import GroupHelp, Verb, VerbHelp
-from weft.errors import UserError, hint, shown
+from weft.errors import UserError, did_you_mean, hint, shown
 from weft.files import reason
 from weft.progress import escaped_streams, on_terminal, open_streams, to_stderr
 from weft.training.signals import Interrupted
@@ -161,8 +161,8 @@ app = build()
 def run(arguments: Sequence[str]) -> int:
     """One call of the command line; exit status: 0 done, 1 our bug, 2 a mistake of the user, 128 + N signal N."""
     warnings.showwarning = _note  # type: ignore[assignment]
-    arguments = with_view(arguments)
     try:
+        arguments = with_view(arguments)
         status = build(_verbs(arguments))(args=list(arguments), prog_name="weft", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -201,8 +201,12 @@ def run(arguments: Sequence[str]) -> int:
 def with_view(arguments: Sequence[str]) -> list[str]:
     """`weft look MODEL TEXT` is `weft look attention MODEL TEXT`: a first word that is no view is a model folder."""
     views = {verb.__name__.partition("_")[0] for verb in VERBS["look"]}
-    plain = arguments[:1] != ["look"] or len(arguments) < 2 or arguments[1] in (*views, "--help")
-    return list(arguments) if plain else ["look", "attention", *arguments[1:]]
+    if arguments[:1] != ["look"] or len(arguments) < 2 or arguments[1] in (*views, "--help"):
+        return list(arguments)
+    near = did_you_mean(arguments[1], views)
+    if near and "/" not in arguments[1] and not Path(arguments[1]).exists():
+        raise UserError(f"{shown(arguments[1])!r} is neither a view nor a model folder{near}")
+    return ["look", "attention", *arguments[1:]]
 
 
 def _fault(arguments: Sequence[str], error: BaseException) -> int:
