@@ -21,7 +21,7 @@ import common
 import weft
 from tests.explain.browser import FLAGS, NARROW, WIDE, executable, local, settle
 from weft.explain.attention import attention_view
-from weft.text.tokenizers.training import learn_tokenizer
+from weft.text.tokenizers.training import learn
 
 WORDS = "the weaver throws a shuttle of red wool through the warp and it comes back because she is never too tired"
 VIEWS = {"lines": "1", "matrix": "2", "text": "3"}
@@ -36,8 +36,7 @@ PRESS = """key => new Promise(done => {
 def long_page(folder: Path, tokens: int, size: str) -> tuple[Path, int]:
     """The page of a small decoder for a text of so many tokens."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "text.txt").write_text((WORDS + "\n") * 50)
-    tokenizer = learn_tokenizer([folder / "text.txt"], kind="bpe", size=300)
+    tokenizer = learn([WORDS] * 50, "bpe", 300)
     model = weft.new("gpt2", tokenizer, size=size, settings={"context": 2048})
     per_line = len(tokenizer.ids([WORDS + " "], specials=False)[0])
     text = " ".join([WORDS] * (tokens // per_line + 1))
@@ -122,14 +121,16 @@ def main() -> None:
             "model": f"gpt2 {arguments.size}",
             "tokens": tokens,
             "page_mb": round(path.stat().st_size / 1e6, 2),
-            "peer": "bertviz (head and model view) needs all weights as JSON numbers and a CDN or notebook; not run here",
+            "peer": "bertviz needs all weights as JSON numbers, and a notebook or a CDN; not run here",
             **{f"width_{width}": measure(browser, path, arguments.repeats, width) for width in (WIDE, NARROW)},
         }
         browser.close()
     for name, value in results.items():
         print(f"{name}: {value}")
-    slowest = max(results[f"width_{width}"][view]["head_max_ms"] for width in (WIDE, NARROW) for view in VIEWS)
-    print(f"slowest change of head {slowest:.0f} ms: {'under' if slowest < 200 else 'NOT under'} 200 ms")
+    cases = [results[f"width_{width}"][view] for width in (WIDE, NARROW) for view in VIEWS]
+    median, slowest = (max(case[name] for case in cases) for name in ("head_median_ms", "head_max_ms"))
+    verdict = "under" if median < 200 else "NOT under"
+    print(f"a change of head: largest median {median:.0f} ms ({verdict} 200 ms), slowest of all {slowest:.0f} ms")
     common.write(arguments.result, results)
 
 

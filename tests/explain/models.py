@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import weft
-from tests.backends.engines import drawn, tokenizer_for
+from tests.backends.engines import tokenizer_for
 from weft.checkpoint.card import Window
 from weft.tasks.model import Model
 from weft.text.tokenizers.training import learn
@@ -22,14 +22,15 @@ SENTENCE = "the old cat sat on a small mat today"
 def made(family: str, task: str, length: int | None = None, **settings: Any) -> Model:
     """A model of a task whose weights are random and large; `length`: tokens of its windows."""
     head = {"pair": "classify", "complete": "words", "fill": "words"}.get(task, task)
+    heads = {head: OUTPUTS[head]} if head in OUTPUTS else None
     if family in ("vectors", "cnn", "mlp"):  # these have no layers
-        heads = {head: OUTPUTS[head]} if head in OUTPUTS else None
         tokenizer = learn([SENTENCE] * 3, "word", 40) if family == "vectors" else tokenizer_for(family)
-        model = weft.new(
-            family, tokenizer, settings={"width": 16, "weight_scale": 0.3, **settings}, heads=heads, seed=3
-        )
+        size, usual = None, {"width": 16, "weight_scale": 0.3}
     else:
-        model = drawn(family, {head: OUTPUTS[head]} if head in OUTPUTS else None, **settings)
+        tokenizer, size, usual = tokenizer_for(family), "2x64", {"context": 48}
+        usual |= {} if family == "t5" else {"weight_scale": 0.15}
+        usual |= {} if family in ("rnn", "lstm", "gru") else {"heads": 4}
+    model = weft.new(family, tokenizer, size=size, settings={**usual, **settings}, heads=heads, seed=3)
     labels = {"classify": LABELS, "tag": TAGS}.get(head)
     window = None if length is None else Window(length=length, stride=length // 2)
     card = replace(model.card, task=task, labels=labels, window=window or model.card.window)

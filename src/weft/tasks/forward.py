@@ -115,7 +115,10 @@ def pieces_in(
 def batches(pieces: Sequence[TextWindow], device: torch.device, segments: int) -> Iterator[tuple[list[int], Batch]]:
     """Windows in batches of bounded size, those of similar length together; with each batch, which they are."""
     order = sorted(range(len(pieces)), key=lambda number: len(pieces[number].tokens))
-    texts = list(accumulate((not piece.cut.start for piece in pieces), initial=-1))[1:]  # of which each is a window
+    begins = [
+        not number or not piece.cut.start for number, piece in enumerate(pieces)
+    ]  # the first may be a later window
+    texts = list(accumulate(begins, initial=-1))[1:]  # of which each is a window
     budget = ON_GPU if device.type == "cuda" else BUDGET
     for some in by_budget(order, lambda number: len(pieces[number].tokens), budget):
         rows = [pieces[number] for number in some]

@@ -93,11 +93,13 @@ export function attentionColumn(part, column) {
   return Float32Array.from({ length: part.from.length }, (_, row) => part.values[row * part.to.length + column]);
 }
 
-// The mean attention that each token gets of all tokens that could attend to it: rows of 0 are left out.
+// The mean attention that each token gets of all tokens.
 export function attentionReceived(part) {
+  if (part.received) return part.received; // worked out once: a long text has millions of weights
   const [sums, columns] = [new Float32Array(part.to.length), part.to.length];
   for (let row = 0; row < part.from.length; row++) for (let n = 0; n < columns; n++) sums[n] += part.values[row * columns + n];
-  return sums.map((sum) => sum / Math.max(1, part.from.length));
+  part.received = sums.map((sum) => sum / Math.max(1, part.from.length));
+  return part.received;
 }
 
 // The places of the largest values, largest first.
