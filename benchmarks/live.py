@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import csv
+import json
 import lzma
 import os
 import random
@@ -38,6 +39,7 @@ from weft.tasks.model import Model
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.training import KINDS, learn
 
+PARTS = ("tokens", "answers", "pages")
 LOADED = "() => document.querySelector('[data-component=live]').dataset.load !== undefined"
 # Types a letter at the end and waits until the answer and the frame after it were drawn.
 PRESS = """letter => new Promise(done => {
@@ -168,8 +170,7 @@ def measure_page(browser: Browser, path: Path, model: Model, keys: int, text: st
         page.wait_for_function(LOADED)
         result["open_ms"] = round(1000 * (time.perf_counter() - begin))
         result["load_ms"] = float(page.evaluate("() => document.querySelector('[data-component=live]').dataset.load"))
-        page.fill("#live-text", text[: len(text) - keys])
-        times = [page.evaluate(PRESS, letter) for letter in text[len(text) - keys :]]
+        times = typed(page, text, keys)
         result["tokens"] = page.locator(".live-token").count()
         result |= {"key_median_ms": round(statistics.median(times), 1), "key_max_ms": round(max(times), 1)}
         if page.locator(".live-generate").count():
@@ -178,7 +179,17 @@ def measure_page(browser: Browser, path: Path, model: Model, keys: int, text: st
             page.wait_for_function("() => document.querySelector('.live-generate').textContent === 'Continue'")
             rate = page.evaluate("() => document.querySelector('[data-component=live]').dataset.rate")
             result["generated_tokens_per_s"] = float(rate)
+        page.add_init_script("delete globalThis.WebAssembly")
+        page.reload()
+        page.wait_for_function(LOADED)
+        result["key_median_ms_without_wasm"] = round(statistics.median(typed(page, text, keys)), 1)
     return result
+
+
+def typed(page: Any, text: str, keys: int) -> list[float]:
+    """Milliseconds from each of the last key presses of a text to the frame that shows its answer."""
+    page.fill("#live-text", text[: len(text) - keys])
+    return [page.evaluate(PRESS, letter) for letter in text[len(text) - keys :]]
 
 
 def main() -> None:
@@ -186,6 +197,9 @@ def main() -> None:
     parser.add_argument("--lines", type=int, default=5000)
     parser.add_argument("--texts", type=int, default=200)
     parser.add_argument("--keys", type=int, default=40)
+    parser.add_argument(
+        "--parts", nargs="+", choices=PARTS, default=PARTS, help="others stay in the result as they are"
+    )
     parser.add_argument("--gpt", type=Path, metavar="FOLDER", help="the trained GPT of the demo")
     parser.add_argument("--student", type=Path, metavar="FOLDER", help="a trained sentiment student")
     parser.add_argument("--out", type=Path, default=Path("runs/live"))
@@ -195,43 +209,54 @@ def main() -> None:
         print("no browser: install chromium and playwright to measure pages")
         return
     arguments.out.mkdir(parents=True, exist_ok=True)
-    folders: dict[str, Path | None] = {"demo GPT": arguments.gpt, "sentiment student": arguments.student}
-    if not arguments.smoke:
-        folders["demo GPT"] = arguments.gpt or demo_gpt(arguments.out)
-        folders["sentiment student"] = arguments.student or student_of_minilm(arguments.out)
-    models = {name: weft.load(folder) for name, folder in folders.items() if folder is not None}
+    results: dict[str, Any] = {"machine": common.machine(), **dict.fromkeys(PARTS, {})}
+    if set(arguments.parts) != set(PARTS) and arguments.result.is_file():
+        results |= json.loads(arguments.result.read_text(encoding="utf-8"))
+    trained = {} if arguments.parts == ["tokens"] or arguments.smoke else trained_models(arguments)
     vocabularies = tokenizers()
     cases = [tried for tried in CASES if not arguments.smoke or tried.name in ("gpt2", "bert classify", "lstm")]
-    results: dict[str, Any] = {"machine": common.machine(), "tokens": {}, "answers": {}, "pages": {}}
     texts = [text if text.strip() else "a" for line in lines(arguments.texts, seed=7) if (text := line[:300])]
     with started() as browser:
         results["browser"] = f"Chromium {browser.process.version}, headless, no GPU"
         with browser.open(harness(arguments.out / "functions.html")) as page:
-            results["tokens"] = compare_tokens(page, arguments.out / "vocabularies", arguments.lines)
-            for tried in cases:
-                inputs = inputs_of(tried, texts)
-                results["answers"][tried.name] = compare_answers(
-                    page, tried.name, model_of(tried, vocabularies), inputs, 20
+            if "tokens" in arguments.parts:
+                results["tokens"] = compare_tokens(page, arguments.out / "vocabularies", arguments.lines)
+            if "answers" in arguments.parts:
+                results["answers"] = {
+                    tried.name: compare_answers(
+                        page, tried.name, model_of(tried, vocabularies), inputs_of(tried, texts), 20
+                    )
+                    for tried in cases
+                }
+                for name, model in trained.items():
+                    inputs = [text[:60] for text in texts] if model.task == "complete" else texts
+                    results["answers"][name] = compare_answers(page, name, model, inputs, 30)
+        if "pages" in arguments.parts:
+            models = trained or {tried.name: model_of(tried, vocabularies) for tried in cases}
+            results["pages"] = {
+                name: measure_page(
+                    browser, arguments.out / f"{name.replace(' ', '-')}.html", model, arguments.keys, TEXT
                 )
-            for name, model in models.items():
-                inputs = [text[:60] for text in texts] if model.task == "complete" else texts
-                results["answers"][name] = compare_answers(page, name, model, inputs, 30)
-        if arguments.smoke:
-            models = {tried.name: model_of(tried, vocabularies) for tried in cases}
-        for name, model in models.items():
-            path = arguments.out / f"{name.replace(' ', '-')}.html"
-            results["pages"][name] = measure_page(browser, path, model, arguments.keys, TEXT)
+                for name, model in models.items()
+            }
     report(results)
     common.write(arguments.result, results)
 
 
+def trained_models(arguments: argparse.Namespace) -> dict[str, Model]:
+    """The two models of the pages, trained where no folder is given."""
+    student = arguments.student or student_of_minilm(arguments.out)
+    models = {"demo GPT": weft.load(arguments.gpt or demo_gpt(arguments.out))}
+    return models if student is None else models | {"sentiment student": weft.load(student)}
+
+
 def report(results: dict[str, Any]) -> None:
     columns = ("parameters", "weights", "page_mb", "load_ms", "open_ms", "tokens", "key_median_ms", "key_max_ms")
-    columns += ("generated_tokens_per_s",)
+    columns += ("key_median_ms_without_wasm", "generated_tokens_per_s")
     print(f"\n{results['machine']}; {results['browser']}")
-    print(f"{'page':20}" + "".join(f"{name:>23}" for name in columns))
+    print(f"{'page':20}" + "".join(f"{name:>27}" for name in columns))
     for name, values in results["pages"].items():
-        print(f"{name:20}" + "".join(f"{values.get(column, '-')!s:>23}" for column in columns))
+        print(f"{name:20}" + "".join(f"{values.get(column, '-')!s:>27}" for column in columns))
     different = sum(row["different"] for row in results["tokens"].values())
     count = sum(row["lines"] for row in results["tokens"].values())
     print(f"tokens: {count - different:,} of {count:,} lines equal, {len(results['tokens'])} tokenizers")

@@ -11,7 +11,10 @@ from weft.explain.live_tokenizer import tokenizer_data
 from weft.picture.page import EXPORT, IMPORT, modules_of, source
 from weft.text.tokenizers.tokenizer import Tokenizer
 
-NAMES = ("LiveTokenizer", "LiveSession", "LiveModel", "liveLinear", "liveSoftmax", "liveWalk", "walkOpened", "walkMade")
+NAMES = (
+    "LiveTokenizer", "LiveSession", "LiveModel", "liveKernel", "liveLinear", "liveProduct", "liveSoftmax", "liveWalk",
+    "walkOpened", "walkMade",
+)  # fmt: skip
 PART = 500  # lines that are sent to the page at once
 
 ENCODE = """lines => lines.map(line => {

@@ -148,7 +148,33 @@ def test_a_beginning_that_was_read_is_kept(functions: Any, learned: dict[str, To
     assert seen["off"] < 1e-4 and 0 < seen["computed"] < seen["all"] and seen["same"]
 
 
+@pytest.mark.parametrize(
+    "outputs, inputs, rows", [(8, 4, 1), (7, 12, 5), (33, 64, 9), (300, 8, 4000), (3, 5, 2), (5, 6, 3)]
+)
+def test_products_by_webassembly_equal_plain_ones(functions: Any, outputs: int, inputs: int, rows: int) -> None:
+    """Sizes that do not come in fours, and more rows than fit into its memory at once."""
+    script = """([outputs, inputs, rows]) => {
+        const kernel = liveKernel(outputs * inputs + 100);
+        const random = length => Float32Array.from({ length }, () => Math.random() - 0.5);
+        const weight = { shape: [outputs, inputs], data: kernel.place(outputs * inputs) };
+        weight.data.set(random(weight.data.length));
+        const [x, bias] = [random(rows * inputs), random(outputs)];
+        const [made, plain] = [liveProduct(kernel, x, rows, weight, bias), liveLinear(x, rows, weight, bias)];
+        let off = made.length === plain.length ? 0 : Infinity;
+        made.forEach((value, n) => { off = Math.max(off, Math.abs(value - plain[n])); });
+        return { off, held: kernel.holds(weight) };
+    }"""
+    seen = functions.evaluate(script, [outputs, inputs, rows])
+    assert seen["off"] < 1e-5 and seen["held"] == (inputs % 4 == 0 and outputs >= 4)
+
+
 # ------------------------------------------------------------------------------------------------------------ the page
+
+
+def write(page: Any, text: str) -> None:
+    """Put a text into the page and wait for its answer."""
+    page.fill("#live-text", text)
+    page.wait_for_function("() => !document.querySelector('.live-busy')", timeout=60_000)
 
 
 def case_named(name: str) -> Case:
@@ -173,7 +199,7 @@ def test_typing_changes_everything(browser: Browser, pages: dict[str, tuple[Mode
         page.wait_for_function(LOADED)
         assert page.locator(".live-loading").count() == 0 and "never leave" in page.inner_text("footer")
         before = page.evaluate(SHOWN)
-        page.fill("#live-text", "The weaver threw a shuttle")
+        write(page, "The weaver threw a shuttle")
         assert page.evaluate(SHOWN) != before
         chips = page.locator(".live-token").all_inner_texts()
         own = model.tokenizer.encode("The weaver threw a shuttle", specials=False).ids  # type: ignore[union-attr]
@@ -190,12 +216,24 @@ def test_typing_changes_everything(browser: Browser, pages: dict[str, tuple[Mode
         assert page.locator(".live-head").nth(1).get_attribute("aria-pressed") == "true"
 
 
+def test_a_page_computes_by_webassembly_or_without(browser: Browser, pages: dict[str, tuple[Model, Path]]) -> None:
+    kernel = "() => document.querySelector('[data-component=live]').live.session.model.kernel !== null"
+    with browser.open(pages["bert multilabel"][1]) as page:
+        page.wait_for_function(LOADED)
+        assert page.evaluate(kernel)
+        answer = page.evaluate(SHOWN)
+        page.add_init_script("delete globalThis.WebAssembly")
+        page.reload()
+        page.wait_for_function(LOADED)
+        assert not page.evaluate(kernel) and page.evaluate(SHOWN) == answer
+
+
 def test_greedy_text_equals_weft(browser: Browser, pages: dict[str, tuple[Model, Path]]) -> None:
     model, path = pages["gpt2"]
     own = rounded(model, "int8")("The weaver", max_tokens=30).text
     with browser.open(path) as page:
         page.wait_for_function(LOADED)
-        page.fill("#live-text", "The weaver")
+        write(page, "The weaver")
         page.locator("input[type=range]").nth(0).fill("0")
         page.locator("input[type=range]").nth(2).fill("30")
         page.focus("#live-text")
@@ -223,12 +261,12 @@ def test_generation_can_be_stopped(browser: Browser, pages: dict[str, tuple[Mode
 def test_a_walk_follows_the_text(browser: Browser, pages: dict[str, tuple[Model, Path]], name: str) -> None:
     with browser.open(pages[name][1]) as page:
         page.wait_for_function(LOADED)
-        page.fill("#live-text", "The river was cold")
+        write(page, "The river was cold")
         page.click("text=Walk through")
         for _ in range(5):
             page.click("text=Next →")
         title, cells = page.inner_text(".walk-stage h3"), page.locator(".walk-grid td[data-row]").all_inner_texts()
-        page.fill("#live-text", "The river was late")
+        write(page, "The river was late")
         assert page.inner_text(".walk-stage h3") == title, "the reader stays at the step"
         assert page.locator(".walk-grid td[data-row]").all_inner_texts() != cells
 
@@ -274,10 +312,9 @@ def test_odd_texts_leave_the_page_alive(browser: Browser, pages: dict[str, tuple
         with browser.open(pages[name][1]) as page:
             page.wait_for_function(LOADED)
             for text in ("", " \n\t", "\u0000\ufffd", "👩‍👩‍👧‍👦" * 5, "a" * 3000, "long text " * 2500):
-                page.fill("#live-text", text)
-            page.wait_for_function("() => !document.querySelector('.live-busy')", timeout=60_000)
+                write(page, text)
             assert page.locator(".live-error:visible").count() == 0 and page.locator(".live-note:visible").count() == 1
-            page.fill("#live-text", "short")
+            write(page, "short")
             page.wait_for_function("() => document.querySelectorAll('.live-token').length < 12")
 
 

@@ -109,7 +109,10 @@ def page(title: str, parts: Sequence[str], intro: str = "") -> str:
     body = "\n".join([f"<h1>{safe(title)}</h1>", *([paragraph(intro)] if intro else []), *sections])
     script = script_of(names)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    rules = f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src 'sha256-{digest}'"
+    compiled = " 'wasm-unsafe-eval'" if "live" in names else ""  # WebAssembly, which live pages compute with
+    rules = (
+        f"default-src 'none'; style-src 'unsafe-inline'; img-src data: blob:; script-src 'sha256-{digest}'{compiled}"
+    )
     head = (
         '<meta charset="utf-8"/>\n'
         f'<meta http-equiv="Content-Security-Policy" content="{rules}"/>\n'

@@ -3,21 +3,42 @@
 // Weights have the names of the PyTorch module. N: tokens; W: width; H: heads; D: width of a head.
 
 import { unpack } from "./base.js";
+import { liveKernel } from "./live-wasm.js";
 
-// A weight as Float32Array: int8 rows are multiplied by their scales once, at load.
-function liveTensor(name, packed) {
+// A weight as Float32Array: int8 rows are multiplied by their scales once, at load. `place` gives the array to fill.
+function liveTensor(name, packed, place) {
   const values = unpack(packed.values);
-  const size = values.shape.reduce((product, side) => product * side, 1);
+  const size = liveSize(packed);
   if (values.data.length !== size) throw new Error(`the weight ${name} is damaged: ${values.data.length} numbers instead of ${size}`);
-  if (packed.scales === undefined) return { shape: values.shape, data: values.data };
-  const scales = unpack(packed.scales).data;
-  const data = new Float32Array(values.data.length);
-  const width = data.length / scales.length;
-  for (let row = 0, at = 0; row < scales.length; row++) {
-    const scale = scales[row];
-    for (let n = 0; n < width; n++, at++) data[at] = values.data[at] * scale;
+  const data = place(size);
+  if (packed.scales === undefined) data.set(values.data);
+  else {
+    const scales = unpack(packed.scales).data;
+    const width = size / scales.length;
+    for (let row = 0, at = 0; row < scales.length; row++) {
+      const scale = scales[row];
+      for (let n = 0; n < width; n++, at++) data[at] = values.data[at] * scale;
+    }
   }
   return { shape: values.shape, data };
+}
+
+function liveSize(packed) {
+  return packed.values.shape.reduce((product, side) => product * side, 1);
+}
+
+// A product of rows with a weight, plus a bias: by WebAssembly where the weight is in its memory, else by liveLinear.
+export function liveProduct(kernel, x, rows, weight, bias) {
+  if (kernel === null || rows === 0 || !kernel.holds(weight)) return liveLinear(x, rows, weight, bias);
+  const [outputs, inputs] = weight.shape;
+  const y = new Float32Array(rows * outputs);
+  const done = kernel.multiply(x, rows, weight, y);
+  for (let row = 0; row < rows; row++) {
+    const at = row * outputs;
+    for (let out = done; out < outputs; out++) y[at + out] = liveDot(x, row * inputs, weight.data, out * inputs, inputs);
+    if (bias !== null) for (let out = 0; out < outputs; out++) y[at + out] += bias[out];
+  }
+  return y;
 }
 
 // rows x inputs, (outputs x inputs) -> rows x outputs: four rows by two outputs at a time, so that numbers stay in registers.
@@ -139,7 +160,10 @@ export function liveDone(steps) {
 export class LiveModel {
   constructor(data) {
     this.spec = data.spec;
-    this.weights = new Map(Object.entries(data.weights).map(([name, packed]) => [name, liveTensor(name, packed)]));
+    const entries = Object.entries(data.weights);
+    this.kernel = liveKernel(entries.reduce((sum, [, packed]) => sum + liveSize(packed), 0));
+    const place = (size) => (this.kernel === null ? new Float32Array(size) : this.kernel.place(size));
+    this.weights = new Map(entries.map(([name, packed]) => [name, liveTensor(name, packed, place)]));
     this.forget();
   }
 
@@ -156,7 +180,7 @@ export class LiveModel {
 
   linear(x, rows, name) {
     const bias = this.weights.get(`${name}.bias`);
-    return liveLinear(x, rows, this.weight(`${name}.weight`), bias === undefined ? null : bias.data);
+    return liveProduct(this.kernel, x, rows, this.weight(`${name}.weight`), bias === undefined ? null : bias.data);
   }
 
   norm(x, rows, name, epsilon = this.spec.epsilon) {
@@ -392,7 +416,7 @@ export class LiveModel {
   recur(x, rows, before, name, backwards) {
     const { spec } = this;
     const { width } = spec;
-    const given = liveLinear(x, rows, this.weight(`${name}.weight_ih_l0`), this.weight(`${name}.bias_ih_l0`).data);
+    const given = liveProduct(this.kernel, x, rows, this.weight(`${name}.weight_ih_l0`), this.weight(`${name}.bias_ih_l0`).data);
     const back = this.weight(`${name}.weight_hh_l0`);
     const bias = this.weight(`${name}.bias_hh_l0`).data;
     const count = back.shape[0];
@@ -402,7 +426,7 @@ export class LiveModel {
     const bend = LIVE_FUNCTIONS[spec.activation];
     for (let step = 0; step < rows; step++) {
       const row = backwards ? rows - 1 - step : step;
-      const own = liveLinear(hidden, 1, back, bias);
+      const own = liveProduct(this.kernel, hidden, 1, back, bias);
       const input = given.subarray(row * count, (row + 1) * count);
       const [next, cell, gates] = [new Float32Array(width), new Float32Array(width), new Float32Array(count)];
       for (let n = 0; n < width; n++) {
@@ -445,7 +469,7 @@ export class LiveModel {
     }
     if (head.narrow) x = this.linear(x, 1, head.narrow);
     const bias = head.bias === null ? null : this.weight(head.bias).data;
-    return liveLinear(x, 1, this.weight(head.table), bias);
+    return liveProduct(this.kernel, x, 1, this.weight(head.table), bias);
   }
 
   // Logits of a label head: for the text, or for every token.
