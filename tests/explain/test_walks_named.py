@@ -329,6 +329,8 @@ def test_wrong_calls_are_refused() -> None:
         make_walk("it")
     with pytest.raises(weft.UserError, match="walk 'softmax' takes 0 texts, not 1"):
         make_walk("softmax", texts=["a"])
+    with pytest.raises(weft.UserError, match="no tokens that could be masked"):
+        make_walk("mlm", texts=[""])
     with pytest.raises(weft.UserError, match="up to 64 words; this one has 80"):
         make_walk("one-hot", texts=["a " * 80])
     with pytest.raises(weft.UserError, match="--t-min is for walk bptt, not for rnn"):

@@ -101,7 +101,7 @@ def it_steps(walk: Walk, model: Model, text: str, word: str, number: int) -> tup
     means = np.stack([layer.mean(0) for layer in layers])
     labels = [f"layer {n}" for n in range(len(layers))]
     shown = walk.add("layers", f"'{word}' by layer", means, labels, given.names, scale="sequential")
-    walk.step(f"By layer: {text}", f"The row of '{word}' in each layer, the mean of its heads.", "", [shown])
+    walk.step("By layer", f"{text} The row of '{word}' in each layer, the mean of its heads.", "", [shown])
     heads = [f"head {n}" for n in range(len(layers[-1]))]
     last = walk.add("heads", "last layer by head", layers[-1], heads, given.names, scale="sequential")
     order = np.argsort(-means[-1])[:5]
@@ -179,6 +179,8 @@ def mlm_walk(model: Model | None, text: str | None, seed: int = 0) -> Walk:
         raise UserError(f"{opened.family.name}: the walk mlm needs a model of masked words (bert, roberta, albert ...)")
     masking = Masking.of(tokenizer_of(opened), RATE, False, seed)
     given, specials = read_text(model, text), specials_of(model)
+    if all(token in specials for token in given.ids):
+        raise UserError("the text has no tokens that could be masked")
     batch = masking.apply(drawn_of([given.ids], specials, 0))
     places, tokens = batch.targets["places"].tolist(), batch.tokens.tolist()
     seen = names_of(model, tokens)

@@ -123,7 +123,7 @@ function walkRow(names, matrices, limit, below) {
 // many columns as fit.
 function walkLayout(names, matrices, room) {
   const shown = names.filter((name, n) => matrices[name] && !(names[n - 1] === "+" && names[n - 3] === "×"));
-  const below = room < 600 || (shown.length > 1 && shown.every((name) => matrices[name].height === 1));
+  const below = room < 600 || (shown.every((name) => matrices[name].height === 1) && shown.some((name) => matrices[name].width > 5));
   const share = below ? room - 24 : room / Math.min(shown.length || 1, 3) - 24;
   const digits = Math.max(2, ...shown.map((name) => matrices[name].digits));
   return { below, limit: Math.max(5, Math.min(16, Math.floor((share - 70) / (42 + 6 * (digits - 2))))) };
