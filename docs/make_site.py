@@ -26,7 +26,6 @@ import markdown
 from markdown.extensions.codehilite import CodeHiliteExtension
 from markdown.extensions.toc import TocExtension
 
-import weft
 from weft.picture.page import style_of
 
 DOCS = Path(__file__).parent

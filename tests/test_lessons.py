@@ -21,7 +21,7 @@ def site_builder() -> dict[str, Any]:
 
 @pytest.mark.parametrize("page", LESSONS, ids=lambda page: page.stem)
 def test_a_lesson_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every block in order, in an empty folder, without real data; what it promises is asserted in the lesson itself."""
+    """Every block in order, in an empty folder, without real data; the lesson itself asserts its figures."""
     monkeypatch.delenv("WEFT_DATA", raising=False)
     folder = tmp_path / "lesson"
     folder.mkdir()
