@@ -44,8 +44,8 @@ FAMILIES = (
 )  # fmt: skip
 
 
-def sentence(chance: random.Random, shortest: int = 8, longest: int = 24) -> list[str]:
-    return chance.choices(WORDS, k=chance.randint(shortest, longest))
+def sentence(chance: random.Random, words: int = len(WORDS), shortest: int = 8, longest: int = 24) -> list[str]:
+    return chance.choices(WORDS[:words], k=chance.randint(shortest, longest))
 
 
 def model_of(family: str, task: str, size: str, seed: int) -> Model:
@@ -95,7 +95,7 @@ def planted(count: int, seed: int) -> list[dict[str, str]]:
     """Texts of common words; every other one has the keyword, which decides the label."""
     chance, rows = random.Random(seed), []
     for number in range(count):
-        words = sentence(chance)
+        words = sentence(chance, 20, 6, 12)
         if number % 2:
             words.insert(chance.randint(0, len(words)), KEYWORD)
         rows.append({"text": " ".join(words), "label": "marked" if number % 2 else "plain"})
@@ -105,8 +105,9 @@ def planted(count: int, seed: int) -> list[dict[str, str]]:
 def keyword(arguments: argparse.Namespace, freeze: str | None) -> dict[str, Any]:
     """How often each method puts the keyword first."""
     tokenizer = learn([row["text"] for row in planted(1000, 2)], "wordpiece", 300)
-    settings = {"context": 64, "heads": 4, **({"weight_scale": 0.1} if freeze else {})}
-    base = weft.new("bert", tokenizer, size=arguments.size, settings=settings, seed=arguments.seed)
+    size = arguments.frozen_size if freeze else arguments.size
+    settings = {"context": 64, "heads": 4, **({"weight_scale": 0.05} if freeze else {})}
+    base = weft.new("bert", tokenizer, size=size, settings=settings, seed=arguments.seed)
     task: Any = {"name": "classify", **({"freeze": freeze} if freeze else {})}
     training = {"epochs": arguments.frozen_epochs if freeze else arguments.epochs}
     training |= {"learning_rate": 1e-2} if freeze else {}
@@ -128,14 +129,15 @@ def keyword(arguments: argparse.Namespace, freeze: str | None) -> dict[str, Any]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--size", default="2x128")
-    parser.add_argument("--rows", type=int, default=2000, help="rows that the classifiers are trained on")
-    parser.add_argument("--epochs", type=float, default=2.0)
-    parser.add_argument("--frozen-epochs", type=float, default=6.0)
+    parser.add_argument("--size", default="2x64")
+    parser.add_argument("--frozen-size", default="2x256", help="of the frozen encoder: its numbers must hold each word")
+    parser.add_argument("--rows", type=int, default=1000, help="rows that the classifiers are trained on")
+    parser.add_argument("--epochs", type=float, default=4.0)
+    parser.add_argument("--frozen-epochs", type=float, default=10.0)
     parser.add_argument("--texts", type=int, default=100, help="texts that are explained")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--result", type=Path, default=common.RESULTS / "attribution.json")
-    arguments = common.parse(parser, size="1x64", rows=40, epochs=1.0, frozen_epochs=1.0, texts=2)
+    arguments = common.parse(parser, size="1x64", frozen_size="1x64", rows=40, epochs=1.0, frozen_epochs=1.0, texts=2)
     results = {
         "machine": common.machine(),
         "completeness": completeness(arguments.texts, arguments.size),

@@ -138,7 +138,10 @@ def test_other_files(suffix: str, tmp_path: Path) -> None:
         pytest.skip("matplotlib is not installed")
     path = attention_view(made("bert", "classify"), "the cat", layer=1, head=1).save(tmp_path / f"look.{suffix}")
     if suffix == "json":
-        assert json.loads(path.read_text())["panels"][0]["stacks"][0]["rows"][1:3] == ["the", "cat"]
+        stack = json.loads(path.read_text())["panels"][0]["stacks"][0]
+        assert stack["rows"][1:3] == ["the", "cat"]
+        weights = np.array(stack["layers"][0]["values"])
+        assert weights.shape == (4, 4, 4) and np.abs(weights.sum(-1) - 1).max() < 1e-2
     else:
         assert path.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml"}[suffix])
 

@@ -6,6 +6,7 @@ go into the page.
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -257,6 +258,20 @@ class AttentionPanel(Interactive):
             stacks.append({**stack, "layers": layers})
         return component(self.component, {**self.content, "stacks": stacks}) + "".join(texts)
 
+    def data(self) -> Any:
+        """The weights as numbers: heads x rows x columns, or the places and values of the largest of each row."""
+        stacks = []
+        for stack in self.content["stacks"]:
+            layers = [
+                {
+                    **{name: value for name, value in layer.items() if name not in ("thumbnails", "values", "index")},
+                    **{name: unpacked(layer[name]) for name in ("index", "values") if name in layer},
+                }
+                for layer in stack["layers"]
+            ]
+            stacks.append({**stack, "layers": layers})
+        return {**self.content, "stacks": stacks}
+
     def draw(self, axes: Any) -> None:
         stack = self.stack
         image = axes.imshow(stack.layers[self.layer][self.head], cmap="Blues", vmin=0, aspect="auto")
@@ -265,6 +280,13 @@ class AttentionPanel(Interactive):
             axes.set_yticks(range(len(stack.rows)), stack.rows)
         axes.set(title=f"Layer {self.layer}, head {self.head}", xlabel="attended to", ylabel="attends")
         axes.figure.colorbar(image)
+
+
+def unpacked(packed_array: dict[str, Any]) -> Any:
+    """What `packed` wrote, as lists; weights have five digits after the point."""
+    kind = np.dtype(packed_array["type"]).newbyteorder("<")
+    array = np.frombuffer(b64decode(packed_array["data"]), kind).reshape(packed_array["shape"])
+    return array.tolist() if kind.kind != "f" else array.astype(np.float64).round(5).tolist()
 
 
 def check_attention(opened: LoadedModel) -> None:
