@@ -215,7 +215,7 @@ def main() -> None:
     trained = {} if arguments.parts == ["tokens"] or arguments.smoke else trained_models(arguments)
     vocabularies = tokenizers()
     cases = [tried for tried in CASES if not arguments.smoke or tried.name in ("gpt2", "bert classify", "lstm")]
-    texts = [text if text.strip() else "a" for line in lines(arguments.texts, seed=7) if (text := line[:300])]
+    texts = [line[:300] if line[:300].strip() else "a" for line in lines(arguments.texts, seed=7)]
     with started() as browser:
         results["browser"] = f"Chromium {browser.process.version}, headless, no GPU"
         with browser.open(harness(arguments.out / "functions.html")) as page:
