@@ -150,11 +150,11 @@ def linear_probe(x: Floats, labels: Integers, judged: Floats, count: int, seed: 
     def loss() -> torch.Tensor:
         optimizer.zero_grad()
         value = F.cross_entropy(F.linear(inputs, weight, bias), targets) + DECAY * weight.pow(2).sum()
-        value.backward()
+        value.backward()  # type: ignore[no-untyped-call]
         return value
 
     with torch.enable_grad():
-        optimizer.step(loss)
+        optimizer.step(loss)  # type: ignore[no-untyped-call]
     with torch.no_grad():
         outputs = F.linear(torch.from_numpy((judged - mean) / spread).float(), weight, bias)
     return outputs.argmax(-1).numpy()

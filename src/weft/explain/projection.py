@@ -44,11 +44,11 @@ def projected(vectors: Floats, method: str, seed: int = 0) -> tuple[Floats, str]
     neighbors = max(2, min(15, len(vectors) // 3))
     model: Any
     if method == "tsne":
-        manifold = _library("sklearn.manifold", "t-SNE needs scikit-learn")
+        manifold = _library("sklearn.manifold", "t-SNE needs scikit-learn: pip install 'weft[look]'")
         perplexity = min(30.0, (len(vectors) - 1) / 3)
         model = manifold.TSNE(2, perplexity=perplexity, init="pca", metric="cosine", random_state=seed)
     else:
-        umap = _library("umap", "UMAP needs umap-learn")
+        umap = _library("umap", "UMAP needs umap-learn: pip install umap-learn")
         model = umap.UMAP(n_components=2, n_neighbors=neighbors, metric="cosine", random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -60,7 +60,7 @@ def _library(name: str, message: str) -> Any:
     try:
         return import_module(name)
     except ImportError:
-        raise UserError(f"{message}: pip install 'weft[look]', or use --method pca") from None
+        raise UserError(f"{message}, or use --method pca") from None
 
 
 def turned_onto(places: Floats, before: Floats) -> Floats:
