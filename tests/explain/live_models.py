@@ -172,13 +172,14 @@ def disagreements(page: Any, model: Model, inputs: Sequence[Any], weights: str =
 def _greedy(page: Any, twin: Model, inputs: Sequence[str], most: int) -> list[str]:
     wrong, tokenizer = [], twin.tokenizer
     assert tokenizer is not None
+    end = tokenizer.id_of("end")
     inputs = list(inputs)
     for number, text in enumerate(inputs):
         while len(tokenizer.ids([text])[0]) + most > twin.config.context:  # Weft would stop at the end of the context
             text = text[: len(text) // 2]
         inputs[number] = text
     for text, (ids, margins, continuation) in zip(inputs, page.evaluate(GREEDY, [list(inputs), most]), strict=True):
-        own = list(twin(text, max_tokens=most).tokens)
+        own = [token for token in twin(text, max_tokens=most).tokens if token != end]
         if ids != own:
             first = next((n for n, (a, b) in enumerate(zip(ids, own, strict=False)) if a != b), min(len(ids), len(own)))
             if margins[min(first, len(margins) - 1)] >= MARGIN:
