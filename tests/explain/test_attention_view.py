@@ -16,7 +16,8 @@ import weft
 from tests.explain.browser import NARROW, WIDE, Browser, fits, overlaps, settle
 from tests.explain.models import SENTENCE, made
 from weft.explain.attention import attention_view, kept_weights, packed_layer, small
-from weft.explain.attribution_view import attribution_view, attributions_of
+from weft.explain.attribution import attributions_of
+from weft.explain.attribution_view import attribution_view
 from weft.text.tokenizers.training import learn
 
 VIEWS = {"lines": "1", "matrix": "2", "text": "3", "grid": "4"}

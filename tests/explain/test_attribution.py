@@ -16,8 +16,8 @@ import weft
 from tests.backends.engines import texts
 from tests.explain.models import LABELS, SENTENCE, made
 from weft.explain.attention_weights import window_attention
-from weft.explain.attribution import METHODS, Attribution, attribute, worst
-from weft.explain.attribution_view import attribution_view, attributions_of, summary
+from weft.explain.attribution import METHODS, attribute, attributions_of, worst
+from weft.explain.attribution_view import Attribution, attribution_view, summary
 from weft.explain.scoring import Scorer
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model

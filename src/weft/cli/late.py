@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from weft.distillation import recipe, report
     from weft.explain import (
         attention,
+        attribution,
         attribution_view,
         beam_tree,
         contexts,
@@ -35,18 +36,19 @@ if TYPE_CHECKING:
     from weft.training import signals
 
 __all__ = [
-    "attention", "attribution_view", "base", "beam_tree", "card", "choose", "columns", "complete", "contexts",
-    "dataset", "embed", "evaluate", "external", "families", "finetune", "folder", "gradients", "ladder", "lens", "live",
-    "locate", "model", "next_words", "options", "pages", "perplexity", "picture", "positions", "preparation", "probe",
-    "quantize", "recipe", "recipes", "records", "report", "rows", "shards", "signals", "sources", "table_writer",
-    "tables", "templates", "tokenizer_view", "training", "walk", "walks_list", "word_map", "word_vectors",
+    "attention", "attribution", "attribution_view", "base", "beam_tree", "card", "choose", "columns", "complete",
+    "contexts", "dataset", "embed", "evaluate", "external", "families", "finetune", "folder", "gradients", "ladder",
+    "lens", "live", "locate", "model", "next_words", "options", "pages", "perplexity", "picture", "positions",
+    "preparation", "probe", "quantize", "recipe", "recipes", "records", "report", "rows", "shards", "signals",
+    "sources", "table_writer", "tables", "templates", "tokenizer_view", "training", "walk", "walks_list", "word_map",
+    "word_vectors",
 ]  # fmt: skip
 ROOMS = {
     "weft": "picture",
     "weft.checkpoint": "card external families folder locate",
     "weft.data": "columns dataset shards table_writer tables",
     "weft.distillation": "recipe report",
-    "weft.explain": "attention attribution_view beam_tree contexts gradients lens live "
+    "weft.explain": "attention attribution attribution_view beam_tree contexts gradients lens live "
     "next_words positions probe tokenizer_view walk walks_list word_map",
     "weft.pruning": "options",
     "weft.quantization": "quantize",

@@ -132,7 +132,7 @@ def attribution(
     )
     model = inputs.load_model(folder, **runtime)
     text = texts[0] if len(texts or ()) == 1 else tuple(texts or ())  # type: ignore[index]
-    results = late.attribution_view.attributions_of(model, text, method, target, baseline)
+    results = late.attribution.attributions_of(model, text, method, target, baseline)
     print(late.attribution_view.summary(results, top))
     written(late.attribution_view.attribution_view(results, Path(folder).name).save(out or Path("attribution.html")))
 

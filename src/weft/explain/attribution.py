@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from weft.checkpoint.folder import LoadedModel
+from weft.config import comma_list
 from weft.errors import UserError, one_of
 from weft.explain.attention_weights import by_token, window_attention
+from weft.explain.attribution_view import REMOVE, AttributedWord, Attribution
 from weft.explain.rollout import gradient_rollout, rollout
 from weft.explain.scoring import Scorer, check_embeddings
 from weft.tasks.forward import evaluating, framing_for
@@ -24,75 +26,16 @@ from weft.tasks.model import Model
 from weft.tasks.targets import LogitTarget, ReadText, Term
 from weft.text.windows import TextWindow
 
-if TYPE_CHECKING:
-    from weft.explain.view import View
-
 Values = NDArray[np.float64]
 NODES = 6  # Gauss-Legendre nodes of an interval
 PARTS = 4  # intervals to begin with
 LIMIT = 8192  # gradients that are computed at most
 SMALLEST = 1e-4  # a difference of logits below which rounding decides the relative error
 BASELINES = ("mask", "unknown", "padding", "zero")
-REMOVE = "remove"  # leave-one-out without the tokens of a word, rather than with others in their place
+DEFAULT = ("integrated-gradients", "leave-one-out")  # what is shown unless others are asked for
 
 
-@dataclass(frozen=True)
-class AttributedWord:
-    """A word of a text and how much it contributes to the logit."""
-
-    word: str
-    text: int  # 0, or 1 in the second text of a pair
-    start: int
-    end: int
-    value: float
-
-
-@dataclass(frozen=True)
-class Attribution:
-    """How much each word of an input contributes to one logit of a model."""
-
-    method: str
-    target: str  # the label, tag, answer or word whose logit it is
-    texts: tuple[str, ...]
-    words: tuple[AttributedWord, ...]
-    tokens: tuple[str, ...]  # of all texts, without special tokens
-    token_values: tuple[float, ...]  # empty for leave-one-out, which changes whole words
-    logit: float
-    baseline: str  # what stands in place of a word
-    baseline_logit: float | None  # with all words replaced
-    error: float | None = None  # of integrated gradients: how far the sum is from the difference, as a share of it
-    steps: int = 0  # passes through the network
-
-    @property
-    def values(self) -> tuple[float, ...]:
-        """The value of each word."""
-        return tuple(word.value for word in self.words)
-
-    @property
-    def total(self) -> float:
-        """The sum over all tokens; for leave-one-out over all words."""
-        return float(sum(self.token_values or self.values))
-
-    @property
-    def difference(self) -> float | None:
-        """The logit less that of the baseline, which integrated gradients add up to."""
-        return None if self.baseline_logit is None else self.logit - self.baseline_logit
-
-    def top(self, count: int = 5) -> list[AttributedWord]:
-        """The words with the largest values, positive or negative."""
-        return sorted(self.words, key=lambda word: -abs(word.value))[:count]
-
-    def view(self) -> View:
-        """A page with the words shaded by their values."""
-        from weft.explain.attribution_view import attribution_view
-
-        return attribution_view([self])
-
-    def _repr_html_(self) -> str:
-        return self.view()._repr_html_()
-
-
-class Measured:
+class MethodValues:
     """What a method measures: a value of each token or of each word, and the logits it began and ended with."""
 
     def __init__(self, values: Values, logit: float, baseline: float | None, steps: int, by_word: bool = False) -> None:
@@ -146,6 +89,26 @@ def attribute(
         return assembled(method, chosen, name, METHODS[method](inputs))
 
 
+def attributions_of(
+    model: Model,
+    text: Any,
+    methods: str | Sequence[str] | None = None,
+    target: Any = None,
+    baseline: str | None = None,
+) -> list[Attribution]:
+    """The same logit by several methods; `methods`: names, or text as "attention, rollout" or "all".
+
+    The baseline remove is that of leave-one-out alone; other methods then have their default.
+    """
+    if isinstance(methods, str):
+        methods = tuple(METHODS) if methods.strip() == "all" else comma_list(methods)
+    results = list[Attribution]()
+    for method in dict.fromkeys(DEFAULT if methods is None else methods):
+        own = None if baseline == REMOVE and method != "leave-one-out" and method in METHODS else baseline
+        results.append(attribute(model, text, method, target, own))
+    return results
+
+
 def default_baseline(model: LoadedModel) -> str:
     """The mask of a model that reads one, else a zero embedding."""
     tokenizer = model.tokenizer
@@ -195,7 +158,7 @@ def word_places(target: LogitTarget) -> list[list[int]]:
     return spans
 
 
-def assembled(method: str, target: LogitTarget, baseline: str, measured: Measured) -> Attribution:
+def assembled(method: str, target: LogitTarget, baseline: str, measured: MethodValues) -> Attribution:
     """The values of tokens added up by word; a token of two words is shared by its characters."""
     flat = [place for window in target.places for place in window]
     by_text = [np.zeros(len(text.ids)) for text in target.texts]
@@ -230,7 +193,7 @@ def assembled(method: str, target: LogitTarget, baseline: str, measured: Measure
     )
 
 
-def integrated_gradients(inputs: Inputs) -> Measured:
+def integrated_gradients(inputs: Inputs) -> MethodValues:
     """The gradient along the straight line from the baseline to the text, times its direction (Sundararajan, 2017).
 
     What the gradients of an interval must add up to is known: the difference of the logits at its ends. Intervals that
@@ -259,7 +222,7 @@ def integrated_gradients(inputs: Inputs) -> Measured:
             middle = sum(pair) / 2
             waiting += [(pair[0], middle), (middle, pair[1])]
             del parts[pair]
-    measured = Measured(np.sum(list(parts.values()), axis=0), logits[1.0], logits[0.0], steps + len(logits))
+    measured = MethodValues(np.sum(list(parts.values()), axis=0), logits[1.0], logits[0.0], steps + len(logits))
     measured.complete = True
     return measured
 
@@ -273,17 +236,17 @@ def worst(errors: Mapping[tuple[float, float], float], goal: float) -> list[tupl
     return order[int(np.searchsorted(sums, goal / 2, side="right")) :]
 
 
-def gradient(inputs: Inputs) -> Measured:
+def gradient(inputs: Inputs) -> MethodValues:
     """The gradient at the text alone, times the direction from the baseline."""
     direction = inputs.vectors - inputs.base
     scores, slopes = inputs.scorer.slopes(inputs.vectors[None])
     values = (slopes[0].double() * direction.double()).sum(-1).cpu().numpy()
-    measured = Measured(values, float(scores[0]), inputs.scorer.values([inputs.base])[0], 1)
+    measured = MethodValues(values, float(scores[0]), inputs.scorer.values([inputs.base])[0], 1)
     measured.complete = True
     return measured
 
 
-def leave_one_out(inputs: Inputs) -> Measured:
+def leave_one_out(inputs: Inputs) -> MethodValues:
     """How much the logit falls when one word is replaced by the baseline, or removed."""
     if inputs.baseline == REMOVE:
         return _removed(inputs)
@@ -293,10 +256,10 @@ def leave_one_out(inputs: Inputs) -> Measured:
         changed[places] = inputs.base[places]
         copies.append(changed)
     logit, baseline, *without = inputs.scorer.values(copies)
-    return Measured(logit - np.array(without), logit, baseline, len(copies), by_word=True)
+    return MethodValues(logit - np.array(without), logit, baseline, len(copies), by_word=True)
 
 
-def _removed(inputs: Inputs) -> Measured:
+def _removed(inputs: Inputs) -> MethodValues:
     target, starts = inputs.scorer.target, inputs.scorer.starts
     (logit,) = inputs.scorer.values([inputs.vectors])
     values = []
@@ -307,7 +270,7 @@ def _removed(inputs: Inputs) -> Measured:
         )
         scorer = Scorer(inputs.model, shorter)
         values.append(logit - scorer.values([scorer.embeddings()])[0])
-    return Measured(np.array(values), logit, None, len(values) + 1, by_word=True)
+    return MethodValues(np.array(values), logit, None, len(values) + 1, by_word=True)
 
 
 def without_tokens(target: LogitTarget, removed: Sequence[Sequence[int]]) -> LogitTarget:
@@ -332,19 +295,19 @@ def without_tokens(target: LogitTarget, removed: Sequence[Sequence[int]]) -> Log
     return replace(target, windows=tuple(windows), terms=tuple(terms), places=tuple(places))
 
 
-def _attention(combine: Callable[[Any], NDArray[Any]]) -> Callable[[Inputs], Measured]:
+def _attention(combine: Callable[[Any], NDArray[Any]]) -> Callable[[Inputs], MethodValues]:
     """A method that reads each word's value off a matrix (T T) of attention, in the rows that the head reads."""
 
-    def method(inputs: Inputs) -> Measured:
+    def method(inputs: Inputs) -> MethodValues:
         windows = [combine(window) for window in window_attention(inputs.scorer, inputs.vectors)]
         shares = inputs.scorer.read_shares(inputs.vectors).cpu().numpy()
         (logit,) = inputs.scorer.values([inputs.vectors])
-        return Measured(by_token(windows, shares), logit, None, 1)
+        return MethodValues(by_token(windows, shares), logit, None, 1)
 
     return method
 
 
-METHODS: Mapping[str, Callable[[Inputs], Measured]] = {
+METHODS: Mapping[str, Callable[[Inputs], MethodValues]] = {
     "integrated-gradients": integrated_gradients,
     "leave-one-out": leave_one_out,
     "gradient": gradient,

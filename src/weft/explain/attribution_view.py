@@ -9,14 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from weft.config import comma_list
 from weft.errors import UserError, shown
-from weft.explain.attribution import METHODS as ALL
-from weft.explain.attribution import REMOVE, Attribution, attribute
 from weft.explain.view import Interactive, View
-from weft.tasks.model import Model
 
-DEFAULT = ("integrated-gradients", "leave-one-out")  # what is shown unless others are asked for
+REMOVE = "remove"  # leave-one-out without the tokens of a word, rather than with others in their place
 COLORS = ("#b35806", "#f1a340", "#ffffff", "#67a9cf", "#055d96")  # from what lowers the logit to what raises it
 DRAWN = 24  # words of a picture at most
 ABOUT = {
@@ -45,6 +41,60 @@ BASELINES = {
     "padding": "the padding token",
     "zero": "a zero embedding",
 }
+
+
+@dataclass(frozen=True)
+class AttributedWord:
+    """A word of a text and how much it contributes to the logit."""
+
+    word: str
+    text: int  # 0, or 1 in the second text of a pair
+    start: int
+    end: int
+    value: float
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """How much each word of an input contributes to one logit of a model."""
+
+    method: str
+    target: str  # the label, tag, answer or word whose logit it is
+    texts: tuple[str, ...]
+    words: tuple[AttributedWord, ...]
+    tokens: tuple[str, ...]  # of all texts, without special tokens
+    token_values: tuple[float, ...]  # empty for leave-one-out, which changes whole words
+    logit: float
+    baseline: str  # what stands in place of a word
+    baseline_logit: float | None  # with all words replaced
+    error: float | None = None  # of integrated gradients: how far the sum is from the difference, as a share of it
+    steps: int = 0  # passes through the network
+
+    @property
+    def values(self) -> tuple[float, ...]:
+        """The value of each word."""
+        return tuple(word.value for word in self.words)
+
+    @property
+    def total(self) -> float:
+        """The sum over all tokens; for leave-one-out over all words."""
+        return float(sum(self.token_values or self.values))
+
+    @property
+    def difference(self) -> float | None:
+        """The logit less that of the baseline, which integrated gradients add up to."""
+        return None if self.baseline_logit is None else self.logit - self.baseline_logit
+
+    def top(self, count: int = 5) -> list[AttributedWord]:
+        """The words with the largest values, positive or negative."""
+        return sorted(self.words, key=lambda word: -abs(word.value))[:count]
+
+    def view(self) -> View:
+        """A page with the words shaded by their values."""
+        return attribution_view([self])
+
+    def _repr_html_(self) -> str:
+        return self.view()._repr_html_()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,26 +188,6 @@ def method_content(result: Attribution) -> dict[str, Any]:
 def readable(token: str) -> str:
     """A token as people read it; a dot stands for the space that it begins with."""
     return ("·" + token[1:] if token[:1] in ("Ġ", "▁") else token).replace("Ċ", "⏎")
-
-
-def attributions_of(
-    model: Model,
-    text: Any,
-    methods: str | Sequence[str] | None = None,
-    target: Any = None,
-    baseline: str | None = None,
-) -> list[Attribution]:
-    """The same logit by several methods; `methods`: names, or text as "attention, rollout" or "all".
-
-    The baseline remove is that of leave-one-out alone; other methods then have their default.
-    """
-    if isinstance(methods, str):
-        methods = tuple(ALL) if methods.strip() == "all" else comma_list(methods)
-    results = list[Attribution]()
-    for method in dict.fromkeys(DEFAULT if methods is None else methods):
-        own = None if baseline == REMOVE and method != "leave-one-out" and method in ALL else baseline
-        results.append(attribute(model, text, method, target, own))
-    return results
 
 
 def summary(attributions: Sequence[Attribution], count: int = 8) -> str:
