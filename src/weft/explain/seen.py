@@ -364,7 +364,8 @@ class Seen(Quantities):
         return self.text(number)
 
     def __iter__(self) -> Iterator[SeenText]:
-        return (self.text(number) for number in range(len(self)))
+        for number, several in enumerate(self.windows):
+            yield several[0] if len(several) == 1 else self.text(number)
 
     def text(self, number: int = 0, window: int | None = None) -> SeenText:
         """One text, counted from 0 in the order of the calls; of one that was read in several windows, one of them."""
