@@ -104,5 +104,5 @@ def test_a_first_word_that_is_no_view_is_a_model() -> None:
     assert with_view(["look", "--layer", "1", "runs/bert"]) == ["look", "attention", "--layer", "1", "runs/bert"]
     for arguments in (["look"], ["look", "--help"], ["look", "attention", "runs/bert"], ["info", "runs/bert"]):
         assert with_view(arguments) == arguments
-    with pytest.raises(weft.UserError, match="'positons' is neither a view nor a model folder; did you mean 'positions'"):
+    with pytest.raises(weft.UserError, match="neither a view nor a model folder; did you mean 'positions'"):
         with_view(["look", "positons"])
