@@ -72,6 +72,15 @@ def test_watched_equals_unwatched(name: str) -> None:
     assert untouched(network)
 
 
+@pytest.mark.parametrize("name", LAYERED)
+def test_watched_equals_unwatched_in_float32(name: str) -> None:
+    network = network_of(name, torch.float32)
+    with torch.inference_mode():
+        expected = outputs(network)
+        with weft.watch(network):
+            assert close(outputs(network), expected, 1e-5)
+
+
 @every
 def test_watched_equals_unwatched_in_encoder_decoders(name: str, settings: dict[str, Any]) -> None:
     network = sequences.network_of(name, settings)
