@@ -381,10 +381,14 @@ function liveDecomposed(text, form, tables) {
     let same = true;
     for (let n = 0; n < whole.length && same; n++) same = whole[n] === single.points[n];
     if (!same) {
-      // Marks were put into their order: each takes its place with it.
+      // Marks were put into their order. As in the library, the characters of the text are then counted anew: each first
+      // character of a decomposition stands for the next one of the text.
+      const firsts = part.points.flatMap((point) => (point < 128 ? [true] : livePoints(String.fromCodePoint(point).normalize(form)).map((_, n) => n === 0)));
       const left = single.points.map((_, n) => n);
       const order = whole.map((point) => left.splice(left.findIndex((n) => single.points[n] === point), 1)[0]);
-      parts.push({ points: whole, starts: order.map((n) => single.starts[n]), ends: order.map((n) => single.ends[n]) });
+      let count = 0;
+      const places = order.map((n) => (firsts[n] ? count++ : Math.max(0, count - 1)));
+      parts.push({ points: whole, starts: places.map((n) => part.starts[n]), ends: places.map((n) => part.ends[n]) });
     } else parts.push(single);
   }
   return parts.length ? liveJoin(parts) : text;
