@@ -134,7 +134,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def moved(command: tuple[str, ...], models: Path, places: Places) -> list[str]:
     """A command that reads what was made before and writes into a folder of its own."""
-    writes = {flag: command.index(flag) + 1 for flag in ("--out", "--live") if flag in command}
+    writes = {flag: command.index(flag) + 1 for flag in ("--out", "--live", "--plot") if flag in command}
     if command[:2] in (("arpa", "write"), ("vectors", "convert")):
         writes["last"] = len(command) - 1
     if command[0] == "resume":  # from the checkpoint before the last

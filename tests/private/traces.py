@@ -83,7 +83,7 @@ def faults(places: Places) -> list[str]:
     """Calls that no private program makes: sockets to elsewhere, files outside of its folders, other programs."""
     lines = (places.base / "trace.log").read_text(errors="replace").splitlines()
     found = [line for line in lines if _leaves(line) or any(True for _ in _changed(line, places))]
-    found += [line for line in lines if re.match(r"\d+\s+execve\(", line) and not _is_python(line)]
+    found += [line for line in lines if re.match(r"\d+\s+execve\(", line) and not _is_expected(line)]
     left = [f"left in the home: {path}" for path in places.home.rglob("*")]
     return [*dict.fromkeys(found), *left]
 
@@ -112,8 +112,9 @@ def _changed(line: str, places: Places) -> Iterator[Path]:
             yield path
 
 
-def _is_python(line: str) -> bool:
-    """The program that is traced, or a child: `weft` and Python itself; what is not there is not started."""
+def _is_expected(line: str) -> bool:
+    """The program that is traced, or a child: `weft`, Python itself, and fc-list, by which matplotlib finds fonts."""
     program = re.search(r'\bexecve\("([^"]*)"', line)
     names = (os.path.basename(sys.executable), os.path.basename(os.path.realpath(sys.executable)), "weft")
-    return program is not None and (os.path.basename(program[1]) in names or "ENOENT" in line)
+    # What is not there is not started.
+    return program is not None and (os.path.basename(program[1]) in (*names, "fc-list") or "ENOENT" in line)

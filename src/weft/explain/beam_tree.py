@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from weft.errors import UserError, refuse, shown
 from weft.explain.view import Panel, TextTable, View
 from weft.generation.options import GenerationOptions
-from weft.generation.search import Candidate
+from weft.generation.search import BeamCandidate
 from weft.generation.text import Prompt, TextGenerator, Written, new_text
 from weft.picture import LIGHT, component
 from weft.tasks.answers import Text
@@ -92,7 +92,7 @@ class BeamRecorder:
         self.numbers: dict[tuple[int, ...], int] = {}  # by all their tokens
         self.ranks: dict[int, int] = {}  # of each step, how many there are
 
-    def __call__(self, row: int, candidates: list[Candidate]) -> None:
+    def __call__(self, row: int, candidates: list[BeamCandidate]) -> None:
         for candidate in candidates:
             tokens = tuple(candidate.tokens)
             parent = self.numbers.get(tokens[:-1], -1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from weft.errors import UserError
-from weft.files import write_text
+from weft.files import cache_folder, write_bytes, write_text
 from weft.picture import (
     Bar,
     ChartLine,
@@ -214,6 +215,8 @@ class View:
         plots = [panel for panel in self.panels if panel.is_plot]
         if not plots:
             raise UserError(f"{path}: this view is not a plot; write it as .html or .json")
+        # Its list of fonts belongs to what can be computed again, not into the home folder.
+        os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))
         try:
             figures = import_module("matplotlib.figure")
         except ImportError:
@@ -221,7 +224,9 @@ class View:
         figure = figures.Figure(figsize=(9, 4.5 * len(plots)), layout="constrained")
         for panel, axes in zip(plots, figure.subplots(len(plots), squeeze=False)[:, 0], strict=True):
             panel.draw(axes)
-        figure.savefig(path, dpi=150)
+        picture = io.BytesIO()
+        figure.savefig(picture, format=path.suffix[1:], dpi=150)
+        write_bytes(path, picture.getvalue())
 
     def _repr_html_(self) -> str:
         return framed(self.html())

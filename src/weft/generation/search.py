@@ -115,7 +115,7 @@ class Completion:
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class BeamCandidate:
     """An extension that a step of a beam search compared with others, and what became of it."""
 
     tokens: list[int]
@@ -153,7 +153,7 @@ class Request:
         None  # likeliest tokens to keep at each step; None: no log-probabilities of tokens either
     )
     attention: bool = False  # keep which source tokens each token came from
-    observer: Callable[[int, list[Candidate]], None] | None = (
+    observer: Callable[[int, list[BeamCandidate]], None] | None = (
         None  # of a beam: (row, candidates), best first, each step
     )
     device: torch.device | str = "cpu"
@@ -464,7 +464,7 @@ class Searcher:
             request.observer(
                 row,
                 [
-                    Candidate([*self.places[place].tokens, token], logprob, fates.get(rank, "pruned"))
+                    BeamCandidate([*self.places[place].tokens, token], logprob, fates.get(rank, "pruned"))
                     for rank, (logprob, place, token) in compared
                 ],
             )

@@ -13,7 +13,7 @@ import torch
 from weft.errors import NotFinite, UserError, shown
 from weft.generation.options import BEAM, SAMPLING, GenerationOptions
 from weft.generation.sampling import Rules, Sampling
-from weft.generation.search import Beam, Candidate, Completion, Reason, TokenDecoder, generate, generate_steps
+from weft.generation.search import Beam, BeamCandidate, Completion, Reason, TokenDecoder, generate, generate_steps
 from weft.nn.rows import Source
 from weft.text.tokenizers.spelling import BYTE, Spelling, after_typed, half_word
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -94,7 +94,7 @@ class TextGenerator:
     device: torch.device | str = "cpu"
     never: tuple[int, ...] = ()  # tokens that it may not write
     folder: Path | None = None  # of the model, for messages
-    observer: Callable[[int, list[Candidate]], None] | None = None  # of a beam search: see `Request`
+    observer: Callable[[int, list[BeamCandidate]], None] | None = None  # of a beam search: see `Request`
 
     def completions(
         self, prompts: Sequence[Prompt], options: GenerationOptions, batches: Iterable[Sequence[int]], ticks: Progress
