@@ -8,6 +8,7 @@ from typing import Annotated
 from weft.cli import inputs, late
 from weft.cli.options import Folder, Runtime, argument, flag
 from weft.errors import refuse
+from weft.progress import live as live_count
 from weft.progress import to_stderr
 
 Out = Annotated[Path | None, flag("File to write: .html, .json, and .png or .svg for plots.", "FILE")]
@@ -132,7 +133,7 @@ def attribution(
     )
     model = inputs.load_model(folder, **runtime)
     text = texts[0] if len(texts or ()) == 1 else tuple(texts or ())  # type: ignore[index]
-    results = late.attribution.attributions_of(model, text, method, target, baseline)
+    results = late.attribution.attributions_of(model, text, method, target, baseline, progress=live_count)
     print(late.attribution_view.summary(results, top))
     written(late.attribution_view.attribution_view(results, Path(folder).name).save(out or Path("attribution.html")))
 

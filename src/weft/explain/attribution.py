@@ -5,7 +5,8 @@ N: tokens of all windows of one input; D: width of the table of tokens.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from weft.explain.attention_weights import by_token, window_attention
 from weft.explain.attribution_view import REMOVE, AttributedWord, Attribution
 from weft.explain.rollout import gradient_rollout, rollout
 from weft.explain.scoring import Scorer, check_embeddings
+from weft.progress import Progress, ProgressChoice, progress_of, silent
 from weft.tasks.forward import evaluating, framing_for
 from weft.tasks.model import Model
 from weft.tasks.targets import LogitTarget, ReadText, Term
@@ -54,6 +56,7 @@ class Inputs:
     baseline: str
     tolerance: float
     spans: Sequence[Sequence[int]] = field(default=())  # of each word the places of its tokens
+    progress: Progress = silent
 
 
 def attribute(
@@ -63,6 +66,7 @@ def attribute(
     target: Any = None,
     baseline: str | None = None,
     tolerance: float = 0.01,
+    progress: ProgressChoice = None,
 ) -> Attribution:
     """Attribute one logit of a model to the words of a text, or of a tuple of two texts.
 
@@ -85,7 +89,7 @@ def attribute(
         if name == REMOVE and method != "leave-one-out":
             raise UserError(f"baseline remove is for leave-one-out; {method} takes {', '.join(BASELINES)}")
         base = vectors if name == REMOVE else baseline_vectors(opened, chosen, vectors, name)
-        inputs = Inputs(opened, scorer, vectors, base, name, tolerance, word_places(chosen))
+        inputs = Inputs(opened, scorer, vectors, base, name, tolerance, word_places(chosen), progress_of(progress))
         return assembled(method, chosen, name, METHODS[method](inputs))
 
 
@@ -95,6 +99,7 @@ def attributions_of(
     methods: str | Sequence[str] | None = None,
     target: Any = None,
     baseline: str | None = None,
+    progress: ProgressChoice = None,
 ) -> list[Attribution]:
     """The same logit by several methods; `methods`: names, or text as "attention, rollout" or "all".
 
@@ -105,7 +110,7 @@ def attributions_of(
     results = list[Attribution]()
     for method in dict.fromkeys(DEFAULT if methods is None else methods):
         own = None if baseline == REMOVE and method != "leave-one-out" and method in METHODS else baseline
-        results.append(attribute(model, text, method, target, own))
+        results.append(attribute(model, text, method, target, own, progress=progress))
     return results
 
 
@@ -130,17 +135,22 @@ def baseline_vectors(model: LoadedModel, target: LogitTarget, vectors: Tensor, n
     return torch.where(own[:, None], vector, vectors)
 
 
-def word_shares(text: ReadText) -> Values:
-    """Tokens x words: how much of a token belongs to each word, by characters; a token of spaces to the next word."""
-    shares = np.zeros((len(text.ids), len(text.words)))
+def word_shares(text: ReadText) -> list[list[tuple[int, float]]]:
+    """Of each word its tokens, with the share of a token that is the word's, by characters.
+
+    A token of spaces belongs to the next word.
+    """
+    shares: list[list[tuple[int, float]]] = [[] for _ in text.words]
     if not text.words:
         return shares
-    starts, ends = np.array(text.words).T
+    starts, ends = (list(side) for side in zip(*text.words, strict=True))
     for number, (start, end) in enumerate(text.offsets):
-        common = np.maximum(0, np.minimum(end, ends) - np.maximum(start, starts))
-        if not common.any():
-            common[min(int(np.searchsorted(starts, end)), len(starts) - 1)] = 1
-        shares[number] = common / common.sum()
+        words = range(bisect_right(ends, start), bisect_left(starts, end))
+        common = [(word, min(end, ends[word]) - max(start, starts[word])) for word in words]
+        common = [pair for pair in common if pair[1] > 0] or [(min(bisect_left(starts, end), len(starts) - 1), 1)]
+        total = sum(size for _, size in common)
+        for word, size in common:
+            shares[word].append((number, size / total))
     return shares
 
 
@@ -153,8 +163,8 @@ def word_places(target: LogitTarget) -> list[list[int]]:
             tokens.setdefault(place, []).append(number)
     spans = []
     for number, text in enumerate(target.texts):
-        for own in word_shares(text).T:
-            spans.append([place for token in np.flatnonzero(own) for place in tokens.get((number, int(token)), ())])
+        for own in word_shares(text):
+            spans.append([place for token, _ in own for place in tokens.get((number, token), ())])
     return spans
 
 
@@ -168,8 +178,8 @@ def assembled(method: str, target: LogitTarget, baseline: str, measured: MethodV
                 by_text[place[0]][place[1]] += value
     words: list[AttributedWord] = []
     for number, text in enumerate(target.texts):
-        values = by_text[number] @ word_shares(text)
-        for (start, end), value in zip(text.words, values.tolist(), strict=True):
+        for (start, end), own in zip(text.words, word_shares(text), strict=True):
+            value = float(sum(by_text[number][token] * share for token, share in own))
             words.append(AttributedWord(text.text[start:end], number, start, end, value))
     if measured.by_word:
         words = [replace(word, value=value) for word, value in zip(words, measured.values.tolist(), strict=True)]
@@ -247,30 +257,59 @@ def gradient(inputs: Inputs) -> MethodValues:
 
 
 def leave_one_out(inputs: Inputs) -> MethodValues:
-    """How much the logit falls when one word is replaced by the baseline, or removed."""
-    if inputs.baseline == REMOVE:
-        return _removed(inputs)
-    copies = [inputs.vectors, inputs.base]
-    for places in inputs.spans:
-        changed = inputs.vectors.clone()
-        changed[places] = inputs.base[places]
-        copies.append(changed)
-    logit, baseline, *without = inputs.scorer.values(copies)
-    return MethodValues(logit - np.array(without), logit, baseline, len(copies), by_word=True)
+    """How much the logit falls when one word is replaced by the baseline, or removed.
+
+    The logit is a sum over windows, so only those that a word stands in are computed again.
+    """
+    remove = inputs.baseline == REMOVE
+    whole, starts = inputs.scorer, inputs.scorer.starts
+    logit, baseline = whole.values([inputs.vectors, inputs.base])
+    by_windows: dict[tuple[int, ...], list[int]] = {}
+    for number, places in enumerate(inputs.spans):
+        own = {bisect_right(starts, place) - 1 for place in places}
+        by_windows.setdefault(tuple(sorted(own)), []).append(number)
+    values = np.zeros(len(inputs.spans))
+    without = _with_removed if remove else _with_replaced
+    with inputs.progress(f"leave-one-out: {len(values):,} words", "words") as count:
+        for windows, numbers in by_windows.items():
+            if windows:
+                kept = np.concatenate([np.arange(starts[window], starts[window + 1]) for window in windows])
+                part = Scorer(inputs.model, within(whole.target, windows))
+                (before,) = part.values([inputs.vectors[kept]])
+                for number, after in zip(numbers, without(inputs, part, kept, numbers), strict=True):
+                    values[number] = before - after
+                    count(1)
+    return MethodValues(values, logit, None if remove else baseline, len(values) + 2, by_word=True)
 
 
-def _removed(inputs: Inputs) -> MethodValues:
-    target, starts = inputs.scorer.target, inputs.scorer.starts
-    (logit,) = inputs.scorer.values([inputs.vectors])
-    values = []
-    for places in inputs.spans:
-        shorter = without_tokens(
-            target,
-            [[p - first for p in places if first <= p < last] for first, last in zip(starts, starts[1:], strict=False)],
-        )
-        scorer = Scorer(inputs.model, shorter)
-        values.append(logit - scorer.values([scorer.embeddings()])[0])
-    return MethodValues(np.array(values), logit, None, len(values) + 1, by_word=True)
+def _with_replaced(inputs: Inputs, part: Scorer, kept: NDArray[Any], numbers: Sequence[int]) -> Iterator[float]:
+    """The logit of some windows (their tokens are `kept`) with each of these words replaced by the baseline."""
+
+    def copy(number: int) -> Tensor:
+        places = np.searchsorted(kept, inputs.spans[number])
+        changed = inputs.vectors[kept]
+        changed[places] = inputs.base[kept][places]
+        return changed
+
+    for first in range(0, len(numbers), part.copies):
+        yield from part.values([copy(number) for number in numbers[first : first + part.copies]])
+
+
+def _with_removed(inputs: Inputs, part: Scorer, kept: NDArray[Any], numbers: Sequence[int]) -> Iterator[float]:
+    """The same without the tokens of each word."""
+    for number in numbers:
+        places = np.searchsorted(kept, inputs.spans[number])
+        ends = zip(part.starts, part.starts[1:], strict=False)
+        gone = [[int(place) - first for place in places if first <= place < last] for first, last in ends]
+        shorter = Scorer(inputs.model, without_tokens(part.target, gone))
+        yield from shorter.values([shorter.embeddings()])
+
+
+def within(target: LogitTarget, windows: Sequence[int]) -> LogitTarget:
+    """The part of a target that some of its windows make."""
+    terms = [term._replace(window=windows.index(term.window)) for term in target.terms if term.window in windows]
+    chosen, places = tuple(target.windows[n] for n in windows), tuple(target.places[n] for n in windows)
+    return replace(target, terms=tuple(terms), windows=chosen, places=places)
 
 
 def without_tokens(target: LogitTarget, removed: Sequence[Sequence[int]]) -> LogitTarget:
