@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -52,11 +51,13 @@ def measure(browser: Any, path: Path, repeats: int, width: int) -> dict[str, Any
     page.on("console", lambda line: errors.append(line.text) if line.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: errors.append(str(error)))
     page.on("request", lambda request: None if local(request.url) else requests.append(request.url))
-    start = time.perf_counter()
-    page.goto(path.resolve().as_uri())
-    settle(page)
-    opened = 1000 * (time.perf_counter() - start)
-    result: dict[str, Any] = {"open_ms": round(opened, 1)}
+    opened = []
+    for _ in range(5):  # each time from the beginning of the navigation to the second frame
+        page.goto("about:blank")
+        page.goto(path.resolve().as_uri())
+        settle(page)
+        opened.append(page.evaluate("performance.now()"))
+    result: dict[str, Any] = {"open_ms": round(statistics.median(opened), 1), "open_max_ms": round(max(opened), 1)}
     for name, key in VIEWS.items():
         first = page.evaluate(PRESS, key)
         heads = [page.evaluate(PRESS, "ArrowRight") for _ in range(repeats)]
@@ -129,8 +130,9 @@ def main() -> None:
         print(f"{name}: {value}")
     cases = [results[f"width_{width}"][view] for width in (WIDE, NARROW) for view in VIEWS]
     median, slowest = (max(case[name] for case in cases) for name in ("head_median_ms", "head_max_ms"))
-    verdict = "under" if median < 200 else "NOT under"
-    print(f"a change of head: largest median {median:.0f} ms ({verdict} 200 ms), slowest of all {slowest:.0f} ms")
+    print(f"a change of head: largest median {median:.0f} ms, slowest of all {slowest:.0f} ms; the bar is 200 ms")
+    opening = [results[f"width_{width}"]["open_ms"] for width in (WIDE, NARROW)]
+    print(f"opening: medians {opening[0]:.0f} and {opening[1]:.0f} ms; the bar is 200 ms")
     common.write(arguments.result, results)
 
 

@@ -32,8 +32,9 @@ from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.model import Model
 from weft.text.windows import Framing, TextWindow
 
-PAGE = 16_000_000  # characters of packed weights in a page
-DENSE = 8_000_000  # up to which all weights are in it
+PAGE = 5_000_000  # characters of packed weights in a page, so that it opens at once
+DENSE = 4_000_000  # up to which all weights are in it
+FEWEST = 12  # weights of each token that even a page of many heads has
 SMALL = 48  # pixels of a head's small picture at most
 ROLLED = 2048  # tokens up to which rollout is computed
 WEIGHED = 40_000_000  # weights up to which their gradients are computed
@@ -202,7 +203,7 @@ def kept_weights(stacks: Sequence[Stack]) -> int | None:
     """How many weights of each token fit into a page; None: all of them."""
     rows = sum((stack.heads + 1) * len(stack.rows) for stack in stacks)
     whole = sum((stack.heads + 1) * len(stack.rows) * len(stack.columns) for stack in stacks)
-    return None if whole * 2 * 4 / 3 <= DENSE else max(4, int(PAGE * 0.75 / 4 / rows))
+    return None if whole * 2 * 4 / 3 <= DENSE else max(FEWEST, int(PAGE * 0.75 / 4 / rows))
 
 
 def packed_stack(stack: Stack, kept: int | None) -> dict[str, Any]:
