@@ -102,6 +102,14 @@ def planted(count: int, seed: int) -> list[dict[str, str]]:
     return rows
 
 
+def keyword_share(attribution: Any) -> float:
+    """The keyword's part of the sizes of all values: 1 where no other word has any."""
+    sizes = {word: 0.0 for word in (True, False)}
+    for word in attribution.words:
+        sizes[word.word == KEYWORD] += abs(word.value)
+    return sizes[True] / max(sum(sizes.values()), 1e-300)
+
+
 def keyword(arguments: argparse.Namespace, freeze: str | None) -> dict[str, Any]:
     """How often each method puts the keyword first."""
     tokenizer = learn([row["text"] for row in planted(1000, 2)], "wordpiece", 300)
@@ -115,15 +123,19 @@ def keyword(arguments: argparse.Namespace, freeze: str | None) -> dict[str, Any]
     checked = planted(200, 3)
     accuracy = statistics.mean(model(row["text"]).label == row["label"] for row in checked)
     tests = [row["text"] for row in planted(2 * arguments.texts, 1) if row["label"] == "marked"]
-    result: dict[str, Any] = {"accuracy": accuracy, "keyword_first": {}}
+    result: dict[str, Any] = {"accuracy": accuracy, "keyword_first": {}, "keyword_share": {}}
     print(f"\nplanted keyword, {'frozen encoder' if freeze else 'all weights trained'}: accuracy {accuracy:.1%}")
     for method in METHODS:
         attributions = [attribute(model, text, method, "marked") for text in tests]
         first = [max(each.words, key=lambda word: word.value).word == KEYWORD for each in attributions]
-        result["keyword_first"][method] = statistics.mean(first)
+        shares = [keyword_share(each) for each in attributions]
+        result["keyword_first"][method], result["keyword_share"][method] = map(statistics.mean, (first, shares))
         if method == "integrated-gradients":
             result["largest_error"] = max(each.error or 0.0 for each in attributions)
-        print(f"  {method:22} keyword first in {statistics.mean(first):6.1%} of {len(tests)} texts", flush=True)
+        share = f"with {statistics.mean(shares):5.1%} of all values"
+        print(
+            f"  {method:22} keyword first in {statistics.mean(first):6.1%} of {len(tests)} texts, {share}", flush=True
+        )
     return result
 
 
