@@ -300,7 +300,9 @@ def check_attention(opened: LoadedModel) -> None:
     if family.series or family.numbers:
         raise UserError(f"{name}: this model reads numbers, not text; 'weft info MODEL' shows what it is made of")
     if family.counts:
-        raise UserError(f"{name}: a model of counts has no attention; 'weft look next MODEL TEXT' shows its next words")
+        raise UserError(
+            f"{name}: a model of counts has no attention; 'weft look next MODEL --text TEXT' shows its next words"
+        )
     if not family.reads and not any(isinstance(module, MultiHead) for module in opened.network.modules()):
         instead = "'weft look attribution MODEL TEXT' shows which words mattered"
         raise UserError(f"{name}: this model has no attention; {instead}")
