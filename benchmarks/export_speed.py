@@ -27,7 +27,8 @@ from weft.backends.opening import opened as open_exported
 from weft.checkpoint.folder import LoadedModel
 from weft.exporters.export import write_ct2
 from weft.exporters.onnx_export import write_onnx
-from weft.generation.search import Beam, generate
+from weft.generation.generate import generate
+from weft.generation.search import Beam
 from weft.nn.rows import Ragged
 
 LENGTHS = (16, 64, 256)  # tokens of a text

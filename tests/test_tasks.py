@@ -230,8 +230,8 @@ def test_a_prompt_is_not_closed_before_it_goes_on() -> None:
     answer = model("the loom", max_tokens=4)
     ids = [start, *model.tokenizer.ids(["the loom"], specials=False)[0]]
     assert answer.n_tokens == len(ids)
+    from weft.generation.generate import generate
     from weft.generation.sampling import Sampling
-    from weft.generation.search import generate
 
     spoken = generate(model.network, [ids], choice=Sampling(), context=24, max_tokens=4)
     assert spoken[0][0].tokens == list(answer.tokens)

@@ -15,8 +15,9 @@ import torch
 
 import weft
 from tests.backends.engines import carried, drawn, texts
+from weft.generation.generate import generate
 from weft.generation.sampling import Rules, Sampling
-from weft.generation.search import Beam, generate
+from weft.generation.search import Beam
 from weft.nn.rows import Ragged
 from weft.tasks.complete import complete, prompts_of, translate
 

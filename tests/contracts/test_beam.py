@@ -14,8 +14,9 @@ from hypothesis import strategies as some
 from tests.contracts.test_sequences import NETWORKS, _said
 from tests.table import CASES, SPEAKERS, read_of
 from weft.checkpoint.families import FAMILIES, usual_heads
+from weft.generation.generate import generate
 from weft.generation.sampling import Sampling
-from weft.generation.search import Beam, generate
+from weft.generation.search import Beam
 from weft.nn.rows import Ragged
 
 END, MOST = 1, 3

@@ -18,8 +18,8 @@ from weft.cli.main import run
 from weft.explain.walk import attention_walk
 from weft.explain.walk_record import read_text
 from weft.explain.walk_steps import Walk
+from weft.generation.generate import generate
 from weft.generation.sampling import Sampling
-from weft.generation.search import generate
 from weft.nn.attention import MultiHead
 from weft.nn.rows import Ragged
 

@@ -11,8 +11,9 @@ from hypothesis import strategies as some
 
 from tests.generation.toy import Toy, exhaustive
 from weft.errors import UserError
+from weft.generation.generate import generate
 from weft.generation.sampling import Sampling
-from weft.generation.search import Beam, Completion, Ensemble, Searcher, best_tokens, generate
+from weft.generation.search import Beam, Completion, Ensemble, Searcher, best_tokens
 
 END = 1
 SEEDS = some.integers(0, 10_000)

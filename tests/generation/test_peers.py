@@ -17,8 +17,9 @@ from tests.table import CASES, PEERED
 from tests.table import SPEAKERS as ALL
 from weft.checkpoint.families import FAMILIES
 from weft.checkpoint.folder import open_folder
+from weft.generation.generate import generate
 from weft.generation.sampling import Sampling
-from weft.generation.search import Beam, generate
+from weft.generation.search import Beam
 
 PROMPTS = [[5, 9, 2, 31, 7], [8], [3, 3, 4, 12, 30, 11, 6, 9, 1], [6, 2]]
 CONTEXT, MOST = 40, 10

@@ -13,8 +13,9 @@ from hypothesis import strategies as some
 
 from tests.generation.toy import Toy, exhaustive
 from weft.errors import UserError
+from weft.generation.generate import generate
 from weft.generation.sampling import LogitsProcessor, Rules, Sampling, Tree
-from weft.generation.search import Beam, Completion, generate
+from weft.generation.search import Beam, Completion
 
 END, MOST = 1, 6
 SEEDS = some.integers(0, 10_000)

@@ -11,8 +11,8 @@ import transformers
 
 from tests.generation.toy import Toy
 from weft.errors import UserError
+from weft.generation.generate import generate
 from weft.generation.sampling import RandomDraws, Sampling, choose, likely
-from weft.generation.search import generate
 
 WARPERS = {
     "temperature": transformers.TemperatureLogitsWarper,

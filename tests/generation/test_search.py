@@ -10,8 +10,9 @@ import torch
 import weft
 from tests.generation.toy import Toy
 from weft.errors import UserError
+from weft.generation.generate import generate, generate_steps
 from weft.generation.sampling import Sampling
-from weft.generation.search import Beam, generate, generate_steps
+from weft.generation.search import Beam
 from weft.nn.rows import Ragged
 
 PROMPTS = [[5, 9, 2, 11, 7], [8], [3, 3, 4, 12, 10, 11, 6, 9, 1], [6, 2]]

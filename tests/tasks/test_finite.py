@@ -18,8 +18,9 @@ from tests.engines import need_engine
 from tests.tasks.small import model_for, vocabulary
 from weft.cli.main import run
 from weft.errors import NotFinite, UserError
+from weft.generation.generate import generate
 from weft.generation.sampling import Sampling
-from weft.generation.search import Beam, generate
+from weft.generation.search import Beam
 from weft.nn.rows import Ragged
 from weft.tasks.model import Model
 from weft.tasks.perplexity import perplexity

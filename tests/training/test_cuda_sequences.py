@@ -18,8 +18,9 @@ from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.data.examples import Sequences, TextSide
 from weft.data.examples import batch_of as with_targets
 from weft.data.rows import Feed
+from weft.generation.generate import generate
 from weft.generation.sampling import Sampling
-from weft.generation.search import Beam, generate
+from weft.generation.search import Beam
 from weft.nn.rows import Batch
 from weft.objectives.losses import Writing
 from weft.runs.finetune import finetune

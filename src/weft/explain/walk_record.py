@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from weft.errors import UserError
 from weft.explain.token_names import token_names
 from weft.explain.walk_steps import Array
+from weft.generation.generate import generate
 from weft.generation.sampling import Sampling
-from weft.generation.search import Completion, generate
+from weft.generation.search import Completion
 from weft.nn.rows import Rows
 from weft.tasks.complete import sources_of, writer_of
 from weft.tasks.forward import evaluating, framing_for, tokenizer_of

@@ -18,8 +18,9 @@ from torch import Tensor
 from weft.errors import UserError
 from weft.explain.walk_record import generated, names_of, plain, read_text, recorded
 from weft.explain.walk_steps import Array, Walk, WalkTable
+from weft.generation.generate import generate
 from weft.generation.sampling import Sampling
-from weft.generation.search import Completion, generate
+from weft.generation.search import Completion
 from weft.models.transformer import Transformer, TransformerConfig
 from weft.nn.attention import Sources
 from weft.nn.rows import Ragged

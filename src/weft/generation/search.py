@@ -22,7 +22,7 @@ from torch import Tensor
 
 from weft.errors import NotFinite, UserError, listed, refuse
 from weft.generation.sampling import LogitsProcessor, RandomDraws, Rules, Sampling, choose
-from weft.generation.typed import TypedLetters, typed_letters
+from weft.generation.typed import TypedLetters
 from weft.nn.rows import DecoderState, Ragged, Source
 from weft.text.tokenizers.spelling import Spelling
 
@@ -522,44 +522,7 @@ class Searcher:
         self.decoding.advance(origins, self.prompts, [hypothesis.tokens for hypothesis in self.places])
 
 
-def generate(
-    decoder: TokenDecoder,
-    prompts: Sequence[Sequence[int]],
-    *,
-    on_progress: Callable[[int], None] | None = None,
-    **options: Any,
-) -> list[list[Completion]]:
-    """The completions of each prompt: a beam's best first, samples as drawn; `options`: those of `Request`."""
-    steps = generate_steps(decoder, prompts, **options, live=False)
-    while True:
-        try:
-            advance = next(steps)
-        except StopIteration as end:
-            completions: list[list[Completion]] = end.value
-            return completions
-        if on_progress is not None:
-            on_progress(len(advance))
-
-
-@torch.inference_mode()
-def generate_steps(decoder: TokenDecoder, prompts: Sequence[Sequence[int]], **options: Any) -> SearchSteps:
-    """One step after the other: yields which rows went on and, where no beam has to choose yet, by which token."""
-    request = Request(decoder=decoder, prompts=[list(prompt) for prompt in prompts], **options)
-    if not any(request.limits):
-        return [[Completion([], "length", 0.0, 0.0)] for _ in prompts]
-    if decoder.SEARCHES:
-        engine: Any = decoder
-        return (yield from engine.search(request))
-    if request.spelling is not None:
-        longest = max(map(len, request.typed))
-        reading = Decoding(request, longest)
-        request.letters = typed_letters(reading, request.prompts, request.typed, request.spelling, request.rules.forced)
-    if isinstance(request.choice, Beam) and request.choice.width > 1:
-        return (yield from Searcher(request, request.choice).run())
-    return (yield from _one_by_one(request))
-
-
-def _one_by_one(request: Request) -> SearchSteps:
+def one_by_one(request: Request) -> SearchSteps:
     """One token after the other: the best or a drawn one. A beam of one is greedy, whatever its length penalty."""
     choice = request.choice
     sampling, penalty = (choice, 1.0) if isinstance(choice, Sampling) else (Sampling(), choice.length_penalty)

@@ -112,6 +112,9 @@ class Network(nn.Module):
     search: Callable[..., Any]  # (request): generates for all prompts, as `generation.search`
     operations: Callable[[Rows, Rows], float]  # products and sums of a forward pass over a source and a target
 
+    # (state, slots, copies, room, source room): a state in slots, on which a captured step works; None: it has none.
+    in_slots: Callable[..., Any] | None = None
+
     tokens: Any  # the table of token vectors
     heads: Any
 

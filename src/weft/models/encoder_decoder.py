@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from weft.models.base import Network, Started, States
 from weft.models.shared import matrices
 from weft.nn.attention import Cache, Memory, Sources
+from weft.nn.fixed import FixedCache
 from weft.nn.heads import in_full
 from weft.nn.rows import Ragged, Rows
 
@@ -53,6 +54,7 @@ class EncoderDecoder(Network):
 class TransformerSides(EncoderDecoder):
     """Stacks of Transformer layers that read and write: `encoder`, `decoder` and their norms."""
 
+    in_slots = FixedCache
     TOP = (*Network.TOP, "decoder_norm")
     encoder_norm: nn.Module
     decoder_norm: nn.Module

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from weft.models.base import ModelConfig, Network, Started, States
 from weft.models.shared import check_read, final_norm_of, layers_of, mix_of, positions_of, through_layers
 from weft.nn.attention import Cache
+from weft.nn.fixed import FixedCache
 from weft.nn.heads import LabelHead, WordHead, in_full
 from weft.nn.layers import Activation, NormKind, NormPlace
 from weft.nn.positions import Kind
@@ -52,6 +53,7 @@ class GptConfig(ModelConfig):
 class Gpt(Network):
     """The decoder, and the heads asked for: words, classify, choose, tag, answer."""
 
+    in_slots = FixedCache
     HEADS = ("words", "classify", "choose", "tag", "answer")
     STACK = True
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network, Started, States
 from weft.models.shared import matrices, mean_of
+from weft.nn.fixed import FixedRows
 from weft.nn.heads import AttentionPooler, LabelHead, WordHead, in_full
 from weft.nn.recurrent import Bend, Carried, Cell, Parts, Recurrent, State, locked_dropout, stacked
 from weft.nn.rows import Ragged, Rows, check_context, filled, spread
@@ -61,6 +62,7 @@ class RecurrentWordHead(nn.Module):
 class RecurrentNetwork(Network):
     """The table of tokens, the layers, and the heads asked for: words, classify, tag."""
 
+    in_slots = FixedRows
     HEADS = ("words", "classify", "tag")
     CARRIES = UNROLLS = True
 

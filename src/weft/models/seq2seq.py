@@ -19,6 +19,7 @@ from weft.errors import UserError
 from weft.models.base import ModelConfig, Network, Started
 from weft.models.encoder_decoder import EncoderDecoder, numbered, sides_of
 from weft.models.shared import matrices
+from weft.nn.fixed import FixedRows
 from weft.nn.heads import in_full
 from weft.nn.recurrent import Bridge, Cell, DecoderPlace, Looking, Recurrent, RecurrentDecoderState, SourceMemory, Steps
 from weft.nn.rows import Ragged, Rows, check_context, filled, gathered, spread
@@ -55,6 +56,7 @@ class Seq2SeqConfig(ModelConfig):
 class RecurrentDecoder(EncoderDecoder):
     """A recurrent decoder, with or without attention to what was read."""
 
+    in_slots = FixedRows
     READS_OWN = True
     dropout: nn.Module
     looking: Looking | None

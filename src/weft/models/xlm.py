@@ -14,6 +14,7 @@ from weft.errors import refuse, shown
 from weft.models.base import ModelConfig, Network, Started, States
 from weft.models.shared import check_read, final_norm_of, layers_of, mix_of, positions_of, through_layers
 from weft.nn.attention import Cache
+from weft.nn.fixed import FixedCache
 from weft.nn.heads import LabelHead, SpanHead, WordHead, in_full
 from weft.nn.layers import Activation, NormKind, NormPlace, norm
 from weft.nn.positions import Kind
@@ -80,6 +81,7 @@ class ChooseHead(nn.Module):
 class Xlm(Network):
     """The network, and the heads asked for; `segments` are the languages of the tokens."""
 
+    in_slots = FixedCache
     HEADS = ("words", "classify", "choose", "tag", "answer", "spans")
     STACK = True
     RESETS = True

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.nn.rows import DecoderState, Rows, filled, gathered, spread
+from weft.nn.rows import Rows, RowState, filled, gathered, spread
 
 Cell = Literal["rnn", "lstm", "gru"]
 Bend = Literal["tanh", "relu"]  # what a plain cell does to its sum
@@ -93,7 +93,23 @@ def picked(state: State, rows: Tensor) -> State:
     return tuple(tuple(part.index_select(0, rows) for part in parts) for parts in state)
 
 
-class Carried(DecoderState):
+def flat(state: State) -> list[Tensor]:
+    """The tensors of a state, layer by layer."""
+    return [part for parts in state for part in parts]
+
+
+def unflat(like: State, tensors: Sequence[Tensor]) -> State:
+    """Tensors in the order of `flat`, by layer."""
+    rest = iter(tensors)
+    return tuple(tuple(next(rest) for _ in parts) for parts in like)
+
+
+def empty(like: State, rows: int) -> State:
+    """Zeros for so many rows."""
+    return tuple(tuple(part.new_zeros(rows, *part.shape[1:]) for part in parts) for parts in like)
+
+
+class Carried(RowState):
     """What rows take with them from one call to the next: from row to row in training, from word to word."""
 
     def __init__(self, state: State | None = None) -> None:
@@ -102,6 +118,18 @@ class Carried(DecoderState):
     def pick(self, rows: Tensor) -> None:
         assert self.state is not None
         self.state = picked(self.state, rows)
+
+    def parts(self) -> list[Tensor]:
+        assert self.state is not None
+        return flat(self.state)
+
+    def put(self, parts: Sequence[Tensor]) -> None:
+        assert self.state is not None
+        self.state = unflat(self.state, parts)
+
+    def laid_out(self, rows: int, source_room: int) -> Carried:
+        assert self.state is not None
+        return Carried(empty(self.state, rows))
 
 
 class Recurrent(nn.Module):
@@ -393,7 +421,7 @@ class DecoderPlace:
         return DecoderPlace(state, torch.where(more, self.output, before.output), shares)
 
 
-class RecurrentDecoderState(DecoderState):
+class RecurrentDecoderState(RowState):
     """The state between two steps of writing."""
 
     def __init__(self, memory: SourceMemory, place: DecoderPlace, wanted: bool) -> None:
@@ -413,3 +441,22 @@ class RecurrentDecoderState(DecoderState):
             values, keys = (None if x is None else x.index_select(0, rows) for x in (m.values, m.keys))
             self.memory = SourceMemory((), m.may.index_select(0, rows), values, keys)
             self.sources = sources
+
+    def parts(self) -> list[Tensor]:
+        return [*flat(self.place.state), self.place.output]
+
+    def put(self, parts: Sequence[Tensor]) -> None:
+        self.place = DecoderPlace(unflat(self.place.state, parts[:-1]), parts[-1])
+
+    def read(self) -> list[Tensor]:
+        return [x for x in (self.memory.may, self.memory.values, self.memory.keys) if x is not None]
+
+    def laid_out(self, rows: int, source_room: int) -> RecurrentDecoderState:
+        m, place = self.memory, self.place
+        may, values, keys = (
+            None if x is None else x.new_zeros(rows, source_room, *x.shape[2:]) for x in (m.may, m.values, m.keys)
+        )
+        assert may is not None
+        output = place.output.new_zeros(rows, *place.output.shape[1:])
+        memory = SourceMemory((), may, values, keys)
+        return RecurrentDecoderState(memory, DecoderPlace(empty(place.state, rows), output), False)

@@ -156,6 +156,26 @@ class DecoderState:
         raise NotImplementedError
 
 
+class RowState(DecoderState):
+    """A state that consists of a few tensors with a row for each text, which every step makes anew."""
+
+    def parts(self) -> list[Tensor]:
+        """What a step makes anew, B ... each."""
+        raise NotImplementedError
+
+    def put(self, parts: Sequence[Tensor]) -> None:
+        """Go on from these in place of `parts()`."""
+        raise NotImplementedError
+
+    def read(self) -> list[Tensor]:
+        """What every step reads of a source, B S ... each."""
+        return []
+
+    def laid_out(self, rows: int, source_room: int) -> RowState:
+        """A state of the same kind for so many rows, with zeros in it, and sources of so many places."""
+        raise NotImplementedError
+
+
 def check_context(longest: int, context: int) -> None:
     """Refuse a text that is longer than a model may read or write."""
     if longest > context:

@@ -1,0 +1,455 @@
+"""Decoding in slots: one step for all rows, captured as a CUDA graph, with the choice of the next token inside.
+
+Prompts stand in slots; one that is done leaves its slot to the next that waits, while the others go on. Nothing waits
+for the device in between: steps are launched some at a time, and what came out of them is read while the next run.
+The answers are those of the plain search, which serves whatever cannot be captured. R: rows; V: vocabulary; T: tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from weft.errors import NotFinite
+from weft.generation.sampling import DRAWS, RandomDraws, Rules, Sampling, choose
+from weft.generation.search import Advance, Completion, Detail, Hypothesis, Reason, Request, SearchSteps
+from weft.nn.rows import Ragged
+
+BLOCK = 8  # steps that are launched before anybody looks at what came out
+MOST_ROWS = 512
+ROOMS = 64  # a cache has room for a multiple of so many places
+READ = 1 << 14  # tokens of prompts and sources that are read at a time
+SHARE = 0.3  # of the free memory that a cache may take
+KEPT = 0.05  # of all memory that a cache may hold on to between two calls
+SLOTS: WeakKeyDictionary[nn.Module, dict[Any, Slots]] = WeakKeyDictionary()  # of each network those used last
+
+
+def is_plain(rules: Rules) -> bool:
+    """Whether rules ask for nothing that depends on more of a text than which tokens it holds."""
+    return not (rules.no_repeat or rules.allowed or rules.choices or any(len(each) > 1 for each in rules.banned))
+
+
+def fits(request: Request) -> bool:
+    """Whether a request can be decoded in slots: its network has them, and its rules are those of single tokens."""
+    network: Any = request.decoder
+    watched = request.attention or request.slide or request.observer is not None or request.spelling is not None
+    return getattr(network, "in_slots", None) is not None and not watched and is_plain(request.rules)
+
+
+class Slots(ABC):
+    """The tensors of a number of slots, and the step that works on them."""
+
+    copies: int  # rows of a slot
+
+    def __init__(self, request: Request, slots: int, copies: int, room: int, source_room: int, length: int) -> None:
+        self.network: Any = request.decoder
+        self.device = torch.device(request.device)
+        self.rules, self.ends = request.rules, sorted(request.ends)
+        self.copies, self.size, self.room, self.source_room, self.length = copies, slots, room, source_room, length
+        rows = slots * copies
+        self.ending = torch.tensor(self.ends, dtype=torch.int64, device=self.device)
+        self.banned = torch.tensor(
+            sorted({each[0] for each in self.rules.banned}), dtype=torch.int64, device=self.device
+        )
+        self.forced = torch.tensor(self.rules.forced, dtype=torch.int64, device=self.device)
+        self.tokens = torch.zeros(rows, dtype=torch.int64, device=self.device)  # that the next step reads
+        self.state: Any = None  # in slots; laid out when the first prompts have been read
+        self.scores = torch.empty(0)  # R V: of each row's next token
+        self.seen: Tensor | None = None  # R V bool: tokens that a text holds, where they are penalized
+        self.graph: torch.cuda.CUDAGraph | None = None
+
+    def admit(self, request: Request, numbers: Sequence[int], slots: Sequence[int]) -> None:
+        """Read these prompts and take them into these slots."""
+        prompts = [request.prompts[number] for number in numbers]
+        source = None
+        if request.sources is not None:
+            source = Ragged.of([request.sources[number] for number in numbers], self.device)
+        scores, state = self.network.start(Ragged.of(prompts, self.device), source)
+        if self.state is None:
+            self.state = self.network.in_slots(state, self.size, self.copies, self.room, self.source_room)
+            self.scores = scores.new_zeros(self.size * self.copies, scores.shape[-1])
+            if self.rules.repetition_penalty != 1.0:
+                self.seen = torch.zeros_like(self.scores, dtype=torch.bool)
+        where = torch.tensor(slots, device=self.device)
+        rows = (where[:, None] * self.copies + torch.arange(self.copies, device=self.device)).flatten()
+        self.state.admit(where, state)
+        self.scores[rows] = scores.repeat_interleave(self.copies, 0)
+        if self.seen is not None:
+            self.seen[rows] = False
+            for slot, prompt in zip(slots, prompts, strict=True):
+                held = torch.tensor(prompt, device=self.device)
+                self.seen[slot * self.copies : (slot + 1) * self.copies, held] = True
+        self.begin(request, numbers, slots, where)
+
+    def allowed(self, scores: Tensor, counts: Tensor) -> Tensor:
+        """Minus infinity where a token may not come; `counts` (R): tokens that each row has."""
+        rules = self.rules
+        if len(self.banned):
+            scores = scores.index_fill(1, self.banned, -torch.inf)
+        if rules.min_tokens and self.ends:
+            early = (counts < rules.min_tokens)[:, None]
+            masked = scores.index_fill(1, self.ending, -torch.inf)
+            scores = torch.where(early, masked, scores)
+        if rules.forced:
+            due = self.forced[counts.clamp(max=len(self.forced) - 1)][:, None]
+            kept = torch.full_like(scores, -torch.inf).scatter(1, due, self.penalized().gather(1, due))
+            scores = torch.where((counts < len(self.forced))[:, None], kept, scores)
+        return scores
+
+    @property
+    def busy(self) -> bool:
+        """Whether the rules take tokens away."""
+        return bool(len(self.banned) or self.rules.min_tokens or self.rules.forced)
+
+    def penalized(self) -> Tensor:
+        """The scores, those of tokens that a text holds already made less likely."""
+        if self.seen is None:
+            return self.scores
+        scores, penalty = self.scores, self.rules.repetition_penalty
+        return torch.where(self.seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
+
+    def read(self, tokens: Tensor) -> None:
+        """Let the network read the next token of every row."""
+        if self.seen is not None:
+            self.seen.scatter_(1, tokens[:, None], True)
+        self.scores.copy_(self.network.step(tokens, self.state.state))
+        self.state.settle()
+
+    @abstractmethod
+    def begin(self, request: Request, numbers: Sequence[int], slots: Sequence[int], where: Tensor) -> None:
+        """Prompts have been taken into slots: nothing has been generated there yet."""
+
+    @abstractmethod
+    def step(self) -> None:
+        """Choose the next token of every row, and read it."""
+
+    @abstractmethod
+    def outputs(self) -> list[Tensor]:
+        """What has to be known of the slots after some steps."""
+
+    def launch(self, steps: int) -> None:
+        """Take so many steps; on a GPU without waiting for them."""
+        if self.device.type != "cuda":
+            for _ in range(steps):
+                self.step()
+            return
+        if self.graph is None:
+            self.graph = self._captured()
+        for _ in range(steps):
+            self.graph.replay()
+
+    def _captured(self) -> torch.cuda.CUDAGraph:
+        """The step as a graph; trying it out first, which sets libraries up, leaves no trace."""
+        held = self.tensors()
+        before = [tensor.clone() for tensor in held]
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self.step()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            self.step()
+        for tensor, old in zip(held, before, strict=True):
+            tensor.copy_(old)
+        return graph
+
+    def tensors(self) -> list[Tensor]:
+        """All that a step changes, but for what stands in the cache beyond the end of a text."""
+        state = self.state
+        parts = [*getattr(state, "parts", ()), getattr(state, "lengths", None), getattr(state, "origin", None)]
+        own = [tensor for tensor in vars(self).values() if isinstance(tensor, Tensor)]
+        return [*own, *(part for part in parts if part is not None)]
+
+
+class Report:
+    """Outputs of slots on their way to the host."""
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self.event: Any = None
+        if not tensors[0].is_cuda:
+            self.copies = [tensor.clone() for tensor in tensors]
+            return
+        self.copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+        self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        self.event.record()
+
+    def wait(self) -> list[Tensor]:
+        """The outputs, once they have come."""
+        if self.event is not None:
+            self.event.synchronize()
+        return self.copies
+
+
+class SampleSlots(Slots):
+    """Slots of rows that go on one by one: greedy, or drawn, so many samples of a prompt beside each other."""
+
+    def __init__(self, request: Request, sampling: Sampling, *sizes: int) -> None:
+        super().__init__(request, *sizes)
+        self.sampling, self.alternatives = sampling, request.alternatives
+        rows, length, device = self.size * self.copies, self.length, self.device
+        self.counts = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.limits = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.done = torch.ones(rows, dtype=torch.bool, device=device)
+        self.written = torch.zeros(rows, length, dtype=torch.int64, device=device)
+        self.logprobs = torch.zeros(rows, length, dtype=torch.float64, device=device)
+        count = self.alternatives or 0
+        self.ranked = torch.zeros(rows, length, count, dtype=torch.int64, device=device)
+        self.ranked_logprobs = torch.zeros(rows, length, count, dtype=torch.float64, device=device)
+        self.draws = torch.zeros(rows, 0 if sampling.greedy else -(-length // DRAWS) * DRAWS, dtype=torch.float64)
+        self.draws = self.draws.to(device)
+
+    def begin(self, request: Request, numbers: Sequence[int], slots: Sequence[int], where: Tensor) -> None:
+        rows = (where[:, None] * self.copies + torch.arange(self.copies, device=self.device)).flatten()
+        limits = torch.tensor([request.limits[number] for number in numbers], device=self.device)
+        self.counts[rows], self.done[rows] = 0, False
+        self.limits[rows] = limits.repeat_interleave(self.copies)
+
+    def step(self) -> None:
+        scores, going, counts = self.penalized(), ~self.done, self.counts
+        allowed = self.allowed(scores, counts)
+        place = counts.clamp(max=self.length - 1)[:, None]  # of rows that are done: what stands there stays
+        draws = torch.empty(0) if self.sampling.greedy else self.draws.gather(1, place).squeeze(1)
+        tokens = choose(allowed, self.sampling, draws)
+        logs = scores.log_softmax(-1)
+        own = logs.gather(1, tokens[:, None]).squeeze(1).double()
+        if self.busy:  # where nothing is allowed the choice means nothing
+            own = own.masked_fill(allowed.gather(1, tokens[:, None]).squeeze(1) == -torch.inf, -torch.inf)
+        going_on = going[:, None]
+        self.written.scatter_(1, place, torch.where(going_on, tokens[:, None], self.written.gather(1, place)))
+        self.logprobs.scatter_(1, place, torch.where(going_on, own[:, None], self.logprobs.gather(1, place)))
+        if self.alternatives:
+            values, ranked = logs.topk(self.alternatives)
+            index = place[..., None].expand(-1, 1, self.alternatives)
+            for kept, new in ((self.ranked, ranked), (self.ranked_logprobs, values.double())):
+                kept.scatter_(1, index, torch.where(going_on[..., None], new[:, None], kept.gather(1, index)))
+        impossible = own == -torch.inf
+        counts.add_(going & ~impossible)
+        ended = impossible | (counts >= self.limits)
+        if self.ends:
+            ended = ended | torch.isin(tokens, self.ending)
+        self.done.logical_or_(ended)
+        self.tokens.copy_(tokens)
+        self.read(self.tokens)
+
+    def outputs(self) -> list[Tensor]:
+        ranked = [self.ranked, self.ranked_logprobs] if self.alternatives else []
+        return [self.done, self.counts, self.written, self.logprobs, *ranked]
+
+
+class Engine(ABC):
+    """Takes one request through slots."""
+
+    slots: Slots
+
+    def __init__(self, request: Request, copies: int) -> None:
+        self.request, self.copies = request, copies
+        self.waiting = deque(range(len(request.prompts)))
+        self.at: list[int | None] = []  # the prompt in each slot
+        self.launched: list[int] = []  # steps that each slot was launched for
+        self.completions: list[list[Completion] | None] = [None] * len(request.prompts)
+
+    def sizes(self) -> tuple[int, int, int, int, int]:
+        """Slots, rows of each, places of a row and of a source, and tokens that are written at most."""
+        request = self.request
+        longest = max(len(prompt) + limit for prompt, limit in zip(request.prompts, request.limits, strict=True))
+        room = -(-longest // ROOMS) * ROOMS
+        room = room if request.context is None else max(longest, min(room, request.context))
+        source = max((len(source) for source in request.sources), default=0) if request.sources is not None else 0
+        length = -(-max(request.limits) // ROOMS) * ROOMS
+        count = 1 << (len(request.prompts) - 1).bit_length()  # of few sizes, so that graphs are of use again
+        while count > 1 and count * self.copies > self.most_rows(room, source):
+            count //= 2
+        return count, self.copies, room, -(-source // ROOMS) * ROOMS, length
+
+    def most_rows(self, room: int, source: int) -> int:
+        """Rows that the memory has room for."""
+        device = torch.device(self.request.device)
+        if device.type != "cuda":
+            return MOST_ROWS
+        c: Any = self.request.decoder
+        layers, width = c.config.decoder_layers or c.config.layers, c.config.width
+        each = 2 * layers * width * (room + source) * c.tokens.weight.element_size() + 16 * c.config.vocabulary
+        return int(min(MOST_ROWS, max(1, SHARE * torch.cuda.mem_get_info(device)[0] // each)))
+
+    @abstractmethod
+    def make(self, *sizes: int) -> Slots:
+        """The slots that this request needs."""
+
+    @abstractmethod
+    def key(self) -> tuple[Any, ...]:
+        """What a captured step depends on beside the sizes."""
+
+    @abstractmethod
+    def collect(self, outputs: list[Tensor], slots: Sequence[int]) -> Advance:
+        """What happened in these slots; those whose prompt is done get their `completions`."""
+
+    def prepare(self, slots: Sequence[int], steps: int) -> None:  # noqa: B027
+        """Steps are about to be launched for these slots."""
+
+    def run(self) -> SearchSteps:
+        """Some steps after the other, until every prompt has its completions."""
+        sizes = self.sizes()
+        self.slots = self._slots(sizes)
+        self.at, self.launched = [None] * sizes[0], [0] * sizes[0]
+        under_way: tuple[Report, dict[int, int]] | None = None
+        while True:
+            self._admit()
+            occupied = {slot: number for slot, number in enumerate(self.at) if number is not None}
+            limits = self.request.limits
+            left = max((limits[number] - self.launched[slot] for slot, number in occupied.items()), default=0)
+            after: tuple[Report, dict[int, int]] | None = None
+            if left > 0:
+                steps = min(BLOCK, left)
+                self.prepare(list(occupied), steps)
+                self.slots.launch(steps)
+                for slot in occupied:
+                    self.launched[slot] += steps
+                after = Report(self.slots.outputs()), occupied
+            if under_way is None and after is None:
+                break
+            if under_way is not None:
+                report, then = under_way
+                still = [slot for slot, number in then.items() if self.at[slot] == number]
+                advance = self.collect(report.wait(), still)
+                for slot in still:
+                    if self.completions[then[slot]] is not None:
+                        self.at[slot] = None
+                if advance:
+                    yield advance
+            under_way = after
+        self._keep()
+        return [each if each is not None else [] for each in self.completions]
+
+    def _admit(self) -> None:
+        """Waiting prompts enter free slots, so many at a time as can be read together."""
+        free = deque(slot for slot, number in enumerate(self.at) if number is None)
+        while free and self.waiting:
+            numbers, slots, held = list[int](), list[int](), 0
+            while free and self.waiting and held < READ:
+                number = self.waiting.popleft()
+                sources = self.request.sources
+                held += len(self.request.prompts[number]) + (0 if sources is None else len(sources[number]))
+                numbers.append(number)
+                slots.append(free.popleft())
+            self.slots.admit(self.request, numbers, slots)
+            for slot, number in zip(slots, numbers, strict=True):
+                self.at[slot], self.launched[slot] = number, 0
+
+    def _slots(self, sizes: tuple[int, int, int, int, int]) -> Slots:
+        """Those of an earlier request of this kind, with their graph, or new ones."""
+        weight = self.request.decoder.tokens.weight  # type: ignore[attr-defined]
+        self.name = (*sizes, *self.key(), weight.data_ptr(), weight.dtype, str(self.request.device))
+        kept = SLOTS.setdefault(self.request.decoder, {})  # type: ignore[arg-type]
+        return kept.pop(self.name, None) or self.make(*sizes)
+
+    def _keep(self) -> None:
+        """Let the next request of this kind have the slots and their graph, unless they hold too much memory."""
+        kept: dict[Any, Slots] = SLOTS.setdefault(self.request.decoder, {})  # type: ignore[arg-type]
+        if self.slots.device.type != "cuda":
+            return
+        held = sum(tensor.nbytes for tensor in self.slots.tensors())
+        layers = getattr(self.slots.state, "layers", ())
+        held += sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
+        if held < KEPT * torch.cuda.mem_get_info(self.slots.device)[1]:
+            kept[self.name] = self.slots
+            while len(kept) > 2:
+                kept.pop(next(iter(kept)))
+
+
+class SampleEngine(Engine):
+    """Greedy and sampled completions."""
+
+    slots: SampleSlots
+
+    def __init__(self, request: Request, sampling: Sampling, penalty: float) -> None:
+        super().__init__(request, sampling.n)
+        self.sampling, self.penalty = sampling, penalty
+        self.random = None if sampling.greedy else RandomDraws(request.seeds, sampling.n)
+        self.drawn: dict[int, int] = {}  # numbers that the rows of a slot have
+        self.answers = [
+            [Hypothesis([], 0.0, row, []) for _ in range(sampling.n)] for row in range(len(request.prompts))
+        ]
+        self.results: list[list[Completion | None]] = [[None] * sampling.n for _ in request.prompts]
+
+    def make(self, *sizes: int) -> Slots:
+        return SampleSlots(self.request, self.sampling, *sizes)
+
+    def key(self) -> tuple[Any, ...]:
+        request = self.request
+        return "sample", self.sampling, request.rules, tuple(sorted(request.ends)), request.alternatives
+
+    def prepare(self, slots: Sequence[int], steps: int) -> None:
+        """Rows that run out of random numbers get more, each from its own seed."""
+        if self.random is None:
+            return
+        rows, begins = list[int](), list[int]()
+        for slot in slots:
+            if not self.launched[slot]:
+                self.drawn[slot] = 0
+            while self.drawn[slot] < min(self.launched[slot] + steps, self.slots.draws.shape[1]):
+                begins.append(self.drawn[slot])
+                rows.append(slot)
+                self.drawn[slot] += DRAWS
+        for slot, begin in zip(rows, begins, strict=True):
+            number, first = self.at[slot], slot * self.copies
+            assert number is not None
+            drawn = torch.stack(
+                [
+                    torch.rand(
+                        DRAWS, generator=self.random.generators[number * self.copies + copy], dtype=torch.float64
+                    )
+                    for copy in range(self.copies)
+                ]
+            )
+            self.slots.draws[first : first + self.copies, begin : begin + DRAWS] = drawn.to(self.slots.device)
+
+    def collect(self, outputs: list[Tensor], slots: Sequence[int]) -> Advance:
+        done, counts, written, logprobs, *ranked = outputs
+        advance: Advance = []
+        for slot in slots:
+            number = self.at[slot]
+            assert number is not None
+            for copy, answer in enumerate(self.answers[number]):
+                row = slot * self.copies + copy
+                if self.results[number][copy] is not None:
+                    continue
+                first, last = len(answer.tokens), int(counts[row])
+                new = written[row, first:last].tolist()
+                chances = logprobs[row, first : last + 1].tolist()
+                reason: Reason | None = None
+                for place, (token, chance) in enumerate(zip(new, chances, strict=False), first):
+                    if math.isnan(chance):
+                        raise NotFinite()
+                    answer.tokens.append(token)
+                    answer.logprob += chance
+                    if self.request.alternatives is not None:
+                        answer.details.append(self._detail(chance, ranked, row, place))
+                    advance.append((number, token))
+                    reason = self.request.reason(number, answer.tokens)
+                    if reason is not None:
+                        break
+                if reason is None and bool(done[row]):  # no token was allowed
+                    if chances and math.isnan(chances[-1]):
+                        raise NotFinite()
+                    reason = "stop"
+                if reason is not None:
+                    self.results[number][copy] = self.request.completion(answer, reason, 1, self.penalty)
+            if all(each is not None for each in self.results[number]):
+                self.completions[number] = [each for each in self.results[number] if each is not None]
+                self.slots.done[slot * self.copies : (slot + 1) * self.copies] = True  # a stop string ends a row here
+        return advance
+
+    def _detail(self, chance: float, ranked: list[Tensor], row: int, place: int) -> Detail:
+        if not ranked:
+            return Detail(chance, [], None)
+        tokens, values = (each[row, place].tolist() for each in ranked)
+        return Detail(chance, list(zip(tokens, values, strict=True)), None)

@@ -1,0 +1,213 @@
+"""States of decoding whose tensors stay where they are: what a step works on that is captured once and played back.
+
+Rows stand in slots: a prompt is taken into a slot of `copies` rows (hypotheses of a beam, samples), which share what it
+has left in the cache. Nothing is moved when a beam changes its order: a table says which row has written each place of
+a row's text. R: rows; S: places; H: heads; D: width of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.nn.attention import Cache, LayerMemory, Memory
+from weft.nn.rows import DecoderState, Rows, RowState
+
+
+class Fixed(Protocol):
+    """A state in slots."""
+
+    state: Any  # what the decoder's `step` is given
+
+    def admit(self, slots: Tensor, state: Any) -> None:
+        """Take rows that have just been started into these slots, one each."""
+
+    def reorder(self, parents: Tensor) -> None:
+        """Row r goes on from row `parents[r]` of the same slot."""
+
+    def settle(self) -> None:
+        """After a step: what it left is where the next one looks for it."""
+
+
+@cache
+def has_kernel() -> bool:
+    """Whether Triton, which brings the kernel of a decoding step, is installed."""
+    return find_spec("triton") is not None
+
+
+def mix(
+    query: Tensor,
+    new: tuple[Tensor, Tensor] | None,
+    keys: Tensor,
+    values: Tensor,
+    lengths: Tensor,
+    origin: Tensor | None = None,
+    owner: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Each row's query (R H D) mixes the first `lengths` values of a cache (R S H D), and a `new` one that goes there.
+
+    `origin` (R S): the row that holds each place of a row; `owner` (R): the row of the cache that a row reads.
+    """
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    if query.is_cuda and has_kernel():
+        from weft.nn.decode_kernel import attend_step
+
+        return attend_step(query, new, keys, values, lengths, origin, owner, bias, scale)
+    places = torch.arange(keys.shape[1], device=query.device)
+    if new is not None:
+        own = torch.arange(len(query), device=query.device)
+        keys[own, lengths], values[own, lengths] = new
+        if origin is not None:
+            origin = torch.where(places == lengths[:, None], own[:, None], origin)
+        lengths = lengths + 1
+    if origin is not None:
+        keys, values = (x.flatten(0, 1)[origin * len(places) + places] for x in (keys, values))
+    elif owner is not None:
+        keys, values, lengths = keys[owner], values[owner], lengths[owner]
+    may = (places < lengths[:, None].clamp(min=1))[:, None, None]  # R 1 1 S
+    zero = torch.zeros((), dtype=query.dtype, device=query.device) if bias is None else bias.to(query.dtype)
+    mixed = F.scaled_dot_product_attention(
+        query.unsqueeze(2), keys.transpose(1, 2), values.transpose(1, 2), zero.where(may, -torch.inf), scale=scale
+    )
+    return mixed.squeeze(2)
+
+
+class FixedCache(DecoderState):
+    """A cache of keys and values with a fixed number of rows and places."""
+
+    even = False  # rows have lengths of their own
+
+    def __init__(self, like: Cache, slots: int, copies: int, room: int, source_room: int) -> None:
+        device, rows = like.lengths.device, slots * copies
+        self.state = self
+        self.copies, self.room = copies, room
+        self.longest = room - 1  # of which masks and biases are made: all places, the new token included
+        self.lengths = torch.zeros(rows, dtype=torch.int64, device=device)
+        self.own = torch.arange(rows, device=device)
+        self.places = torch.arange(room, device=device)
+        self.origin = self.own[:, None].repeat(1, room) if copies > 1 else None
+        self.layers = [FixedLayer(self, layer.keys, rows) for layer in like.layers]
+        self.memory = None if like.memory is None else FixedMemory(like.memory, slots, copies, source_room)
+
+    def advance(self) -> None:
+        """Count in the token that the last step added; rows that are done go no further than their room."""
+        self.lengths.add_(1).clamp_(max=self.room - 1)
+
+    def admit(self, slots: Tensor, state: Cache) -> None:
+        firsts = slots * self.copies
+        rows = (firsts[:, None] + torch.arange(self.copies, device=slots.device)).flatten()
+        for layer, own in zip(self.layers, state.layers, strict=True):
+            for ours, theirs in ((layer.keys, own.keys), (layer.values, own.values)):
+                ours[firsts, : state.longest] = theirs[: state.longest].transpose(0, 1)
+        self.lengths[rows] = state.lengths.repeat_interleave(self.copies)
+        if self.origin is not None:
+            first = firsts.repeat_interleave(self.copies)[:, None]
+            self.origin[rows] = torch.where(self.places < self.lengths[rows][:, None], first, rows[:, None])
+        if self.memory is not None:
+            assert state.memory is not None
+            self.memory.admit(slots, state.memory)
+
+    def reorder(self, parents: Tensor) -> None:
+        if self.origin is not None:
+            before = self.places < self.lengths[:, None]
+            self.origin.copy_(torch.where(before, self.origin[parents], self.own[:, None]))
+
+    def settle(self) -> None:
+        """A step has written where it reads."""
+
+
+class FixedLayer:
+    """Keys and values of one layer, R S H D each."""
+
+    filled = True
+
+    def __init__(self, cache: FixedCache, like: Tensor, rows: int) -> None:
+        self.cache = cache
+        shape = (rows, cache.room, *like.shape[2:])
+        self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        scale: float | None = None,
+        want_weights: bool = False,
+    ) -> tuple[Tensor, None]:
+        """Take in one new token per row and mix what it sees: R H D each; bias R H 1 S."""
+        assert not want_weights, "whoever watches decodes with a plain cache"
+        cache = self.cache
+        mixed = mix(query, (key, value), self.keys, self.values, cache.lengths, cache.origin, None, bias, scale)
+        return mixed, None
+
+
+class FixedMemory:
+    """What an encoder has read, a source for each slot."""
+
+    attention = None
+
+    def __init__(self, like: Memory, slots: int, copies: int, room: int) -> None:
+        device = like.owners.device
+        self.lengths = torch.zeros(slots, dtype=torch.int64, device=device)
+        self.owners = torch.arange(slots, device=device).repeat_interleave(copies)
+        self.layers = [FixedLayerMemory(self, layer.keys, slots, room) for layer in like.layers]
+
+    def admit(self, slots: Tensor, memory: Memory) -> None:
+        self.lengths[slots] = memory.rows.lengths().long()
+        for layer, own in zip(self.layers, memory.layers, strict=True):
+            for ours, theirs in ((layer.keys, own.keys), (layer.values, own.values)):
+                ours[slots, : theirs.shape[2]] = theirs.transpose(1, 2)
+
+    def settle(self) -> None:
+        """Nobody watches."""
+
+
+class FixedLayerMemory(LayerMemory):
+    """Keys and values of one layer, sources S H D each."""
+
+    def __init__(self, memory: FixedMemory, like: Tensor, slots: int, room: int) -> None:
+        shape = (slots, room, like.shape[1], like.shape[3])
+        self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
+        self.fixed = memory
+
+    def attend(
+        self, query: Tensor, rows: Rows, scale: float | None = None, want_weights: bool = False
+    ) -> tuple[Tensor, None]:
+        assert not want_weights, "whoever watches decodes with a plain memory"
+        memory = self.fixed
+        return mix(query, None, self.keys, self.values, memory.lengths, owner=memory.owners, scale=scale), None
+
+
+class FixedRows:
+    """A state of a few vectors for each row, which every step makes anew, and perhaps a source that it looks at."""
+
+    def __init__(self, like: RowState, slots: int, copies: int, room: int, source_room: int) -> None:
+        self.state, self.copies = like.laid_out(slots * copies, source_room), copies
+        self.parts = self.state.parts()
+
+    def admit(self, slots: Tensor, state: RowState) -> None:
+        rows = (slots[:, None] * self.copies + torch.arange(self.copies, device=slots.device)).flatten()
+        for ours, theirs in zip(self.parts, state.parts(), strict=True):
+            ours[rows] = theirs.repeat_interleave(self.copies, 0)
+        for ours, theirs in zip(self.state.read(), state.read(), strict=True):
+            ours[rows] = 0
+            ours[rows, : theirs.shape[1]] = theirs.repeat_interleave(self.copies, 0)
+
+    def reorder(self, parents: Tensor) -> None:
+        if self.copies > 1:
+            for part in self.parts:
+                part.copy_(part.index_select(0, parents))
+
+    def settle(self) -> None:
+        for ours, new in zip(self.parts, self.state.parts(), strict=True):
+            ours.copy_(new)
+        self.state.put(self.parts)

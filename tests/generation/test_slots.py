@@ -1,0 +1,123 @@
+"""Decoding in slots gives what the plain search gives: every family that has them, every choice, on every device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from tests.contracts.test_beam import KINDS, drawn, sources_of
+from tests.graphs import DEVICES
+from weft.errors import NotFinite
+from weft.generation import engine
+from weft.generation.generate import engine_of, generate, generate_steps
+from weft.generation.sampling import Rules, Sampling
+from weft.generation.search import Beam, Completion, Request
+
+VOCABULARY, END = 23, 1
+PROMPTS = [[5, 9, 2, 11, 7], [8], [3, 3, 4, 12, 10, 11, 6, 9, 2], [6, 2], [4, 4, 5], [7, 2]]
+IN_SLOTS = [kind for kind in KINDS if drawn(kind, VOCABULARY, 0).in_slots is not None]
+CHOICES: dict[str, Any] = {
+    "greedy": Sampling(),
+    "drawn": Sampling(temperature=0.9, top_p=0.95, n=3),
+    "beam": Beam(width=3, n=2),
+    "wide": Beam(width=5, n=5, length_penalty=0.0),
+}
+RULES = {
+    "free": Rules(),
+    "ruled": Rules(repetition_penalty=1.3, banned=((3,), (8,)), min_tokens=3, forced=(4, 5)),
+}
+
+
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fewer rows than there are prompts, so that prompts wait; and few steps at a time."""
+    monkeypatch.setattr(engine, "MOST_ROWS", 12)
+    monkeypatch.setattr(engine, "BLOCK", 3)
+
+
+def both(network: Any, prompts: list[list[int]], **options: Any) -> list[list[list[Completion]]]:
+    steps = {"context": 40, "max_tokens": [9, 17, 4, 12, 25, 1][: len(prompts)], "ends": [END], **options}
+    return [generate(network, prompts, slots=slots, **steps) for slots in (False, True)]
+
+
+def check_same(plain: list[list[Completion]], in_slots: list[list[Completion]]) -> None:
+    for ours, theirs in zip(in_slots, plain, strict=True):
+        assert [(each.tokens, each.finish_reason) for each in ours] == [
+            (each.tokens, each.finish_reason) for each in theirs
+        ]
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.logprob == pytest.approx(other.logprob, abs=1e-4)
+            assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("kind", IN_SLOTS)
+def test_the_same_as_the_plain_search(kind: str, choice: str, rules: str, device: torch.device) -> None:
+    """In double precision, so that nothing hangs on how a sum was rounded; prompts wait for slots and are let in."""
+    network = drawn(kind, VOCABULARY, 3).to(device)
+    prompts = PROMPTS if not sources_of(kind, PROMPTS) else [prompt[:2] for prompt in PROMPTS]
+    options: dict[str, Any] = {"seeds": [7, 8, 9, 10, 11, 12], "rules": RULES[rules], "device": device}
+    sources = sources_of(kind, [[2, *prompt] for prompt in PROMPTS])
+    try:
+        plain, in_slots = both(network, prompts, choice=CHOICES[choice], **sources, **options)
+    finally:
+        network.to("cpu")
+    check_same(plain, in_slots)
+
+
+def test_every_kind_of_network_with_a_cache_has_slots() -> None:
+    families = {kind.split()[0] for kind in IN_SLOTS}
+    assert {"gpt2", "openai-gpt", "xlm-clm", "transformer", "marian", "t5", "lstm", "mlp", "seq2seq"} <= families
+
+
+def test_details_stop_strings_and_progress() -> None:
+    network = drawn("gpt2", VOCABULARY, 4)
+    plain, in_slots = both(network, PROMPTS, choice=Sampling(), alternatives=3)
+    check_same(plain, in_slots)
+    for ours, theirs in zip(in_slots, plain, strict=True):
+        assert ours[0].logprobs == pytest.approx(theirs[0].logprobs)
+        assert ours[0].alternatives is not None and theirs[0].alternatives is not None
+        for one, other in zip(ours[0].alternatives, theirs[0].alternatives, strict=True):
+            assert [token for token, _ in one] == [token for token, _ in other]
+    check_same(*both(network, PROMPTS, choice=Sampling(), stopped=lambda row, generated: len(generated) == row + 2))
+    for choice, count in ((Sampling(), 1), (Sampling(temperature=1.0, n=2), 2)):
+        steps = generate_steps(
+            network, PROMPTS, slots=True, choice=choice, context=40, max_tokens=5, seeds=[1, 2, 3, 4, 5, 6]
+        )
+        advance = [pair for some in steps for pair in some]
+        assert [sum(row == number for row, _ in advance) for number in range(6)] == [5 * count] * 6
+
+
+def test_what_slots_cannot_do_is_left_to_the_plain_search() -> None:
+    network = drawn("gpt2", VOCABULARY, 4)
+    asked: dict[str, dict[str, Any]] = {
+        "slots": {},
+        "no_repeat": {"rules": Rules(no_repeat=2)},
+        "choices": {"rules": Rules(choices=((2, 3), (4,))), "ends": [END]},
+        "slide": {"slide": True},
+        "groups": {"choice": Beam(width=4, groups=2, diversity=0.5)},
+    }
+    for name, options in asked.items():
+        request = Request(
+            **{"decoder": network, "prompts": PROMPTS, "context": 40, "max_tokens": 5, "choice": Sampling(), **options}
+        )
+        assert (engine_of(request) is not None) == (name == "slots"), name
+        if name != "slots":
+            steps = {"choice": Sampling(), **options}
+            plain, left = (
+                generate(network, PROMPTS, slots=slots, context=40, max_tokens=5, **steps) for slots in (False, True)
+            )
+            check_same(plain, left)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_scores_that_are_no_numbers_are_refused(choice: str) -> None:
+    network = drawn("gpt2", VOCABULARY, 4)
+    with torch.no_grad():
+        network.final_norm.weight[3] = torch.nan
+    with pytest.raises(NotFinite):
+        generate(network, PROMPTS, slots=True, choice=CHOICES[choice], context=40, max_tokens=5)
