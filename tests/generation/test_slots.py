@@ -10,8 +10,8 @@ import torch
 from tests.contracts.test_beam import KINDS, drawn, sources_of
 from tests.graphs import DEVICES
 from weft.errors import NotFinite
-from weft.generation import engine
-from weft.generation.generate import engine_of, generate, generate_steps
+from weft.generation import slots as in_slots_module
+from weft.generation.generate import generate, generate_steps, runner_of
 from weft.generation.sampling import Rules, Sampling
 from weft.generation.search import Beam, Completion, Request
 
@@ -33,8 +33,8 @@ RULES = {
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fewer rows than there are prompts, so that prompts wait; and few steps at a time."""
-    monkeypatch.setattr(engine, "MOST_ROWS", 12)
-    monkeypatch.setattr(engine, "BLOCK", 3)
+    monkeypatch.setattr(in_slots_module, "MOST_ROWS", 12)
+    monkeypatch.setattr(in_slots_module, "BLOCK", 3)
 
 
 def both(network: Any, prompts: list[list[int]], **options: Any) -> list[list[list[Completion]]]:
@@ -105,7 +105,7 @@ def test_what_slots_cannot_do_is_left_to_the_plain_search() -> None:
         request = Request(
             **{"decoder": network, "prompts": PROMPTS, "context": 40, "max_tokens": 5, "choice": Sampling(), **options}
         )
-        assert (engine_of(request) is not None) == (name == "slots"), name
+        assert (runner_of(request) is not None) == (name == "slots"), name
         if name != "slots":
             steps = {"choice": Sampling(), **options}
             plain, left = (

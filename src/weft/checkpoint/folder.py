@@ -29,6 +29,7 @@ from weft.config import build, values_of
 from weft.errors import UserError, did_you_mean, listed, refuse, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
 from weft.models.base import Network, start_weights
+from weft.nn.halved import Precision
 from weft.text.tokenizers.published import load_tokenizer, vocabulary_file
 from weft.text.tokenizers.sentencepiece import is_marian, read_sides
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -54,6 +55,7 @@ class LoadedModel:
     carried: Mapping[str, Any] = field(default_factory=dict)  # published keys that mean nothing here, kept for saving
     target_tokenizer: Tokenizer | None = None  # of what is written, where that has a vocabulary of its own
     folder: Path | None = None  # that it was loaded from, for messages
+    precision: Precision = "auto"  # of answers on a GPU
 
     @property
     def device(self) -> torch.device:

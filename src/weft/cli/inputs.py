@@ -92,11 +92,12 @@ def load_model(
     online: bool = False,
     trust: bool = False,
     language: str | None = None,
+    precision: Any = "auto",
 ) -> Model:
     """The model for a verb, on the device asked for or on the best there is."""
     check_models(folder, online=online)
     check_device(device)
-    model = weft.load(folder, task=task, online=online, trust=trust, language=language)
+    model = weft.load(folder, task=task, online=online, trust=trust, language=language, precision=precision)
     return model.to(device or ("cpu" if model.opened.exported else best_device()))
 
 

@@ -288,6 +288,12 @@ class RuntimeOptions:
     device: str | None = option(
         None, "--device", help="cpu, cuda, cuda:1 or mps. Default: the first GPU, if any.", metavar="DEVICE"
     )
+    precision: str = option(
+        "auto",
+        "--precision",
+        help="On a GPU: auto, fp32, bf16 or fp16. auto: bf16 where a model generates, else fp16.",
+        metavar="KIND",
+    )
     online: bool = option(False, "--online", help="Allow a download when the model is not on this machine.")
     trust: bool = option(False, "--trust", help="Open an exported model whose files have changed since its export.")
     language: str | None = option(

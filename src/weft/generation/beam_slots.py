@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from weft.errors import NotFinite
-from weft.generation.engine import Engine, Slots
 from weft.generation.search import Advance, Beam, Completion, Hypothesis, Request
+from weft.generation.slots import SlotRunner, Slots
 
 NONE = -1  # in place of a token: a hypothesis that no token may follow
 
@@ -124,7 +124,7 @@ class BeamSlots(Slots):
         return [self.done, self.counts, self.broken]
 
 
-class BeamEngine(Engine):
+class BeamRunner(SlotRunner):
     """The best hypotheses of every prompt."""
 
     slots: BeamSlots

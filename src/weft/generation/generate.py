@@ -7,8 +7,7 @@ from typing import Any
 
 import torch
 
-from weft.generation.beam_slots import BeamEngine
-from weft.generation.engine import Engine, SampleEngine, fits
+from weft.generation.beam_slots import BeamRunner
 from weft.generation.sampling import Sampling
 from weft.generation.search import (
     Beam,
@@ -20,6 +19,7 @@ from weft.generation.search import (
     TokenDecoder,
     one_by_one,
 )
+from weft.generation.slots import SampleRunner, SlotRunner, fits
 from weft.generation.typed import typed_letters
 
 
@@ -58,9 +58,9 @@ def generate_steps(
         return (yield from network.search(request))
     if slots is None:
         slots = torch.device(request.device).type == "cuda"
-    engine = engine_of(request) if slots else None
-    if engine is not None:
-        return (yield from engine.run())
+    runner = runner_of(request) if slots else None
+    if runner is not None:
+        return (yield from runner.run())
     if request.spelling is not None:
         longest = max(map(len, request.typed))
         reading = Decoding(request, longest)
@@ -70,15 +70,15 @@ def generate_steps(
     return (yield from one_by_one(request))
 
 
-def engine_of(request: Request) -> Engine | None:
+def runner_of(request: Request) -> SlotRunner | None:
     """What takes a request through slots; None: it asks for something that only the plain search does."""
     choice = request.choice
     if not fits(request):
         return None
     if isinstance(choice, Sampling):
-        return SampleEngine(request, choice, 1.0)
+        return SampleRunner(request, choice, 1.0)
     if choice.width == 1:  # greedy
-        return SampleEngine(request, Sampling(), choice.length_penalty)
+        return SampleRunner(request, Sampling(), choice.length_penalty)
     if choice.groups > 1 or choice.coverage or request.alternatives is not None or request.stopped is not None:
         return None
-    return BeamEngine(request, choice)
+    return BeamRunner(request, choice)

@@ -112,9 +112,7 @@ class Network(nn.Module):
     search: Callable[..., Any]  # (request): generates for all prompts, as `generation.search`
     operations: Callable[[Rows, Rows], float]  # products and sums of a forward pass over a source and a target
 
-    # (state, slots, copies, room, source room): a state in slots, on which a captured step works; None: it has none.
-    in_slots: Callable[..., Any] | None = None
-
+    in_slots: Callable[..., Any] | None = None  # (state, slots, copies, room, source room): a state as in `nn.fixed`
     tokens: Any  # the table of token vectors
     heads: Any
 

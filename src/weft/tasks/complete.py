@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from weft.budget import BUDGET, by_budget
+from weft.backends.passes import running
+from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import check_features, list_in, numbers_of
 from weft.errors import UserError, refuse, shown
@@ -21,7 +22,7 @@ from weft.generation.text import Progress, Prompt, Stream, TextGenerator, Wordin
 from weft.nn.rows import Ragged, Source
 from weft.tasks.answers import Text, Translation
 from weft.tasks.base import Example, Prediction, Task
-from weft.tasks.forward import ON_GPU, evaluating, tokenizer_of, unseen_in_words
+from weft.tasks.forward import budget_on, evaluating, tokenizer_of, unseen_in_words
 from weft.tasks.perplexity import (
     LikelihoodTask,
     Reading,
@@ -145,7 +146,7 @@ def generator_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> Tex
     """What writes with this model, or with several together, where it can."""
     tokenizer = writing_tokenizer(opened)
     together(opened, others)
-    networks: list[Any] = [each.network for each in (opened, *others)]
+    networks: list[Any] = [running(each) for each in (opened, *others)]
     return TextGenerator(
         decoder=Ensemble(networks) if others else networks[0],
         tokenizer=opened.target_tokenizer or tokenizer,
@@ -243,7 +244,7 @@ def translate(
     parts = parts_of(opened, texts, opened.card.prefix or "" if prefix is None else prefix, generator.context)
     prompts = source_prompts(opened, [part.tokens for part in parts])
     order = sorted(range(len(parts)), key=lambda number: len(parts[number].tokens))  # similar lengths together
-    budget = ON_GPU if opened.device.type == "cuda" else BUDGET
+    budget = budget_on(opened.device)
     batches = map(sorted, by_budget(order, lambda number: len(parts[number].tokens) * (chosen.beam_size or 1), budget))
     by_text: list[list[tuple[Part, list[Completion]]]] = [[] for _ in texts]
     for part, completions in zip(parts, generator.completions(prompts, chosen, batches, on_progress), strict=True):

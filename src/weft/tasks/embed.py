@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from weft.backends.passes import in_full, outputs, running
 from weft.budget import by_budget
 from weft.checkpoint.card import POOLINGS, Card
 from weft.checkpoint.folder import LoadedModel
@@ -19,11 +20,11 @@ from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import UserError, one_of, refuse
 from weft.metrics.numeric import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.layer_choice import LayerChoice
-from weft.nn.rows import Ragged, Rows
+from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.losses import TextVectors
 from weft.tasks.answers import Central, Choice, Hit, Ranked, TokenVectors, Value, Vector
 from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
-from weft.tasks.forward import check_finite, evaluating, stripped, tokenizer_of, window_for
+from weft.tasks.forward import budget_on, check_finite, evaluating, stripped, tokenizer_of, window_for
 from weft.tasks.tag import joined, raw
 from weft.text.sentences import sentence_spans
 from weft.text.windows import Framing, TextWindow, frame, pieces
@@ -116,11 +117,12 @@ class Embedder:
         counts = torch.zeros(len(ids), dtype=torch.float64)
         flat = [(number, window) for number, some in enumerate(windows) for window in some]
         flat.sort(key=lambda item: len(item[1].tokens))  # of one length: attention then has nothing to fill up
-        for batch in by_budget(flat, lambda item: len(item[1].tokens)):
+        for batch in by_budget(flat, lambda item: len(item[1].tokens), budget_on(self.model.device)):
             starts = [(number, window.cut.start) for number, window in batch]
-            ragged = Ragged.of([window.tokens for _, window in batch], self.model.device, starts)
+            ragged = Ragged.of([window.tokens for _, window in batch], windows=starts)
             own = [own_tokens(window, self.model.network.CONTINUES) for _, window in batch]
             hidden = self.hidden(ragged)
+            ragged = ragged.map(lambda tensor: tensor.to(hidden.device))  # noqa: B023
             mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
             pooled = self._pool(hidden, ragged.rows, mask).double().cpu()
             numbers = torch.tensor([number for number, _ in batch])
@@ -141,9 +143,13 @@ class Embedder:
         segments = None
         if self.framing.segments:
             segments = torch.zeros_like(ragged.tokens).index_fill(0, ragged.rows.lasts(), 2)
+        batch = Batch(ragged.tokens, ragged.rows, segments)
         with evaluating(self.model.network):
-            hidden = self.model.network(ragged.tokens, ragged.rows, segments, states)
-        return hidden if states is None else self.choice.combined(states)
+            if states is None:
+                return outputs(self.model, batch, hidden_states, "hidden")
+            batch = batch.to(self.model.device)
+            running(self.model)(batch.tokens, batch.rows, batch.segments, states)
+        return in_full(self.choice.combined(states))
 
     def _pool(self, hidden: Tensor, rows: Rows, own: Tensor) -> Tensor:
         """N width -> B width: of each window the first token, the largest, or the sum."""
@@ -167,6 +173,11 @@ def own_tokens(window: TextWindow, continuing: range = range(0)) -> NDArray[np.b
         tokens = np.array(window.tokens)
         own &= (tokens < continuing.start) | (tokens >= continuing.stop)
     return own
+
+
+def hidden_states(network: Any, batch: Batch) -> Tensor:
+    """N width: what the heads of a network read."""
+    return network(batch.tokens, batch.rows, batch.segments)
 
 
 class TokenEmbedder(Embedder):
@@ -198,9 +209,9 @@ class TokenEmbedder(Embedder):
         vectors = [torch.zeros(len(ids), self.width) for ids in every]
         flat = [(number, window) for number, some in enumerate(windows) for window in some]
         flat.sort(key=lambda item: len(item[1].tokens))
-        for batch in by_budget(flat, lambda item: len(item[1].tokens)):
+        for batch in by_budget(flat, lambda item: len(item[1].tokens), budget_on(self.model.device)):
             starts = [(number, window.cut.start) for number, window in batch]
-            ragged = Ragged.of([window.tokens for _, window in batch], self.model.device, starts)
+            ragged = Ragged.of([window.tokens for _, window in batch], windows=starts)
             hidden = check_finite(self.model, self.hidden(ragged).float().cpu())
             parts = torch.split(hidden, ragged.rows.lengths().tolist())
             for (number, window), own in zip(batch, parts, strict=True):

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from weft.backends.passes import outputs
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
@@ -53,6 +54,11 @@ CHUNK = 256  # examples that are held at a time
 CHARACTERS = 1 << 19  # of texts that are held at a time
 TOKENIZED = 1 << 22  # characters that are tokenized at a time
 ON_GPU = 8 * BUDGET  # tokens in one pass there: launching kernels takes longer than the work of a small one
+
+
+def budget_on(device: torch.device) -> int:
+    """Tokens of one pass on a device."""
+    return ON_GPU if device.type == "cuda" else BUDGET
 
 
 def chunked(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
@@ -113,23 +119,25 @@ def pieces_in(
 
 
 def batches(pieces: Sequence[TextWindow], device: torch.device, segments: int) -> Iterator[tuple[list[int], Batch]]:
-    """Windows in batches of bounded size, those of similar length together; with each batch, which they are."""
+    """Windows in batches of a size that suits the device, those of similar length together; with each, which they are.
+
+    They are still in the memory of the CPU.
+    """
     order = sorted(range(len(pieces)), key=lambda number: len(pieces[number].tokens))
     begins = [
         not number or not piece.cut.start for number, piece in enumerate(pieces)
     ]  # the first may be a later window
     texts = list(accumulate(begins, initial=-1))[1:]  # of which each is a window
-    budget = ON_GPU if device.type == "cuda" else BUDGET
-    for some in by_budget(order, lambda number: len(pieces[number].tokens), budget):
+    for some in by_budget(order, lambda number: len(pieces[number].tokens), budget_on(device)):
         rows = [pieces[number] for number in some]
         tokens = torch.tensor([token for piece in rows for token in piece.tokens])
         lengths = [len(piece.tokens) for piece in rows]
         marks = None
         if segments:
             borders = np.array([piece.border for piece in rows])
-            marks = torch.from_numpy(segments_of(borders, np.array(lengths), segments)).to(device)
+            marks = torch.from_numpy(segments_of(borders, np.array(lengths), segments))
         windows = [(texts[number], pieces[number].cut.start) for number in some]
-        yield some, Batch(tokens.to(device), Rows.of(lengths, device, windows), marks)
+        yield some, Batch(tokens, Rows.of(lengths, windows=windows), marks)
 
 
 class InputWindows(NamedTuple):
@@ -160,22 +168,27 @@ def head_outputs(
     """
     network: Any = model.network
     flat = [piece for pieces in windows.pieces for piece in pieces]
-    outputs: list[NDArray[Any]] = [np.empty(0)] * len(flat)
+    by_window: list[NDArray[Any]] = [np.empty(0)] * len(flat)
+
+    def work(running: Any, batch: Batch) -> Tensor:
+        return running.logits(head, running(batch.tokens, batch.rows, batch.segments), batch.rows)
+
     segments = windows.framing.marks(any(piece.border < len(piece.tokens) for piece in flat))
     with torch.inference_mode():
         for numbers, batch in batches(flat, model.device, segments):
-            hidden = network(batch.tokens, batch.rows, batch.segments)
             if allowed is None:
-                logits = network.logits(head, hidden, batch.rows)
+                logits = outputs(model, batch, work, head)
             else:
+                batch = batch.to(model.device)
+                hidden = network(batch.tokens, batch.rows, batch.segments)
                 mask = torch.from_numpy(np.concatenate([allowed(flat[number]) for number in numbers]))
                 logits = network.span_logits(hidden, batch.rows, mask.to(hidden.device))
             logits = check_finite(model, logits.float().cpu())
             sizes = [len(flat[number].tokens) for number in numbers]
             parts = torch.split(logits, sizes) if by_token else logits.unbind()
             for number, part in zip(numbers, parts, strict=True):
-                outputs[number] = part.clone().numpy()
-    rest = iter(outputs)
+                by_window[number] = part.clone().numpy()
+    rest = iter(by_window)
     return [[next(rest) for _ in pieces] for pieces in windows.pieces]
 
 

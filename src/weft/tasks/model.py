@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, get_args, overload
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from weft.data.tables import Table
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here
 from weft.generation.text import Stream
+from weft.nn.halved import Precision
 from weft.nn.rows import Rows
 from weft.progress import ProgressChoice, log_notes, progress_of, silent, to_logger
 from weft.tasks.answers import Answer, Forecast, Text
@@ -210,6 +211,7 @@ class Model:
         with evaluating(self.network), torch.inference_mode():
             for pieces in windows.pieces:
                 _, batch = next(batches(pieces, self.opened.device, framing.marks(task.pair)))
+                batch = batch.to(self.opened.device)
                 layers: list[Tensor] | None = [] if states else None
                 hidden = self.network(batch.tokens, batch.rows, batch.segments, states=layers)
                 yield layers if states else hidden, batch.rows
@@ -284,11 +286,13 @@ def load(
     online: bool = False,
     trust: bool = False,
     language: str | None = None,
+    precision: Precision = "auto",
 ) -> Model:
     """A model from a folder, else from the local Hugging Face cache, else, only when `online`, from its hub.
 
     `trust` opens an exported folder whose files have changed since, with a warning. `language`: of the texts, for a
-    model with language embeddings; by default the one that it was fine-tuned in, or its first.
+    model with language embeddings; by default the one that it was fine-tuned in, or its first. `precision`: of answers
+    on a GPU, fp32, bf16 or fp16; auto: bf16 where a model generates, fp16 where it gives labels or vectors.
     """
     if not isinstance(name, str | os.PathLike):
         raise UserError(f"a model is loaded by the name of its folder, not from a {type(name).__name__}")
@@ -298,7 +302,8 @@ def load(
         has = "no PyTorch weights" if backend == "torch" else f"nothing for {backend}"
         raise UserError(f"{folder}: has {has}: it is a model for {engine or 'torch'} (see weft export)")
     opened = open_folder(folder, trust=trust) if engine is None else open_exported(folder, trust)
-    opened = replace(opened, folder=folder)
+    one_of(precision, get_args(Precision), "precision")
+    opened = replace(opened, folder=folder, precision=precision)
     opened = opened if language is None else opened.in_language(language)
     stored = opened.card.task or _task(opened)
     made_for, chosen = task_class(stored, f"{name}: weft.json: task"), task or stored

@@ -17,6 +17,7 @@ from weft.data.rows import Ahead, every_example
 from weft.errors import UserError, shown
 from weft.models.base import Network
 from weft.nn.attention import Attention, slots_of
+from weft.nn.halved import weights_changed
 from weft.nn.rows import Batch
 from weft.progress import decimals
 from weft.training.log import COLUMNS, RunLog, Watch, memory_used, peak_of, time_left
@@ -362,6 +363,7 @@ class Trainer:
         self.history[slot, -1] = norm
         state.step += 1
         s.objective.settle()
+        weights_changed(stepper.network)
         if self.mean is not None:
             self.mean.update(state.step)
         tokens = sum(batch.size for batch in batches)

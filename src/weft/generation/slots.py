@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from weft.errors import NotFinite
 from weft.generation.sampling import DRAWS, RandomDraws, Rules, Sampling, choose
 from weft.generation.search import Advance, Completion, Detail, Hypothesis, Reason, Request, SearchSteps
+from weft.models.base import Network
+from weft.nn.halved import is_watched, places_of
 from weft.nn.rows import Ragged
 
 BLOCK = 8  # steps that are launched before anybody looks at what came out
@@ -38,9 +40,11 @@ def is_plain(rules: Rules) -> bool:
 
 def fits(request: Request) -> bool:
     """Whether a request can be decoded in slots: its network has them, and its rules are those of single tokens."""
-    network: Any = request.decoder
-    watched = request.attention or request.slide or request.observer is not None or request.spelling is not None
-    return getattr(network, "in_slots", None) is not None and not watched and is_plain(request.rules)
+    network = request.decoder
+    if not isinstance(network, Network) or network.in_slots is None or not is_plain(request.rules):
+        return False
+    watched = request.attention or request.observer is not None or is_watched(network)
+    return not watched and not request.slide and request.spelling is None
 
 
 class Slots(ABC):
@@ -245,7 +249,7 @@ class SampleSlots(Slots):
         return [self.done, self.counts, self.written, self.logprobs, *ranked]
 
 
-class Engine(ABC):
+class SlotRunner(ABC):
     """Takes one request through slots."""
 
     slots: Slots
@@ -346,8 +350,8 @@ class Engine(ABC):
 
     def _slots(self, sizes: tuple[int, int, int, int, int]) -> Slots:
         """Those of an earlier request of this kind, with their graph, or new ones."""
-        weight = self.request.decoder.tokens.weight  # type: ignore[attr-defined]
-        self.name = (*sizes, *self.key(), weight.data_ptr(), weight.dtype, str(self.request.device))
+        network: Any = self.request.decoder
+        self.name = (*sizes, *self.key(), places_of(network))
         kept = SLOTS.setdefault(self.request.decoder, {})  # type: ignore[arg-type]
         return kept.pop(self.name, None) or self.make(*sizes)
 
@@ -365,7 +369,7 @@ class Engine(ABC):
                 kept.pop(next(iter(kept)))
 
 
-class SampleEngine(Engine):
+class SampleRunner(SlotRunner):
     """Greedy and sampled completions."""
 
     slots: SampleSlots

@@ -1,0 +1,136 @@
+"""Passes of a network over windows of tokens: on a GPU in half precision, those of usual sizes played back from graphs.
+
+Launching the kernels of a small pass takes a GPU longer than running them. So a pass is filled up to one of a few sizes
+with rows that nobody reads, captured when its size comes for the second time, and played back from then on.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+import torch
+from torch import Tensor, nn
+
+from weft.checkpoint.folder import LoadedModel
+from weft.nn.halved import halved, is_watched, kind_of, places_of
+from weft.nn.rows import Batch, Rows
+
+Work = Callable[[Any, Batch], Tensor]  # what is wanted of a network for a batch: a row for each token or each text
+LARGEST = 8192  # tokens of a pass that is captured: larger ones keep the GPU busy by themselves
+GRAPHS = 64  # sizes that are kept
+
+
+def running(model: LoadedModel) -> Any:
+    """The network that answers: on a GPU a copy in half precision."""
+    return halved(model.network, kind_of(model.network, model.precision, model.family.generates))
+
+
+def outputs(model: LoadedModel, batch: Batch, work: Work, name: Hashable) -> Tensor:
+    """What `work` makes of a batch, in float32 at least; `name` stands for the work, and for all that it depends on.
+
+    In half precision an output may leave the range of its numbers: then the pass is made again in full.
+    """
+    network: Any = model.network
+    answering = running(model)
+    if model.device.type != "cuda" or not network.COMPILES:
+        return in_full(work(answering, batch.to(model.device)))
+    result = in_full(graphs_of(answering).run(answering, batch, work, name))
+    if answering is not network and not bool(result.isfinite().all()):
+        return in_full(work(network, batch.to(model.device)))
+    return result
+
+
+def in_full(x: Tensor) -> Tensor:
+    return x.float() if x.dtype.itemsize < 4 else x
+
+
+def bucket(count: int, step: int = 16) -> int:
+    """The next of the sizes that passes are filled up to: eight to each power of two."""
+    step = max(step, 1 << max(0, count.bit_length() - 4))
+    return -(-count // step) * step
+
+
+def filled_up(batch: Batch) -> Batch:
+    """The batch with rows of zeros behind it, so that it has one of a few sizes."""
+    rows, total = batch.rows, len(batch.tokens)
+    longest = bucket(rows.longest)
+    count = 1 << (rows.count - 1).bit_length()
+    if total == rows.count * rows.longest and (total, count, longest) == (bucket(total), rows.count, rows.longest):
+        return batch  # the kernels for even rows are the fastest
+    size = bucket(total + count - rows.count)
+    while size - total > (count - rows.count) * longest:  # each row that fills up has one token at least
+        count += 1
+        size = max(size, bucket(total + count - rows.count))
+    spare, more = size - total, count - rows.count
+    ends = total + (torch.arange(1, more + 1) * spare) // max(1, more)
+    starts = torch.cat([rows.starts, ends.to(rows.starts)])
+    tokens, segments = (
+        None if x is None else torch.cat([x, x.new_zeros(spare)]) for x in (batch.tokens, batch.segments)
+    )
+    assert tokens is not None
+    return Batch(tokens, Rows(starts, longest), segments)
+
+
+class PassGraphs:
+    """The passes of one network that were captured, by their sizes."""
+
+    def __init__(self, network: nn.Module, places: tuple[int, ...]) -> None:
+        self.network, self.places = ref(network), places  # no reference that would keep the network
+        self.seen = Counter[Hashable]()
+        self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Batch, Tensor]] = {}
+        self.pool: Any = None
+
+    def run(self, network: nn.Module, batch: Batch, work: Work, name: Hashable) -> Tensor:
+        """The output of a pass, played back where one of its size was captured; the batch may be on the CPU."""
+        device = next(network.parameters()).device
+        if len(batch.tokens) > LARGEST or is_watched(network):
+            return work(network, batch.to(device))
+        filled = filled_up(batch)
+        shape = (len(filled.tokens), filled.rows.count, filled.rows.longest, filled.segments is None, name)
+        if shape not in self.graphs:
+            self.seen[shape] += 1
+            if self.seen[shape] < 2 or len(self.graphs) >= GRAPHS:
+                return work(network, batch.to(device))
+            self.graphs[shape] = self._captured(network, filled.to(device), work)
+        graph, read, written = self.graphs[shape]
+        for ours, theirs in zip(_tensors(read), _tensors(filled), strict=True):
+            ours.copy_(theirs, non_blocking=True)
+        graph.replay()
+        size = len(batch.tokens) if len(written) == len(filled.tokens) else batch.rows.count
+        return written[:size].clone()
+
+    def _captured(self, network: nn.Module, batch: Batch, work: Work) -> tuple[torch.cuda.CUDAGraph, Batch, Tensor]:
+        batch = batch.map(Tensor.clone)
+
+        def run() -> Tensor:  # what was worked out of the rows of another batch must not come back
+            return work(network, Batch(batch.tokens, Rows(batch.rows.starts, batch.rows.longest), batch.segments))
+
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                run()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+            written = run()
+        return graph, batch, written
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    return [batch.tokens, batch.rows.starts, *([] if batch.segments is None else [batch.segments])]
+
+
+KEPT: WeakKeyDictionary[nn.Module, PassGraphs] = WeakKeyDictionary()
+
+
+def graphs_of(network: nn.Module) -> PassGraphs:
+    """The captured passes of a network, as long as its weights stay where they are."""
+    kept, places = KEPT.get(network), places_of(network)
+    if kept is None or kept.places != places:
+        kept = KEPT[network] = PassGraphs(network, places)
+    return kept
