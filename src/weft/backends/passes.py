@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable
 from typing import Any
-from weakref import WeakKeyDictionary, ref
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
 from weft.checkpoint.folder import LoadedModel
-from weft.nn.halved import halved, is_watched, kind_of, places_of
+from weft.nn.halved import halved, inventory_of, is_watched, kind_of, places_of
 from weft.nn.rows import Batch, Rows
 
 Work = Callable[[Any, Batch], Tensor]  # what is wanted of a network for a batch: a row for each token or each text
@@ -28,18 +28,22 @@ def running(model: LoadedModel) -> Any:
     return halved(model.network, kind_of(model.network, model.precision, model.family.generates))
 
 
-def outputs(model: LoadedModel, batch: Batch, work: Work, name: Hashable) -> Tensor:
+def outputs(model: LoadedModel, batch: Batch, work: Work, name: Hashable, full: bool = False) -> Tensor:
     """What `work` makes of a batch, in float32 at least; `name` stands for the work, and for all that it depends on.
 
-    In half precision an output may leave the range of its numbers: then the pass is made again in full.
+    In half precision an output may leave the range of its numbers: `full` is for whoever finds it so.
     """
-    network: Any = model.network
-    answering = running(model)
-    if model.device.type != "cuda" or not network.COMPILES:
-        return in_full(work(answering, batch.to(model.device)))
-    result = in_full(graphs_of(answering).run(answering, batch, work, name))
-    if answering is not network and not bool(result.isfinite().all()):
+    network = model.network if full else running(model)
+    if model.device.type != "cuda" or not model.network.COMPILES:
         return in_full(work(network, batch.to(model.device)))
+    return graphs_of(network).run(network, batch, work, name)
+
+
+def finite_outputs(model: LoadedModel, batch: Batch, work: Work, name: Hashable) -> Tensor:
+    """The same on the CPU; in full precision where half precision has led to what is not a number."""
+    result = outputs(model, batch, work, name).cpu()
+    if running(model) is not model.network and not bool(result.isfinite().all()):
+        result = outputs(model, batch, work, name, full=True).cpu()
     return result
 
 
@@ -77,23 +81,23 @@ def filled_up(batch: Batch) -> Batch:
 class PassGraphs:
     """The passes of one network that were captured, by their sizes."""
 
-    def __init__(self, network: nn.Module, places: tuple[int, ...]) -> None:
-        self.network, self.places = ref(network), places  # no reference that would keep the network
+    def __init__(self, places: tuple[int, ...]) -> None:
+        self.places = places
         self.seen = Counter[Hashable]()
         self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Batch, Tensor]] = {}
         self.pool: Any = None
 
-    def run(self, network: nn.Module, batch: Batch, work: Work, name: Hashable) -> Tensor:
+    def run(self, network: Any, batch: Batch, work: Work, name: Hashable) -> Tensor:
         """The output of a pass, played back where one of its size was captured; the batch may be on the CPU."""
-        device = next(network.parameters()).device
+        device = inventory_of(network).tensors[0].device
         if len(batch.tokens) > LARGEST or is_watched(network):
-            return work(network, batch.to(device))
+            return in_full(work(network, batch.to(device)))
         filled = filled_up(batch)
         shape = (len(filled.tokens), filled.rows.count, filled.rows.longest, filled.segments is None, name)
         if shape not in self.graphs:
             self.seen[shape] += 1
             if self.seen[shape] < 2 or len(self.graphs) >= GRAPHS:
-                return work(network, batch.to(device))
+                return in_full(work(network, batch.to(device)))
             self.graphs[shape] = self._captured(network, filled.to(device), work)
         graph, read, written = self.graphs[shape]
         for ours, theirs in zip(_tensors(read), _tensors(filled), strict=True):
@@ -106,7 +110,8 @@ class PassGraphs:
         batch = batch.map(Tensor.clone)
 
         def run() -> Tensor:  # what was worked out of the rows of another batch must not come back
-            return work(network, Batch(batch.tokens, Rows(batch.rows.starts, batch.rows.longest), batch.segments))
+            rows = Rows(batch.rows.starts, batch.rows.longest)
+            return in_full(work(network, Batch(batch.tokens, rows, batch.segments)))
 
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())
@@ -132,5 +137,5 @@ def graphs_of(network: nn.Module) -> PassGraphs:
     """The captured passes of a network, as long as its weights stay where they are."""
     kept, places = KEPT.get(network), places_of(network)
     if kept is None or kept.places != places:
-        kept = KEPT[network] = PassGraphs(network, places)
+        kept = KEPT[network] = PassGraphs(places)
     return kept

@@ -52,20 +52,20 @@ def _attend_step(  # type: ignore[no-untyped-def]
     q = tl.load(query + row * q_row + head * q_head + column, mask=inside, other=0.0).to(tl.float32) * scale
     own = tl.load(owner + row).to(tl.int64) if has_owner else row
     length = tl.load(lengths + own).to(tl.int32) if has_owner else tl.load(lengths + row).to(tl.int32)
-    highest = -float("inf")
-    total = 0.0
+    highest = tl.full([], -1e30, tl.float32)  # lower than any score, and a number: two of it differ by nothing
+    total = tl.full([], 0.0, tl.float32)
     sums = tl.zeros([columns], tl.float32)
     if has_new:
-        k = tl.load(key + row * k_row + head * k_head + column, mask=inside, other=0.0)
-        v = tl.load(value + row * v_row + head * v_head + column, mask=inside, other=0.0)
+        new_key = tl.load(key + row * k_row + head * k_head + column, mask=inside, other=0.0)
+        new_value = tl.load(value + row * v_row + head * v_head + column, mask=inside, other=0.0)
         where = row * c_row + length.to(tl.int64) * c_place + head * c_head + column
-        tl.store(keys + where, k, mask=inside)
-        tl.store(values + where, v, mask=inside)
-        highest = tl.sum(q * k.to(tl.float32), 0)
+        tl.store(keys + where, new_key, mask=inside)
+        tl.store(values + where, new_value, mask=inside)
+        highest = tl.sum(q * new_key.to(tl.float32), 0)
         if has_bias:
             highest += tl.load(bias + row * b_row + head * b_head + length).to(tl.float32)
-        total = 1.0
-        sums = v.to(tl.float32)
+        total = tl.full([], 1.0, tl.float32)
+        sums = new_value.to(tl.float32)
     for first in range(0, length, block):
         place = first + tl.arange(0, block)
         there = place < length

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from itertools import chain
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -12,17 +11,34 @@ from torch import nn
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+WATCHERS = ("watcher", "editor", "listener")  # attributes that are None unless somebody watches
+INVENTORIES: WeakKeyDictionary[nn.Module, Inventory] = WeakKeyDictionary()
 COPIES: WeakKeyDictionary[nn.Module, Halves] = WeakKeyDictionary()
+
+
+class Inventory:
+    """The tensors of a network, and where somebody may hook into it: looked up once, since each pass asks for them."""
+
+    def __init__(self, network: nn.Module) -> None:
+        modules = list(network.modules())
+        self.heads = vars(network)["_modules"].get("heads")
+        self.tensors = [*network.parameters(), *network.buffers()]
+        self.hooks = [vars(module)[name] for module in modules for name in ("_forward_hooks", "_forward_pre_hooks")]
+        self.watchable = [(vars(module), name) for module in modules for name in WATCHERS if name in vars(module)]
+
+
+def inventory_of(network: nn.Module) -> Inventory:
+    """Made anew where a network has been given other heads."""
+    kept = INVENTORIES.get(network)
+    if kept is None or kept.heads is not vars(network)["_modules"].get("heads"):
+        kept = INVENTORIES[network] = Inventory(network)
+    return kept
 
 
 def is_watched(network: nn.Module) -> bool:
     """Whether somebody looks at a network's inside while it works, or changes it: then it works step by step itself."""
-    names = ("watcher", "editor", "listener")
-    for module in network.modules():
-        own = vars(module)
-        if own["_forward_hooks"] or own["_forward_pre_hooks"] or any(own.get(name) is not None for name in names):
-            return True
-    return False
+    kept = inventory_of(network)
+    return any(kept.hooks) or any(module[name] is not None for module, name in kept.watchable)
 
 
 def kind_of(network: nn.Module, precision: Precision, generates: bool) -> torch.dtype | None:
@@ -31,7 +47,7 @@ def kind_of(network: nn.Module, precision: Precision, generates: bool) -> torch.
     By default on a GPU: bf16 where it generates, since its range is that of training, and fp16, which rounds eight
     times more finely, where it gives labels or vectors.
     """
-    weight = next(network.parameters(), None)
+    weight = next(iter(inventory_of(network).tensors), None)
     if weight is None or weight.dtype != torch.float32 or weight.device.type != "cuda" or precision == "fp32":
         return None
     if precision != "auto":
@@ -43,7 +59,7 @@ def kind_of(network: nn.Module, precision: Precision, generates: bool) -> torch.
 
 def places_of(network: nn.Module) -> tuple[int, ...]:
     """Where the tensors of a network lie: what was captured is of no use when they lie elsewhere."""
-    return tuple(tensor.data_ptr() for tensor in chain(network.parameters(), network.buffers()))
+    return tuple([tensor.data_ptr() for tensor in inventory_of(network).tensors])
 
 
 class Halves:
@@ -68,7 +84,7 @@ def halved(network: Any, kind: torch.dtype | None) -> Any:
     halves, places = COPIES.get(network), places_of(network)
     if halves is None or halves.places != places:
         halves = COPIES[network] = Halves(places)
-    tensors = [*network.parameters(), *network.buffers()]
+    tensors = inventory_of(network).tensors
     versions = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
     if kind not in halves.copies:
         with torch.inference_mode(False):  # it may be used in any mode

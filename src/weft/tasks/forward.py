@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.backends.passes import outputs
+from weft.backends.passes import finite_outputs
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
@@ -177,7 +177,7 @@ def head_outputs(
     with torch.inference_mode():
         for numbers, batch in batches(flat, model.device, segments):
             if allowed is None:
-                logits = outputs(model, batch, work, head)
+                logits = finite_outputs(model, batch, work, head)
             else:
                 batch = batch.to(model.device)
                 hidden = network(batch.tokens, batch.rows, batch.segments)
