@@ -34,7 +34,7 @@ def outputs(model: LoadedModel, batch: Batch, work: Work, name: Hashable, full: 
     In half precision an output may leave the range of its numbers: `full` is for whoever finds it so.
     """
     network = model.network if full else running(model)
-    if model.device.type != "cuda" or not model.network.COMPILES:
+    if model.device.type != "cuda" or not network.COMPILES or (network is model.network and is_watched(network)):
         return in_full(work(network, batch.to(model.device)))
     return graphs_of(network).run(network, batch, work, name)
 
@@ -90,7 +90,7 @@ class PassGraphs:
     def run(self, network: Any, batch: Batch, work: Work, name: Hashable) -> Tensor:
         """The output of a pass, played back where one of its size was captured; the batch may be on the CPU."""
         device = inventory_of(network).tensors[0].device
-        if len(batch.tokens) > LARGEST or is_watched(network):
+        if len(batch.tokens) > LARGEST:
             return in_full(work(network, batch.to(device)))
         filled = filled_up(batch)
         shape = (len(filled.tokens), filled.rows.count, filled.rows.longest, filled.segments is None, name)
@@ -100,7 +100,8 @@ class PassGraphs:
                 return in_full(work(network, batch.to(device)))
             self.graphs[shape] = self._captured(network, filled.to(device), work)
         graph, read, written = self.graphs[shape]
-        for ours, theirs in zip(_tensors(read), _tensors(filled), strict=True):
+        even = len(filled.tokens) == filled.rows.count * filled.rows.longest
+        for ours, theirs in zip(_tensors(read, even), _tensors(filled, even), strict=True):
             ours.copy_(theirs, non_blocking=True)
         graph.replay()
         size = len(batch.tokens) if len(written) == len(filled.tokens) else batch.rows.count
@@ -109,8 +110,12 @@ class PassGraphs:
     def _captured(self, network: nn.Module, batch: Batch, work: Work) -> tuple[torch.cuda.CUDAGraph, Batch, Tensor]:
         batch = batch.map(Tensor.clone)
 
+        even = (
+            len(batch.tokens) == batch.rows.count * batch.rows.longest
+        )  # such rows begin at the same places each time
+
         def run() -> Tensor:  # what was worked out of the rows of another batch must not come back
-            rows = Rows(batch.rows.starts, batch.rows.longest)
+            rows = batch.rows if even else Rows(batch.rows.starts, batch.rows.longest)
             return in_full(work(network, Batch(batch.tokens, rows, batch.segments)))
 
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -126,8 +131,10 @@ class PassGraphs:
         return graph, batch, written
 
 
-def _tensors(batch: Batch) -> list[Tensor]:
-    return [batch.tokens, batch.rows.starts, *([] if batch.segments is None else [batch.segments])]
+def _tensors(batch: Batch, even: bool) -> list[Tensor]:
+    """What differs from batch to batch of one size."""
+    starts, segments = [] if even else [batch.rows.starts], [] if batch.segments is None else [batch.segments]
+    return [batch.tokens, *starts, *segments]
 
 
 KEPT: WeakKeyDictionary[nn.Module, PassGraphs] = WeakKeyDictionary()

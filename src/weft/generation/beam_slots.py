@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from weft.errors import NotFinite
-from weft.generation.search import Advance, Beam, Completion, Hypothesis, Request
-from weft.generation.slots import SlotRunner, Slots
+from weft.generation.search import Advance, Beam, Completion, Hypothesis, Request, best_tokens
+from weft.generation.slots import SlotRunner, Slots, on
 
 NONE = -1  # in place of a token: a hypothesis that no token may follow
 
@@ -44,7 +44,7 @@ class BeamSlots(Slots):
 
     def begin(self, request: Request, numbers: Sequence[int], slots: Sequence[int], where: Tensor) -> None:
         self.counts[where], self.done[where], self.broken[where] = 0, False, False
-        self.limits[where] = torch.tensor([request.limits[number] for number in numbers], device=self.device)
+        self.limits[where] = on(self.device, [request.limits[number] for number in numbers])
         self.held[where] = -torch.inf
         self.held[where, 0] = 0.0  # at first all hypotheses are one
         self.scored[where] = -torch.inf
@@ -53,7 +53,7 @@ class BeamSlots(Slots):
         """S C each, best first: log-probabilities, places and tokens of the best extensions."""
         scores = self.penalized()
         allowed = self.allowed(scores, self.counts.repeat_interleave(self.copies))
-        tokens = allowed.topk(min(self.needed, scores.shape[-1])).indices  # S*W C
+        tokens = best_tokens(allowed, self.needed)  # S*W C
         values = scores.gather(1, tokens).double() - scores.logsumexp(-1, keepdim=True).double()
         if self.busy:
             values = values.masked_fill(allowed.gather(1, tokens) == -torch.inf, -torch.inf)

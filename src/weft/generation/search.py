@@ -321,16 +321,16 @@ def by_length(logprob: float, length: int, penalty: float) -> float:
 
 def best_tokens(scores: Tensor, count: int) -> Tensor:
     """B count: the best tokens of each row, best first."""
-    # On the CPU a maximum is far cheaper than an order: only the columns with the best maxima are put in order.
-    size = scores.shape[-1]
-    wide = size // COLUMNS
-    if scores.device.type != "cpu" or wide < 4 * count:
+    # A maximum is far cheaper than an order: only the columns with the best maxima are put in order.
+    size, columns = scores.shape[-1], COLUMNS if scores.device.type == "cpu" else 4 * COLUMNS
+    wide = size // columns
+    if wide < 4 * count:
         return scores.topk(min(count, size)).indices
-    even = wide * COLUMNS
-    columns = scores[:, :even].view(-1, COLUMNS, wide).amax(1).topk(count).indices  # B count
-    among = (columns[:, :, None] + wide * torch.arange(COLUMNS)).flatten(1)  # B count*COLUMNS
+    even = wide * columns
+    best = scores[:, :even].view(-1, columns, wide).amax(1).topk(count).indices  # B count
+    among = (best[:, :, None] + wide * torch.arange(columns, device=scores.device)).flatten(1)  # B count*columns
     if even < size:
-        among = torch.cat((among, torch.arange(even, size).expand(len(among), -1)), 1)
+        among = torch.cat((among, torch.arange(even, size, device=scores.device).expand(len(among), -1)), 1)
     return among.gather(1, scores.gather(1, among).topk(count).indices)
 
 

@@ -28,6 +28,7 @@ BLOCK = 8  # steps that are launched before anybody looks at what came out
 MOST_ROWS = 512
 ROOMS = 64  # a cache has room for a multiple of so many places
 READ = 1 << 14  # tokens of prompts and sources that are read at a time
+FREE = 4  # waiting prompts enter when one of so many slots is free
 SHARE = 0.3  # of the free memory that a cache may take
 KEPT = 0.05  # of all memory that a cache may hold on to between two calls
 SLOTS: WeakKeyDictionary[nn.Module, dict[Any, Slots]] = WeakKeyDictionary()  # of each network those used last
@@ -45,6 +46,35 @@ def fits(request: Request) -> bool:
         return False
     watched = request.attention or request.observer is not None or is_watched(network)
     return not watched and not request.slide and request.spelling is None
+
+
+def on(device: torch.device, numbers: Sequence[int]) -> Tensor:
+    """Whole numbers on a device, without waiting for what it is doing."""
+    tensor = torch.tensor(numbers, dtype=torch.int64)
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+class Started:
+    """Prompts that have been read together and wait for slots, in order."""
+
+    def __init__(self, request: Request, numbers: Sequence[int]) -> None:
+        network: Any = request.decoder
+        device = torch.device(request.device)
+        source = None
+        if request.sources is not None:
+            source = Ragged.of([request.sources[number] for number in numbers], device)
+        prompts = Ragged.of([request.prompts[number] for number in numbers], device)
+        self.numbers, self.device, self.taken = numbers, device, 0
+        self.scores, self.state = network.start(prompts, source)
+
+    @property
+    def left(self) -> int:
+        return len(self.numbers) - self.taken
+
+    def take(self, count: int) -> tuple[Sequence[int], Tensor]:
+        """The next so many prompts, and their rows."""
+        first, self.taken = self.taken, self.taken + count
+        return self.numbers[first : self.taken], torch.arange(first, self.taken, device=self.device)
 
 
 class Slots(ABC):
@@ -69,26 +99,22 @@ class Slots(ABC):
         self.seen: Tensor | None = None  # R V bool: tokens that a text holds, where they are penalized
         self.graph: torch.cuda.CUDAGraph | None = None
 
-    def admit(self, request: Request, numbers: Sequence[int], slots: Sequence[int]) -> None:
-        """Read these prompts and take them into these slots."""
-        prompts = [request.prompts[number] for number in numbers]
-        source = None
-        if request.sources is not None:
-            source = Ragged.of([request.sources[number] for number in numbers], self.device)
-        scores, state = self.network.start(Ragged.of(prompts, self.device), source)
+    def admit(self, request: Request, started: Started, count: int, slots: Sequence[int]) -> None:
+        """Take the next prompts that have been read into these slots."""
+        numbers, chosen = started.take(count)
         if self.state is None:
-            self.state = self.network.in_slots(state, self.size, self.copies, self.room, self.source_room)
-            self.scores = scores.new_zeros(self.size * self.copies, scores.shape[-1])
+            self.state = self.network.in_slots(started.state, self.size, self.copies, self.room, self.source_room)
+            self.scores = started.scores.new_zeros(self.size * self.copies, started.scores.shape[-1])
             if self.rules.repetition_penalty != 1.0:
                 self.seen = torch.zeros_like(self.scores, dtype=torch.bool)
-        where = torch.tensor(slots, device=self.device)
+        where = on(self.device, slots)
         rows = (where[:, None] * self.copies + torch.arange(self.copies, device=self.device)).flatten()
-        self.state.admit(where, state)
-        self.scores[rows] = scores.repeat_interleave(self.copies, 0)
+        self.state.admit(where, started.state, chosen)
+        self.scores[rows] = started.scores[chosen].repeat_interleave(self.copies, 0)
         if self.seen is not None:
             self.seen[rows] = False
-            for slot, prompt in zip(slots, prompts, strict=True):
-                held = torch.tensor(prompt, device=self.device)
+            for slot, number in zip(slots, numbers, strict=True):
+                held = on(self.device, request.prompts[number])
                 self.seen[slot * self.copies : (slot + 1) * self.copies, held] = True
         self.begin(request, numbers, slots, where)
 
@@ -213,7 +239,7 @@ class SampleSlots(Slots):
 
     def begin(self, request: Request, numbers: Sequence[int], slots: Sequence[int], where: Tensor) -> None:
         rows = (where[:, None] * self.copies + torch.arange(self.copies, device=self.device)).flatten()
-        limits = torch.tensor([request.limits[number] for number in numbers], device=self.device)
+        limits = on(self.device, [request.limits[number] for number in numbers])
         self.counts[rows], self.done[rows] = 0, False
         self.limits[rows] = limits.repeat_interleave(self.copies)
 
@@ -257,6 +283,7 @@ class SlotRunner(ABC):
     def __init__(self, request: Request, copies: int) -> None:
         self.request, self.copies = request, copies
         self.waiting = deque(range(len(request.prompts)))
+        self.started: Started | None = None
         self.at: list[int | None] = []  # the prompt in each slot
         self.launched: list[int] = []  # steps that each slot was launched for
         self.completions: list[list[Completion] | None] = [None] * len(request.prompts)
@@ -334,19 +361,33 @@ class SlotRunner(ABC):
         return [each if each is not None else [] for each in self.completions]
 
     def _admit(self) -> None:
-        """Waiting prompts enter free slots, so many at a time as can be read together."""
-        free = deque(slot for slot, number in enumerate(self.at) if number is None)
-        while free and self.waiting:
-            numbers, slots, held = list[int](), list[int](), 0
-            while free and self.waiting and held < READ:
-                number = self.waiting.popleft()
-                sources = self.request.sources
-                held += len(self.request.prompts[number]) + (0 if sources is None else len(sources[number]))
-                numbers.append(number)
-                slots.append(free.popleft())
-            self.slots.admit(self.request, numbers, slots)
+        """Waiting prompts enter free slots: some at a time, since each time takes the GPU a few dozen launches."""
+        free = [slot for slot, number in enumerate(self.at) if number is None]
+        if len(free) < min(len(self.at) // FREE, self._left):
+            return
+        while free and self._left:
+            if self.started is None or not self.started.left:
+                self.started = Started(self.request, self._next())
+            count = min(len(free), self.started.left)
+            slots, free = free[:count], free[count:]
+            numbers = self.started.numbers[self.started.taken :][:count]
+            self.slots.admit(self.request, self.started, count, slots)
             for slot, number in zip(slots, numbers, strict=True):
                 self.at[slot], self.launched[slot] = number, 0
+
+    @property
+    def _left(self) -> int:
+        """Prompts that have no slot yet."""
+        return len(self.waiting) + (0 if self.started is None else self.started.left)
+
+    def _next(self) -> list[int]:
+        """The next prompts that are read together."""
+        numbers, held, sources = list[int](), 0, self.request.sources
+        while self.waiting and held < READ:
+            number = self.waiting.popleft()
+            held += len(self.request.prompts[number]) + (0 if sources is None else len(sources[number]))
+            numbers.append(number)
+        return numbers
 
     def _slots(self, sizes: tuple[int, int, int, int, int]) -> Slots:
         """Those of an earlier request of this kind, with their graph, or new ones."""

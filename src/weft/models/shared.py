@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError, refuse
@@ -122,6 +123,7 @@ def through_layers(
 
     `cache`: keys and values of earlier tokens, or a memory of them, by layer.
     """
+    x = narrowed(x)
     turns, bias = network.positions.turns(places, x.dtype), network.positions.bias(rows, cache)
     wanted = states is not None or network.mix is not None
     seen = [x]
@@ -132,6 +134,14 @@ def through_layers(
     if states is not None:
         states += seen
     return x if network.mix is None else network.mix(seen)
+
+
+def narrowed(x: Tensor) -> Tensor:
+    """The embeddings as autocast has everything but norms and sums: in bf16, the sums of a stack are half as wide too."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
+        return x.to(torch.bfloat16)
+    return x
 
 
 def mix_of(config: Any) -> nn.Module | None:

@@ -25,8 +25,8 @@ class Fixed(Protocol):
 
     state: Any  # what the decoder's `step` is given
 
-    def admit(self, slots: Tensor, state: Any) -> None:
-        """Take rows that have just been started into these slots, one each."""
+    def admit(self, slots: Tensor, state: Any, rows: Tensor) -> None:
+        """Take these rows of a state that has just been started into slots, one each."""
 
     def reorder(self, parents: Tensor) -> None:
         """Row r goes on from row `parents[r]` of the same slot."""
@@ -58,7 +58,7 @@ def mix(
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     if query.is_cuda and has_kernel():
-        from weft.nn.decode_kernel import attend_step
+        from weft.nn.kernels import attend_step
 
         return attend_step(query, new, keys, values, lengths, origin, owner, bias, scale)
     places = torch.arange(keys.shape[1], device=query.device)
@@ -101,19 +101,19 @@ class FixedCache(DecoderState):
         """Count in the token that the last step added; rows that are done go no further than their room."""
         self.lengths.add_(1).clamp_(max=self.room - 1)
 
-    def admit(self, slots: Tensor, state: Cache) -> None:
+    def admit(self, slots: Tensor, state: Cache, rows: Tensor) -> None:
         firsts = slots * self.copies
-        rows = (firsts[:, None] + torch.arange(self.copies, device=slots.device)).flatten()
+        every = (firsts[:, None] + torch.arange(self.copies, device=slots.device)).flatten()
         for layer, own in zip(self.layers, state.layers, strict=True):
             for ours, theirs in ((layer.keys, own.keys), (layer.values, own.values)):
-                ours[firsts, : state.longest] = theirs[: state.longest].transpose(0, 1)
-        self.lengths[rows] = state.lengths.repeat_interleave(self.copies)
+                ours[firsts, : state.longest] = theirs[: state.longest, rows].transpose(0, 1)
+        self.lengths[every] = state.lengths[rows].repeat_interleave(self.copies)
         if self.origin is not None:
             first = firsts.repeat_interleave(self.copies)[:, None]
-            self.origin[rows] = torch.where(self.places < self.lengths[rows][:, None], first, rows[:, None])
+            self.origin[every] = torch.where(self.places < self.lengths[every][:, None], first, every[:, None])
         if self.memory is not None:
             assert state.memory is not None
-            self.memory.admit(slots, state.memory)
+            self.memory.admit(slots, state.memory, rows)
 
     def reorder(self, parents: Tensor) -> None:
         if self.origin is not None:
@@ -128,11 +128,17 @@ class FixedLayer:
     """Keys and values of one layer, R S H D each."""
 
     filled = True
+    FEW = 4  # rows for which a layer goes through kernels of its own
+    BENDS = ("gelu", "gelu-tanh", "relu", "silu")  # that these kernels know
 
     def __init__(self, cache: FixedCache, like: Tensor, rows: int) -> None:
         self.cache = cache
         shape = (rows, cache.room, *like.shape[2:])
         self.keys, self.values = like.new_zeros(shape), like.new_zeros(shape)
+
+    def fuses(self, x: Tensor, activation: str) -> bool:
+        """Whether a layer takes this step through kernels that do several things at once."""
+        return x.is_cuda and len(x) <= self.FEW and activation in self.BENDS and has_kernel()
 
     def attend(
         self,
@@ -161,11 +167,11 @@ class FixedMemory:
         self.owners = torch.arange(slots, device=device).repeat_interleave(copies)
         self.layers = [FixedLayerMemory(self, layer.keys, slots, room) for layer in like.layers]
 
-    def admit(self, slots: Tensor, memory: Memory) -> None:
-        self.lengths[slots] = memory.rows.lengths().long()
+    def admit(self, slots: Tensor, memory: Memory, rows: Tensor) -> None:
+        self.lengths[slots] = memory.rows.lengths().long()[rows]
         for layer, own in zip(self.layers, memory.layers, strict=True):
             for ours, theirs in ((layer.keys, own.keys), (layer.values, own.values)):
-                ours[slots, : theirs.shape[2]] = theirs.transpose(1, 2)
+                ours[slots, : theirs.shape[2]] = theirs[rows].transpose(1, 2)
 
     def settle(self) -> None:
         """Nobody watches."""
@@ -194,13 +200,14 @@ class FixedRows:
         self.state, self.copies = like.laid_out(slots * copies, source_room), copies
         self.parts = self.state.parts()
 
-    def admit(self, slots: Tensor, state: RowState) -> None:
-        rows = (slots[:, None] * self.copies + torch.arange(self.copies, device=slots.device)).flatten()
+    def admit(self, slots: Tensor, state: RowState, rows: Tensor) -> None:
+        every = (slots[:, None] * self.copies + torch.arange(self.copies, device=slots.device)).flatten()
+        rows = rows.repeat_interleave(self.copies)
         for ours, theirs in zip(self.parts, state.parts(), strict=True):
-            ours[rows] = theirs.repeat_interleave(self.copies, 0)
+            ours[every] = theirs[rows]
         for ours, theirs in zip(self.state.read(), state.read(), strict=True):
-            ours[rows] = 0
-            ours[rows, : theirs.shape[1]] = theirs.repeat_interleave(self.copies, 0)
+            ours[every] = 0
+            ours[every, : theirs.shape[1]] = theirs[rows]
 
     def reorder(self, parents: Tensor) -> None:
         if self.copies > 1:

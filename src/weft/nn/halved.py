@@ -23,6 +23,9 @@ class Inventory:
         modules = list(network.modules())
         self.heads = vars(network)["_modules"].get("heads")
         self.tensors = [*network.parameters(), *network.buffers()]
+        self.counted = [
+            tensor for tensor in self.tensors if not tensor.is_inference()
+        ]  # that know how often they changed
         self.hooks = [vars(module)[name] for module in modules for name in ("_forward_hooks", "_forward_pre_hooks")]
         self.watchable = [(vars(module), name) for module in modules for name in WATCHERS if name in vars(module)]
 
@@ -58,8 +61,9 @@ def kind_of(network: nn.Module, precision: Precision, generates: bool) -> torch.
 
 
 def places_of(network: nn.Module) -> tuple[int, ...]:
-    """Where the tensors of a network lie: what was captured is of no use when they lie elsewhere."""
-    return tuple([tensor.data_ptr() for tensor in inventory_of(network).tensors])
+    """Where a network lies, by its first and last tensors, which move together: what was captured works there alone."""
+    tensors = inventory_of(network).tensors
+    return (tensors[0].data_ptr(), tensors[-1].data_ptr()) if tensors else ()
 
 
 class Halves:
@@ -84,15 +88,15 @@ def halved(network: Any, kind: torch.dtype | None) -> Any:
     halves, places = COPIES.get(network), places_of(network)
     if halves is None or halves.places != places:
         halves = COPIES[network] = Halves(places)
-    tensors = inventory_of(network).tensors
-    versions = [0 if tensor.is_inference() else tensor._version for tensor in tensors]
+    versions = [tensor._version for tensor in inventory_of(network).counted]
     if kind not in halves.copies:
         with torch.inference_mode(False):  # it may be used in any mode
             halves.copies[kind] = copy.deepcopy(network).requires_grad_(False).to(kind).eval()
     if halves.versions != versions:
         with torch.no_grad():
             for half in halves.copies.values():
-                for ours, theirs in zip([*half.parameters(), *half.buffers()], tensors, strict=True):
+                theirs_in_order = inventory_of(network).tensors
+                for ours, theirs in zip([*half.parameters(), *half.buffers()], theirs_in_order, strict=True):
                     ours.copy_(theirs)
     halves.versions = versions
     return halves.copies[kind]

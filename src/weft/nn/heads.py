@@ -5,6 +5,8 @@ N: tokens; n: the places asked for; B: rows; T: longest row; K: likely first tok
 
 from __future__ import annotations
 
+from weakref import WeakKeyDictionary
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -23,12 +25,27 @@ def in_full(scores: Tensor) -> Tensor:
 
 def scores_of(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
     """n width, vocabulary width -> n vocabulary"""
+    if x.is_cuda and not torch.is_grad_enabled() and table.shape[0] % 8 and x.dtype.itemsize == 2:
+        return aligned_scores(x, table, bias)
     few = 2 <= x.shape[0] <= 32 and x.device.type == "cpu" and not torch.is_grad_enabled()
     if not few or torch.compiler.is_compiling():
         return F.linear(x, table, bias)
     # A large table by a few rows, as in a beam: with the table first it takes a CPU half of the time.
     scores = torch.mm(table, x.t()).t().contiguous()
     return scores if bias is None else scores.add_(bias)
+
+
+ALIGNED: WeakKeyDictionary[Tensor, tuple[tuple[int, int], Tensor]] = WeakKeyDictionary()
+
+
+def aligned_scores(x: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
+    """The same by a table with rows of zeros up to a multiple of 64: others are four times as slow to multiply with."""
+    state = (table.data_ptr(), 0 if table.is_inference() else table._version)
+    kept = ALIGNED.get(table)
+    if kept is None or kept[0] != state:
+        kept = ALIGNED[table] = (state, F.pad(table.detach(), (0, 0, 0, -len(table) % 64)))
+    scores = F.linear(x, kept[1])[:, : len(table)]
+    return scores if bias is None else scores + bias
 
 
 class Pooler(nn.Module):

@@ -12,7 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.nn.attention import Attention, CrossAttention, LayerCache, LayerMemory, MultiHead, Sources
+from weft.nn.attention import Attention, CrossAttention, LayerCache, LayerMemory, MultiHead, Sources, turn
+from weft.nn.fixed import FixedLayer, has_kernel
 from weft.nn.rows import Rows
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "tanh", "gated-gelu", "gated-gelu-tanh", "gated-silu"]
@@ -125,6 +126,12 @@ class Layer(nn.Module):
         cache: LayerCache | None = None,
         sources: Sources | LayerMemory | None = None,
     ) -> Tensor:
+        if isinstance(cache, FixedLayer) and cache.fuses(x, self.feedforward.activation):
+            return self._fused_step(x, rows, bias, turns, cache, sources)
+        if sources is None and self._fuses(x):
+            return self._fused(
+                x, self.attention(self.attention_norm(x) if self.norm_before else x, rows, bias, turns, cache)
+            )
         if self.norm_before:
             x = x + self.attention_drop(self.attention(self.attention_norm(x), rows, bias, turns, cache))
             if sources is not None:
@@ -134,6 +141,59 @@ class Layer(nn.Module):
         if sources is not None:
             x = self.cross_norm(x + self.cross_drop(self.cross(x, rows, sources)))
         return self.feedforward_norm(x + self.feedforward_drop(self.feedforward(x)))
+
+    def _fuses(self, x: Tensor) -> bool:
+        """Whether sums and layer norms go through one kernel: where half precision answers on a GPU."""
+        plain = isinstance(self.attention_norm, nn.LayerNorm) and not self.training and x.dtype.itemsize == 2
+        return (
+            plain and x.is_cuda and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and has_kernel()
+        )
+
+    def _fused(self, x: Tensor, attended: Tensor) -> Tensor:
+        """What follows the attention."""
+        from weft.nn.kernels import add_norm
+
+        if self.norm_before:
+            x, normed = add_norm(attended, x, self.feedforward_norm, keeps=True)
+            return x + self.feedforward(normed)
+        _, x = add_norm(attended, x, self.attention_norm, keeps=False)
+        return add_norm(self.feedforward(x), x, self.feedforward_norm, keeps=False)[1]
+
+    def _fused_step(
+        self,
+        x: Tensor,
+        rows: Rows,
+        bias: Tensor | None,
+        turns: Tensor | None,
+        cache: FixedLayer,
+        sources: Sources | LayerMemory | None,
+    ) -> Tensor:
+        """A decoding step of very few rows, in which launching kernels is what takes longest: in five of them."""
+        from weft.nn.kernels import linear_step
+
+        before, own, inner = self.norm_before, self.attention, self.feedforward
+        assert isinstance(own, Attention)
+        qkv = linear_step(x, own.qkv, self.attention_norm if before else None)
+        query, key, value = qkv.unflatten(-1, (3, own.heads, -1)).unbind(1)  # R H D each
+        if turns is not None:
+            query, key = turn(query, turns), turn(key, turns)
+        mixed, _ = cache.attend(query, key, value, bias, own.scale)
+        x = linear_step(mixed.flatten(1), own.output, residual=x)
+        x = x if before else self.attention_norm(x)
+        if sources is not None:
+            assert isinstance(sources, LayerMemory)
+            query = linear_step(x, self.cross.query, self.cross_norm if before else None)
+            mixed, _ = sources.attend(query.unflatten(-1, (self.cross.heads, -1)), rows, self.cross.scale)
+            x = linear_step(mixed.flatten(1), self.cross.output, residual=x)
+            x = x if before else self.cross_norm(x)
+        wide = linear_step(
+            x, inner.up, self.feedforward_norm if before else None, "" if inner.gated else inner.activation
+        )
+        if inner.gated:
+            gate, wide = wide.chunk(2, -1)
+            wide = activate(gate, inner.activation) * wide
+        x = linear_step(wide, inner.down, residual=x)
+        return x if before else self.feedforward_norm(x)
 
 
 def neighbors(x: Tensor, rows: Rows, offsets: Sequence[int], beyond: Tensor | None = None) -> Tensor:

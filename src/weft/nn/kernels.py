@@ -1,0 +1,310 @@
+"""Kernels of decoding and of small passes for NVIDIA GPUs, in place of many launches; loaded only where Triton is there.
+
+R: rows; S: places; H: heads; D: width of a head; K: inputs of a linear map; N: its outputs.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor, nn
+
+ACTIVATIONS = {"": 0, "gelu": 1, "gelu-tanh": 2, "relu": 3, "silu": 4}
+BUSY = 1024  # programs that keep a GPU busy: below, each does more at once
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _attend_step(  # type: ignore[no-untyped-def]
+    query,
+    key,
+    value,
+    keys,
+    values,
+    lengths,
+    origin,
+    owner,
+    bias,
+    mixed,
+    scale,
+    q_row,
+    q_head,
+    k_row,
+    k_head,
+    v_row,
+    v_head,
+    c_row,
+    c_place,
+    c_head,
+    b_row,
+    b_head,
+    b_place,
+    places,
+    heads: tl.constexpr,
+    width: tl.constexpr,
+    columns: tl.constexpr,
+    block: tl.constexpr,
+    has_new: tl.constexpr,
+    has_origin: tl.constexpr,
+    has_owner: tl.constexpr,
+    has_bias: tl.constexpr,
+):
+    row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    column = tl.arange(0, columns)
+    inside = column < width
+    q = tl.load(query + row * q_row + head * q_head + column, mask=inside, other=0.0).to(tl.float32) * scale
+    own = tl.load(owner + row).to(tl.int64) if has_owner else row
+    length = tl.load(lengths + own).to(tl.int32) if has_owner else tl.load(lengths + row).to(tl.int32)
+    highest = tl.full([], -1e30, tl.float32)  # lower than any score, and a number: two of it differ by nothing
+    total = tl.full([], 0.0, tl.float32)
+    sums = tl.zeros([columns], tl.float32)
+    if has_new:
+        new_key = tl.load(key + row * k_row + head * k_head + column, mask=inside, other=0.0)
+        new_value = tl.load(value + row * v_row + head * v_head + column, mask=inside, other=0.0)
+        where = row * c_row + length.to(tl.int64) * c_place + head * c_head + column
+        tl.store(keys + where, new_key, mask=inside)
+        tl.store(values + where, new_value, mask=inside)
+        highest = tl.sum(q * new_key.to(tl.float32), 0)
+        if has_bias:
+            highest += tl.load(bias + row * b_row + head * b_head + length * b_place).to(tl.float32)
+        total = tl.full([], 1.0, tl.float32)
+        sums = new_value.to(tl.float32)
+    for first in range(0, length, block):
+        place = first + tl.arange(0, block)
+        there = place < length
+        source = tl.load(origin + row * places + place, mask=there, other=0).to(tl.int64) if has_origin else own
+        start = source * c_row + place.to(tl.int64) * c_place + head * c_head
+        cells = there[:, None] & inside[None, :]
+        k = tl.load(keys + start[:, None] + column[None, :], mask=cells, other=0.0).to(tl.float32)
+        v = tl.load(values + start[:, None] + column[None, :], mask=cells, other=0.0).to(tl.float32)
+        scores = tl.sum(k * q[None, :], 1)
+        if has_bias:
+            added = tl.load(bias + row * b_row + head * b_head + place * b_place, mask=there, other=0.0)
+            scores += added.to(tl.float32)
+        scores = tl.where(there, scores, -float("inf"))
+        peak = tl.maximum(highest, tl.max(scores, 0))
+        powers = tl.exp(scores - peak)
+        before = tl.exp(highest - peak)
+        sums = sums * before + tl.sum(powers[:, None] * v, 0)
+        total = total * before + tl.sum(powers, 0)
+        highest = peak
+    out = mixed + (row * heads + head) * width + column
+    tl.store(out, (sums / total).to(mixed.dtype.element_ty), mask=inside)
+
+
+def attend_step(
+    query: Tensor,
+    new: tuple[Tensor, Tensor] | None,
+    keys: Tensor,
+    values: Tensor,
+    lengths: Tensor,
+    origin: Tensor | None,
+    owner: Tensor | None,
+    bias: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """Attention of a decoding step: R H D; arguments as those of `weft.nn.fixed.mix`.
+
+    Of each row the new key and value are written into the cache, and its query mixes all values so far, read from the
+    rows that its beginning was written by.
+    """
+    rows, heads, width = query.shape
+    mixed = torch.empty_like(query, memory_format=torch.contiguous_format)
+    key, value = (query, query) if new is None else new
+    row_step = 0 if bias is None or bias.shape[0] == 1 else bias.stride(0)
+    _attend_step[rows, heads](
+        query,
+        key,
+        value,
+        keys,
+        values,
+        lengths,
+        lengths if origin is None else origin,
+        lengths if owner is None else owner,
+        query if bias is None else bias,
+        mixed,
+        scale,
+        query.stride(0),
+        query.stride(1),
+        key.stride(0),
+        key.stride(1),
+        value.stride(0),
+        value.stride(1),
+        keys.stride(0),
+        keys.stride(1),
+        keys.stride(2),
+        row_step,
+        0 if bias is None else bias.stride(1),
+        0 if bias is None else bias.stride(3),
+        keys.shape[1],
+        heads=heads,
+        width=width,
+        columns=triton.next_power_of_2(width),
+        block=32 if rows * heads > BUSY else 128,
+        has_new=new is not None,
+        has_origin=origin is not None,
+        has_owner=owner is not None,
+        has_bias=bias is not None,
+        num_warps=2 if rows * heads > BUSY else 8,
+    )
+    return mixed
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _bent(x, activation: tl.constexpr):  # type: ignore[no-untyped-def]
+    """The non-linearity by its number."""
+    if activation == 1:
+        x = 0.5 * x * (1.0 + tl.math.erf(x * 0.7071067811865476))
+    elif activation == 2:
+        inner = 0.7978845608028654 * (x + 0.044715 * x * x * x)
+        x = x * tl.sigmoid(2.0 * inner)
+    elif activation == 3:
+        x = tl.maximum(x, 0.0)
+    elif activation == 4:
+        x = x * tl.sigmoid(x)
+    return x
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _linear_step(  # type: ignore[no-untyped-def]
+    x,
+    weight,
+    bias,
+    gain,
+    shift,
+    residual,
+    out,
+    epsilon,
+    inputs: tl.constexpr,
+    outputs: tl.constexpr,
+    chunk: tl.constexpr,
+    columns: tl.constexpr,
+    activation: tl.constexpr,
+    has_norm: tl.constexpr,
+    has_shift: tl.constexpr,
+    has_bias: tl.constexpr,
+    has_residual: tl.constexpr,
+):
+    row = tl.program_id(1).to(tl.int64)
+    column = tl.program_id(0) * columns + tl.arange(0, columns)
+    inside = column < outputs
+    middle, spread = 0.0, 1.0
+    if has_norm:
+        total = tl.zeros([chunk], tl.float32)
+        for first in tl.static_range(0, inputs, chunk):
+            place = first + tl.arange(0, chunk)
+            total += tl.load(x + row * inputs + place, mask=place < inputs, other=0.0).to(tl.float32)
+        middle = tl.sum(total, 0) / inputs if has_shift else 0.0
+        total = tl.zeros([chunk], tl.float32)
+        for first in tl.static_range(0, inputs, chunk):
+            place = first + tl.arange(0, chunk)
+            apart = tl.load(x + row * inputs + place, mask=place < inputs, other=0.0).to(tl.float32) - middle
+            total += tl.where(place < inputs, apart * apart, 0.0)
+        spread = tl.rsqrt(tl.sum(total, 0) / inputs + epsilon)
+    sums = tl.zeros([columns], tl.float32)
+    for first in tl.static_range(0, inputs, chunk):
+        place = first + tl.arange(0, chunk)
+        there = place < inputs
+        cells = inside[:, None] & there[None, :]
+        part = tl.load(weight + column.to(tl.int64)[:, None] * inputs + place[None, :], mask=cells, other=0.0)
+        read = tl.load(x + row * inputs + place, mask=there, other=0.0).to(tl.float32)
+        if has_norm:
+            read = (read - middle) * spread * tl.load(gain + place, mask=there, other=0.0).to(tl.float32)
+            if has_shift:
+                read += tl.load(shift + place, mask=there, other=0.0).to(tl.float32)
+            read = read.to(x.dtype.element_ty).to(tl.float32)  # as a norm of its own gives it out
+        sums += tl.sum(part.to(tl.float32) * read[None, :], 1)
+    if has_bias:
+        sums += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
+    if activation > 0:
+        sums = _bent(sums.to(out.dtype.element_ty).to(tl.float32), activation)
+    if has_residual:
+        before = tl.load(residual + row * outputs + column, mask=inside, other=0.0).to(tl.float32)
+        sums = sums.to(out.dtype.element_ty).to(tl.float32) + before
+    tl.store(out + row * outputs + column, sums.to(out.dtype.element_ty), mask=inside)
+
+
+def linear_step(
+    x: Tensor, map: nn.Linear, norm: Any = None, activation: str = "", residual: Tensor | None = None
+) -> Tensor:
+    """R K -> R N for very few rows: a norm before the linear map, and what comes after it, in one kernel."""
+    rows, inputs = x.shape
+    outputs = map.weight.shape[0]
+    x, out = x.contiguous(), x.new_empty(rows, outputs)
+    chunk = min(1024, triton.next_power_of_2(inputs))
+    columns = 8 if outputs >= 2048 else 4
+    shift = norm.bias if isinstance(norm, nn.LayerNorm) else None
+    _linear_step[triton.cdiv(outputs, columns), rows](
+        x,
+        map.weight,
+        x if map.bias is None else map.bias,
+        x if norm is None else norm.weight,
+        x if shift is None else shift,
+        x if residual is None else residual.contiguous(),
+        out,
+        0.0 if norm is None else norm.eps,
+        inputs=inputs,
+        outputs=outputs,
+        chunk=chunk,
+        columns=columns,
+        activation=ACTIVATIONS[activation],
+        has_norm=norm is not None,
+        has_shift=shift is not None,
+        has_bias=map.bias is not None,
+        has_residual=residual is not None,
+        num_warps=4,
+    )
+    return out
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _add_norm(  # type: ignore[no-untyped-def]
+    x,
+    residual,
+    gain,
+    shift,
+    total,
+    normed,
+    epsilon,
+    width: tl.constexpr,
+    block: tl.constexpr,
+    keeps: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    place = tl.arange(0, block)
+    there = place < width
+    whole = tl.load(x + row * width + place, mask=there, other=0.0).to(tl.float32)
+    whole += tl.load(residual + row * width + place, mask=there, other=0.0).to(tl.float32)
+    whole = whole.to(x.dtype.element_ty).to(tl.float32)  # as an addition of its own gives it out
+    if keeps:
+        tl.store(total + row * width + place, whole.to(x.dtype.element_ty), mask=there)
+    middle = tl.sum(whole, 0) / width
+    apart = tl.where(there, whole - middle, 0.0)
+    spread = tl.rsqrt(tl.sum(apart * apart, 0) / width + epsilon)
+    scaled = apart * spread * tl.load(gain + place, mask=there, other=0.0).to(tl.float32)
+    scaled += tl.load(shift + place, mask=there, other=0.0).to(tl.float32)
+    tl.store(normed + row * width + place, scaled.to(x.dtype.element_ty), mask=there)
+
+
+def add_norm(x: Tensor, residual: Tensor, norm: nn.LayerNorm, keeps: bool) -> tuple[Tensor, Tensor]:
+    """The sum of two (R K), where it is kept, and its layer norm, in one kernel."""
+    x, residual = x.contiguous(), residual.contiguous()
+    rows, width = x.shape
+    total, normed = torch.empty_like(x) if keeps else x, torch.empty_like(x)
+    block = triton.next_power_of_2(width)
+    _add_norm[(rows,)](
+        x,
+        residual,
+        norm.weight,
+        norm.bias,
+        total,
+        normed,
+        norm.eps,
+        width=width,
+        block=block,
+        keeps=keeps,
+        num_warps=4 if block <= 2048 else 8,
+    )
+    return total, normed
