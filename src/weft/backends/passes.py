@@ -110,9 +110,7 @@ class PassGraphs:
     def _captured(self, network: nn.Module, batch: Batch, work: Work) -> tuple[torch.cuda.CUDAGraph, Batch, Tensor]:
         batch = batch.map(Tensor.clone)
 
-        even = (
-            len(batch.tokens) == batch.rows.count * batch.rows.longest
-        )  # such rows begin at the same places each time
+        even = len(batch.tokens) == batch.rows.count * batch.rows.longest  # such rows always begin alike
 
         def run() -> Tensor:  # what was worked out of the rows of another batch must not come back
             rows = batch.rows if even else Rows(batch.rows.starts, batch.rows.longest)

@@ -137,7 +137,7 @@ def through_layers(
 
 
 def narrowed(x: Tensor) -> Tensor:
-    """The embeddings as autocast has everything but norms and sums: in bf16, the sums of a stack are half as wide too."""
+    """Under autocast to bf16 the sums that go from layer to layer are in bf16 too: half of the memory and traffic."""
     kind = x.device.type
     if torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16:
         return x.to(torch.bfloat16)
