@@ -24,7 +24,7 @@ from common import RESULTS, device_name, medians, parse, peer, write
 
 import weft
 from weft.generation.generate import generate
-from weft.generation.sampling import Rules, Sampling
+from weft.generation.sampling import Sampling
 from weft.generation.search import Beam
 
 GPU = torch.cuda.is_available()
@@ -112,7 +112,6 @@ def beams(family: str, sizes: dict[str, Any], repeats: int) -> dict[str, Any]:
             context=c.context,
             max_tokens=limits,
             ends=(1,),
-            rules=sizes["rules"],
             device=DEVICE,
         )
 
@@ -172,7 +171,7 @@ def main() -> None:
     tiny = {"layers": 1, "width": 32, "heads": 2, "vocabulary": 99}
     sizes: dict[str, Any] = {"settings": {}, "batches": (1, 32), "prompt": 64, "tokens": 128}
     sizes |= {"t5": {}, "marian": {"vocabulary": 8000, "width": 256, "layers": 3, "heads": 4, "begin": 0}}
-    sizes |= {"sources": 1000, "rules": Rules(min_tokens=1 << 20)}
+    sizes |= {"sources": 1000}
     if given.smoke:
         sizes |= {"settings": tiny, "batches": (1, 2), "prompt": 4, "tokens": 5, "sources": 6}
         sizes |= {"t5": {**tiny, "head_width": 16, "inner": 64}, "marian": {**tiny, "begin": 0}}

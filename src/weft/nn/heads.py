@@ -5,11 +5,10 @@ N: tokens; n: the places asked for; B: rows; T: longest row; K: likely first tok
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from weft.nn.layer_choice import LayerChoice
 from weft.nn.layers import activate
@@ -25,7 +24,7 @@ def in_full(scores: Tensor) -> Tensor:
 
 def scores_of(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
     """n width, vocabulary width -> n vocabulary"""
-    if x.is_cuda and not torch.is_grad_enabled() and table.shape[0] % 8 and x.dtype.itemsize == 2:
+    if x.is_cuda and not torch.is_grad_enabled() and table.shape[0] % 8 and table.dtype.itemsize == 2:
         return aligned_scores(x, table, bias)
     few = 2 <= x.shape[0] <= 32 and x.device.type == "cpu" and not torch.is_grad_enabled()
     if not few or torch.compiler.is_compiling():
@@ -35,15 +34,18 @@ def scores_of(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
     return scores if bias is None else scores.add_(bias)
 
 
-ALIGNED: WeakKeyDictionary[Tensor, tuple[tuple[int, int], Tensor]] = WeakKeyDictionary()
+ALIGNED = WeakTensorKeyDictionary()  # of tables: how often they had changed, and their copies
 
 
 def aligned_scores(x: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
     """The same by a table with rows of zeros up to a multiple of 64: others are four times as slow to multiply with."""
-    state = (table.data_ptr(), 0 if table.is_inference() else table._version)
+    version = 0 if table.is_inference() else table._version
     kept = ALIGNED.get(table)
-    if kept is None or kept[0] != state:
-        kept = ALIGNED[table] = (state, F.pad(table.detach(), (0, 0, 0, -len(table) % 64)))
+    if kept is None or kept[1].device != table.device:
+        kept = version, F.pad(table.detach(), (0, 0, 0, -len(table) % 64))
+    elif kept[0] != version:
+        kept[1][: len(table)] = table  # in place: a captured step reads it there
+    ALIGNED[table] = version, kept[1]
     scores = F.linear(x, kept[1])[:, : len(table)]
     return scores if bias is None else scores + bias
 

@@ -1,4 +1,4 @@
-"""Kernels of decoding and of small passes for NVIDIA GPUs, in place of many launches; loaded only where Triton is there.
+"""Kernels of decoding and of small passes on NVIDIA GPUs, in place of many launches; loaded where Triton is there.
 
 R: rows; S: places; H: heads; D: width of a head; K: inputs of a linear map; N: its outputs.
 """
@@ -288,7 +288,7 @@ def _add_norm(  # type: ignore[no-untyped-def]
     tl.store(normed + row * width + place, scaled.to(x.dtype.element_ty), mask=there)
 
 
-def add_norm(x: Tensor, residual: Tensor, norm: nn.LayerNorm, keeps: bool) -> tuple[Tensor, Tensor]:
+def add_norm(x: Tensor, residual: Tensor, norm: Any, keeps: bool) -> tuple[Tensor, Tensor]:
     """The sum of two (R K), where it is kept, and its layer norm, in one kernel."""
     x, residual = x.contiguous(), residual.contiguous()
     rows, width = x.shape

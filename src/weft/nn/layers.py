@@ -128,10 +128,8 @@ class Layer(nn.Module):
     ) -> Tensor:
         if isinstance(cache, FixedLayer) and cache.fuses(x, self.feedforward.activation):
             return self._fused_step(x, rows, bias, turns, cache, sources)
-        if sources is None and self._fuses(x):
-            return self._fused(
-                x, self.attention(self.attention_norm(x) if self.norm_before else x, rows, bias, turns, cache)
-            )
+        if self._fuses(x):
+            return self._fused(x, rows, bias, turns, cache, sources)
         if self.norm_before:
             x = x + self.attention_drop(self.attention(self.attention_norm(x), rows, bias, turns, cache))
             if sources is not None:
@@ -144,20 +142,34 @@ class Layer(nn.Module):
 
     def _fuses(self, x: Tensor) -> bool:
         """Whether sums and layer norms go through one kernel: where half precision answers on a GPU."""
-        plain = isinstance(self.attention_norm, nn.LayerNorm) and not self.training and x.dtype.itemsize == 2
-        return (
-            plain and x.is_cuda and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and has_kernel()
-        )
+        if self.training or not x.is_cuda or x.dtype.itemsize != 2 or torch.is_grad_enabled():
+            return False
+        return isinstance(self.attention_norm, nn.LayerNorm) and not torch.compiler.is_compiling() and has_kernel()
 
-    def _fused(self, x: Tensor, attended: Tensor) -> Tensor:
-        """What follows the attention."""
+    def _fused(
+        self,
+        x: Tensor,
+        rows: Rows,
+        bias: Tensor | None,
+        turns: Tensor | None,
+        cache: LayerCache | None,
+        sources: Sources | LayerMemory | None,
+    ) -> Tensor:
         from weft.nn.kernels import add_norm
 
-        if self.norm_before:
-            x, normed = add_norm(attended, x, self.feedforward_norm, keeps=True)
+        before = self.norm_before
+        made = self.attention(self.attention_norm(x) if before else x, rows, bias, turns, cache)
+        # Before: of each sum the norm that the next part reads; after: the norm is all that goes on.
+        norms = [self.cross_norm, self.feedforward_norm] if sources is not None else [self.feedforward_norm]
+        norms = norms if before else [self.attention_norm, *norms[:-1]]
+        for norm in norms[:-1] if sources is not None else ():
+            x, normed = add_norm(made, x, norm, keeps=before)
+            x = x if before else normed
+            made = self.cross(normed, rows, sources)
+        x, normed = add_norm(made, x, norms[-1], keeps=before)
+        if before:
             return x + self.feedforward(normed)
-        _, x = add_norm(attended, x, self.attention_norm, keeps=False)
-        return add_norm(self.feedforward(x), x, self.feedforward_norm, keeps=False)[1]
+        return add_norm(self.feedforward(normed), normed, self.feedforward_norm, keeps=False)[1]
 
     def _fused_step(
         self,
@@ -174,7 +186,7 @@ class Layer(nn.Module):
         before, own, inner = self.norm_before, self.attention, self.feedforward
         assert isinstance(own, Attention)
         qkv = linear_step(x, own.qkv, self.attention_norm if before else None)
-        query, key, value = qkv.unflatten(-1, (3, own.heads, -1)).unbind(1)  # R H D each
+        query, key, value = qkv.view(len(x), 3, own.heads, -1).unbind(1)  # R H D each
         if turns is not None:
             query, key = turn(query, turns), turn(key, turns)
         mixed, _ = cache.attend(query, key, value, bias, own.scale)
@@ -183,7 +195,7 @@ class Layer(nn.Module):
         if sources is not None:
             assert isinstance(sources, LayerMemory)
             query = linear_step(x, self.cross.query, self.cross_norm if before else None)
-            mixed, _ = sources.attend(query.unflatten(-1, (self.cross.heads, -1)), rows, self.cross.scale)
+            mixed, _ = sources.attend(query.view(len(x), self.cross.heads, -1), rows, self.cross.scale)
             x = linear_step(mixed.flatten(1), self.cross.output, residual=x)
             x = x if before else self.cross_norm(x)
         wide = linear_step(
