@@ -13,9 +13,10 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.shared import check_sizes, head_width
-from weft.nn.heads import LabelHead, Mix, WordHead
+from weft.nn.heads import LabelHead, Mix, TableHead, WordHead
 from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Rows
+from weft.nn.word_loss import cross_entropy, word_loss
 
 States = list[Tensor] | None  # where given, gets the embeddings and the output of each layer
 Started = tuple[Tensor, Any]  # B vocabulary, float32: logits of each row's next word; and the state to go on from
@@ -188,7 +189,21 @@ class Network(nn.Module):
 
     def words(self, hidden: Tensor) -> Tensor:
         """Logits of all words at the places asked for: n width -> n vocabulary."""
-        return self.heads["words"](hidden if self.narrow is None else self.narrow(hidden), self.tokens.weight)
+        return self.heads["words"](*self.word_inputs(hidden))
+
+    def word_inputs(self, hidden: Tensor) -> tuple[Tensor, Any]:
+        """What the word head reads: n width, and the table of tokens."""
+        return hidden if self.narrow is None else self.narrow(hidden), self.tokens.weight
+
+    def word_loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The summed cross-entropy of words; a chunk at a time where their head is one product with a table.
+
+        A family that has `words` of its own, or a head of another kind, has all its logits at once.
+        """
+        head = self.heads["words"]
+        if type(self).words is not Network.words or not isinstance(head, TableHead):
+            return cross_entropy(self.words(hidden), labels, smoothing)
+        return word_loss(*head.operands(*self.word_inputs(hidden)), labels, smoothing)
 
     def logits(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
         """Output of a head: N rows for the heads in `BY_TOKEN`, else B rows."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -177,9 +177,9 @@ class Elmo(Network):
             0, numbers, hidden, "amax", include_self=False
         )
 
-    def words(self, hidden: Tensor) -> Tensor:
-        """Logits of the next word from the forward half, or of the one before from the backward half: n P."""
-        return self.heads["words"](hidden[:, : self.config.width], self.tokens.weight)
+    def word_inputs(self, hidden: Tensor) -> tuple[Tensor, Any]:
+        """The forward half predicts the next word, or the backward half the one before: n P."""
+        return hidden[:, : self.config.width], self.tokens.weight
 
     @property
     def products(self) -> float:

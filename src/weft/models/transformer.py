@@ -167,8 +167,8 @@ class T5(TransformerSides):
     def leave(self, x: Tensor) -> Tensor:
         return self.dropout(x)
 
-    def words(self, hidden: Tensor) -> Tensor:
-        return super().words(hidden * self.config.width**-0.5 if self.config.scaled else hidden)
+    def word_inputs(self, hidden: Tensor) -> tuple[Tensor, Any]:
+        return super().word_inputs(hidden * self.config.width**-0.5 if self.config.scaled else hidden)
 
     @property
     def rate_factors(self) -> Mapping[str, float]:

@@ -20,7 +20,7 @@ from torch import Tensor
 from weft.errors import UserError, escaped, shown
 from weft.files import no_link, peak_memory, read_text, reason, write_text
 from weft.nn.rows import Batch, Rows
-from weft.objectives.losses import cross_entropy
+from weft.nn.word_loss import cross_entropy
 from weft.picture import ChartLine, line_chart, page, table
 from weft.progress import unescaped
 
