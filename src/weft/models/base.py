@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.shared import check_sizes, head_width
-from weft.nn.heads import LabelHead, Mix, TableHead, WordHead
-from weft.nn.recurrent import Recurrent
+from weft.models.shared import check_sizes, head_width, start_weights
+from weft.nn.heads import LabelHead, TableHead, WordHead
 from weft.nn.rows import Rows
 from weft.nn.word_loss import cross_entropy, word_loss
 
@@ -243,21 +241,3 @@ class Network(nn.Module):
     def initialize(self) -> None:
         """Draw fresh weights: normal with `weight_scale`, biases 0, norms 1."""
         start_weights(self, self.config.weight_scale)
-
-
-@torch.no_grad()
-def start_weights(network: nn.Module, scale: float) -> None:
-    """Normal matrices and tables, biases 0, norms 1, as transformers draws them."""
-    for module in network.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            if name == "bias":
-                parameter.zero_()
-        if isinstance(module, nn.Linear | nn.Embedding):
-            module.weight.normal_(0.0, scale)
-        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
-            module.weight.fill_(1.0)
-        elif isinstance(module, Recurrent):
-            module.initialize()
-        elif isinstance(module, Mix):
-            module.shares.zero_()
-            module.scale.fill_(1.0)

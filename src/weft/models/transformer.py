@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.base import ModelConfig, start_weights
+from weft.models.base import ModelConfig
 from weft.models.encoder_decoder import Embedded, TransformerSides
-from weft.models.shared import final_norm_of, layers_of, positions_of
+from weft.models.shared import final_norm_of, layers_of, positions_of, start_weights
 from weft.nn.attention import Cache
 from weft.nn.layers import Activation, NormKind, NormPlace
 from weft.nn.positions import Buckets, Kind
