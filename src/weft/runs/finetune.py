@@ -135,7 +135,7 @@ def _check(recipe: TaskRecipe) -> None:
 def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     """From the recipe in a run folder to the best model; from its last checkpoint on where there is one."""
     plan, device = recipe.training, device_for(recipe.device, recipe.training.threads)
-    on_cpu = plan.compile and device.type == "cpu"
+    on_cpu = bool(plan.compile) and device.type == "cpu"
     refuse(
         (on_cpu, "on the CPU only full rows can be compiled, and rows of a task are not: leave out training.compile"),
         (plan.watch_gradients, "watch_gradients is for language models: weft pretrain --watch-gradients"),
@@ -154,7 +154,10 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     window = task.window(model, recipe.task.length, recipe.task.stride, recipe.task.long)
     framing = framing_for(model, window)
     refuse(
-        (plan.compile and not model.network.COMPILES, f"{model.family.name} cannot be compiled: leave out --compile")
+        (
+            bool(plan.compile) and not model.network.COMPILES,
+            f"{model.family.name} cannot be compiled: leave out --compile",
+        )
     )
     capture = device.type == "cuda" and not plan.compile and model.network.COMPILES
     train, dev = tokenized_rows(task, dataset, model, framing, control)

@@ -19,6 +19,7 @@ from weft.models.base import Network
 from weft.nn.attention import Attention, slots_of
 from weft.nn.rows import Batch
 from weft.progress import decimals
+from weft.training.compiling import CompileChoice
 from weft.training.log import COLUMNS, RunLog, Watch, memory_used, peak_of, time_left
 from weft.training.plan import learning_rate_at
 from weft.training.run import Begun, State
@@ -260,6 +261,7 @@ class Trainer:
         # The kernels of a GPU know ragged rows; on the CPU rows of similar length share a square of attention.
         self.pads = s.device.type == "cpu" and any(isinstance(module, Attention) for module in network.modules())
         self.moment, self.pace = Moment(), Pace()
+        self.choice = CompileChoice(stepper, log)
         self._read_on()
 
     def train(self) -> None:
@@ -345,7 +347,7 @@ class Trainer:
         if state.step == s.feed.border:  # other rows from here on: what was captured before is of no use
             stepper.passes.release()
         try:
-            norm = stepper.step(batches, counts, state.step)
+            norm = self.choice.step(batches, counts, state.step)
         except torch.OutOfMemoryError:  # the same step again in passes of half the size
             stepper.passes.release()
             self.feed.close()
@@ -374,7 +376,10 @@ class Trainer:
             if self.watch is not None:
                 self.watch.look(state.step, stepper.network, batches[0].to(s.device))
             minutes, limit = s.plan.minutes, s.plan.steps
-            if minutes is not None and (steps := self.pace.steps(state, minutes)):
+            self.choice.decide(state, s.steps if minutes is None else None, minutes)
+            # Of a run of some minutes the speed counts that most of its steps will have.
+            waits = self.choice.open or self.choice.waiting
+            if minutes is not None and not waits and (steps := self.pace.steps(state, minutes)):
                 # The speed of a run of some minutes is known, and with it how many steps there are.
                 state.steps = min(steps, limit or steps)
                 self.setup = s.of_steps(state.steps)
@@ -427,7 +432,7 @@ class Trainer:
         }
         if self.peak is not None:
             values["mfu"] = round(self.moment.operations / seconds / self.peak, 4)
-        if s.plan.compile:
+        if self.stepper.compiled:
             values["graphs"] = graphs_compiled()
         self.log.record(values)
         left = time_left(seconds / len(losses) * (s.steps - state.step))

@@ -48,7 +48,13 @@ class Training:
     layer_decay: float = 1.0  # the rate of each layer as a share of the one above it
     clip: float | None = 1.0  # largest gradient norm
     precision: Precision = option("auto", "--precision", help="auto: bf16 on a GPU that supports it, else fp32.")
-    compile: bool = option(False, "--compile/--no-compile", help="Compile the network first. Pays off on a GPU.")
+    compile: bool | None = option(
+        None, "--compile/--no-compile", help="Compile the network. Default: in long runs on a GPU."
+    )
+    # Of each layer only the input is kept for the backward pass, which computes the rest again.
+    checkpoint_activations: bool = option(
+        False, "--checkpoint-activations", help="Use less memory and more time: layers are computed twice."
+    )
     ema: float | None = option(None, "--ema", help="Keep a moving average of the weights: 0.999.", metavar="DECAY")
     evaluate_every: int | None = None  # steps; without it, ten times in a run
     save_every: int | None = None  # steps; without it, with each evaluation

@@ -52,6 +52,7 @@ class Setup:
     pace: Callable[[int], dict[str, Tensor]] | None = None  # targets that every batch of a step has besides
     faster: Mapping[str, float] = field(default_factory=dict)  # beginnings of names: times the others' learning rate
     capture: bool = False  # batches come in few shapes, so that their passes can be played back from CUDA graphs
+    may_compile: bool = False  # in its middle, where the plan leaves it open
 
     @property
     def steps(self) -> int:
@@ -387,8 +388,6 @@ class Stepper:
     def __init__(self, setup: Setup, scale: float = 65536.0, steady: int = 0) -> None:
         """`scale`: of the loss in fp16, and `steady`: for how many steps it has been so."""
         s, plan, device = setup, setup.plan, setup.device
-        if plan.compile:
-            keep_compiled_code_private()
         self.setup = s
         self.network = s.network.to(device).train()
         self.beside = None if s.beside is None else s.beside.to(device)
@@ -396,19 +395,29 @@ class Stepper:
         self.scaler = torch.amp.GradScaler(device.type, init_scale=scale, enabled=s.precision == "fp16")
         if self.scaler.is_enabled():
             self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale, "_growth_tracker": steady})
-        even = s.feed.source.even
         self.passes = Passes(
             self.network,
-            torch.compile(s.objective.sums, fullgraph=True) if plan.compile else s.objective.sums,
+            s.objective.sums,
             len(s.objective.terms),
             device,
             s.precision,
             self.scaler,
-            capture=device.type == "cuda" and s.network.COMPILES and (s.capture or (plan.compile and even)),
-            ragged=plan.compile and not even,
             finish=None if self.scaler.is_enabled() else self.update,
             weights=s.weights,
         )
+        self.compile(bool(plan.compile))
+
+    def compile(self, wanted: bool) -> None:
+        """Compile the passes from the next one on, or no longer; what was captured before is of no use."""
+        s, passes = self.setup, self.passes
+        even = s.feed.source.even
+        if wanted:
+            keep_compiled_code_private()
+        passes.release()
+        passes.sums = torch.compile(s.objective.sums, fullgraph=True) if wanted else s.objective.sums
+        passes.capture = s.device.type == "cuda" and s.network.COMPILES and (s.capture or (wanted and even))
+        passes.ragged = wanted and not even
+        self.compiled = wanted
 
     def step(self, batches: Sequence[Batch], counts: Tensor, number: int) -> Tensor:
         """Take one step; the gradient norm."""
