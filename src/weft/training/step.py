@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from weft.data.chance import key_of
 from weft.data.rows import ExampleSource, Feed
@@ -136,6 +138,21 @@ def freeze(network: Network, what: str) -> None:
             module.dropout = 0.0
         elif isinstance(module, Recurrent):
             module.dropout = module.weight_drop = 0.0
+
+
+def recompute_layers(network: Network) -> None:
+    """Of each layer keep the input alone for the backward pass, which computes the rest again (Chen et al., 2016)."""
+    layers = [layer for stack in network.stacks().values() for layer in stack]
+    if not layers:
+        raise UserError("checkpoint_activations is for models with layers, one above the other; this one has none")
+    for layer in layers:
+        layer.forward = partial(_recomputed, partial(type(layer).forward, layer))
+
+
+def _recomputed(forward: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*given, **named)
+    return checkpoint(forward, *given, use_reentrant=False, **named)
 
 
 def learned(network: nn.Module, beside: nn.Module | None) -> dict[str, nn.Parameter]:
@@ -391,6 +408,8 @@ class Stepper:
         self.setup = s
         self.network = s.network.to(device).train()
         self.beside = None if s.beside is None else s.beside.to(device)
+        if plan.checkpoint_activations:
+            recompute_layers(self.network)
         self.optimizer = make_optimizer(self.network, plan, s.learning_rate, self.beside, s.faster)
         self.scaler = torch.amp.GradScaler(device.type, init_scale=scale, enabled=s.precision == "fp16")
         if self.scaler.is_enabled():
@@ -415,7 +434,10 @@ class Stepper:
             keep_compiled_code_private()
         passes.release()
         passes.sums = torch.compile(s.objective.sums, fullgraph=True) if wanted else s.objective.sums
-        passes.capture = s.device.type == "cuda" and s.network.COMPILES and (s.capture or (wanted and even))
+        regular = s.capture or (wanted and even)
+        # What layers drew is drawn again in the backward pass, from a state that no graph can hold.
+        plain = not s.plan.checkpoint_activations
+        passes.capture = s.device.type == "cuda" and s.network.COMPILES and regular and plain
         passes.ragged = wanted and not even
         self.compiled = wanted
 
