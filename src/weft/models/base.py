@@ -14,7 +14,7 @@ from weft.errors import UserError
 from weft.models.shared import check_sizes, head_width, start_weights
 from weft.nn.heads import LabelHead, TableHead, WordHead
 from weft.nn.rows import Rows
-from weft.nn.word_loss import cross_entropy, word_loss
+from weft.nn.word_loss import cross_entropy, fits_whole, word_loss
 
 States = list[Tensor] | None  # where given, gets the embeddings and the output of each layer
 Started = tuple[Tensor, Any]  # B vocabulary, float32: logits of each row's next word; and the state to go on from
@@ -194,12 +194,13 @@ class Network(nn.Module):
         return hidden if self.narrow is None else self.narrow(hidden), self.tokens.weight
 
     def word_loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-        """The summed cross-entropy of words; a chunk at a time where their head is one product with a table.
+        """The summed cross-entropy of words; a chunk at a time where there are many.
 
-        A family that has `words` of its own, or a head of another kind, has all its logits at once.
+        A family that has `words` of its own, or a head that is more than a product with a table, has all its logits at
+        once.
         """
-        head = self.heads["words"]
-        if type(self).words is not Network.words or not isinstance(head, TableHead):
+        head, own = self.heads["words"], type(self).words is not Network.words
+        if own or not isinstance(head, TableHead) or fits_whole(hidden.shape[0], self.config.vocabulary):
             return cross_entropy(self.words(hidden), labels, smoothing)
         return word_loss(*head.operands(*self.word_inputs(hidden)), labels, smoothing)
 

@@ -31,11 +31,14 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Ten
     return F.cross_entropy(logits, labels, reduction="sum", ignore_index=NOTHING, label_smoothing=smoothing)
 
 
+def fits_whole(rows: int, words: int) -> bool:
+    """Whether all logits are few enough to exist together."""
+    # A compiled step must not depend on how many rows there are: it would be compiled anew for some numbers of them.
+    return not torch.compiler.is_compiling() and 4 * rows * words <= WHOLE
+
+
 def word_loss(hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0) -> Tensor:
     """The cross-entropy of the logits `hidden @ table.T + bias`: n W, V W, V, n -> summed, as `cross_entropy`."""
-    # A compiled step must not depend on how many rows there are: it would be compiled anew for some numbers of them.
-    if not torch.compiler.is_compiling() and 4 * hidden.shape[0] * table.shape[0] <= WHOLE:
-        return cross_entropy(F.linear(hidden, table, bias), labels, smoothing)
     device = hidden.device.type
     half = torch.is_autocast_enabled(device) and hidden.dtype != torch.float64
     hidden = hidden.to(torch.get_autocast_dtype(device)) if half else hidden

@@ -57,6 +57,7 @@ class Training:
     )
     ema: float | None = option(None, "--ema", help="Keep a moving average of the weights: 0.999.", metavar="DECAY")
     evaluate_every: int | None = None  # steps; without it, ten times in a run
+    evaluation_share: float = 0.1  # of the run's time that may go into generating held-out rows; 1: no limit
     save_every: int | None = None  # steps; without it, with each evaluation
     log_every: int = 10
     keep: int = 2  # checkpoints, beside the best model
@@ -72,6 +73,7 @@ class Training:
             (("learning_rate",), lambda value: 0 < value <= RATE, f"above 0 and at most {RATE:g}"),
             (POSITIVE, lambda value: 0 < value < 1e12, "above 0 and below 1e12"),
             (("layer_decay",), lambda value: 0 < value <= 1, "above 0 and at most 1"),
+            (("evaluation_share",), lambda value: 0 < value <= 1, "above 0 and at most 1"),
             (("decay", "floor"), lambda value: 0 <= value <= 1, "between 0 and 1"),
             (("beta1", "beta2", "ema"), lambda value: 0 <= value < 1, "at least 0 and below 1"),
             (("warmup",), lambda value: 0 <= value < 1 << 40, "at least 0"),

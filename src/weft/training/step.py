@@ -50,7 +50,9 @@ class Setup:
     device: torch.device = torch.device("cpu")
     decode: Callable[[list[int]], str] = str  # tokens as text, to show what went wrong
     evaluate_first: bool = False  # also before the first step: what continued training began with
-    evaluate: Callable[[], HeldOutMetrics] | None = None  # a task's own metrics, which then decide what is best
+    # A task's own metrics, which then decide what is best; of so many rows, spread evenly, where a number is given.
+    evaluate: Callable[[int | None], HeldOutMetrics] | None = None
+    generated: int = 0  # rows that it generates text for; 0: it generates none, and is quick
     pace: Callable[[int], dict[str, Tensor]] | None = None  # targets that every batch of a step has besides
     faster: Mapping[str, float] = field(default_factory=dict)  # beginnings of names: times the others' learning rate
     capture: bool = False  # batches come in few shapes, so that their passes can be played back from CUDA graphs
