@@ -13,8 +13,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from tests.graphs import CUDA, DEVICES, Recording, needs_gpu
+from tests.table import CASES
+from weft.checkpoint.families import FAMILIES
 from weft.nn import word_loss
-from weft.nn.rows import NOTHING
+from weft.nn.rows import NOTHING, Ragged
 
 ROWS, WIDTH, WORDS = 50, 8, 37
 Made = tuple[Tensor, Tensor, Tensor | None, Tensor]
@@ -106,6 +108,53 @@ def test_no_more_than_one_chunk_of_logits_exists_and_none_is_kept(chunks: None) 
     with Largest() as largest, torch.no_grad():
         plain(given)
     assert largest.numbers == ROWS * WORDS
+
+
+WITH_WORDS = [
+    name
+    for name, case in CASES.items()
+    if not FAMILIES[name].counts
+    and "words" in FAMILIES[name].network.HEADS
+    and name != "vec2seq"  # which reads numbers
+]
+
+
+@pytest.mark.parametrize("name", WITH_WORDS)
+def test_every_family_learns_the_same_by_chunks(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tied tables among them, whose gradient adds to that of the embeddings."""
+    family, config = FAMILIES[name], CASES[name].config()
+    torch.manual_seed(0)
+    network: Any = family.network(config, {"words": config.vocabulary})
+    network.initialize()
+    network.double().eval()  # without dropout
+    texts = Ragged.of([[1, 2, 3, 4], [5, 6, 7], [8, 9, 10, 11, 12]])
+    found = []
+    for whole in (word_loss.WHOLE, 0):
+        monkeypatch.setattr(word_loss, "WHOLE", whole)
+        monkeypatch.setattr(word_loss, "CHUNKS", {"cpu": 5 * 4 * config.vocabulary})
+        network.zero_grad()
+        hidden = network(texts.tokens, texts.rows, **({"source": texts} if family.reads else {}))
+        labels = torch.arange(len(hidden)) + 20
+        labels[2] = NOTHING
+        loss = network.word_loss(hidden, labels, 0.1)
+        loss.backward()
+        gradients = {name: weight.grad for name, weight in network.named_parameters() if weight.grad is not None}
+        found.append((loss.detach(), gradients))
+    (loss, plain), (again, chunked) = found
+    assert torch.allclose(loss, again, rtol=1e-12) and plain.keys() == chunked.keys()
+    assert all(torch.allclose(plain[name], chunked[name], rtol=1e-9, atol=1e-12) for name in plain)
+
+
+def test_a_family_with_words_of_its_own_keeps_them(chunks: None) -> None:
+    config = CASES["gpt2"].config()
+
+    class Louder(FAMILIES["gpt2"].network):  # type: ignore[name-defined,misc]
+        def words(self, hidden: Tensor) -> Tensor:
+            return 3 * super().words(hidden)
+
+    network = Louder(config, {"words": config.vocabulary}).double()
+    hidden, labels = torch.randn(9, config.width, dtype=torch.float64), torch.arange(9)
+    assert torch.equal(network.word_loss(hidden, labels), word_loss.cross_entropy(network.words(hidden), labels))
 
 
 def test_chunks_are_alike_and_none_is_too_large() -> None:

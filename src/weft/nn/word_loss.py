@@ -162,7 +162,7 @@ def _chunked(
 
 def chunk_rows(rows: int, words: int, device: str) -> int:
     """How many rows a chunk has: alike in all chunks, and on a GPU a multiple of 128."""
-    most = max(1, CHUNKS.get(device, CHUNKS["cuda"]) // (4 * words))
+    most = max(1, CHUNKS.get(device, CHUNKS["cpu"]) // (4 * words))
     chunks = max(1, -(-rows // most))
     size = max(1, -(-rows // chunks))
     return size if device == "cpu" else -(-size // 128) * 128
