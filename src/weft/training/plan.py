@@ -37,6 +37,9 @@ class Training:
     batch: int | None = option(None, "--batch", help="Examples per step. Default: about 8192 tokens.")
     pass_tokens: int | None = None  # tokens that go through the network at once; a larger step is accumulated
     learning_rate: float | None = option(None, "--learning-rate", "--lr", help="Peak learning rate.", metavar="RATE")
+    optimizer: Literal["adamw", "muon"] = option(
+        "adamw", "--optimizer", help="muon: for the matrices of the layers; AdamW for the rest."
+    )
     schedule: Schedule = "cosine"
     warmup: float = 0.05  # steps in which the rate rises; below 1: a share of all steps
     decay: float = 0.2  # share of the steps in which `stable` falls at the end

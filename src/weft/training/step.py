@@ -25,6 +25,7 @@ from weft.nn.attention import Attention
 from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.losses import Objective
+from weft.training.muon import Muon, muon_parts
 from weft.training.plan import Training
 
 UNKNOWN = 2000  # steps that a run of some minutes counts with until its speed is known
@@ -170,9 +171,10 @@ def make_optimizer(
     beside: nn.Module | None = None,
     faster: Mapping[str, float] | None = None,
 ) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter, 2019) that decays matrices and tables only; each group has its `share` of the rate.
+    """AdamW (Loshchilov and Hutter, 2019) or Muon; matrices and tables alone decay.
 
-    By the depth of its layer, by the network's `rate_factors`, and by `faster`, for beginnings of names.
+    Each group has its `share` of the rate: by the depth of its layer, by the network's `rate_factors`, and by `faster`,
+    for beginnings of names.
     """
     named = [(name, parameter) for name, parameter in learned(network, beside).items() if parameter.requires_grad]
     parameters = [parameter for _, parameter in named]
@@ -180,21 +182,32 @@ def make_optimizer(
         raise UserError("there is nothing to train: everything is frozen")
     if plan.layer_decay < 1 and not network.layer_names():
         raise UserError("layer_decay is for models with layers, one above the other; this one has none")
-    by_rate: dict[tuple[float, float], list[Tensor]] = {}
+    muon = muon_parts(network) if plan.optimizer == "muon" else {}
+    if plan.optimizer == "muon" and not muon:
+        raise UserError("optimizer muon is for models with layers of matrices; this one has none: leave it out")
+    by_rate: dict[tuple[float, float, int], list[Tensor]] = {}
     for name, parameter in named:
         share = plan.layer_decay ** depth_of(network, name) if plan.layer_decay < 1 else 1.0
         larger = next((times for start, times in network.rate_factors.items() if name.startswith(start)), 1.0)
         share *= larger * next((times for start, times in (faster or {}).items() if name.startswith(start)), 1.0)
         decay = plan.weight_decay / larger if parameter.dim() >= 2 else 0.0  # which the rate is multiplied by
-        by_rate.setdefault((share, decay), []).append(parameter)
-    groups = [{"params": group, "weight_decay": decay, "share": share} for (share, decay), group in by_rate.items()]
+        by_rate.setdefault((share, decay, muon.get(name, 0)), []).append(parameter)
+    groups: list[dict[str, Any]] = [
+        {"params": group, "weight_decay": decay, "share": share, "parts": parts}
+        for (share, decay, parts), group in by_rate.items()
+    ]
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
     on_gpu = all(p.device.type == "cuda" for p in parameters)
     if on_gpu:  # a rate that a CUDA graph reads anew each time
         groups = [{**group, "lr": torch.tensor(learning_rate, device=parameters[0].device)} for group in groups]
     betas = (plan.beta1, plan.beta2)
-    optimizer = torch.optim.AdamW(groups, learning_rate, betas, plan.epsilon, fused=fused, capturable=on_gpu)
+    kind = Muon if muon else torch.optim.AdamW
+    optimizer = kind(groups, learning_rate, betas, plan.epsilon, fused=fused, capturable=on_gpu)
+    by_muon = {parameter for group in groups if group["parts"] for parameter in group["params"]}
     for parameter in parameters:  # now rather than in the first step, so that memory cannot run out in its middle
+        if parameter in by_muon:
+            optimizer.state[parameter] = {"momentum": torch.zeros_like(parameter)}
+            continue
         optimizer.state[parameter] = {
             "step": torch.zeros((), dtype=torch.float32, device=parameter.device if fused else "cpu"),
             "exp_avg": torch.zeros_like(parameter),
