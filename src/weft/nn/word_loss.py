@@ -154,9 +154,9 @@ def _chunked(
         if by_hidden:
             torch.mul(slopes @ weight, counts, out=d_hidden[here])
         if by_table:
-            d_table += _product(slopes.t(), x * counts, full)
+            _add_product(d_table, slopes.t(), x * counts)
         if by_bias:
-            d_bias += _product(slopes.t(), counts, full)[:, 0]
+            _add_product(d_bias[:, None], slopes.t(), counts)
     return total, d_hidden, d_table[:words].to(table.dtype), d_bias[:words].to(table.dtype)
 
 
@@ -180,13 +180,14 @@ def _laid_out(table: Tensor, bias: Tensor | None, kind: torch.dtype, tile: int) 
     return weight, None if bias is None else F.pad(bias.to(kind), (0, missing), value=-torch.inf)
 
 
-def _product(left: Tensor, right: Tensor, full: torch.dtype) -> Tensor:
-    """A product whose sums, on a GPU, are never rounded to half precision."""
-    if left.dtype == full:
-        return left @ right
-    if left.is_cuda:
-        return torch.mm(left, right, out_dtype=full)
-    return (left @ right).to(full)
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add a product, whose sums are never rounded to half precision on a GPU."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    elif left.is_cuda:
+        total += torch.mm(left, right, out_dtype=total.dtype)
+    else:
+        total += left @ right
 
 
 def row_losses(
