@@ -19,7 +19,11 @@ from weft.training.step import HeldOutMetrics, Setup
 class Run:
     """A run of 1,000 seconds and 100 steps that is evaluated after each tenth; a row takes so many seconds."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, seconds: float, rows: int = 500, share: float = 0.1) -> None:
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, seconds: float, rows: int = 500, share: float = 0.1, loss: float = 0.0
+    ) -> None:
+        self, monkeypatch: pytest.MonkeyPatch, seconds: float, rows: int = 500, share: float = 0.1, loss: float = 0.0
+    ) -> None:
         self.clock, self.asked, self.said = 0.0, list[tuple[int, int | None]](), list[str]()
         monkeypatch.setattr(evaluation_share, "time", SimpleNamespace(perf_counter=lambda: self.clock))
         self.state = State()
@@ -36,7 +40,7 @@ class Run:
         self.metrics = []
         for step in range(10, 101, 10):
             self.state.step = step
-            self.metrics.append(EvaluationShare(setup, self.state, log).metrics(10.0 * step))
+            self.metrics.append(EvaluationShare(setup, self.state, log).metrics(10.0 * step, loss))
 
 
 def test_a_quick_evaluation_generates_all_rows_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,6 +65,11 @@ def test_a_very_slow_one_leaves_the_first_evaluations_to_the_loss(monkeypatch: p
     assert "the last 4 of 10 evaluations generate 100 of 500 held-out rows" in run.said[0]
     run = Run(monkeypatch, seconds=10.0)
     assert run.asked == [(10, 50), (90, 100), (100, 100)], "two at least, or there would be nothing to choose from"
+
+
+def test_the_loss_counts_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = Run(monkeypatch, seconds=0.05, loss=3.0)
+    assert 60 < run.clock <= 70 and all(count == run.asked[-1][1] for _, count in run.asked[1:])
 
 
 def test_without_a_limit_all_is_as_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,8 +25,11 @@ class EvaluationShare:
     def __init__(self, setup: Setup, state: State, log: RunLog) -> None:
         self.setup, self.state, self.log = setup, state, log
 
-    def metrics(self, seconds: float) -> HeldOutMetrics | None:
-        """Those of the model as it is, none where the loss is all; `seconds`: of training so far."""
+    def metrics(self, seconds: float, loss: float) -> HeldOutMetrics | None:
+        """Those of the model as it is, none where the loss is all.
+
+        `seconds`: of training so far; `loss`: those that the held-out loss of this evaluation took.
+        """
         s, state = self.setup, self.state
         if s.evaluate is None:
             return None
@@ -37,18 +40,18 @@ class EvaluationShare:
             tried = min(s.generated, TRIED)
             metrics = s.evaluate(tried)
             spent = time.perf_counter() - begin
-            state.evaluated_rows, state.evaluated_from = self._planned(seconds, tried, spent)
+            state.evaluated_rows, state.evaluated_from = self._planned(seconds, loss, tried, spent)
             if tried == state.evaluated_rows and state.step >= state.evaluated_from:
                 return metrics
         if state.step < state.evaluated_from:
             return HeldOutMetrics({}, "postponed")
         return s.evaluate(state.evaluated_rows)
 
-    def _planned(self, seconds: float, tried: int, spent: float) -> tuple[int, int]:
+    def _planned(self, seconds: float, loss: float, tried: int, spent: float) -> tuple[int, int]:
         """How many rows each evaluation generates, and in which step the first one is that does."""
         s, state, whole = self.setup, self.state, self.setup.generated
         left = [step for step in range(state.step, s.steps + 1) if s.due(s.plan.evaluate_every, step)]
-        budget = max(ALLOWED, s.plan.evaluation_share * seconds / state.step * s.steps)
+        budget = max(ALLOWED, s.plan.evaluation_share * seconds / state.step * s.steps - loss * len(left))
         already = 0 if tried == whole else spent  # then it is the first evaluation itself
         rows = int((budget - already) / (spent / tried) / len(left))  # each time
         fewest = min(whole, FEWEST)

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -338,7 +337,11 @@ class Trainer:
         trained = state.seconds + time.perf_counter() - self.moment.begin
         with self._paused():
             begin = time.perf_counter()
-            judge = partial(EvaluationShare(self.setup, state, self.log).metrics, trained)
+            share = EvaluationShare(self.setup, state, self.log)
+
+            def judge() -> HeldOutMetrics | None:
+                return share.metrics(trained, time.perf_counter() - begin)
+
             try:
                 losses, metrics = evaluate(self.setup, state.pass_tokens, self.mean, self.stop, judge)
             except Interrupted:
