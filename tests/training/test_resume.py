@@ -41,7 +41,9 @@ def contents(out: Path, ema: bool = True) -> dict[str, Any]:
     assert {"model", "optimizer", "history", *(["ema"] if ema else [])} == set(found) - {"beside"}
     state = json.loads((last / "state.json").read_text())
     found["state"] = {
-        name: value for name, value in state.items() if name not in ("seconds", "metrics", "recipe", "sha256")
+        name: value
+        for name, value in state.items()
+        if name not in ("seconds", "evaluating", "metrics", "recipe", "sha256")
     }
     lines = read_metrics(out / "run" / "metrics.jsonl")
     found["metrics"] = [{name: value for name, value in line.items() if name not in TIMES} for line in lines]

@@ -28,7 +28,8 @@ from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
 from weft.config import build, values_of
 from weft.errors import UserError, did_you_mean, listed, refuse, shown
 from weft.files import MEGABYTE, read_json, whole_folder, write_json
-from weft.models.base import Network, start_weights
+from weft.models.base import Network
+from weft.models.shared import start_weights
 from weft.nn.halved import Precision
 from weft.text.tokenizers.published import load_tokenizer, vocabulary_file
 from weft.text.tokenizers.sentencepiece import is_marian, read_sides

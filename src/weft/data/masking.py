@@ -24,12 +24,12 @@ from weft.data.rows import Drawn, flat
 from weft.data.shards import Places
 from weft.errors import UserError
 from weft.nn.characters import cut_words
+from weft.nn.rows import NOTHING as NOTHING
 from weft.nn.rows import Batch, Ragged, Rows
 from weft.spelling import BEGIN, BYTES, END
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 Targets = Mapping[str, NDArray[Any]]
-NOTHING = -100  # the label of a place where nothing is predicted
 
 
 def shift(drawn: Drawn, longest: int | None = None, start: int | None = None) -> Batch:

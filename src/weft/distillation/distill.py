@@ -78,9 +78,9 @@ def distill_run(run: Run, recipe: DistillRecipe, control: Control) -> Model:
     on_cpu, not_text = device.type == "cpu" and not pretrain, not data.text or bool(data.files or data.source)
     along, alone = pretrain or bool(settings.match), "leave out training.compile"
     refuse(
-        (plan.compile and on_cpu, f"on the CPU rows of a task are not compiled: {alone}"),
+        (bool(plan.compile) and on_cpu, f"on the CPU rows of a task are not compiled: {alone}"),
         (plan.watch_gradients and not pretrain, "watch_gradients is for language models: weft pretrain"),
-        (plan.compile and along, f"a student whose teacher runs along is not compiled: {alone}, or match"),
+        (bool(plan.compile) and along, f"a student whose teacher runs along is not compiled: {alone}, or match"),
         (pretrain and len(folders) > 1, f"--pretrain takes one teacher, not {len(folders)}"),
         (pretrain and not_text, "--pretrain learns from plain text alone: give --text FILE"),
         (pretrain and data.augment > 0, "--pretrain masks other words in every epoch: --augment is for tasks"),

@@ -8,14 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.shared import check_sizes, head_width
-from weft.nn.heads import LabelHead, Mix, WordHead
-from weft.nn.recurrent import Recurrent
+from weft.models.shared import check_sizes, head_width, start_weights
+from weft.nn.heads import LabelHead, TableHead, WordHead
 from weft.nn.rows import Rows
+from weft.nn.word_loss import cross_entropy, fits_whole, word_loss
 
 States = list[Tensor] | None  # where given, gets the embeddings and the output of each layer
 Started = tuple[Tensor, Any]  # B vocabulary, float32: logits of each row's next word; and the state to go on from
@@ -189,7 +188,22 @@ class Network(nn.Module):
 
     def words(self, hidden: Tensor) -> Tensor:
         """Logits of all words at the places asked for: n width -> n vocabulary."""
-        return self.heads["words"](hidden if self.narrow is None else self.narrow(hidden), self.tokens.weight)
+        return self.heads["words"](*self.word_inputs(hidden))
+
+    def word_inputs(self, hidden: Tensor) -> tuple[Tensor, Any]:
+        """What the word head reads: n width, and the table of tokens."""
+        return hidden if self.narrow is None else self.narrow(hidden), self.tokens.weight
+
+    def word_loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The summed cross-entropy of words; a chunk at a time where there are many.
+
+        A family that has `words` of its own, or a head that is more than a product with a table, has all its logits at
+        once.
+        """
+        head, own = self.heads["words"], type(self).words is not Network.words
+        if own or not isinstance(head, TableHead) or fits_whole(hidden.shape[0], self.config.vocabulary):
+            return cross_entropy(self.words(hidden), labels, smoothing)
+        return word_loss(*head.operands(*self.word_inputs(hidden)), labels, smoothing)
 
     def logits(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
         """Output of a head: N rows for the heads in `BY_TOKEN`, else B rows."""
@@ -229,21 +243,3 @@ class Network(nn.Module):
     def initialize(self) -> None:
         """Draw fresh weights: normal with `weight_scale`, biases 0, norms 1."""
         start_weights(self, self.config.weight_scale)
-
-
-@torch.no_grad()
-def start_weights(network: nn.Module, scale: float) -> None:
-    """Normal matrices and tables, biases 0, norms 1, as transformers draws them."""
-    for module in network.modules():
-        for name, parameter in module.named_parameters(recurse=False):
-            if name == "bias":
-                parameter.zero_()
-        if isinstance(module, nn.Linear | nn.Embedding):
-            module.weight.normal_(0.0, scale)
-        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
-            module.weight.fill_(1.0)
-        elif isinstance(module, Recurrent):
-            module.initialize()
-        elif isinstance(module, Mix):
-            module.shares.zero_()
-            module.scale.fill_(1.0)

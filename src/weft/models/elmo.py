@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError, shown
-from weft.models.base import ModelConfig, Network, States, start_weights
-from weft.models.shared import LIMITS
+from weft.models.base import ModelConfig, Network, States
+from weft.models.shared import LIMITS, start_weights
 from weft.nn.characters import CharacterCnn, characters_of, cut_words, spelled
 from weft.nn.heads import Mix, WordHead
 from weft.nn.projected import TwoWayLstm
@@ -177,9 +177,9 @@ class Elmo(Network):
             0, numbers, hidden, "amax", include_self=False
         )
 
-    def words(self, hidden: Tensor) -> Tensor:
-        """Logits of the next word from the forward half, or of the one before from the backward half: n P."""
-        return self.heads["words"](hidden[:, : self.config.width], self.tokens.weight)
+    def word_inputs(self, hidden: Tensor) -> tuple[Tensor, Any]:
+        """The forward half predicts the next word, or the backward half the one before: n P."""
+        return hidden[:, : self.config.width], self.tokens.weight
 
     @property
     def products(self) -> float:

@@ -17,7 +17,7 @@ from weft.errors import UserError
 from weft.models.base import ModelConfig, Network, Started, States
 from weft.models.shared import matrices, mean_of
 from weft.nn.fixed import FixedRows
-from weft.nn.heads import AttentionPooler, LabelHead, WordHead, in_full
+from weft.nn.heads import AttentionPooler, LabelHead, TableHead, WordHead, in_full
 from weft.nn.recurrent import Bend, Carried, Cell, Parts, Recurrent, State, locked_dropout, stacked
 from weft.nn.rows import Ragged, Rows, check_context, filled, spread
 
@@ -47,7 +47,7 @@ class RecurrentConfig(ModelConfig):
             raise UserError(f"activation {self.activation} is for rnn; the gates of {self.cell} have their own")
 
 
-class RecurrentWordHead(nn.Module):
+class RecurrentWordHead(TableHead):
     """The table of tokens read backwards, by way of its own width, or a table of its own; common words have a bias."""
 
     def __init__(self, width: int, vocabulary: int, table_width: int, tied: bool) -> None:
@@ -57,6 +57,9 @@ class RecurrentWordHead(nn.Module):
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
         return self.words(x if self.narrow is None else self.narrow(x), tokens)
+
+    def operands(self, x: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        return self.words.operands(x if self.narrow is None else self.narrow(x), tokens)
 
 
 class RecurrentNetwork(Network):

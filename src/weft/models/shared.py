@@ -16,6 +16,7 @@ from weft.nn.heads import Mix, in_full
 from weft.nn.layer_choice import ChosenLayers, LayerChoice
 from weft.nn.layers import Layer, norm
 from weft.nn.positions import Positions
+from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Rows
 
 # Far above anything published; a config from outside that asks for more would only exhaust the machine.
@@ -181,3 +182,21 @@ def matrices(*modules: nn.Module | None) -> float:
     """How many weights of these modules are multiplied with whatever goes through them."""
     parameters = [parameter for module in modules if module is not None for parameter in module.parameters()]
     return float(sum(parameter.numel() for parameter in parameters if parameter.dim() == 2))
+
+
+@torch.no_grad()
+def start_weights(network: nn.Module, scale: float) -> None:
+    """Normal matrices and tables, biases 0, norms 1, as transformers draws them."""
+    for module in network.modules():
+        for name, parameter in module.named_parameters(recurse=False):
+            if name == "bias":
+                parameter.zero_()
+        if isinstance(module, nn.Linear | nn.Embedding):
+            module.weight.normal_(0.0, scale)
+        elif isinstance(module, nn.LayerNorm | nn.RMSNorm):
+            module.weight.fill_(1.0)
+        elif isinstance(module, Recurrent):
+            module.initialize()
+        elif isinstance(module, Mix):
+            module.shares.zero_()
+            module.scale.fill_(1.0)

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError
-from weft.models.base import ModelConfig, start_weights
+from weft.models.base import ModelConfig
 from weft.models.encoder_decoder import Embedded, TransformerSides
-from weft.models.shared import final_norm_of, layers_of, positions_of
+from weft.models.shared import final_norm_of, layers_of, positions_of, start_weights
 from weft.nn.attention import Cache
 from weft.nn.layers import Activation, NormKind, NormPlace
 from weft.nn.positions import Buckets, Kind
@@ -167,8 +167,8 @@ class T5(TransformerSides):
     def leave(self, x: Tensor) -> Tensor:
         return self.dropout(x)
 
-    def words(self, hidden: Tensor) -> Tensor:
-        return super().words(hidden * self.config.width**-0.5 if self.config.scaled else hidden)
+    def word_inputs(self, hidden: Tensor) -> tuple[Tensor, Any]:
+        return super().word_inputs(hidden * self.config.width**-0.5 if self.config.scaled else hidden)
 
     @property
     def rate_factors(self) -> Mapping[str, float]:

@@ -146,8 +146,8 @@ class TransformerXL(Network):
             return WordHead(c.width, outputs, c.tied, c.word_bias)
         return LabelHead(self.features, outputs, c.dropout, bias=name != "classify")
 
-    def words(self, hidden: Tensor) -> Tensor:
-        return self.heads["words"](hidden, self.tokens if self.config.shrink > 1 else self.tokens.weight)
+    def word_inputs(self, hidden: Tensor) -> tuple[Tensor, Any]:
+        return hidden, self.tokens if self.config.shrink > 1 else self.tokens.weight
 
     def forward(
         self, tokens: Tensor, rows: Rows, segments: None = None, states: States = None, carried: Carried | None = None

@@ -189,7 +189,15 @@ class ReplacedHead(nn.Module):
         return self.output(activate(self.dense(self.norm(firsts + x)), self.activation))
 
 
-class MaskedWordHead(nn.Module):
+class TableHead(nn.Module):
+    """A word head whose logits are one product with a table: what a loss can take a chunk at a time."""
+
+    def operands(self, x: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """n width, vocabulary table_width -> what is multiplied with which table, and the bias of the words."""
+        raise NotImplementedError
+
+
+class MaskedWordHead(TableHead):
     """BERT's word head: one more layer, then the transposed table of tokens, or a table of its own."""
 
     def __init__(
@@ -213,13 +221,16 @@ class MaskedWordHead(nn.Module):
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
         """n width, vocabulary table_width -> n vocabulary"""
+        return F.linear(*self.operands(x, tokens))
+
+    def operands(self, x: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         x = self.norm(activate(self.dense(x), self.activation))
         if self.decoder is None:
-            return F.linear(x, tokens, self.bias)
-        return F.linear(x, self.decoder.weight, self.bias if self.decoder.bias is None else self.decoder.bias)
+            return x, tokens, self.bias
+        return x, self.decoder.weight, self.bias if self.decoder.bias is None else self.decoder.bias
 
 
-class WordHead(nn.Module):
+class WordHead(TableHead):
     """A decoder's word head: the transposed table of tokens, or a table of its own, and a bias where published."""
 
     def __init__(self, width: int, vocabulary: int, tied: bool, bias: bool = False) -> None:
@@ -228,4 +239,7 @@ class WordHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
-        return scores_of(x, tokens if self.decoder is None else self.decoder.weight, self.bias)
+        return scores_of(*self.operands(x, tokens))
+
+    def operands(self, x: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        return x, tokens if self.decoder is None else self.decoder.weight, self.bias

@@ -15,6 +15,7 @@ from torch import Tensor
 from weft.errors import UserError
 
 T = TypeVar("T")
+NOTHING = -100  # the label of a place where nothing is predicted
 Source = Sequence[int] | Sequence[Sequence[float]]  # what one row reads: tokens, or vectors of numbers in their place
 
 

@@ -19,6 +19,7 @@ from weft.data.masking import NOTHING
 from weft.nn.attention import Square, squares_of
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch, Rows
+from weft.nn.word_loss import cross_entropy
 from weft.objectives.losses import Objective, SoftTargets
 
 CELLS = 1 << 23  # numbers of attention maps in memory at once
@@ -150,6 +151,10 @@ class Recorder:
     def words(self, hidden: Tensor) -> Tensor:
         self.word_logits = self.network.words(hidden)
         return self.word_logits
+
+    def word_loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """From all logits at once, which the teacher's are compared with."""
+        return cross_entropy(self.words(hidden), labels, smoothing)
 
     def attention_map(self, layer: int, rows: Rows) -> AttentionMap:
         query, key, _ = self.attention[layer]

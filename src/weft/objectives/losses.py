@@ -19,6 +19,7 @@ from weft.data.masking import NOTHING
 from weft.nn.heads import in_full
 from weft.nn.recurrent import Carried
 from weft.nn.rows import Batch, Rows
+from weft.nn.word_loss import cross_entropy
 
 
 class Objective(ABC):
@@ -119,12 +120,6 @@ def kept_divergence(logits: Tensor, tokens: Tensor, logprobs: Tensor, rest: Tens
     return (torch.xlogy(kept, kept) - kept * ours).sum(-1) + torch.xlogy(rest, rest) - rest * left.log()
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Summed over all labels but `NOTHING`; in float32, since a sum of many is too much for less."""
-    logits = logits.float() if logits.dtype.itemsize < 4 else logits
-    return F.cross_entropy(logits, labels, reduction="sum", ignore_index=NOTHING)
-
-
 @dataclass(frozen=True)
 class NextToken(Objective):
     """Each token predicts the next (GPT); with `soft`, as a teacher does, where a batch has its outputs.
@@ -159,10 +154,11 @@ class NextToken(Objective):
         return replace(self, t_min=0, t_max=None)
 
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
-        logits = network.words(network(batch.tokens, batch.rows, batch.segments))
-        loss = cross_entropy(logits, self.labels(batch))
+        hidden = network(batch.tokens, batch.rows, batch.segments)
         if self.soft is None or TOKENS not in batch.targets:  # held-out text has no teacher outputs
-            return {"words": loss}
+            return {"words": network.word_loss(hidden, self.labels(batch))}
+        logits = network.words(hidden)
+        loss = cross_entropy(logits, self.labels(batch))
         kept = (batch.targets[name] for name in (TOKENS, LOGPROBS, REST))  # stored at the same temperature
         soft = kept_divergence(in_full(logits) / self.soft.temperature, *kept)
         soft_sum = (self.soft.temperature**2 * soft).sum()
@@ -191,7 +187,7 @@ class MaskedWords(Objective):
         positions = {} if batch.positions is None else {"positions": batch.positions}  # of pairs of translations
         hidden = network(batch.tokens, batch.rows, batch.segments, **positions)
         # The table of all words is by far the largest matrix: it is read only at masks.
-        sums = {"words": cross_entropy(network.words(hidden[batch.targets["places"]]), batch.targets["words"])}
+        sums = {"words": network.word_loss(hidden[batch.targets["places"]], batch.targets["words"])}
         if self.pairs:
             sums["pairs"] = cross_entropy(network.logits("next", hidden, batch.rows), batch.targets["follows"])
         return sums
@@ -212,8 +208,7 @@ class BothWays(Objective):
         network(batch.tokens, batch.rows, states=states)
         halves = states[-1][batch.targets["places"]].chunk(2, -1)
         losses = [
-            cross_entropy(network.words(half), batch.targets[name])
-            for half, name in zip(halves, ("words", "before"), strict=True)
+            network.word_loss(half, batch.targets[name]) for half, name in zip(halves, ("words", "before"), strict=True)
         ]
         return {"words": losses[0] + losses[1]}
 
@@ -276,7 +271,7 @@ class CarriedToken(NextToken):
         carried = self.states.take(streams)
         hidden = network(batch.tokens, batch.rows, batch.segments, carried=carried)
         self.states.put(streams, carried)
-        return {"words": cross_entropy(network.words(hidden), self.labels(batch))}
+        return {"words": network.word_loss(hidden, self.labels(batch))}
 
     def carried(self, network: Any) -> dict[str, Tensor]:
         """What the next step begins with; it writes `after` of every stream anew."""
@@ -313,7 +308,7 @@ class PermutedWords(Objective):
             carried = self.states.take(streams)
             hidden = network(batch.tokens, batch.rows, batch.segments, **read, carried=carried)
             self.states.put(streams, carried)
-        return {"words": cross_entropy(network.words(hidden), batch.targets["words"])}
+        return {"words": network.word_loss(hidden, batch.targets["words"])}
 
     def carried(self, network: Any) -> dict[str, Tensor]:
         return {} if self.states is None else self.states.named(network)
@@ -341,12 +336,9 @@ class Writing(Objective):
     def sums(self, network: Any, batch: Batch) -> dict[str, Tensor]:
         # How often a network is fed its own words grows with the steps, so it comes with the batch.
         own = {"own": batch.targets["own"]} if "own" in batch.targets else {}
-        scores = network.words(network(batch.tokens, batch.rows, source=batch.source, **own))
+        hidden = network(batch.tokens, batch.rows, source=batch.source, **own)
         smoothing = self.smoothing if network.training else 0.0  # held-out losses are plain, to be compared by
-        loss = F.cross_entropy(
-            in_full(scores), batch.targets["words"], reduction="sum", ignore_index=NOTHING, label_smoothing=smoothing
-        )
-        return {"words": loss}
+        return {"words": network.word_loss(hidden, batch.targets["words"], smoothing)}
 
 
 LOGITS, TAUGHT = "teacher_logits", "taught"  # targets: outputs of a teacher, and 1 where it has one
@@ -403,7 +395,7 @@ class Texts(Objective):
             return self.soft.sums(soft, right, importance, batch.targets.get("labeled", importance))
         sums = {"task": (self._loss(logits, batch.targets["target"]) * importance).sum()}
         if self.words:
-            sums["words"] = self.words * cross_entropy(network.words(hidden), batch.targets["words"])
+            sums["words"] = self.words * network.word_loss(hidden, batch.targets["words"])
         return sums
 
     def _loss(self, logits: Tensor, target: Tensor) -> Tensor:

@@ -17,7 +17,8 @@ from torch.func import functional_call
 from weft.data.masking import NOTHING
 from weft.nn.heads import in_full
 from weft.nn.rows import Batch
-from weft.objectives.losses import Objective, cross_entropy
+from weft.nn.word_loss import cross_entropy
+from weft.objectives.losses import Objective
 
 Sharing = Literal["gdes", "es", "none"]
 TABLE = "tokens.weight"  # of the network

@@ -226,6 +226,7 @@ def drive(run: Run, job: Job, control: Control) -> State:
         value = state.best if setup.evaluate is None else -state.best
         best = f"held-out {job.metric} {value:.4f} at step {state.best_step:,}"
     done = f"{state.step:,} step{'s' * (state.step != 1)}, {state.seconds:.0f} s of training"
+    done += f" and {state.evaluating:.0f} s of evaluation" if state.evaluating >= 1 else ""
     control.log(f"{run.folder}: done after {done}; best model: {best}")
     return state
 

@@ -135,7 +135,7 @@ def _check(recipe: TaskRecipe) -> None:
 def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     """From the recipe in a run folder to the best model; from its last checkpoint on where there is one."""
     plan, device = recipe.training, device_for(recipe.device, recipe.training.threads)
-    on_cpu = plan.compile and device.type == "cpu"
+    on_cpu = bool(plan.compile) and device.type == "cpu"
     refuse(
         (on_cpu, "on the CPU only full rows can be compiled, and rows of a task are not: leave out training.compile"),
         (plan.watch_gradients, "watch_gradients is for language models: weft pretrain --watch-gradients"),
@@ -154,7 +154,10 @@ def go(run: Run, recipe: TaskRecipe, control: Control) -> Model:
     window = task.window(model, recipe.task.length, recipe.task.stride, recipe.task.long)
     framing = framing_for(model, window)
     refuse(
-        (plan.compile and not model.network.COMPILES, f"{model.family.name} cannot be compiled: leave out --compile")
+        (
+            bool(plan.compile) and not model.network.COMPILES,
+            f"{model.family.name} cannot be compiled: leave out --compile",
+        )
     )
     capture = device.type == "cuda" and not plan.compile and model.network.COMPILES
     train, dev = tokenized_rows(task, dataset, model, framing, control)
@@ -305,23 +308,27 @@ class Selection:
     last: EvaluationResult | None = None
     best: EvaluationResult | None = None
 
-    def evaluate(self) -> HeldOutMetrics:
-        """The metrics of the model as it is, with thresholds tuned on the same examples."""
-        self.last = evaluate_examples(self.task, self.model, self.framing, self.task.sample(self.examples), tune=True)
+    def evaluate(self, rows: int | None = None) -> HeldOutMetrics:
+        """The metrics of the model as it is, of so many rows, with thresholds tuned on the same examples."""
+        examples = self.task.sample(self.examples)
+        if rows is not None and rows < len(examples):
+            examples = [examples[number * len(examples) // rows] for number in range(rows)]
+        self.last = evaluate_examples(self.task, self.model, self.framing, examples, tune=True)
         return HeldOutMetrics({n: score.value for n, score in self.scores(self.last.scores).items()}, self.metric)
 
     def save(self, model: LoadedModel, losses: Mapping[str, float]) -> None:
         """Save the model with its metrics, in place of the best before it."""
-        task = self.task if self.last is None else self.last.task
-        scores = {} if self.last is None else self.scores(self.last.scores)
+        last = self.last if losses else None  # what was tried before the first evaluation is not of this model
+        task = self.task if last is None else last.task
+        scores = {} if last is None else self.scores(last.scores)
         metrics = tuple(Metric(data=self.data, name=name, **asdict(score)) for name, score in scores.items())
         if self.metric == "loss" and "loss" in losses:
             metrics = (Metric(data=self.data, name="loss", value=losses["loss"]),)
         with task.saving(model.network):
             self.run.save_model(replace(model, card=task.to_card(model.card)), metrics)
-        self.best = self.last
-        if self.last is not None and self.name is not None:
-            self.last.evaluation("held-out rows", self.data).save(self.run.evaluation)
+        self.best = last
+        if last is not None and self.name is not None:
+            last.evaluation("held-out rows", self.data).save(self.run.evaluation)
 
     def job(
         self, recipe: Any, dataset: Rows, objective: Objective, batches: Sequence[Any], same: Values, options: Values
@@ -333,7 +340,11 @@ class Selection:
             objective=objective,
             feed=Feed(batches[0], batch_of, recipe.seed, recipe.training.batch or 1),
             held_out=batches[1],
-            options={"evaluate": None if self.metric == "loss" else self.evaluate, **options},
+            options={
+                "evaluate": None if self.metric == "loss" else self.evaluate,
+                "generated": len(self.task.sample(self.examples)) if self.task.writes else 0,
+                **options,
+            },
             same=same,
             about={"rows": {"train": len(dataset.train), "dev": len(dataset.dev)}},
             split=None if dataset.held_out is None else {"split": recipe.data.split, "held_out": dataset.held_out},

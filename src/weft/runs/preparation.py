@@ -301,7 +301,7 @@ def _one_text(recipe: Recipe, tokenizer: Tokenizer, control: Control) -> tuple[C
 def gather_text(
     recipe: Recipe, tokenizer: Tokenizer, control: Control, model: LoadedModel | None = None, filled: bool = False
 ) -> TextDataset:
-    """The dataset of a run; `model`: that reads it; `filled`: full rows have as many labels each."""
+    """The dataset of a run; `model`: that reads it; `filled`: batches have few shapes, with as many labels each."""
     aim = recipe.objective
     name, length = aim.name or "next", aim.length or 0
     begin = 0 if model is None else model.config.begin or 0
@@ -324,7 +324,8 @@ def gather_text(
     short = None if aim.short is None else lay_out(raw(aim.short), False)
     held_out = lay_out(raw(length), True) if dev else None
     # One graph for all batches needs the longest length of rows, or a fixed number of labels.
-    longest = length if recipe.training.compile and not source.even else None
+    near = recipe.training.compile or (filled and 2 * source.mean >= length)  # to be compiled, now or later
+    longest = length if near and not source.even else None
     prepare: Callable[[sources.Drawn], Batch]
     if name == "next":
         start, end = tokenizer.id_of("start"), tokenizer.id_of("end")

@@ -198,7 +198,7 @@ def text_job(
     device = device_for(recipe.device, recipe.training.threads)
     context = model.config.context
     length = aim.length or model.row
-    unfit = recipe.training.compile and not model.network.COMPILES
+    unfit = bool(recipe.training.compile) and not model.network.COMPILES
     beyond = f"objective.t_min {aim.t_min} is beyond the places of rows of {length} tokens, 0 to {length - 1}"
     refuse(
         (length > context, f"rows of {length} tokens are longer than the model's context of {context}"),
@@ -206,7 +206,8 @@ def text_job(
         (aim.t_min >= length, beyond),
     )
     recipe = changed(recipe, {"objective": {"length": length}}, run.recipe.name)
-    filled = recipe.training.compile or (taught and device.type == "cuda")
+    # On a GPU all batches have one shape, so that they can be played back from a graph.
+    filled = bool(recipe.training.compile) or device.type == "cuda"
     dataset = gather_text(recipe, tokenizer_of(model), control, model, filled)
     # A fifth of the usual learning rate, so that a base does not forget.
     plan = _resolved(recipe, dataset, model, device, 1.0 if base is None or taught else 0.2)
@@ -222,15 +223,19 @@ def text_job(
     layout = TextLayout(documents=recipe.text.documents, rows=aim.rows or "stream")
     task = {"spans": "fill", "rtd": "embed"}.get(aim.name or "", model.family.task)
     card = replace(model.card, task=task, base=base, text=layout)
-    # The kernels of those that carry a state are many and small: played back from a graph they need not be launched.
-    capture = (taught or model.network.CARRIES) and dataset.source.even and not plan.compile
+    # Compiled for rows of any length, a network reads all of them as the longest, unless most are nearly that long.
+    regular = dataset.source.even or 2 * dataset.source.mean >= length
     job = Job(
         recipe=recipe,
         model=replace(model, card=card),
         objective=objective,
         feed=feed,
         held_out=dataset.held_out,
-        options={"capture": capture, "evaluate_first": taught or base is not None},
+        options={
+            "capture": dataset.source.even,
+            "may_compile": regular and not taught,
+            "evaluate_first": taught or base is not None,
+        },
         data=dataset.dev.hash if dataset.dev else dataset.corpus.hash,
         same=dataset.texts,
         announce=lambda state: control.log(_announced(run, job, dataset, state)),
@@ -245,7 +250,7 @@ def _resolved(recipe: Recipe, dataset: TextDataset, model: LoadedModel, device: 
         _ = dataset.held_out.count  # refuses held-out text that is too short now, not after an hour
     rows = source.count  # refuses a text that is too short for one
     stream = "" if recipe.objective.rows == "stream" else "give --rows stream, or "
-    uneven = plan.compile and device.type == "cpu" and not source.even
+    uneven = bool(plan.compile) and device.type == "cpu" and not source.even
     timed = dataset.short is not None and plan.minutes is not None
     refuse(
         (plan.patience is not None and dataset.held_out is None, "patience needs held-out text"),

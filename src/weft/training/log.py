@@ -20,7 +20,7 @@ from torch import Tensor
 from weft.errors import UserError, escaped, shown
 from weft.files import no_link, peak_memory, read_text, reason, write_text
 from weft.nn.rows import Batch, Rows
-from weft.objectives.losses import cross_entropy
+from weft.nn.word_loss import cross_entropy
 from weft.picture import ChartLine, line_chart, page, table
 from weft.progress import unescaped
 
@@ -30,7 +30,8 @@ COLUMNS = 80  # of a terminal that a live line fits into
 MAX_METRICS = 1 << 30  # bytes of a record
 LARGEST = 1e300  # of a number in a record
 LISTS = {"entries": "a list of whole numbers", "layers": "a list of equally long lists of numbers"}
-TIMES = ("seconds", "tokens_per_second", "memory", "mfu")  # what differs between two equal runs
+# What differs between two equal runs.
+TIMES = ("seconds", "tokens_per_second", "memory", "mfu", "waiting", "evaluating")
 
 
 def peak_of(device: torch.device) -> float | None:

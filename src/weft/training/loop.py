@@ -20,6 +20,8 @@ from weft.nn.attention import Attention, slots_of
 from weft.nn.halved import weights_changed
 from weft.nn.rows import Batch
 from weft.progress import decimals
+from weft.training.compiling import CompileChoice
+from weft.training.evaluation_share import EvaluationShare
 from weft.training.log import COLUMNS, RunLog, Watch, memory_used, peak_of, time_left
 from weft.training.plan import learning_rate_at
 from weft.training.run import Begun, State
@@ -86,7 +88,9 @@ def averaged(mean: Mean | None) -> Iterator[None]:
         mean.swap()
 
 
-def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> tuple[dict[str, float], HeldOutMetrics | None]:
+def evaluate(
+    s: Setup, budget: int, mean: Mean | None, stop: Stop, judge: Callable[[], HeldOutMetrics | None] = lambda: None
+) -> tuple[dict[str, float], HeldOutMetrics | None]:
     """The mean loss of each kind over all held-out data, and the task's metrics; in smaller batches if need be.
 
     Of data that is a mixture the metrics are the losses of its parts.
@@ -111,8 +115,7 @@ def evaluate(s: Setup, budget: int, mean: Mean | None, stop: Stop) -> tuple[dict
                         sums | {name: sums.get(name, 0) + of_part[name] for name in of_part},
                     )
                     parts[part] = sum(float(of_part[name]) / max(1, here[name]) for name in of_part)
-                metrics = s.evaluate() if s.evaluate is not None else None
-                metrics = metrics or (HeldOutMetrics(parts, "") if s.held_out.parts else None)
+                metrics = judge() or (HeldOutMetrics(parts, "") if s.held_out.parts else None)
             return {name: float(sums[name]) / max(1, counts[name]) for name in sums}, metrics
         except torch.OutOfMemoryError:
             if budget <= s.held_out.mean:
@@ -130,7 +133,8 @@ def record_evaluation(
     loss = sum(losses.values())
     values = dict(metrics.values) if metrics is not None else {}
     deciding = metrics.deciding if metrics is not None else ""
-    measure = -values[deciding] if deciding else loss
+    postponed = bool(deciding) and deciding not in values  # the loss alone, which chooses no model
+    measure = math.nan if postponed else -values[deciding] if deciding else loss
     tied = bool(deciding) and measure == state.best and state.best_loss is not None and loss < state.best_loss
     better = math.isfinite(measure) and (state.best is None or measure < state.best or tied)
     by_name = {f"validation_{name}": value for name, value in {**losses, **values}.items()}
@@ -143,11 +147,11 @@ def record_evaluation(
     line += "".join(f", {name} {decimals(value)}" for name, value in values.items())
     sign = -1 if deciding else 1
     before = "" if state.best is None else f"best {sign * state.best:.4f} at {state.best_step}"
-    log.line(f"{line}; {'best' if better else before}")
+    log.line(line if postponed else f"{line}; {'best' if better else before}")
     if better:
         save_best({"loss": loss, **(losses if len(losses) > 1 else {}), **values})
         state.best, state.best_loss, state.best_step, state.worse = measure, loss, state.step, 0
-    else:
+    elif not postponed:
         state.worse += 1
     state.evaluated = state.step
 
@@ -165,6 +169,8 @@ class Moment:
 
     tokens: int = 0
     operations: float = 0.0
+    waited: float = 0.0  # seconds for the next batch
+    paused: float = 0.0  # seconds of evaluations and checkpoints
     begin: float = field(default_factory=time.perf_counter)
 
 
@@ -261,6 +267,7 @@ class Trainer:
         # The kernels of a GPU know ragged rows; on the CPU rows of similar length share a square of attention.
         self.pads = s.device.type == "cpu" and any(isinstance(module, Attention) for module in network.modules())
         self.moment, self.pace = Moment(), Pace()
+        self.choice = CompileChoice(stepper, log)
         self._read_on()
 
     def train(self) -> None:
@@ -301,7 +308,9 @@ class Trainer:
         """What is done in here is not counted as training time."""
         begin = time.perf_counter()
         yield
-        self.moment.begin += time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        self.moment.begin += seconds
+        self.moment.paused += seconds
 
     def save_best(self, values: dict[str, float]) -> None:
         """Keep the model, or the running mean of its weights, as the best so far."""
@@ -325,28 +334,39 @@ class Trainer:
     def evaluate(self) -> None:
         """Judge the model by the held-out data, and keep it where it is the best so far."""
         self.check_losses()
+        state = self.state
+        trained = state.seconds + time.perf_counter() - self.moment.begin
         with self._paused():
+            begin = time.perf_counter()
+            share = EvaluationShare(self.setup, state, self.log)
+
+            def judge() -> HeldOutMetrics | None:
+                return share.metrics(trained, time.perf_counter() - begin)
+
             try:
-                losses, metrics = evaluate(self.setup, self.state.pass_tokens, self.mean, self.stop)
+                losses, metrics = evaluate(self.setup, state.pass_tokens, self.mean, self.stop, judge)
             except Interrupted:
                 self.save()  # without the evaluation: it comes first when the run goes on
                 raise
             loss = sum(losses.values())
             if not math.isfinite(loss):
-                raise self._exploded(f"the held-out loss of step {self.state.step} is {loss:.4g}")
-            record_evaluation(self.state, losses, metrics, self.log, self.save_best)
+                raise self._exploded(f"the held-out loss of step {state.step} is {loss:.4g}")
+            state.evaluating += time.perf_counter() - begin
+            record_evaluation(state, losses, metrics, self.log, self.save_best)
 
     def step(self) -> None:
         """Take one step; where memory runs out, none, and smaller passes from here on."""
         s, state, stepper = self.setup, self.state, self.stepper
+        begin = time.perf_counter()
         batches, counts = next(self.groups)
+        self.moment.waited += time.perf_counter() - begin
         if self.watch is not None and state.step == 0:
             self.watch.look(0, stepper.network, batches[0].to(s.device))
         set_learning_rate(stepper.optimizer, learning_rate_at(state.step, s.plan, s.learning_rate, s.steps))
         if state.step == s.feed.border:  # other rows from here on: what was captured before is of no use
             stepper.passes.release()
         try:
-            norm = stepper.step(batches, counts, state.step)
+            norm = self.choice.step(batches, counts, state.step)
         except torch.OutOfMemoryError:  # the same step again in passes of half the size
             stepper.passes.release()
             self.feed.close()
@@ -372,11 +392,16 @@ class Trainer:
         self.moment.tokens += tokens
         self.moment.operations += sum(self.operations.of(batch) for batch in batches)
         if state.step % s.plan.log_every == 0 or state.step == s.steps:
-            self._record(self.check_losses())
+            begin = time.perf_counter()
+            losses = self.check_losses()  # waits for what the GPU still has to do
+            self._record(losses, time.perf_counter() - begin)
             if self.watch is not None:
                 self.watch.look(state.step, stepper.network, batches[0].to(s.device))
             minutes, limit = s.plan.minutes, s.plan.steps
-            if minutes is not None and (steps := self.pace.steps(state, minutes)):
+            self.choice.decide(state, s.steps if minutes is None else None, minutes)
+            # Of a run of some minutes the speed counts that most of its steps will have.
+            waits = self.choice.open or self.choice.waiting
+            if minutes is not None and not waits and (steps := self.pace.steps(state, minutes)):
                 # The speed of a run of some minutes is known, and with it how many steps there are.
                 state.steps = min(steps, limit or steps)
                 self.setup = s.of_steps(state.steps)
@@ -410,8 +435,8 @@ class Trainer:
         good = self.checkpoints.last_good()
         return Exploded(f"{what}; {good}; try a lower training.learning_rate or more warmup{more}")
 
-    def _record(self, losses: list[list[float]]) -> None:
-        """The live line and its record."""
+    def _record(self, losses: list[list[float]], behind: float) -> None:
+        """The live line and its record; `behind`: seconds that the GPU took longer than launching its work."""
         s, state = self.setup, self.state
         seconds = max(1e-9, time.perf_counter() - self.moment.begin)
         state.seconds += seconds
@@ -427,12 +452,14 @@ class Trainer:
             "tokens_per_second": round(self.moment.tokens / seconds),
             "memory": memory_used(s.device),
         }
+        values["waiting"] = round(self.moment.waited / seconds, 3)
         if self.peak is not None:
             values["mfu"] = round(self.moment.operations / seconds / self.peak, 4)
-        if s.plan.compile:
+        if self.stepper.compiled:
             values["graphs"] = graphs_compiled()
         self.log.record(values)
         left = time_left(seconds / len(losses) * (s.steps - state.step))
+        values["limit"] = limit_of(self.moment, seconds, behind, s.device)
         self.log.line(live_line(values, s.steps, left), passing=True)
 
 
@@ -441,12 +468,27 @@ def _slots(batch: Batch) -> int:
     return sum(slots_of(rows, len(tokens)) for rows, tokens in sides)
 
 
+AHEAD = 0.01  # share of its time that a loop waits at the end for a GPU that sets the pace
+
+
+def limit_of(moment: Moment, seconds: float, behind: float, device: torch.device) -> str:
+    """What a faster run would have to be quicker at; the processor itself is only named where there is a GPU."""
+    shares = {"data": moment.waited / seconds, "evaluation": moment.paused / (moment.paused + seconds)}
+    name, share = max(shares.items(), key=lambda pair: pair[1])
+    if share > 0.1:
+        return f"{name} {100 * share:.0f} %"
+    if device.type != "cuda":
+        return "computation"
+    return "GPU" if behind > AHEAD * seconds else "launching kernels"
+
+
 def live_line(values: Mapping[str, Any], steps: int, left: str) -> str:
     """One line for people, in 80 columns; the share of the peak where that is known."""
     parts = [
         *(f"step {values['step']:,}/{steps:,}", f"{left} left", f"loss {values['loss']:.4f}"),
         f"{values['tokens_per_second']:,} tokens/s",
         *([f"{100 * values['mfu']:.0f} % of peak"] if "mfu" in values else []),
+        *([f"limit: {values['limit']}"] if values.get("limit", "computation") != "computation" else []),
         *(f"rate {values['learning_rate']:.1e}", f"{values['memory'] / 1e9:.1f} GB"),
     ]
     line = ""

@@ -37,6 +37,9 @@ class Training:
     batch: int | None = option(None, "--batch", help="Examples per step. Default: about 8192 tokens.")
     pass_tokens: int | None = None  # tokens that go through the network at once; a larger step is accumulated
     learning_rate: float | None = option(None, "--learning-rate", "--lr", help="Peak learning rate.", metavar="RATE")
+    optimizer: Literal["adamw", "muon"] = option(
+        "adamw", "--optimizer", help="muon: for the matrices of the layers; AdamW for the rest."
+    )
     schedule: Schedule = "cosine"
     warmup: float = 0.05  # steps in which the rate rises; below 1: a share of all steps
     decay: float = 0.2  # share of the steps in which `stable` falls at the end
@@ -48,9 +51,16 @@ class Training:
     layer_decay: float = 1.0  # the rate of each layer as a share of the one above it
     clip: float | None = 1.0  # largest gradient norm
     precision: Precision = option("auto", "--precision", help="auto: bf16 on a GPU that supports it, else fp32.")
-    compile: bool = option(False, "--compile/--no-compile", help="Compile the network first. Pays off on a GPU.")
+    compile: bool | None = option(
+        None, "--compile/--no-compile", help="Compile the network. Default: in long runs on a GPU."
+    )
+    # Of each layer only the input is kept for the backward pass, which computes the rest again.
+    checkpoint_activations: bool = option(
+        False, "--checkpoint-activations", help="Use less memory and more time: layers are computed twice."
+    )
     ema: float | None = option(None, "--ema", help="Keep a moving average of the weights: 0.999.", metavar="DECAY")
     evaluate_every: int | None = None  # steps; without it, ten times in a run
+    evaluation_share: float = 0.1  # of the run's time that may go into generating held-out rows; 1: no limit
     save_every: int | None = None  # steps; without it, with each evaluation
     log_every: int = 10
     keep: int = 2  # checkpoints, beside the best model
@@ -66,6 +76,7 @@ class Training:
             (("learning_rate",), lambda value: 0 < value <= RATE, f"above 0 and at most {RATE:g}"),
             (POSITIVE, lambda value: 0 < value < 1e12, "above 0 and below 1e12"),
             (("layer_decay",), lambda value: 0 < value <= 1, "above 0 and at most 1"),
+            (("evaluation_share",), lambda value: 0 < value <= 1, "above 0 and at most 1"),
             (("decay", "floor"), lambda value: 0 <= value <= 1, "between 0 and 1"),
             (("beta1", "beta2", "ema"), lambda value: 0 <= value < 1, "at least 0 and below 1"),
             (("warmup",), lambda value: 0 <= value < 1 << 40, "at least 0"),

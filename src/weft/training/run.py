@@ -53,6 +53,9 @@ class State:
     steady: int = 0  # fp16 steps since the scale last changed
     metrics: int = 0  # bytes of metrics.jsonl that belong to the steps done
     seconds: float = 0.0  # of training
+    evaluating: float = 0.0  # seconds of evaluations
+    evaluated_rows: int | None = None  # that are generated in each evaluation, once that is known
+    evaluated_from: int = 0  # the first step whose evaluation generates them
     recipe: str | None = None  # the hash of recipe.toml
 
 

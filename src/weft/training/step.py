@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from weft.data.chance import key_of
 from weft.data.rows import ExampleSource, Feed
@@ -23,6 +25,7 @@ from weft.nn.attention import Attention
 from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.losses import Objective
+from weft.training.muon import Muon, muon_parts
 from weft.training.plan import Training
 
 UNKNOWN = 2000  # steps that a run of some minutes counts with until its speed is known
@@ -48,10 +51,13 @@ class Setup:
     device: torch.device = torch.device("cpu")
     decode: Callable[[list[int]], str] = str  # tokens as text, to show what went wrong
     evaluate_first: bool = False  # also before the first step: what continued training began with
-    evaluate: Callable[[], HeldOutMetrics] | None = None  # a task's own metrics, which then decide what is best
+    # A task's own metrics, which then decide what is best; of so many rows, spread evenly, where a number is given.
+    evaluate: Callable[[int | None], HeldOutMetrics] | None = None
+    generated: int = 0  # rows that it generates text for; 0: it generates none, and is quick
     pace: Callable[[int], dict[str, Tensor]] | None = None  # targets that every batch of a step has besides
     faster: Mapping[str, float] = field(default_factory=dict)  # beginnings of names: times the others' learning rate
     capture: bool = False  # batches come in few shapes, so that their passes can be played back from CUDA graphs
+    may_compile: bool = False  # in its middle, where the plan leaves it open
 
     @property
     def steps(self) -> int:
@@ -137,6 +143,21 @@ def freeze(network: Network, what: str) -> None:
             module.dropout = module.weight_drop = 0.0
 
 
+def recompute_layers(network: Network) -> None:
+    """Of each layer keep the input alone for the backward pass, which computes the rest again (Chen et al., 2016)."""
+    layers = [layer for stack in network.stacks().values() for layer in stack]
+    if not layers:
+        raise UserError("checkpoint_activations is for models with layers, one above the other; this one has none")
+    for layer in layers:
+        layer.forward = partial(_recomputed, partial(type(layer).forward, layer))
+
+
+def _recomputed(forward: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    if not torch.is_grad_enabled():
+        return forward(*given, **named)
+    return checkpoint(forward, *given, use_reentrant=False, **named)
+
+
 def learned(network: nn.Module, beside: nn.Module | None) -> dict[str, nn.Parameter]:
     """Every weight by name; those that an objective has of its own, and no model is saved with, as `beside`."""
     own = {} if beside is None else {f"beside.{name}": weight for name, weight in beside.named_parameters()}
@@ -150,9 +171,10 @@ def make_optimizer(
     beside: nn.Module | None = None,
     faster: Mapping[str, float] | None = None,
 ) -> torch.optim.AdamW:
-    """AdamW (Loshchilov and Hutter, 2019) that decays matrices and tables only; each group has its `share` of the rate.
+    """AdamW (Loshchilov and Hutter, 2019) or Muon; matrices and tables alone decay.
 
-    By the depth of its layer, by the network's `rate_factors`, and by `faster`, for beginnings of names.
+    Each group has its `share` of the rate: by the depth of its layer, by the network's `rate_factors`, and by `faster`,
+    for beginnings of names.
     """
     named = [(name, parameter) for name, parameter in learned(network, beside).items() if parameter.requires_grad]
     parameters = [parameter for _, parameter in named]
@@ -160,21 +182,32 @@ def make_optimizer(
         raise UserError("there is nothing to train: everything is frozen")
     if plan.layer_decay < 1 and not network.layer_names():
         raise UserError("layer_decay is for models with layers, one above the other; this one has none")
-    by_rate: dict[tuple[float, float], list[Tensor]] = {}
+    muon = muon_parts(network) if plan.optimizer == "muon" else {}
+    if plan.optimizer == "muon" and not muon:
+        raise UserError("optimizer muon is for models with layers of matrices; this one has none: leave it out")
+    by_rate: dict[tuple[float, float, int], list[Tensor]] = {}
     for name, parameter in named:
         share = plan.layer_decay ** depth_of(network, name) if plan.layer_decay < 1 else 1.0
         larger = next((times for start, times in network.rate_factors.items() if name.startswith(start)), 1.0)
         share *= larger * next((times for start, times in (faster or {}).items() if name.startswith(start)), 1.0)
         decay = plan.weight_decay / larger if parameter.dim() >= 2 else 0.0  # which the rate is multiplied by
-        by_rate.setdefault((share, decay), []).append(parameter)
-    groups = [{"params": group, "weight_decay": decay, "share": share} for (share, decay), group in by_rate.items()]
+        by_rate.setdefault((share, decay, muon.get(name, 0)), []).append(parameter)
+    groups: list[dict[str, Any]] = [
+        {"params": group, "weight_decay": decay, "share": share, "parts": parts}
+        for (share, decay, parts), group in by_rate.items()
+    ]
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
     on_gpu = all(p.device.type == "cuda" for p in parameters)
     if on_gpu:  # a rate that a CUDA graph reads anew each time
         groups = [{**group, "lr": torch.tensor(learning_rate, device=parameters[0].device)} for group in groups]
     betas = (plan.beta1, plan.beta2)
-    optimizer = torch.optim.AdamW(groups, learning_rate, betas, plan.epsilon, fused=fused, capturable=on_gpu)
+    kind = Muon if muon else torch.optim.AdamW
+    optimizer = kind(groups, learning_rate, betas, plan.epsilon, fused=fused, capturable=on_gpu)
+    by_muon = {parameter for group in groups if group["parts"] for parameter in group["params"]}
     for parameter in parameters:  # now rather than in the first step, so that memory cannot run out in its middle
+        if parameter in by_muon:
+            optimizer.state[parameter] = {"momentum": torch.zeros_like(parameter)}
+            continue
         optimizer.state[parameter] = {
             "step": torch.zeros((), dtype=torch.float32, device=parameter.device if fused else "cpu"),
             "exp_avg": torch.zeros_like(parameter),
@@ -387,28 +420,41 @@ class Stepper:
     def __init__(self, setup: Setup, scale: float = 65536.0, steady: int = 0) -> None:
         """`scale`: of the loss in fp16, and `steady`: for how many steps it has been so."""
         s, plan, device = setup, setup.plan, setup.device
-        if plan.compile:
-            keep_compiled_code_private()
         self.setup = s
         self.network = s.network.to(device).train()
         self.beside = None if s.beside is None else s.beside.to(device)
+        if plan.checkpoint_activations:
+            recompute_layers(self.network)
         self.optimizer = make_optimizer(self.network, plan, s.learning_rate, self.beside, s.faster)
         self.scaler = torch.amp.GradScaler(device.type, init_scale=scale, enabled=s.precision == "fp16")
         if self.scaler.is_enabled():
             self.scaler.load_state_dict({**self.scaler.state_dict(), "scale": scale, "_growth_tracker": steady})
-        even = s.feed.source.even
         self.passes = Passes(
             self.network,
-            torch.compile(s.objective.sums, fullgraph=True) if plan.compile else s.objective.sums,
+            s.objective.sums,
             len(s.objective.terms),
             device,
             s.precision,
             self.scaler,
-            capture=device.type == "cuda" and s.network.COMPILES and (s.capture or (plan.compile and even)),
-            ragged=plan.compile and not even,
             finish=None if self.scaler.is_enabled() else self.update,
             weights=s.weights,
         )
+        self.compile(bool(plan.compile))
+
+    def compile(self, wanted: bool) -> None:
+        """Compile the passes from the next one on, or no longer; what was captured before is of no use."""
+        s, passes = self.setup, self.passes
+        even = s.feed.source.even
+        if wanted:
+            keep_compiled_code_private()
+        passes.release()
+        passes.sums = torch.compile(s.objective.sums, fullgraph=True) if wanted else s.objective.sums
+        regular = s.capture or (wanted and even)
+        # What layers drew is drawn again in the backward pass, from a state that no graph can hold.
+        plain = not s.plan.checkpoint_activations
+        passes.capture = s.device.type == "cuda" and s.network.COMPILES and regular and plain
+        passes.ragged = wanted and not even
+        self.compiled = wanted
 
     def step(self, batches: Sequence[Batch], counts: Tensor, number: int) -> Tensor:
         """Take one step; the gradient norm."""

@@ -1,0 +1,217 @@
+"""The cross-entropy of words, a chunk of rows at a time, so that the logits of all rows never exist together.
+
+Logits take far more memory than anything else in a step: those of 32 x 1024 tokens and 50,257 words are 6.6 GB in
+float32, several times over. Here the gradients of a chunk are taken while its logits are there (as Liger Kernel does;
+Hsu et al., 2024), and the backward pass only scales them: the loss is a sum, so what comes back is one number.
+
+n: predictions; r: those of a chunk; W: width; V: words.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from weft.nn.rows import NOTHING
+
+WHOLE = 64 << 20  # bytes of float32 logits that are left whole
+CHUNKS = {"cpu": WHOLE, "cuda": 1 << 30}  # bytes of those of one chunk
+# Words are filled up to multiples of this: a GPU multiplies odd numbers of them at about half of its speed.
+TILES = {"cpu": 1, "cuda": 64}
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Summed over all labels but `NOTHING`; in float32, since a sum of many is too much for less."""
+    logits = logits.float() if logits.dtype.itemsize < 4 else logits
+    return F.cross_entropy(logits, labels, reduction="sum", ignore_index=NOTHING, label_smoothing=smoothing)
+
+
+def fits_whole(rows: int, words: int) -> bool:
+    """Whether all logits are few enough to exist together."""
+    # A compiled step must not depend on how many rows there are: it would be compiled anew for some numbers of them.
+    return not torch.compiler.is_compiling() and 4 * rows * words <= WHOLE
+
+
+def word_loss(hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """The cross-entropy of the logits `hidden @ table.T + bias`: n W, V W, V, n -> summed, as `cross_entropy`."""
+    device = hidden.device.type
+    half = torch.is_autocast_enabled(device) and hidden.dtype != torch.float64
+    hidden = hidden.to(torch.get_autocast_dtype(device)) if half else hidden
+    return Loss.apply(hidden, table, bias, labels, smoothing)  # type: ignore[no-untyped-call]
+
+
+class Loss(torch.autograd.Function):
+    """The sum, with its gradients taken on the way there."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+    ) -> Tensor:
+        wanted = [bool(needed) for needed in ctx.needs_input_grad[:3]]
+        fused = torch.compiler.is_compiling()
+        loss, *gradients = chunked_loss(hidden, table, bias, labels, smoothing, wanted, fused)
+        ctx.save_for_backward(*gradients)
+        ctx.wanted = wanted
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *arriving: Tensor) -> Any:
+        def scaled(gradient: Tensor) -> Tensor:
+            # In full precision: the number that arrives may be too large or too small for half of it.
+            full = gradient.float() if gradient.dtype in HALVES else gradient
+            return (full * arriving[0]).to(gradient.dtype)
+
+        pairs = zip(ctx.saved_tensors, ctx.wanted, strict=True)
+        return (*(scaled(gradient) if wanted else None for gradient, wanted in pairs), None, None)
+
+
+# The compiler does not look inside: the number of chunks follows from the number of rows.
+@torch.library.custom_op("weft::chunked_loss", mutates_args=())
+def chunked_loss(
+    hidden: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    smoothing: float,
+    wanted: list[bool],
+    fused: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """The loss and the gradients by `hidden`, `table` and `bias`: empty where not `wanted`.
+
+    `fused`: between its matrix products a chunk is compiled, on a GPU.
+    """
+    with torch.autocast(hidden.device.type, enabled=False):
+        asked = labels != NOTHING
+        if hidden.device.type != "cpu" or bool(asked.all()):
+            return _chunked(hidden, table, bias, labels, smoothing, wanted, fused)
+        # The rest is left out where it is known; a GPU would have to be waited for.
+        places = asked.nonzero()[:, 0]
+        loss, d_hidden, *more = _chunked(hidden[places], table, bias, labels[places], smoothing, wanted, fused)
+        if wanted[0]:
+            d_hidden = torch.zeros_like(hidden).index_copy_(0, places, d_hidden)
+        return loss, d_hidden, more[0], more[1]
+
+
+@chunked_loss.register_fake
+def _(
+    hidden: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    smoothing: float,
+    wanted: list[bool],
+    fused: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    given = (hidden, table, table if bias is None else bias)
+    empty = [torch.empty_like(x) if want else x.new_empty(0) for x, want in zip(given, wanted, strict=True)]
+    return hidden.new_empty((), dtype=_full(hidden)), empty[0], empty[1], empty[2]
+
+
+def _full(x: Tensor) -> torch.dtype:
+    """What sums are taken in."""
+    return torch.float32 if x.dtype in HALVES else x.dtype
+
+
+def _chunked(
+    hidden: Tensor,
+    table: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    smoothing: float,
+    wanted: list[bool],
+    fused: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    words, full, device = len(table), _full(hidden), hidden.device.type
+    by_hidden, by_table, by_bias = wanted
+    weight, shift = _laid_out(table, bias, hidden.dtype, TILES.get(device, 1))
+    d_hidden = torch.empty_like(hidden) if by_hidden else hidden.new_empty(0)
+    d_table = weight.new_zeros(weight.shape if by_table else 0, dtype=full)
+    d_bias = weight.new_zeros(len(weight) if by_bias else 0, dtype=full)
+    total = hidden.new_zeros((), dtype=full)
+    fused = fused and device == "cuda"
+    of_rows = _compiled() if fused else row_losses
+    size = chunk_rows(len(labels), len(weight), device)
+    for begin in range(0, len(labels), size):
+        here = slice(begin, begin + size)
+        x, asked = hidden[here], labels[here]
+        logits = F.linear(x, weight, shift)  # r V
+        if shift is None and len(weight) > words:
+            logits[:, words:] = -torch.inf
+        if fused:  # for any number of rows at once
+            torch._dynamo.maybe_mark_dynamic(logits, 0)
+            torch._dynamo.maybe_mark_dynamic(asked, 0)
+        losses, slopes = of_rows(logits, asked, smoothing, words, any(wanted))
+        del logits
+        total += losses.sum()
+        if slopes is None:
+            continue
+        counts = (asked != NOTHING).to(hidden.dtype)[:, None]
+        if by_hidden:
+            torch.mul(slopes @ weight, counts, out=d_hidden[here])
+        if by_table:
+            _add_product(d_table, slopes.t(), x * counts)
+        if by_bias:
+            _add_product(d_bias[:, None], slopes.t(), counts)
+    return total, d_hidden, d_table[:words].to(table.dtype), d_bias[:words].to(table.dtype)
+
+
+def chunk_rows(rows: int, words: int, device: str) -> int:
+    """How many rows a chunk has: alike in all chunks, and on a GPU a multiple of 128."""
+    most = max(1, CHUNKS.get(device, CHUNKS["cpu"]) // (4 * words))
+    chunks = max(1, -(-rows // most))
+    size = max(1, -(-rows // chunks))
+    return size if device == "cpu" else -(-size // 128) * 128
+
+
+def _laid_out(table: Tensor, bias: Tensor | None, kind: torch.dtype, tile: int) -> tuple[Tensor, Tensor | None]:
+    """Both as matrix products take them: filled up to whole tiles, with words that nothing is to predict."""
+    words = len(table)
+    missing = -words % tile
+    if not missing:
+        return table.to(kind), None if bias is None else bias.to(kind)
+    weight = table.new_empty(words + missing, table.shape[1], dtype=kind)
+    weight[:words] = table
+    weight[words:] = 0
+    return weight, None if bias is None else F.pad(bias.to(kind), (0, missing), value=-torch.inf)
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
+    """Add a product, whose sums are never rounded to half precision on a GPU."""
+    if left.dtype == total.dtype:
+        total.addmm_(left, right)
+    elif left.is_cuda:
+        total += torch.mm(left, right, out_dtype=total.dtype)
+    else:
+        total += left @ right
+
+
+def row_losses(
+    logits: Tensor, labels: Tensor, smoothing: float, words: int, gradients: bool
+) -> tuple[Tensor, Tensor | None]:
+    """r V -> the loss of each row, and its gradient by the logits, r V; the latter also where there is no label."""
+    logprobs = logits.log_softmax(-1, dtype=_full(logits))
+    place = labels.clamp_min(0)[:, None]
+    right = logprobs.gather(1, place)  # r 1
+    share = smoothing / words  # that is asked of each word
+    losses = -right[:, 0]
+    if smoothing:
+        losses = (1 - smoothing) * losses - share * logprobs[:, :words].sum(-1)
+    losses = losses.masked_fill(labels == NOTHING, 0)
+    if not gradients:
+        return losses, None
+    # The label's own apart: near 1 its probability is too coarse in half precision to be subtracted from.
+    of_label = (right.exp() - share - (1 - smoothing)).to(logits.dtype)
+    slopes = logprobs.exp_()
+    slopes = slopes.sub_(share).to(logits.dtype) if smoothing else slopes.to(logits.dtype)
+    return losses, slopes.scatter_(1, place, of_label)
+
+
+@cache
+def _compiled() -> Any:
+    """The same as one kernel that reads the logits twice."""
+    return torch.compile(row_losses)

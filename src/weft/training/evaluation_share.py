@@ -1,0 +1,67 @@
+"""How many held-out rows a run generates text for, so that its evaluations stay a small share of its time.
+
+Decided once, before the first evaluation: a few rows are generated to see how long one takes. All evaluations then
+generate the same rows, since only scores of the same rows can be compared. Where the share does not allow for
+`FEWEST` rows each time, the first evaluations report the loss alone, and only the later ones choose the best model.
+"""
+
+from __future__ import annotations
+
+import time
+
+from weft.training.log import RunLog
+from weft.training.run import State
+from weft.training.step import HeldOutMetrics, Setup
+
+FEWEST = 100  # rows, if there are as many: a score of fewer says little
+TRIED = 50  # rows that are generated to see how long one takes
+CHOICES = 2  # evaluations, the last ones, that generate text whatever it takes
+ALLOWED = 5.0  # seconds that all evaluations of a run may take, however short it is
+
+
+class EvaluationShare:
+    """The metrics of a task during a run."""
+
+    def __init__(self, setup: Setup, state: State, log: RunLog) -> None:
+        self.setup, self.state, self.log = setup, state, log
+
+    def metrics(self, seconds: float, loss: float) -> HeldOutMetrics | None:
+        """Those of the model as it is, none where the loss is all.
+
+        `seconds`: of training so far; `loss`: those that the held-out loss of this evaluation took.
+        """
+        s, state = self.setup, self.state
+        if s.evaluate is None:
+            return None
+        if not s.generated or s.plan.evaluation_share == 1 or not state.step:
+            return s.evaluate(None)
+        if state.evaluated_rows is None:
+            begin = time.perf_counter()
+            tried = min(s.generated, TRIED)
+            metrics = s.evaluate(tried)
+            spent = time.perf_counter() - begin
+            state.evaluated_rows, state.evaluated_from = self._planned(seconds, loss, tried, spent)
+            if tried == state.evaluated_rows and state.step >= state.evaluated_from:
+                return metrics
+        if state.step < state.evaluated_from:
+            return HeldOutMetrics({}, "postponed")
+        return s.evaluate(state.evaluated_rows)
+
+    def _planned(self, seconds: float, loss: float, tried: int, spent: float) -> tuple[int, int]:
+        """How many rows each evaluation generates, and in which step the first one is that does."""
+        s, state, whole = self.setup, self.state, self.setup.generated
+        left = [step for step in range(state.step, s.steps + 1) if s.due(s.plan.evaluate_every, step)]
+        budget = max(ALLOWED, s.plan.evaluation_share * seconds / state.step * s.steps - loss * len(left))
+        already = 0 if tried == whole else spent  # then it is the first evaluation itself
+        rows = int((budget - already) / (spent / tried) / len(left))  # each time
+        fewest = min(whole, FEWEST)
+        if rows >= whole:
+            return whole, 0
+        share = f"{100 * s.plan.evaluation_share:g} % of the run"
+        if rows >= fewest:
+            self.log.line(f"evaluations generate {rows:,} of {whole:,} held-out rows, so that they take {share}")
+            return rows, 0
+        count = min(len(left), max(CHOICES, int((budget - already) / (spent / tried) / fewest)))
+        of = f"the last {count} of {len(left)} evaluations" if count < len(left) else "evaluations"
+        self.log.line(f"{of} generate {fewest:,} of {whole:,} held-out rows, so that they take {share}")
+        return fewest, left[-count]
