@@ -14,7 +14,7 @@ from torch import Tensor
 
 from weft.errors import NotFinite
 from weft.generation.search import Advance, Beam, Completion, Hypothesis, Request, best_tokens
-from weft.generation.slots import SlotRunner, Slots, on
+from weft.generation.slots import Report, SlotRunner, Slots, on
 
 NONE = -1  # in place of a token: a hypothesis that no token may follow
 
@@ -54,13 +54,20 @@ class BeamSlots(Slots):
         scores = self.penalized()
         allowed = self.allowed(scores, self.counts.repeat_interleave(self.copies))
         tokens = best_tokens(allowed, self.needed)  # S*W C
-        values = scores.gather(1, tokens).double() - scores.logsumexp(-1, keepdim=True).double()
+        values = scores.gather(1, tokens).double() - self._log_sums(scores).double()[:, None]
         if self.busy:
             values = values.masked_fill(allowed.gather(1, tokens) == -torch.inf, -torch.inf)
         width = tokens.shape[1]
         values = (values.view(self.size, -1, width) + self.held[..., None]).flatten(1)  # S W*C
         values, order = values.topk(min(self.needed, values.shape[1]))
         return values, order // width, tokens.view(self.size, -1).gather(1, order)
+
+    def _log_sums(self, scores: Tensor) -> Tensor:
+        if not self.kernels:
+            return scores.logsumexp(-1)
+        from weft.nn.kernels import log_sums
+
+        return log_sums(scores)
 
     def step(self) -> None:
         going, beam = ~self.done, self.beam
@@ -133,6 +140,8 @@ class BeamRunner(SlotRunner):
         super().__init__(request, beam.width)
         self.beam = beam
         self.told = [0] * len(request.prompts)  # steps of each search that were reported
+        self.over: list[int] = []  # prompts whose searches are over, on their way from the device
+        self.report: Report | None = None
 
     def make(self, *sizes: int) -> Slots:
         return BeamSlots(self.request, self.beam, *sizes)
@@ -141,30 +150,39 @@ class BeamRunner(SlotRunner):
         return "beam", self.beam, self.request.rules, tuple(sorted(self.request.ends))
 
     def collect(self, outputs: list[Tensor], slots: Sequence[int]) -> Advance:
-        done, counts, broken = outputs
-        if slots and bool(broken[list(slots)].any()):
+        """What is over is copied from the device while later steps run, and put together at the next call."""
+        self._put_together()
+        done, counts, broken = (tensor.tolist() for tensor in outputs)
+        if any(broken[slot] for slot in slots):
             raise NotFinite()
         advance: Advance = []
-        over = [slot for slot in slots if bool(done[slot])]
         for slot in slots:
             number = self.at[slot]
             assert number is not None
-            advance += [(number, None)] * (int(counts[slot]) - self.told[number])
-            self.told[number] = int(counts[slot])
+            advance += [(number, None)] * (counts[slot] - self.told[number])
+            self.told[number] = counts[slot]
+        over = [slot for slot in slots if done[slot]]
         if over:
-            where = torch.tensor(over, device=self.slots.device)
-            longest = int(counts[over].max())
-            s = self.slots
-            history = (x[where, :longest].tolist() for x in (s.parents, s.written))
-            finished = zip(*history, s.scored[where].tolist(), s.finished[where].tolist(), strict=True)
-            for slot, (parents, written, scores, entries) in zip(over, finished, strict=True):
-                number = self.at[slot]
-                assert number is not None
-                best = [entry for score, entry in zip(scores, entries, strict=True) if score > -math.inf]
-                self.completions[number] = [
-                    self._completion(number, parents, written, entry) for entry in best[: self.beam.n]
-                ]
+            s, where = self.slots, on(self.slots.device, over)
+            longest = max(counts[slot] for slot in over)
+            history = [x[where, :longest] for x in (s.parents, s.written)]
+            self.over = [number for slot in over if (number := self.at[slot]) is not None]
+            self.report = Report([*history, s.scored[where], s.finished[where]])
+            for number in self.over:
+                self.completions[number] = []
         return advance
+
+    def finish(self) -> None:
+        self._put_together()
+
+    def _put_together(self) -> None:
+        if self.report is None:
+            return
+        entries = zip(self.over, *(tensor.tolist() for tensor in self.report.wait()), strict=True)
+        for number, parents, written, scores, finished in entries:
+            best = [entry for score, entry in zip(scores, finished, strict=True) if score > -math.inf][: self.beam.n]
+            self.completions[number] = [self._completion(number, parents, written, entry) for entry in best]
+        self.report = None
 
     def _completion(
         self, number: int, parents: list[list[int]], written: list[list[int]], entry: list[float]

@@ -21,11 +21,12 @@ from weft.errors import NotFinite
 from weft.generation.sampling import DRAWS, RandomDraws, Rules, Sampling, choose
 from weft.generation.search import Advance, Completion, Detail, Hypothesis, Reason, Request, SearchSteps
 from weft.models.base import Network
+from weft.nn.fixed import has_kernel
 from weft.nn.halved import is_watched, places_of
 from weft.nn.rows import Ragged
 
 BLOCK = 8  # steps that are launched before anybody looks at what came out
-MOST_ROWS = 512
+MOST_ROWS = 1024
 ROOMS = 64  # a cache has room for a multiple of so many places
 READ = 1 << 14  # tokens of prompts and sources that are read at a time
 FREE = 4  # waiting prompts enter when one of so many slots is free
@@ -132,6 +133,11 @@ class Slots(ABC):
             kept = torch.full_like(scores, -torch.inf).scatter(1, due, self.penalized().gather(1, due))
             scores = torch.where((counts < len(self.forced))[:, None], kept, scores)
         return scores
+
+    @property
+    def kernels(self) -> bool:
+        """Whether there are kernels that choose tokens, for the numbers that scores are in."""
+        return self.device.type == "cuda" and self.scores.dtype == torch.float32 and has_kernel()
 
     @property
     def busy(self) -> bool:
@@ -244,6 +250,9 @@ class SampleSlots(Slots):
         self.limits[rows] = limits.repeat_interleave(self.copies)
 
     def step(self) -> None:
+        if self.sampling.greedy and not self.busy and not self.alternatives and self.kernels:
+            self._best()
+            return
         scores, going, counts = self.penalized(), ~self.done, self.counts
         allowed = self.allowed(scores, counts)
         place = counts.clamp(max=self.length - 1)[:, None]  # of rows that are done: what stands there stays
@@ -268,6 +277,14 @@ class SampleSlots(Slots):
             ended = ended | torch.isin(tokens, self.ending)
         self.done.logical_or_(ended)
         self.tokens.copy_(tokens)
+        self.read(self.tokens)
+
+    def _best(self) -> None:
+        """The same where nothing but the best token counts."""
+        from weft.nn.kernels import take_best
+
+        state = (self.written, self.logprobs, self.counts, self.limits, self.done, self.ending)
+        take_best(self.penalized(), self.tokens, *state)
         self.read(self.tokens)
 
     def outputs(self) -> list[Tensor]:
@@ -323,6 +340,9 @@ class SlotRunner(ABC):
     def collect(self, outputs: list[Tensor], slots: Sequence[int]) -> Advance:
         """What happened in these slots; those whose prompt is done get their `completions`."""
 
+    def finish(self) -> None:  # noqa: B027
+        """Nothing is under way any more."""
+
     def prepare(self, slots: Sequence[int], steps: int) -> None:  # noqa: B027
         """Steps are about to be launched for these slots."""
 
@@ -357,6 +377,7 @@ class SlotRunner(ABC):
                 if advance:
                     yield advance
             under_way = after
+        self.finish()
         self._keep()
         return [each if each is not None else [] for each in self.completions]
 

@@ -94,6 +94,11 @@ def _attend_step(  # type: ignore[no-untyped-def]
     tl.store(out, (sums / total).to(mixed.dtype.element_ty), mask=inside)
 
 
+def tile_of(programs: int) -> tuple[int, int]:
+    """Places that a program of `_attend_step` reads at once, and its warps: the fewer programs, the more of each."""
+    return (32, 2) if programs > BUSY else (128, 8)
+
+
 def attend_step(
     query: Tensor,
     new: tuple[Tensor, Tensor] | None,
@@ -113,6 +118,7 @@ def attend_step(
     rows, heads, width = query.shape
     mixed = torch.empty_like(query, memory_format=torch.contiguous_format)
     key, value = (query, query) if new is None else new
+    tile = tile_of(rows * heads)
     row_step = 0 if bias is None or bias.shape[0] == 1 else bias.stride(0)
     _attend_step[rows, heads](
         query,
@@ -142,12 +148,12 @@ def attend_step(
         heads=heads,
         width=width,
         columns=triton.next_power_of_2(width),
-        block=32 if rows * heads > BUSY else 128,
+        block=tile[0],
         has_new=new is not None,
         has_origin=origin is not None,
         has_owner=owner is not None,
         has_bias=bias is not None,
-        num_warps=2 if rows * heads > BUSY else 8,
+        num_warps=tile[1],
     )
     return mixed
 
@@ -226,6 +232,11 @@ def _linear_step(  # type: ignore[no-untyped-def]
     tl.store(out + row * outputs + column, sums.to(out.dtype.element_ty), mask=inside)
 
 
+def columns_of(outputs: int, inputs: int) -> tuple[int, int]:
+    """Outputs of a program of `_linear_step`, and its warps."""
+    return (8, 4) if outputs >= 2048 else (4, 4)
+
+
 def linear_step(
     x: Tensor, map: nn.Linear, norm: Any = None, activation: str = "", residual: Tensor | None = None
 ) -> Tensor:
@@ -234,7 +245,7 @@ def linear_step(
     outputs = map.weight.shape[0]
     x, out = x.contiguous(), x.new_empty(rows, outputs)
     chunk = min(1024, triton.next_power_of_2(inputs))
-    columns = 8 if outputs >= 2048 else 4
+    columns, warps = columns_of(outputs, inputs)
     shift = norm.bias if isinstance(norm, nn.LayerNorm) else None
     _linear_step[triton.cdiv(outputs, columns), rows](
         x,
@@ -254,7 +265,7 @@ def linear_step(
         has_shift=shift is not None,
         has_bias=map.bias is not None,
         has_residual=residual is not None,
-        num_warps=4,
+        num_warps=warps,
     )
     return out
 
@@ -308,3 +319,117 @@ def add_norm(x: Tensor, residual: Tensor, norm: Any, keeps: bool) -> tuple[Tenso
         num_warps=4 if block <= 2048 else 8,
     )
     return total, normed
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _best_part(scores, peaks, places, sums, size, block: tl.constexpr, parts: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Of one part of a row its highest score, where that stands, and the sum of powers below it."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    place = part * block + tl.arange(0, block)
+    score = tl.load(scores + row * size + place, mask=place < size, other=-float("inf")).to(tl.float32)
+    peak = tl.max(score, 0)
+    broken = tl.max((score != score).to(tl.int32), 0)  # a score that is no number must not go unseen
+    first = tl.min(tl.where(score == peak, place, size), 0)
+    total = tl.sum(tl.where(place < size, tl.exp(score - tl.where(peak > -1e38, peak, 0.0)), 0.0), 0)
+    tl.store(peaks + row * parts + part, peak)
+    tl.store(places + row * parts + part, first)
+    tl.store(sums + row * parts + part, tl.where(broken > 0, float("nan"), total))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _take_best(  # type: ignore[no-untyped-def]
+    peaks,
+    places,
+    sums,
+    tokens,
+    written,
+    logprobs,
+    counts,
+    limits,
+    done,
+    ends,
+    length,
+    parts: tl.constexpr,
+    block: tl.constexpr,
+    end_count: tl.constexpr,
+):
+    """The best token of a row, noted where the row goes on, and whether the row ends with it."""
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, block)
+    there = part < parts
+    peak = tl.load(peaks + row * parts + part, mask=there, other=-float("inf"))
+    highest = tl.max(peak, 0)
+    place = tl.load(places + row * parts + part, mask=there, other=2147483647)
+    token = tl.min(tl.where(peak == highest, place, 2147483647), 0)
+    powers = tl.load(sums + row * parts + part, mask=there, other=0.0)
+    total = tl.sum(tl.where(peak > -1e38, powers * tl.exp(peak - highest), tl.where(powers != powers, powers, 0.0)), 0)
+    over = tl.load(done + row)
+    count = tl.load(counts + row)
+    tl.store(tokens + row, tl.where(token < 2147483647, token, 0).to(tl.int64))
+    if over == 0:
+        where = row * length + tl.minimum(count, length - 1)
+        tl.store(written + where, token.to(tl.int64))
+        tl.store(logprobs + where, (-tl.log(total)).to(tl.float64))
+        count += 1
+        ended = (count >= tl.load(limits + row)).to(tl.int32)
+        for number in tl.static_range(end_count):
+            ended = tl.maximum(ended, (token == tl.load(ends + number)).to(tl.int32))
+        tl.store(counts + row, count)
+        tl.store(done + row, (ended > 0).to(tl.int8))
+
+
+def take_best(
+    scores: Tensor,
+    tokens: Tensor,
+    written: Tensor,
+    logprobs: Tensor,
+    counts: Tensor,
+    limits: Tensor,
+    done: Tensor,
+    ends: Tensor,
+) -> None:
+    """A step of greedy search, but for the network, in two kernels; arguments as `SampleSlots` has them."""
+    rows, size = scores.shape
+    block = 4096
+    parts = triton.cdiv(size, block)
+    peaks, sums = scores.new_empty(2, rows, parts, dtype=torch.float32)
+    places = scores.new_empty(rows, parts, dtype=torch.int32)
+    _best_part[rows, parts](scores, peaks, places, sums, size, block=block, parts=parts, num_warps=8)
+    _take_best[(rows,)](
+        peaks,
+        places,
+        sums,
+        tokens,
+        written,
+        logprobs,
+        counts,
+        limits,
+        done.view(torch.int8),
+        ends,
+        written.shape[1],
+        parts=parts,
+        block=triton.next_power_of_2(parts),
+        end_count=len(ends),
+        num_warps=1,
+    )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _log_sums(scores, sums, size, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    row = tl.program_id(0).to(tl.int64)
+    highest = tl.full([], -1e38, tl.float32)
+    total = tl.full([], 0.0, tl.float32)
+    for first in range(0, size, block):
+        place = first + tl.arange(0, block)
+        score = tl.load(scores + row * size + place, mask=place < size, other=-float("inf")).to(tl.float32)
+        peak = tl.maximum(highest, tl.max(score, 0))
+        total = total * tl.exp(highest - peak) + tl.sum(tl.exp(score - peak), 0)
+        highest = peak
+    tl.store(sums + row, highest + tl.log(total))
+
+
+def log_sums(scores: Tensor) -> Tensor:
+    """R V -> R: the logarithm of the sum of powers of each row, read once."""
+    sums = scores.new_empty(len(scores), dtype=torch.float32)
+    _log_sums[(len(scores),)](scores, sums, scores.shape[1], block=4096, num_warps=8)
+    return sums
