@@ -22,8 +22,6 @@ class Run:
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, seconds: float, rows: int = 500, share: float = 0.1, loss: float = 0.0
     ) -> None:
-        self, monkeypatch: pytest.MonkeyPatch, seconds: float, rows: int = 500, share: float = 0.1, loss: float = 0.0
-    ) -> None:
         self.clock, self.asked, self.said = 0.0, list[tuple[int, int | None]](), list[str]()
         monkeypatch.setattr(evaluation_share, "time", SimpleNamespace(perf_counter=lambda: self.clock))
         self.state = State()
