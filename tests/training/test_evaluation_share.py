@@ -62,6 +62,7 @@ def test_a_very_slow_one_leaves_the_first_evaluations_to_the_loss(monkeypatch: p
     assert [metrics is not None and "bleu" in metrics.values for metrics in run.metrics] == [False] * 6 + [True] * 4
     assert "the last 4 of 10 evaluations generate 100 of 500 held-out rows" in run.said[0]
     run = Run(monkeypatch, seconds=10.0)
+    assert run.said[0].endswith("and take more than 10 % of the run")
     assert run.asked == [(10, 50), (90, 100), (100, 100)], "two at least, or there would be nothing to choose from"
 
 
