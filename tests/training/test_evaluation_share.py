@@ -22,8 +22,6 @@ class Run:
     def __init__(
         self, monkeypatch: pytest.MonkeyPatch, seconds: float, rows: int = 500, share: float = 0.1, loss: float = 0.0
     ) -> None:
-        self, monkeypatch: pytest.MonkeyPatch, seconds: float, rows: int = 500, share: float = 0.1, loss: float = 0.0
-    ) -> None:
         self.clock, self.asked, self.said = 0.0, list[tuple[int, int | None]](), list[str]()
         monkeypatch.setattr(evaluation_share, "time", SimpleNamespace(perf_counter=lambda: self.clock))
         self.state = State()
@@ -64,6 +62,7 @@ def test_a_very_slow_one_leaves_the_first_evaluations_to_the_loss(monkeypatch: p
     assert [metrics is not None and "bleu" in metrics.values for metrics in run.metrics] == [False] * 6 + [True] * 4
     assert "the last 4 of 10 evaluations generate 100 of 500 held-out rows" in run.said[0]
     run = Run(monkeypatch, seconds=10.0)
+    assert run.said[0].endswith("and take more than 10 % of the run")
     assert run.asked == [(10, 50), (90, 100), (100, 100)], "two at least, or there would be nothing to choose from"
 
 

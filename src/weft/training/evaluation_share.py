@@ -61,7 +61,9 @@ class EvaluationShare:
         if rows >= fewest:
             self.log.line(f"evaluations generate {rows:,} of {whole:,} held-out rows, so that they take {share}")
             return rows, 0
-        count = min(len(left), max(CHOICES, int((budget - already) / (spent / tried) / fewest)))
+        fitting = int((budget - already) / (spent / tried) / fewest)
+        count = min(len(left), max(CHOICES, fitting))
         of = f"the last {count} of {len(left)} evaluations" if count < len(left) else "evaluations"
-        self.log.line(f"{of} generate {fewest:,} of {whole:,} held-out rows, so that they take {share}")
+        aim = f"so that they take {share}" if fitting >= count else f"and take more than {share}"
+        self.log.line(f"{of} generate {fewest:,} of {whole:,} held-out rows, {aim}")
         return fewest, left[-count]
