@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from weft.files import memory_here
 
-SMALL = 1 << 19  # products; below, the call itself takes oneDNN longer than all of it takes MKL
+SMALL = 1 << 18  # products; below, the call itself takes oneDNN longer than all of it takes MKL
 ROWS = 32  # for which a weight is laid out; the layout serves any number of them
 SHARE = 0.25  # of the memory of the machine that copies may take
 DECODING: ContextVar[bool] = ContextVar("decoding", default=False)
