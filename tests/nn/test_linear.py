@@ -9,8 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import weft
 import weft.nn.linear
-from weft.generation.sampling import best_token
+from weft.generation.sampling import Sampling, best_token
+from weft.generation.search import Beam, generate
 from weft.nn.linear import ONEDNN, Linear, PackedWeight, decoding
 
 needs_onednn = pytest.mark.skipif(not ONEDNN, reason="torch has no oneDNN here")
@@ -135,3 +137,18 @@ def test_best_token() -> None:
     scores[3] = -torch.inf
     assert best_token(scores).tolist() == scores.argmax(-1).tolist()
     assert best_token(scores.bfloat16()).tolist() == scores.bfloat16().argmax(-1).tolist()
+
+
+@needs_onednn
+@pytest.mark.parametrize("choice", [Sampling(), Sampling(temperature=0.8, n=3), Beam(width=5, n=2)])
+@pytest.mark.parametrize("family", ["gpt2", "t5"])
+def test_generates_the_same(family: str, choice: Sampling | Beam, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = weft.new(family, size="2x64", settings={"vocabulary": 300}, seed=1).opened.network
+    prompts, sources = ([[5, 9, 80], [7]], None) if family == "gpt2" else ([[0], [0]], [[5, 9, 80], [7, 6]])
+    options = {"sources": sources, "choice": choice, "context": 64, "max_tokens": 20, "ends": (3,)}
+    fast = generate(network, prompts, **options)
+    assert network.heads["words"].packed.packed is not None
+    monkeypatch.setattr(weft.nn.linear, "ONEDNN", False)
+    for ours, torchs in zip(fast, generate(network, prompts, **options), strict=True):
+        assert [each.tokens for each in ours] == [each.tokens for each in torchs]
+        assert [each.logprob for each in ours] == pytest.approx([each.logprob for each in torchs], abs=1e-3)
