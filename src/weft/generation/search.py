@@ -23,6 +23,7 @@ from torch import Tensor
 from weft.errors import NotFinite, UserError, listed, refuse
 from weft.generation.sampling import LogitsProcessor, RandomDraws, Rules, Sampling, choose
 from weft.generation.typed import TypedLetters
+from weft.nn.linear import decoding
 from weft.nn.rows import DecoderState, Ragged, Source
 from weft.text.tokenizers.spelling import Spelling
 
@@ -250,7 +251,8 @@ class Decoding:
     def _read(self, texts: Sequence[Sequence[int]], source: Ragged | None = None) -> None:
         windows = [text[begin:] for text, begin in zip(texts, self.begins, strict=True)]
         self.lengths = [len(window) for window in windows]
-        self.scores, self.state = self.decoder.start(Ragged.of(windows, self.device), source, **self.options)
+        with decoding():
+            self.scores, self.state = self.decoder.start(Ragged.of(windows, self.device), source, **self.options)
 
     def pick(self, rows: Sequence[int]) -> None:
         """Keep these rows; a row may be asked for more than once."""
@@ -271,9 +273,9 @@ class Decoding:
         self.pick(rows)
         if self.context is None or max(self.lengths) < self.context:
             self.lengths = [length + 1 for length in self.lengths]
-            self.scores = self.decoder.step(
-                torch.tensor([own[-1] for own in generated], device=self.device), self.state
-            )
+            latest = torch.tensor([own[-1] for own in generated], device=self.device)
+            with decoding():
+                self.scores = self.decoder.step(latest, self.state)
             return
         texts = [[*prompt, *own] for prompt, own in zip(prompts, generated, strict=True)]
         for row, text in enumerate(texts):  # rows whose context is full keep its later half

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from weft.nn.linear import Linear
 from weft.nn.rows import DecoderState, Rows, filled, spread
 
 
@@ -558,8 +559,8 @@ class Attention(MultiHead):
     def __init__(self, width: int, heads: int, *, causal: bool = False, bias: bool = True, **settings: Any) -> None:
         super().__init__(width, heads, **settings)
         self.causal = causal
-        self.qkv = nn.Linear(width, 3 * heads * self.head_width, bias=bias)
-        self.output = nn.Linear(heads * self.head_width, width, bias=bias)
+        self.qkv = Linear(width, 3 * heads * self.head_width, bias=bias)
+        self.output = Linear(heads * self.head_width, width, bias=bias)
         # Hears query, key and value (N H D) alone, so that the weights need not be written out.
         self.listener: Callable[[Tensor, Tensor, Tensor], None] | None = None
 
@@ -598,9 +599,9 @@ class CrossAttention(MultiHead):
     def __init__(self, width: int, heads: int, *, bias: bool = True, **settings: Any) -> None:
         super().__init__(width, heads, **settings)
         inner = heads * self.head_width
-        self.query = nn.Linear(width, inner, bias=bias)
-        self.key_value = nn.Linear(width, 2 * inner, bias=bias)
-        self.output = nn.Linear(inner, width, bias=bias)
+        self.query = Linear(width, inner, bias=bias)
+        self.key_value = Linear(width, 2 * inner, bias=bias)
+        self.output = Linear(inner, width, bias=bias)
 
     def keys_and_values(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """M width -> M H D each"""

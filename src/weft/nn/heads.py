@@ -12,6 +12,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from weft.nn.layer_choice import LayerChoice
 from weft.nn.layers import activate
+from weft.nn.linear import ONEDNN, PackedWeight, Packs, linear
 from weft.nn.rows import Rows, filled, spread
 
 FIRSTS = 20  # likely first tokens of an answer for which its last token is scored
@@ -22,14 +23,14 @@ def in_full(scores: Tensor) -> Tensor:
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
 
-def scores_of(x: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
+def scores_of(x: Tensor, table: Tensor, bias: Tensor | None, packed: PackedWeight) -> Tensor:
     """n width, vocabulary width -> n vocabulary"""
     if x.is_cuda and not torch.is_grad_enabled() and table.shape[0] % 8 and table.dtype.itemsize == 2:
         return aligned_scores(x, table, bias)
     few = 2 <= x.shape[0] <= 32 and x.device.type == "cpu" and not torch.is_grad_enabled()
-    if not few or torch.compiler.is_compiling():
-        return F.linear(x, table, bias)
-    # A large table by a few rows, as in a beam: with the table first it takes a CPU half of the time.
+    if not few or (ONEDNN and x.dtype is torch.float32) or torch.compiler.is_compiling():
+        return linear(x, table, bias, packed)
+    # A large table by a few rows, as in a beam: with the table first it takes other kernels half of the time.
     scores = torch.mm(table, x.t()).t().contiguous()
     return scores if bias is None else scores.add_(bias)
 
@@ -230,7 +231,7 @@ class MaskedWordHead(TableHead):
         return x, self.decoder.weight, self.bias if self.decoder.bias is None else self.decoder.bias
 
 
-class WordHead(TableHead):
+class WordHead(Packs, TableHead):
     """A decoder's word head: the transposed table of tokens, or a table of its own, and a bias where published."""
 
     def __init__(self, width: int, vocabulary: int, tied: bool, bias: bool = False) -> None:
@@ -239,7 +240,7 @@ class WordHead(TableHead):
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
-        return scores_of(*self.operands(x, tokens))
+        return scores_of(*self.operands(x, tokens), self.packed)
 
     def operands(self, x: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         return x, tokens if self.decoder is None else self.decoder.weight, self.bias

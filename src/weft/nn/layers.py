@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from weft.nn.attention import Attention, CrossAttention, LayerCache, LayerMemory, MultiHead, Sources, turn
 from weft.nn.fixed import FixedLayer, has_kernel
+from weft.nn.linear import Linear
 from weft.nn.rows import Rows
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "tanh", "gated-gelu", "gated-gelu-tanh", "gated-silu"]
@@ -67,9 +68,9 @@ class FeedForward(nn.Module):
         super().__init__()
         self.gated = activation.startswith("gated-")
         self.activation = activation.removeprefix("gated-")
-        self.up = nn.Linear(width, 2 * inner if self.gated else inner, bias=biases)
+        self.up = Linear(width, 2 * inner if self.gated else inner, bias=biases)
         self.drop = Drop(dropout)
-        self.down = nn.Linear(inner, width, bias=biases)
+        self.down = Linear(inner, width, bias=biases)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.up(x)
