@@ -247,10 +247,10 @@ def limited(pairs: Tensor, learning_rate: float) -> Tensor:
 # needs no vector. Words of noise are drawn for a group of centers.
 # n: groups; c: centers of a group; m: neighbors of all; u: different words among them.
 
-# Centers and words of noise of a group: one by itself would draw 5. More of both make larger products, of more work: 16
-# words gave the same correlations with WordSim-353, MEN and SimLex-999 as 8. Centers stay no neighbors in a batch:
-# shuffled in runs of 4 to 32, which share their neighbors' vectors, they took a tenth less time, and learned less.
-GROUP, GROUP_NOISE = 64, 8
+# Centers and words of noise of a group: one by itself would draw 5. More of both make larger products, of more work;
+# with 8 words it was a tenth faster and knew fewer analogies (0.174 for 0.184). Centers are shuffled one by one: in
+# runs of 4 to 32, which share their neighbors' vectors, it was a tenth faster too, and learned far less.
+GROUP, GROUP_NOISE = 64, 16
 
 
 class Bags(NamedTuple):
@@ -264,12 +264,14 @@ class Bags(NamedTuple):
 
     def part(self, begin: int, end: int) -> Bags:
         starts = self.starts[begin : end + 1]
+        if len(starts) == len(self.starts):
+            return self
         first, last = int(starts[0]), int(starts[-1])
         return Bags(self.rows[first:last], starts - first)
 
 
 class CbowBatch(NamedTuple):
-    """Some centers, in an order drawn, with what stands around each; the pairs are those that push a row, as `Push`."""
+    """Some centers, in an order drawn, with what stands around each, and how many pairs push a row, as in `Push`."""
 
     centers: Tensor  # n c
     counts: Tensor  # n c: neighbors of each
@@ -277,9 +279,9 @@ class CbowBatch(NamedTuple):
     near: Bags  # n*c bags of words
     words: Tensor  # u: those that are someone's neighbor, each once
     pushed: Bags  # u bags of centers
-    center_pairs: Tensor  # n c 1: of the row of each center in the outer table, in the whole batch
-    noise_pairs: Tensor  # n k 1
-    word_pairs: Tensor  # u 1: of the inner table
+    there: Tensor  # n c 1: 1 where a center has neighbors, 0 where it has none
+    share: Tensor  # n c 1: one through the number of its neighbors
+    pairs: Tensor  # n*c + n*k + u: of the rows of centers and noise in the outer table, and of words in the inner one
 
 
 def cbow(
@@ -349,28 +351,32 @@ class Cbow(Word2Vec[CbowBatch]):
             bags = slice(*borders[turn : turn + 2])
             own = centers[begin:end].view(-1, GROUP), counts[begin:end].view(-1, GROUP).float(), noise[groups]
             near, back = whole.part(begin, end), pushed.part(bags.start, bags.stop)
-            word_pairs = often[bags, None] * float(1 + self.plan.negatives)
-            batches.append(CbowBatch(*own, near, once[bags] % vocabulary, back, *self._pairs(*own), word_pairs))
+            there = (own[1] > 0).float()[..., None]
+            pairs = torch.cat([*self._pairs(*own), often[bags] * float(1 + self.plan.negatives)])
+            share = own[1].clamp(min=1).reciprocal_()[..., None]
+            batches.append(CbowBatch(*own, near, once[bags] % vocabulary, back, there, share, pairs))
         return batches
 
     def _pairs(self, centers: Tensor, counts: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """How many pairs push the row of each center and of each word of noise."""
         there = (counts > 0).float()
         share = (there.sum(1, keepdim=True) * (self.plan.negatives / GROUP_NOISE)).expand(noise.shape)
-        pairs = there.new_zeros(len(self.outer), 1)
+        pairs = there.new_zeros(len(self.outer))
         for numbers, some in ((centers, there), (noise, share)):
-            pairs.index_add_(0, numbers.flatten(), some.reshape(-1, 1))
-        return rows_of(pairs, centers), rows_of(pairs, noise)
+            pairs.index_add_(0, numbers.flatten(), some.flatten())
+        return pairs.index_select(0, centers.flatten()), pairs.index_select(0, noise.flatten())
 
     def _step(self, batch: CbowBatch, learning_rate: float) -> None:
-        groups = torch.arange(len(batch.centers)).chunk(self.threads)
-        moved = self._each(lambda some: self._pushes(batch, int(some[0]), int(some[-1]) + 1, learning_rate), groups)
-        hidden, centers, noises = (
-            parts[0] if len(parts) == 1 else torch.cat(parts) for parts in zip(*moved, strict=True)
-        )
+        count, sizes = len(batch.centers), (batch.centers.numel(), batch.noise.numel(), len(batch.words))
+        scales = torch.split(limited(batch.pairs, learning_rate), sizes)
+        outer = scales[0].view(count, -1, 1), scales[1].view(count, -1, 1)
+        size = -(-count // self.threads)
+        parts = [(begin, min(begin + size, count)) for begin in range(0, count, size)]
+        moved = self._each(lambda part: self._pushes(batch, part, outer), parts)
+        hidden, centers, noises = (some[0] if len(some) == 1 else torch.cat(some) for some in zip(*moved, strict=True))
 
         def move_inner() -> None:
-            rows = batch.pushed.sums(hidden.flatten(0, 1)).mul_(limited(batch.word_pairs, learning_rate))
+            rows = batch.pushed.sums(hidden.flatten(0, 1)).mul_(scales[2][:, None])
             self.inner.index_add_(0, batch.words, rows)
 
         def move_outer() -> None:
@@ -381,16 +387,17 @@ class Cbow(Word2Vec[CbowBatch]):
 
     def _gathered(self, batch: CbowBatch, begin: int, end: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """The means, the centers, the noise and who has neighbors, of the groups from one to another."""
-        counts = batch.counts[begin:end, :, None]
-        sums = batch.near.part(begin * GROUP, end * GROUP).sums(self.inner).view(*counts.shape[:2], -1)
-        hidden = sums.mul_(counts.clamp(min=1).reciprocal_())
+        sums = batch.near.part(begin * GROUP, end * GROUP).sums(self.inner)
+        hidden = sums.view(end - begin, GROUP, -1).mul_(batch.share[begin:end])
         centers, noise = rows_of(self.outer, batch.centers[begin:end]), rows_of(self.outer, batch.noise[begin:end])
-        return hidden, centers, noise, (counts > 0).to(hidden.dtype)
+        return hidden, centers, noise, batch.there[begin:end]
 
-    def _pushes(self, batch: CbowBatch, begin: int, end: int, learning_rate: float) -> tuple[Tensor, Tensor, Tensor]:
+    def _pushes(
+        self, batch: CbowBatch, part: tuple[int, int], scales: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """How far the means, centers and noise of some groups move; the means before the limit of their words."""
-        scales = [limited(pairs[begin:end], learning_rate) for pairs in (batch.center_pairs, batch.noise_pairs)]
-        return cbow(*self._gathered(batch, begin, end), self.plan.negatives, (scales[0], scales[1]))
+        centers, noise = (scale[slice(*part)] for scale in scales)
+        return cbow(*self._gathered(batch, *part), self.plan.negatives, (centers, noise))
 
     def _loss(self, batch: CbowBatch) -> float:
         hidden, centers, noise, there = self._gathered(batch, 0, min(len(batch.centers), 2048 // GROUP))
