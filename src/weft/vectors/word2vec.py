@@ -367,7 +367,7 @@ class Cbow(Word2Vec[CbowBatch]):
         return pairs.index_select(0, centers.flatten()), pairs.index_select(0, noise.flatten())
 
     def _step(self, batch: CbowBatch, learning_rate: float) -> None:
-        count, sizes = len(batch.centers), (batch.centers.numel(), batch.noise.numel(), len(batch.words))
+        count, sizes = len(batch.centers), [batch.centers.numel(), batch.noise.numel(), len(batch.words)]
         scales = torch.split(limited(batch.pairs, learning_rate), sizes)
         outer = scales[0].view(count, -1, 1), scales[1].view(count, -1, 1)
         size = -(-count // self.threads)
