@@ -292,6 +292,20 @@ def beside_nltk(texts: list[str], order: int) -> list[dict[str, Any]]:
     return rows
 
 
+def queries(texts: list[str], order: int) -> dict[str, Any]:
+    """The table beside NLTK, printed."""
+    rows = beside_nltk(texts, order)
+    print("\nqueries per second, order", order, "beside NLTK")
+    for row in rows:
+        print(
+            f"  {row['smoothing']:<20} NLTK {row['nltk_queries_per_second']:>10,.0f}   weft "
+            f"{row['weft_queries_per_second']:>12,.0f} ({row['times']:,.1f} x), one by one "
+            f"{row['weft_one_by_one_per_second']:,.0f} ({row['times_one_by_one']:,.2f} x)"
+        )
+    python = f"Python {platform.python_version()}, torch {torch.__version__}"
+    return {"machine": f"{platform.machine()} CPU, one core, {python}", "rows": rows}
+
+
 def there(name: str) -> bool:
     return importlib.util.find_spec(name) is not None
 
@@ -305,6 +319,7 @@ def main() -> int:
     parser.add_argument("--order", type=int, default=5)
     parser.add_argument("--vocabulary", type=int, default=10_000, help="words of the last table's closed vocabulary")
     parser.add_argument("--out", type=Path, default=RESULTS / "ngram.json")
+    parser.add_argument("--only", choices=("nltk",), help="this part alone; the others stay in the file as they are")
     given = parse(parser, order=3, vocabulary=50)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # one core, children too
@@ -314,6 +329,10 @@ def main() -> int:
     missing = [name for name in ("kenlm", "nltk") if not there(name)]
     if missing:
         print(f"not installed, left out: {', '.join(missing)}", file=sys.stderr)
+    if given.only and "nltk" not in missing:
+        kept = json.loads(given.out.read_text()) if given.out.exists() else {}
+        write(given.out, {**kept, "nltk": queries(brown(given.data), given.order)})
+        return 0
     texts = {"Brown": brown(given.data), "War and Peace": war_and_peace(given.data)}
     found: dict[str, Any] = {
         "machine": f"{platform.machine()} CPU, one core, Python {platform.python_version()}, torch {torch.__version__}",
@@ -336,14 +355,7 @@ def main() -> int:
             if key in row:
                 print(f"  {key.replace('_', ' ')}: {row[key]:.2g} (log10)")
     if "nltk" not in missing:
-        found["nltk"] = beside_nltk(texts["Brown"], given.order)
-        print("\nqueries per second, order", given.order, "beside NLTK")
-        for row in found["nltk"]:
-            print(
-                f"  {row['smoothing']:<20} NLTK {row['nltk_queries_per_second']:>10,.0f}   weft "
-                f"{row['weft_queries_per_second']:>12,.0f} ({row['times']:,.0f} x), one by one "
-                f"{row['weft_one_by_one_per_second']:,.0f} ({row['times_one_by_one']:,.1f} x)"
-            )
+        found["nltk"] = queries(texts["Brown"], given.order)
     sentences = [line for line in texts["Brown"] if line]
     parts = {
         "Brown as published": (
