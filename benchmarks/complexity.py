@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS, machine, medians, parse, write
+from common import RESULTS, machine, parse, write
 from torch import Tensor, nn
 
 from weft.explain.view import LinePlot, View
@@ -33,6 +33,7 @@ from weft.nn.layers import GatedConvolution
 from weft.nn.recurrent import Cell, Recurrent
 from weft.nn.rows import Rows
 from weft.picture.charts import ChartLine
+from weft.timing import turns
 
 KERNEL = 3
 CELLS: dict[str, Cell] = {"recurrent": "rnn", "LSTM": "lstm", "GRU": "gru"}
@@ -69,23 +70,23 @@ def layer_of(kind: str, width: int) -> nn.Module:
     return Recurrent(CELLS[kind], width, width)
 
 
-def seconds_of(lengths: list[int], width: int, repeats: int) -> dict[str, list[float]]:
-    """Of each kind of layer at each length; all take turns."""
-    found: dict[str, list[float]] = {kind: [] for kind in TABLE}
-    layers = {kind: Stack(kind, width).eval() for kind in TABLE}
-    for length in lengths:
-        x = torch.randn(length, width)
+def seconds_of(sizes: list[tuple[int, int]], repeats: int) -> dict[str, list[float]]:
+    """Of each kind of layer at each length and width: the fastest of the repeats, since other work only adds to it.
 
-        def run(kind: str, x: Tensor = x) -> Callable[[], Tensor]:
-            def forward() -> Tensor:
+    All layers and all sizes take turns, so that a busy minute falls on no size alone.
+    """
+    runs: dict[str, Callable[[int], Any]] = {}
+    for length, width in sizes:
+        for kind in TABLE:
+            stack, x = Stack(kind, width).eval(), torch.randn(length, width)
+
+            def forward(turn: int, stack: Stack = stack, x: Tensor = x) -> Tensor:
                 with torch.inference_mode():
-                    return layers[kind](x, Rows.of([len(x)]))
+                    return stack(x, Rows.of([len(x)]))
 
-            return forward
-
-        for kind, seconds in medians({kind: run(kind) for kind in TABLE}, repeats).items():
-            found[kind].append(seconds)
-    return found
+            runs[f"{kind} {length} {width}"] = forward
+    times = turns(runs, repeats)
+    return {kind: [min(times[f"{kind} {length} {width}"]) for length, width in sizes] for kind in TABLE}
 
 
 def slope(xs: list[int], ys: list[float]) -> float:
@@ -144,21 +145,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lengths", type=int, nargs="+", default=[64, 128, 256, 512, 1024, 2048, 4096, 8192])
     parser.add_argument("--width", type=int, default=128, help="while the length grows")
-    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256, 512, 1024])
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256, 512])
     parser.add_argument("--length", type=int, default=256, help="while the width grows")
     parser.add_argument("--paths", type=int, nargs="+", default=[8, 16, 32, 64], help="lengths for steps and paths")
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--plot", type=Path, help="also draw it: .html, .png or .svg")
     parser.add_argument("--result", type=Path, default=RESULTS / "complexity.json")
     args = parse(parser, lengths=[8, 16, 32], widths=[8, 16], width=8, length=8, paths=[4, 8], repeats=1)
     torch.set_num_threads(args.threads)
     found: dict[str, Any] = {"machine": machine(), "kernel": KERNEL, "layers": {}}
-    by_length = seconds_of(args.lengths, args.width, args.repeats)
-    by_width: dict[str, list[float]] = {kind: [] for kind in TABLE}
-    for width in args.widths:
-        for kind, (seconds,) in seconds_of([args.length], width, args.repeats).items():
-            by_width[kind].append(seconds)
+    by_length = seconds_of([(length, args.width) for length in args.lengths], args.repeats)
+    by_width = seconds_of([(args.length, width) for width in args.widths], args.repeats)
     for by, fixed, sizes, times in (
         ("length", {"width": args.width}, args.lengths, by_length),
         ("width", {"length": args.length}, args.widths, by_width),
