@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import gc
 import statistics
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +30,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from weft.checkpoint.families import FAMILIES
 from weft.nn.rows import Rows
+from weft.timing import turns
 
 VOCABULARY = 8192
 CONTEXT = 8192
@@ -126,19 +126,6 @@ def settle(device: torch.device) -> None:
         torch.cuda.synchronize()
 
 
-def seconds_of(run: Callable[[], None], device: torch.device, repeats: int, most: float) -> float:
-    """The median; fewer repeats, but one at least, where they would take longer than `most` seconds."""
-    found: list[float] = []
-    run()
-    while len(found) < repeats and (not found or sum(found) < most):
-        settle(device)
-        begin = time.perf_counter()
-        run()
-        settle(device)
-        found.append(time.perf_counter() - begin)
-    return statistics.median(found)
-
-
 def peak_of(run: Callable[[], None], device: torch.device) -> int:
     """The most bytes that tensors held at once during a run, beyond those that they held before."""
     gc.collect()
@@ -159,14 +146,23 @@ def peak_of(run: Callable[[], None], device: torch.device) -> int:
     return most
 
 
-def measured(size: Size, batch: int, length: int, device: torch.device, args: argparse.Namespace) -> dict[str, Any]:
-    """Both kinds of work at one point."""
-    work = Work(size, batch, length, device)
-    point: dict[str, Any] = {"layers": size[0], "width": size[1], "batch": batch, "length": length}
-    point |= {"parameters": work.parameters(), "held": work.held()}
-    for name, run in (("forward", work.forward), ("train", work.train)):
-        point[name] = {"seconds": seconds_of(run, device, args.repeats, args.most), "bytes": peak_of(run, device)}
-    return point
+def measured(asked: list[tuple[Size, int, int]], device: torch.device, args: argparse.Namespace) -> list[Any]:
+    """Both kinds of work at each point of a series; all points take turns, so that a busy minute falls on none alone."""
+    works = [Work(*each, device) for each in asked]
+    runs: dict[str, Callable[[int], Any]] = {}
+    for number, work in enumerate(works):
+        runs[f"forward {number}"] = lambda _, work=work: work.forward()
+        runs[f"train {number}"] = lambda _, work=work: work.train()
+    times = turns(runs, args.repeats, seconds=args.most, settle=lambda: settle(device))
+    points = []
+    for number, (work, (size, batch, length)) in enumerate(zip(works, asked, strict=True)):
+        point: dict[str, Any] = {"layers": size[0], "width": size[1], "batch": batch, "length": length}
+        point |= {"parameters": work.parameters(), "held": work.held()}
+        for name, run in (("forward", work.forward), ("train", work.train)):
+            seconds = statistics.median(times[f"{name} {number}"])
+            point[name] = {"seconds": seconds, "bytes": peak_of(run, device)}
+        points.append(point)
+    return points
 
 
 def slope(xs: list[float], ys: list[float]) -> float:
@@ -206,7 +202,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--most", type=float, default=4.0, help="seconds of repeats at one point")
+    parser.add_argument("--most", type=float, default=8.0, help="seconds of repeats at the slowest point")
     parser.add_argument("--result", type=Path, help="default: benchmarks/results/growth_DEVICE.json")
     args = parse(parser, repeats=1)
     torch.set_num_threads(args.threads)
@@ -221,7 +217,7 @@ def main() -> None:
     found: dict[str, Any] = {"machine": machine(), "precision": precision, "vocabulary": VOCABULARY}
     print(machine())
     for by, asked in series.items():
-        points = [measured(*each, device, args) for each in asked]
+        points = measured(asked, device, args)
         found[by] = {"points": points, "exponents": fitted(points, by)}
         show(by, points, found[by]["exponents"])
         write(args.result or RESULTS / f"growth_{device.type}.json", found)
