@@ -147,7 +147,7 @@ def peak_of(run: Callable[[], None], device: torch.device) -> int:
 
 
 def measured(asked: list[tuple[Size, int, int]], device: torch.device, args: argparse.Namespace) -> list[Any]:
-    """Both kinds of work at each point of a series; all points take turns, so that a busy minute falls on none alone."""
+    """Both kinds of work at each point of a series; all points take turns, so that all have the busy minutes."""
     works = [Work(*each, device) for each in asked]
     runs: dict[str, Callable[[int], Any]] = {}
     for number, work in enumerate(works):
