@@ -19,6 +19,7 @@ import json
 import lzma
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -186,6 +187,12 @@ def words_part(args: argparse.Namespace, data: Path, out: Path) -> dict[str, Any
         print(f"round {turn + 1} of {args.rounds} done", flush=True)
     if python is None:
         print("gensim: not beside it (not installed, or not on this device)")
+    for way in args.ways:
+        times = sorted(one[way]["times_gensim"] for one in found["rounds"] if "times_gensim" in one[way])
+        if len(times) > 1:  # the two take turns, so that what else goes on slows both
+            middle = statistics.median(times)
+            found[f"times_gensim_{way}"] = {"median": middle, "least": times[0], "most": times[-1]}
+            print(f"{way}: {middle:.2f} x gensim, the median of {len(times)} rounds ({times[0]} to {times[-1]})")
     print("GloVe has no peer in this run; gensim's word2vec stands beside it")
     return found
 

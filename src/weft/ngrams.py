@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -61,38 +62,67 @@ def put_listed(scores: Tensor, keys: Tensor, chances: Tensor, vocabulary: int, c
     scores[asked[which], keys[places] % vocabulary] = chances[places].double()
 
 
+class Flat(NamedTuple):
+    """The tables as Python reads them one number at a time: a list for each kind, by order; empty where there is none.
+
+    Views of numbers in memory give Python's own, which arrays and tensors wrap; arrays search.
+    """
+
+    keys: list[NDArray[np.int64]]
+    words: list[memoryview]  # the numbers in `keys`
+    chances: list[memoryview]
+    backs: list[memoryview]
+
+    @staticmethod
+    def of(buffers: Mapping[str, Tensor], orders: int) -> Flat:
+        def arrays(kind: str, dtype: torch.dtype) -> list[NDArray[Any]]:
+            none = torch.empty(0)
+            return [buffers.get(f"{kind}_{order}", none).to(dtype).numpy() for order in range(orders + 1)]
+
+        keys, chances, backs = (
+            arrays("keys", torch.int64),
+            arrays("chances", torch.float64),
+            arrays("backs", torch.float64),
+        )
+        return Flat(keys, *([array.data for array in table] for table in (keys, chances, backs)))
+
+    def find(self, order: int, wanted: int) -> int:
+        """The place of one n-gram of this order, -1 where there is none."""
+        words = self.words[order]
+        place = int(self.keys[order].searchsorted(wanted))
+        return place if place < len(words) and words[place] == wanted else -1
+
+    def walk(self, vocabulary: int, tokens: Sequence[int]) -> int:
+        """The place of some tokens among the n-grams of their order, -1 where they are none."""
+        place, order = tokens[0], 1
+        for token in tokens[1:]:
+            order += 1
+            place = self.find(order, place * vocabulary + token)
+            if place < 0:
+                break
+        return place
+
+
 def score_one(
-    arrays: Mapping[str, NDArray[Any]],
-    vocabulary: int,
-    context: Sequence[int],
-    word: int,
-    unseen: float | None,
-    silent: Sequence[int],
+    tables: Flat, vocabulary: int, context: Sequence[int], word: int, unseen: float | None, silent: Sequence[int]
 ) -> float:
     """The log-probability of one word after one context, without the overhead of many.
 
     `unseen`: of a word after a context that was never seen, where no shorter one is asked.
     """
-    known = [token for token in context if token >= 0]
-    score, lengths = float(arrays["chances_1"][word]), range(1, len(known) + 1)
-    if unseen is not None and known:
+    score: float = tables.chances[1][word]
+    lengths = range(1, len(context) + 1)
+    if unseen is not None and context:
         score, lengths = (FLOOR if word in silent else unseen), lengths[-1:]
     for length in lengths:
-        place = known[-length]
-        for order, token in enumerate(known[len(known) - length + 1 :], 2):
-            place = _find_one(arrays[f"keys_{order}"], place * vocabulary + token)
-            if place < 0:
-                break
+        place = tables.walk(vocabulary, context[-length:])
         if place < 0:
             continue
-        back = float(arrays[f"backs_{length}"][place]) if unseen is None or word not in silent else FLOOR
-        listed = _find_one(arrays[f"keys_{length + 1}"], place * vocabulary + word)
-        score = (
-            back + (score if unseen is None else 0.0) if listed < 0 else float(arrays[f"chances_{length + 1}"][listed])
-        )
+        listed = tables.find(length + 1, place * vocabulary + word)
+        if listed >= 0:
+            score = tables.chances[length + 1][listed]
+        elif unseen is None:  # the shorter context has the word, the longer one says how much that counts
+            score += tables.backs[length][place]
+        elif word not in silent:
+            score = tables.backs[length][place]
     return score
-
-
-def _find_one(keys: NDArray[Any], wanted: int) -> int:
-    place = int(keys.searchsorted(wanted))
-    return place if place < len(keys) and keys[place] == wanted else -1

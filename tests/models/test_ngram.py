@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections import Counter, defaultdict
 from functools import cache
@@ -203,3 +204,25 @@ def test_where_nothing_ever_followed_the_text_ends() -> None:
 def test_sizes_that_cannot_be(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         NgramConfig(**settings)
+
+
+@pytest.mark.parametrize("smoothing", SMOOTHINGS)
+@pytest.mark.parametrize("order", [1, 2, 4])
+def test_one_word_without_tensors_has_the_chance_it_has_among_many(smoothing: str, order: int) -> None:
+    found = model(some_documents(), order, smoothing)
+    contexts = [[], [START], [START, 3], [3, 2, 5], [2, 2, 2, 2, 2, 4], [5, 5, 5]]
+    for context in contexts:
+        for word in range(VOCABULARY):
+            tail = context[-(order - 1) :] if order > 1 else []
+            row = [-1] * (order - 1 - len(tail)) + tail
+            many = found.target_logprobs(
+                torch.tensor([row] * 9, dtype=torch.long).view(9, -1), torch.tensor([word] * 9)
+            )
+            assert found.logprob(context, word) == pytest.approx(many[0].item(), rel=1e-12)
+    found.get_buffer("chances_1").zero_()  # views see what is written in place; a copy, and tables that were replaced,
+    other = copy.deepcopy(found)
+    assert found.logprob([], 4) == other.logprob([], 4) == 0.0
+    other.load_state_dict(
+        {name: table + 1.0 for name, table in other.state_dict().items()}, assign=True
+    )  # have new ones
+    assert other.logprob([], 4) == 1.0 and found.logprob([], 4) == 0.0

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from weft.nn import pieces
 from weft.nn.attention import CrossAttention, Sighting, Sources, attend, similar
 from weft.nn.rows import Rows
 
@@ -110,6 +111,62 @@ def test_dropout_falls_on_the_weights_in_both_paths() -> None:
         found.append(attend(query, key, value, rows, dropout=0.4, want_weights=want_weights)[0])
     assert (found[0] - found[1]).abs().max() < 1e-12
     assert (found[0] - attend(query, key, value, rows)[0]).abs().max() > 1e-3, "nothing was dropped"
+
+
+@pytest.mark.parametrize("cells", [1, 40, 150, 400])  # a query; some of one row; some rows of one square
+@pytest.mark.parametrize(("causal", "biased"), [(False, False), (True, False), (False, True), (True, True)])
+def test_pieces_of_a_large_square_give_what_the_whole_gives(
+    cells: int, causal: bool, biased: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropout that strikes all weights or none says nothing of chance: so it is replaced by one that strikes none."""
+    monkeypatch.setattr(pieces.F, "dropout", lambda x, share: x)
+    rows = Rows.of([6, 9, 5, 9])
+    given = torch.randn(3, 29, 2, 4, dtype=torch.float64)
+    bias = torch.randn(4, 2, 9, 9, dtype=torch.float64) if biased else None
+    found = []
+    for dropout in (0.0, 0.4):
+        monkeypatch.setattr(pieces, "CELLS", cells)
+        x = given.clone().requires_grad_()
+        out = attend(*x, rows, causal=causal, bias=bias, dropout=dropout)[0]
+        out.square().sum().backward()
+        found.append((out.detach(), x.grad))
+    for whole, cut in zip(*found, strict=True):
+        assert whole is not None and cut is not None and (whole - cut).abs().max() < 1e-12
+
+
+def test_dropout_in_pieces_is_that_of_the_way_back_and_the_mean_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "CELLS", 64)
+    rows = Rows.of([40])
+    query, key = torch.randn(2, 40, 1, 4, dtype=torch.float64)
+    value = torch.randn(40, 1, 4, dtype=torch.float64, requires_grad=True)
+    torch.manual_seed(3)
+    out = attend(query, key, value, rows, dropout=0.4)[0]
+    out.sum().backward()
+    # The output is linear in the values: with the same weights dropped on the way back, value x gradient is the output.
+    assert value.grad is not None and abs(((value * value.grad).sum() - out.sum()).item()) < 1e-9
+    plain = attend(query, key, value, rows)[0]
+    assert (out - plain).abs().max() > 1e-3, "nothing was dropped"
+    with torch.no_grad():
+        mean = sum(attend(query, key, value, rows, dropout=0.4)[0] for _ in range(400)) / 400
+    assert (mean - plain).abs().max() < 0.3
+
+
+def test_memory_with_dropout_grows_with_the_length_and_not_its_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pieces, "CELLS", 1 << 12)
+    kept = []
+    for length in (256, 512):
+        query, key, value = (torch.randn(length, 1, 8, requires_grad=True) for _ in range(3))
+        bytes_kept = 0
+
+        def pack(tensor: Tensor) -> Tensor:
+            nonlocal bytes_kept
+            bytes_kept += tensor.nbytes if tensor.shape[-1] > 8 else 0  # of weights, not of heads
+            return tensor
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            attend(query, key, value, Rows.of([length]), dropout=0.1)
+        kept.append(bytes_kept)
+    assert kept[1] <= 2 * kept[0] + 4096
 
 
 def test_groups_hold_every_row_once_and_waste_little() -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 from weft.vectors.plan import Learning
 from weft.vectors.word2vec import (
     CHUNK,
+    GROUP,
     LIMIT,
     Cbow,
     Chunks,
@@ -55,15 +56,53 @@ def test_gradients_of_skip_gram_are_those_of_its_loss() -> None:
 def test_gradients_of_cbow_are_those_of_its_loss() -> None:
     torch.manual_seed(1)
     inputs = [torch.randn(2, some, 5, dtype=torch.float64, requires_grad=True) for some in (4, 4, 3)]
-    there = torch.tensor([[1, 0, 1, 1], [1, 1, 1, 0]]).double()  # some have no neighbors
+    there = torch.tensor([[1, 0, 1, 1], [1, 1, 1, 0]]).double()[..., None]  # some have no neighbors
     means, right, wrong = inputs
-    loss_of(means, (means * right).sum(2, keepdim=True), wrong, there[..., None], 5).backward()
-    hidden, centers, noise = cbow(*[x.detach() for x in inputs], there, 5)
-    for rows, tensor in zip((hidden, centers.rows, noise.rows), inputs, strict=True):
+    loss_of(means, (means * right).sum(2, keepdim=True), wrong, there, 5).backward()
+    given = [x.detach() for x in inputs]
+    found = cbow(*given, there, 5)
+    for rows, tensor in zip(found, inputs, strict=True):
         assert tensor.grad is not None
         assert torch.allclose(rows, -tensor.grad, rtol=0, atol=1e-12)
-    assert torch.equal(centers.pairs, there)
-    assert torch.allclose(noise.pairs, 5 * there.sum(1, keepdim=True).expand(2, 3) / 3)
+    scales = torch.rand(2, 4, 1).double(), torch.rand(2, 3, 1).double()
+    scaled = cbow(*given, there, 5, scales)
+    assert torch.equal(scaled[0], found[0])
+    for rows, plain, scale in zip(scaled[1:], found[1:], scales, strict=True):
+        assert torch.allclose(rows, plain * scale, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_step_of_cbow_is_its_gradient_limited_row_by_row(threads: int) -> None:
+    """The gradient by autograd, each center alone and each row counted out, against bags, groups and shared counts."""
+    plan = replace(PLAN, mode="cbow", window=2, batch=128, threads=threads)
+    learner = Cbow(plan, np.ones(12, np.int64), 0, CPU)
+    torch.manual_seed(1)
+    learner.inner, learner.outer = torch.randn(12, 16), torch.randn(12, 16)
+    words, documents = torch.randint(0, 12, (100,)), torch.arange(100) // 9
+    (batch,) = learner._batches(words, documents, torch.Generator().manual_seed(2))
+    inner, outer = (table.clone().double().requires_grad_() for table in (learner.inner, learner.outer))
+    pairs = torch.zeros(2, 12).double()
+    starts, noise = batch.near.starts.tolist(), batch.noise.shape[1]
+    gain = inner.new_zeros(())
+    for number, center in enumerate(batch.centers.flatten().tolist()):
+        around = batch.near.rows[starts[number] : starts[number + 1]]
+        if not len(around):
+            continue
+        hidden = inner[around].sum(0)  # each neighbor gets the whole gradient of the mean
+        hidden = hidden - hidden.detach() * (1 - 1 / len(around))
+        wrong = batch.noise[number // GROUP]
+        gain = gain + torch.nn.functional.logsigmoid(hidden @ outer[center])
+        gain = gain + 5 / noise * torch.nn.functional.logsigmoid(-(outer[wrong] @ hidden)).sum()
+        pairs[0].index_add_(0, around, torch.full((len(around),), 6.0).double())
+        pairs[1, center] += 1
+        pairs[1].index_add_(0, wrong, torch.full((noise,), 5 / noise).double())
+    gain.backward()
+    learner._step(batch, 0.3)
+    learner.close()
+    for table, before, count in ((learner.inner, inner, pairs[0]), (learner.outer, outer, pairs[1])):
+        assert before.grad is not None and bool((count * 0.3 > LIMIT).any())
+        expected = before + before.grad * (LIMIT / count.clamp(min=LIMIT / 0.3))[:, None]
+        assert (table - expected).abs().max() < 1e-4
 
 
 def test_bags_of_cbow_hold_each_neighbor_within_reach_and_push_it_back() -> None:
@@ -200,7 +239,7 @@ def learned(mode: Any, threads: int = 1, seed: int = 0) -> Word2Vec[Any]:
 
 @pytest.mark.parametrize("mode", ["skip-gram", "cbow"])
 def test_planted_groups_are_found_the_same_on_any_number_of_threads(mode: str) -> None:
-    one, two = learned(mode), learned(mode, threads=2)
+    one, two = learned(mode), learned(mode, threads=3)
     assert group_margin(one.matrix()) > 0.2
     assert torch.equal(one.matrix(), two.matrix()) and torch.equal(one.outer, two.outer)
     assert not torch.equal(one.matrix(), learned(mode, seed=1).matrix())

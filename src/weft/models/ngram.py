@@ -7,16 +7,16 @@ N: tokens; B: rows; C: order - 1, the tokens of a context; V: vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError, refuse
 from weft.models.base import ModelConfig, Network, Started, States
-from weft.ngrams import FLOOR, find, put_listed, score_one, unsound, walk
+from weft.ngrams import FLOOR, Flat, find, put_listed, score_one, unsound, walk
 from weft.nn.rows import DecoderState, Ragged, Rows, check_context
 
 HIGHEST = 7
@@ -115,6 +115,12 @@ class Ngram(Network):
             self.register_buffer(f"chances_{order}", torch.zeros(size, dtype=torch.float64))
             if order < config.order:
                 self.register_buffer(f"backs_{order}", torch.zeros(size, dtype=torch.float64))
+        self._flat: tuple[Tensor | None, Flat, float | None] | None = (
+            None  # for one word at a time; made when asked for
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_flat": None}  # views of memory cannot be copied, and are made again
 
     def unsound(self, tensors: Mapping[str, Tensor]) -> list[str]:
         return unsound(tensors, self.config.vocabulary)
@@ -161,14 +167,23 @@ class Ngram(Network):
         silent[list(self.config.silent)] = True
         return torch.where(here, torch.where(silent if words is None else silent[words], FLOOR, left), scores)
 
+    def logprob(self, context: Sequence[int], word: int) -> float:
+        """The log chance of one word after these, without tensors, which would cost far more than the looking up."""
+        chances, order = self._buffers["chances_1"], self.config.order
+        if self._flat is None or self._flat[0] is not chances:  # not yet, or the tables were moved or replaced
+            tables = Flat.of({name: buffer.cpu() for name, buffer in self.named_buffers()}, order)
+            self._flat = chances, tables, self._unseen() if self.config.direct else None
+        _, tables, unseen = self._flat
+        context = context[-(order - 1) :] if order > 1 else ()
+        score = score_one(tables, self.config.vocabulary, context, word, unseen, self.config.silent)
+        return -math.inf if score < FLOOR / 2 and self.config.smoothing == "maximum-likelihood" else score
+
     def target_logprobs(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """The log chance of one word at each place, without a table of all: n C, n -> n float64"""
         if len(targets) <= FEW and not hidden.is_cuda:
-            arrays = {name: buffer.numpy() for name, buffer in self._buffers.items() if buffer is not None}
-            unseen = self._unseen() if self.config.direct else None
-            pairs = zip(hidden.tolist(), targets.tolist(), strict=True)
-            alone = [score_one(arrays, self.config.vocabulary, *pair, unseen, self.config.silent) for pair in pairs]
-            return self._without_floor(torch.tensor(alone, dtype=torch.float64))
+            known = [[token for token in row if token >= 0] for row in hidden.tolist()]
+            alone = [self.logprob(*pair) for pair in zip(known, targets.tolist(), strict=True)]
+            return torch.tensor(alone, dtype=torch.float64)
         scores, keys = self.get_buffer("chances_1")[targets].double(), self._keys()
         for length, places in self._contexts(hidden):
             scores = self._left(hidden, length, places, scores, targets)

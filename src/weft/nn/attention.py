@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.nn.linear import Linear
+from weft.nn.pieces import mixed_square
 from weft.nn.rows import DecoderState, Rows, filled, spread
 
 
@@ -113,12 +114,11 @@ def attend(
         if want_weights:
             out, seen = _written_out(q, k, v, _addition(square, mask, bias, causal, q, k), scale, dropout)
             weights.append(seen)
-        elif causal and mask is None and bias is None:
-            # Padding stands after the tokens of its row, so a causal query never sees it.
-            out = F.scaled_dot_product_attention(q, k, v, None, dropout, is_causal=True, scale=scale)
         else:
-            addition = _addition(square, mask, bias, causal, q, k)
-            out = F.scaled_dot_product_attention(q, k, v, addition, dropout, scale=scale)
+            # Padding stands after the tokens of its row, so a causal query never sees it.
+            past = causal and mask is None and bias is None
+            addition = None if past else _addition(square, mask, bias, causal, q, k)
+            out = mixed_square(q, k, v, addition, past, scale, dropout)
         mixed.append(square.query.gather(out))
     return _together(squares, mixed), SquareWeights(squares, weights, rows, key_rows or rows) if want_weights else None
 

@@ -564,7 +564,7 @@ def _word2vec(recipe: VectorsRecipe, corpus: Corpus, counts: Integers, begin: in
         return learner.prepare(words, documents, number)
 
     batches: Iterator[Any] = map(prepared, range(begin, steps))
-    if device.type == "cpu" and learner.threads > 1:
+    if device.type == "cpu" and (plan.threads or 1) > 1:
         # What needs no table is made in a thread of its own while the block before is learned from; beside threads
         # that work on halves, those of torch itself would only wait for work, and waiting takes a core.
         torch.set_num_threads(1)
