@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import queue
 import re
@@ -17,6 +18,7 @@ from weft.budget import by_budget
 from weft.cli import late
 from weft.errors import UserError, escaped, one_of
 from weft.files import check_new_folder, check_new_run
+from weft.loading import collector_paused
 from weft.progress import decimals
 
 if TYPE_CHECKING:
@@ -96,7 +98,9 @@ def load_model(
     """The model for a verb, on the device asked for or on the best there is."""
     check_models(folder, online=online)
     check_device(device)
-    model = weft.load(folder, task=task, online=online, trust=trust, language=language)
+    with collector_paused():
+        model = weft.load(folder, task=task, online=online, trust=trust, language=language)
+    gc.freeze()  # the collector goes through what is made from here on, not through torch and the model
     return model.to(device or ("cpu" if model.opened.exported else best_device()))
 
 
