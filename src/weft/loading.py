@@ -12,11 +12,14 @@ from contextlib import contextmanager
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """No collection inside; afterwards the collector is as it was."""
+    """No collection inside; afterwards the collector is as it was, and takes what was made for old objects."""
     running = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
+        if running and not gc.get_freeze_count():  # a program that has frozen objects keeps them so
+            gc.freeze()
+            gc.unfreeze()  # into the oldest generation, in which nothing is looked for until it has grown by a quarter
         if running:
             gc.enable()
