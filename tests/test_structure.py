@@ -25,6 +25,7 @@ FLOORS = {
     "errors": 0,
     "startup": 0,
     "version": 0,
+    "loading": 0,
     "child": 1,
     "files": 1,
     "config": 1,

@@ -5,6 +5,7 @@ from weft.startup import SWITCHES as _SWITCHES  # noqa: F401, I001  (first: see 
 from typing import TYPE_CHECKING, Any
 
 from weft.errors import UserError
+from weft.loading import collector_paused
 from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
@@ -69,7 +70,8 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module 'weft' has no attribute {name!r}")
     from importlib import import_module
 
-    return getattr(import_module(_LAZY[name]), name)
+    with collector_paused():
+        return getattr(import_module(_LAZY[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -106,6 +106,11 @@ def read_text(path: Path, most: int = 64 * MEGABYTE) -> str:
 
 def read_json(path: Path, most: int = 64 * MEGABYTE, kind: type[Any] = dict) -> Any:
     """A JSON object, or list; NaN, duplicate keys and anything of another kind are refused."""
+    return parse_json(read_text(path, most), path, kind)
+
+
+def parse_json(text: str, path: Path, kind: type[Any] = dict) -> Any:
+    """What the text of a JSON file holds; see `read_json`."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         values = dict(pairs)
@@ -121,7 +126,6 @@ def read_json(path: Path, most: int = 64 * MEGABYTE, kind: type[Any] = dict) -> 
         value = float(text)
         return value if math.isfinite(value) else constant(shown(text))
 
-    text = read_text(path, most)
     check_json_values(text, str(path), MOST_VALUES)
     try:
         values = json.loads(text, object_pairs_hook=once, parse_constant=constant, parse_float=number)

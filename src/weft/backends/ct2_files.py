@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from weft.backends.engine import all_finite
+from weft.checkpoint.finite import all_finite
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, read_json, reason
 from weft.text.tokenizers.tokenizer import Tokenizer

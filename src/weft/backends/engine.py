@@ -1,21 +1,16 @@
-"""What all engines share: the interface of a network, groups of rows, and a check of stored weights."""
+"""What all engines share: the interface of a network, and groups of rows."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from weft.models.base import Network
 
 TOKENS = 1024  # of a rectangle at most: what more of them make would not stay in a processor's cache
 WASTE = 64  # places without a token that cost less than one more call
-PART = 1 << 16  # numbers that are looked at together, so that they stay in a processor's cache
-ZEROS = np.zeros(PART, np.float32)
-HALF = 0x7C00  # bits of the exponent of a half: all are set where it is not finite
 
 
 class Engine(Network):
@@ -45,20 +40,3 @@ def grouped(lengths: Sequence[int], padding: bool) -> list[list[int]]:
         groups[-1].append(row)
         held += size
     return groups
-
-
-def all_finite(array: NDArray[Any]) -> bool:
-    """Whether an array has no NaN and no infinity; whole numbers never have."""
-    if array.dtype.kind != "f":
-        return True
-
-    def finite(part: NDArray[Any]) -> bool:
-        if part.dtype == np.float32:  # 0 times anything is 0, unless it is not finite; no way is quicker
-            with np.errstate(invalid="ignore"):
-                return bool(np.dot(part, ZEROS[: part.size]) == 0)
-        if part.dtype == np.float16:  # by its bits: NumPy would convert each half to ask it
-            return not bool(((part.view(np.uint16) & np.uint16(HALF)) == HALF).any())
-        return bool(np.isfinite(part).all())
-
-    flat = array.reshape(-1)
-    return all(finite(flat[first : first + PART]) for first in range(0, flat.size, PART))

@@ -21,8 +21,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.backends.engine import Engine, all_finite, grouped
+from weft.backends.engine import Engine, grouped
 from weft.checkpoint.families import outline
+from weft.checkpoint.finite import all_finite
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, listed, refuse, shown
 from weft.files import MEGABYTE, read_bytes

@@ -22,6 +22,7 @@ from weft.checkpoint.card import (
     write_sentence_settings,
 )
 from weft.checkpoint.families import FAMILIES, Family, check_config, check_heads, family_of_type, outline
+from weft.checkpoint.finite import tensor_is_finite
 from weft.checkpoint.formats import CODE, DECODING, Names, read_config, to_ours, to_theirs, write_config
 from weft.checkpoint.hdf5 import published_sizes, published_weights
 from weft.checkpoint.tensors import SHARD, read_tensors, write_tensors
@@ -327,7 +328,7 @@ def fill(
     state = network.state_dict()
     new = {name for name in state if name.startswith(fresh)}
     tensors = to_ours(names, stored, state, new)
-    broken = [name for name, tensor in tensors.items() if not bool(tensor.isfinite().all())]
+    broken = [name for name, tensor in tensors.items() if not tensor_is_finite(tensor)]
     refuse((bool(broken), f"weights that are not numbers (NaN or infinite): {listed(broken)}"))
     places = {name for name, tensor in state.items() if not tensor.is_floating_point()}  # in a table
     for kind_of_number, wrong in (("whole numbers", False), ("not whole numbers, where places are stored", True)):

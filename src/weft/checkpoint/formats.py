@@ -149,7 +149,7 @@ def to_ours(
     faults += [f"{o}: checkpoint {shape}, model {models[o]}" for o, shape in shapes.items() if shape != models[o]]
     if not faults:  # only now is anything copied
         result = {ours: _ours(rule, pieces[ours]) for ours, rule in complete.items()}
-        result |= {ours: stored[theirs].clone() for theirs, ours in lone}
+        result |= {ours: stored[theirs] for theirs, ours in lone}
         for theirs, ours in copies:
             if not torch.equal(stored[theirs], result[ours]):
                 faults.append(f"{theirs}: stored a second time and not equal to {ours}, though the config ties them")
@@ -179,13 +179,12 @@ def _ours(rule: Rule, tensors: list[Tensor]) -> Tensor:
     if rule.how == "joined":
         return torch.cat(tensors)
     if rule.how == "row":
-        return tensors[0].flatten().clone()
+        return tensors[0].flatten()
     if rule.how == "flat":
-        return tensors[0].flatten(1).clone()
+        return tensors[0].flatten(1)
     if rule.how == "heads":
         return torch.cat([tensor.flatten(1).t() for tensor in tensors])
-    # A clone, so that the model does not hang on the file that it was read from.
-    return tensors[0].t().contiguous() if rule.how == "transposed" else tensors[0].clone()
+    return tensors[0].t().contiguous() if rule.how == "transposed" else tensors[0]
 
 
 def _sought(rules: Iterable[Rule], ours: str, tensors: Mapping[int, Tensor]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -78,7 +79,12 @@ def layer_weights(folder: Path) -> dict[str, float]:
 
 
 def read_file(path: Path) -> dict[str, Tensor]:
-    """All tensors of one file, none of them of a kind that no weight has."""
+    """All tensors of one file, none of them of a kind that no weight has.
+
+    They are mapped, not copied: processes that open one file share its pages, and what one writes to them stays its
+    own. A file that is replaced by another stays as it was for whoever has it open; Windows lets nobody replace it, so
+    that there the tensors are copied.
+    """
     check_readable(path)
     with open(path, "rb") as header:  # before the library reads a list of tensors that is longer than any model's
         size = int.from_bytes(header.read(8), "little")
@@ -90,6 +96,8 @@ def read_file(path: Path) -> dict[str, Tensor]:
             if len(names) > TENSORS:
                 raise UserError(f"{path}: holds {len(names):,} tensors; at most {TENSORS:,} are read")
             tensors = {name: file.get_tensor(name) for name in names}
+            if sys.platform == "win32":
+                tensors = {name: tensor.clone() for name, tensor in tensors.items()}
     except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
         raise UserError(f"{path}: not a sound safetensors file: {shown(str(error), 160)}") from None
     strange = [shown(name) for name, tensor in tensors.items() if tensor.dtype not in KINDS]

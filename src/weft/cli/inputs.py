@@ -7,6 +7,7 @@ import queue
 import re
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Ticker = Callable[[int], None]
 CHARACTERS = 1 << 24  # that are held in a batch, and read ahead
+LARGEST = 4096  # items of a batch
+MOMENT = 0.25  # seconds
 
 # ------------------------------------------------------------------------------------- checks before torch is imported
 
@@ -171,7 +174,7 @@ def _is_path(name: str) -> bool:
 
 def batches(source: Iterable[T], most: int, given: bool) -> Iterator[list[T]]:
     """Batches of so many, fewer where items are long; of standard input (not `given`) as they come."""
-    return chunked(source, most) if given else as_they_come(source, most)
+    return chunked(source, most) if given else as_they_come(source, most, LARGEST)
 
 
 def chunked(source: Iterable[T], most: int) -> Iterator[list[T]]:
@@ -185,12 +188,14 @@ def size_of(item: Any) -> int:
     return len(given) if isinstance(given, str) else sum(map(size_of, given)) if isinstance(given, list | tuple) else 1
 
 
-def as_they_come(source: Iterable[T], most: int) -> Iterator[list[T]]:
+def as_they_come(source: Iterable[T], most: int, largest: int | None = None) -> Iterator[list[T]]:
     """Batches of what is there, at most so many: waits for one item, never for a second one.
 
-    A thread reads ahead, so that the lines of a large pipe are there in full batches.
+    A thread reads ahead, so that the lines of a large pipe are there in full batches. While those take a moment each,
+    the next has twice as many, up to `largest`: a fast model is not kept waiting, and a slow one still answers soon.
     """
-    read: queue.Queue[T | BaseException] = queue.Queue(4 * most)  # last: why the source ended
+    largest = largest or most
+    read: queue.Queue[T | BaseException] = queue.Queue(4 * largest)  # last: why the source ended
     room, free = CHARACTERS, threading.Condition()
 
     def take(size: int) -> None:
@@ -225,7 +230,10 @@ def as_they_come(source: Iterable[T], most: int) -> Iterator[list[T]]:
                 break
             item = read.get()
         if batch:
+            begin = time.monotonic()
             yield batch
+            if len(batch) == most and time.monotonic() - begin < MOMENT:
+                most = min(2 * most, largest)
         if isinstance(item, StopIteration):
             return
         if isinstance(item, BaseException):

@@ -24,6 +24,7 @@ from weft.data.tables import Table
 from weft.errors import UserError, listed, one_of, shown
 from weft.files import memory_here
 from weft.generation.text import Stream
+from weft.loading import collector_paused
 from weft.nn.halved import Precision
 from weft.nn.rows import Rows
 from weft.progress import ProgressChoice, log_notes, progress_of, silent, to_logger
@@ -278,6 +279,7 @@ def device_of(name: str | torch.device) -> torch.device:
     return torch.device(name)
 
 
+@collector_paused()
 def load(
     name: str | os.PathLike[str],
     task: str | None = None,

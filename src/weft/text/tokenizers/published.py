@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,19 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Library
 
 from weft.errors import UserError, listed, shown
-from weft.files import MEGABYTE, read_bytes, read_json, read_text
+from weft.files import MEGABYTE, parse_json, read_bytes, read_json, read_text
 from weft.text.tokenizers import sentencepiece, tokenizer
 from weft.text.tokenizers.japanese import JapaneseTokenizer, is_japanese, read_japanese
 from weft.text.tokenizers.moses import SETTINGS, MosesSplitter, MosesTokenizer, read_moses
-from weft.text.tokenizers.schema import MAX_ADDED_TOKENS, MAX_MERGES, MAX_TOKENS, check_pipeline, check_tokens
+from weft.text.tokenizers.schema import (
+    MAX_ADDED_TOKENS,
+    MAX_MERGES,
+    MAX_TOKENS,
+    PADDING,
+    TRUNCATION,
+    check_pipeline,
+    check_tokens,
+)
 from weft.text.tokenizers.sentencepiece import SOURCE, TARGET, VocabularyPiece, is_marian, linear_spaces, read_sides
 from weft.text.tokenizers.tokenizer import AROUND, Roles, Tokenizer
 
@@ -235,16 +244,17 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         file = folder / first if file.name == second else file
     if file.name in dict(PAIRS) and _family(folder, settings) == "xlm":
         return read_moses_folder(file, folder / dict(PAIRS)[file.name], settings)
+    vocabulary: dict[str, int] | None = None
     with tokenizer.guarded(f"{file}: not a usable tokenizer"):
         if file.name in dict(PAIRS):
             library = read_bpe(file, folder / dict(PAIRS)[file.name], settings, _family(folder, settings))
         elif file.suffix == ".json":
-            library = _read_whole(file)
+            library, vocabulary = _read_whole(file)
         elif file.suffix == ".txt":
             library = read_wordpiece(file, settings)
         else:
             library = read_pieces(file, settings, _family(folder, settings))
-        tokenizer.check(library, file)
+        tokenizer.check(library, file, vocabulary)
     whole = file.suffix == ".json" and file.name not in dict(PAIRS)
     return Tokenizer(library, tokenizer.find_roles(settings, library, folder), settings, whole)
 
@@ -273,9 +283,11 @@ def _family(folder: Path, settings: dict[str, Any]) -> str:
     return family.lower().replace("-", "").replace("_", "")
 
 
-def _read_whole(file: Path) -> Library:
-    """tokenizer.json, with what would cut, pad or vary the tokens taken out."""
-    data = read_json(file, MAX_FILE_BYTES)
+def _read_whole(file: Path) -> tuple[Library, dict[str, int]]:
+    """tokenizer.json, with what would cut, pad or vary the tokens taken out, and the ids of its tokens."""
+    text = read_text(file, MAX_FILE_BYTES)
+    data = parse_json(text, file)
+    before = _settings_of(data)
     normalizer = data.get("normalizer")
     if isinstance(normalizer, dict) and isinstance(normalizer.get("normalizers"), list):
         normalizer["normalizers"] = linear_spaces(normalizer["normalizers"])
@@ -290,9 +302,30 @@ def _read_whole(file: Path) -> Library:
         flags = ("content", "normalized", "lstrip", "rstrip")
         tokens = [AddedToken(**{key: token[key] for key in flags}) for token in added]
         tokenizer.check_added_tokens(tokens, bare, str(file))
-    library = Library.from_str(json.dumps(data))
+    # Writing a whole vocabulary again takes longer than anything else here, and most files need no change.
+    library = Library.from_str(text if _settings_of(data) == before else json.dumps(data))
+    library.no_truncation()
+    library.no_padding()
     for token in added:  # the library gives its own ids, in order, whatever the file says
         name, number = token["content"], token["id"]
         if library.token_to_id(name) != number:
             raise UserError(f"{file}: added token {shown(name)!r} cannot have the id {number}")
-    return library
+    entries = data["model"]["vocab"]
+    ids = (
+        entries
+        if isinstance(entries, dict)
+        else dict(zip(map(itemgetter(0), entries), range(len(entries)), strict=True))
+    )
+    return library, {**ids, **{token["content"]: token["id"] for token in added}}
+
+
+def _settings_of(data: dict[str, Any]) -> str:
+    """All that a tokenizer.json says but its vocabulary, and how to cut and pad where that is said in full."""
+    model = data.get("model")
+    large = ("vocab", "merges")
+    rest = {key: value for key, value in model.items() if key not in large} if isinstance(model, dict) else None
+    taken_out = {"added_tokens": None}
+    for key, fields in (("truncation", TRUNCATION), ("padding", PADDING)):
+        value = data.get(key)
+        taken_out |= {key: None} if isinstance(value, dict) and value.keys() == fields.keys() else {}
+    return json.dumps({"truncation": None, "padding": None, **data, "model": rest, **taken_out})

@@ -12,8 +12,10 @@ import binascii
 import json
 import os.path
 import unicodedata
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
+from operator import itemgetter, methodcaller
 from typing import Any
 
 import numpy as np
@@ -43,9 +45,9 @@ def check_tokens(tokens: Collection[str], where: str, max_count: int = MAX_TOKEN
 
 def check_pieces(pieces: Collection[str], where: str) -> None:
     """Refuse pieces whose tree would not fit into memory; their number and length are checked before."""
-    data, nodes, before = sorted(piece.encode() for piece in pieces), 0, b""
-    if sum(map(len, data)) <= MAX_UNIGRAM_BYTES:
+    if sum(map(len, map(str.encode, pieces))) <= MAX_UNIGRAM_BYTES:
         return
+    data, nodes, before = sorted(map(str.encode, pieces)), 0, b""
     for piece in data:  # a node for each distinct beginning
         nodes += len(piece) - len(os.path.commonprefix((before, piece)))
         before = piece
@@ -160,6 +162,8 @@ def few(value: Any, where: str, max_entries: int, inner: Check = anything) -> No
     a_list(value, where)
     if len(value) > max_entries:
         raise UserError(f"{where} has {len(value)} entries; at most {max_entries} are read")
+    if inner is anything:
+        return
     for place, item in enumerate(value):
         inner(item, f"{where}.{place}")
 
@@ -454,10 +458,11 @@ def check_model(model: Any, where: str) -> None:
     if kind == "Unigram":
         few(vocabulary, f"{where}.vocab", MAX_TOKENS)
         score = number(-MAX_SCORE, MAX_SCORE)
-        for place, piece in enumerate(vocabulary):
-            if not isinstance(piece, list) or len(piece) != 2 or not isinstance(piece[0], str):
-                raise UserError(f"{where}.vocab.{place} is not a piece with its score")
-            score(piece[1], f"{where}.vocab.{place}")
+        if not _are_scored(vocabulary):
+            for place, piece in enumerate(vocabulary):
+                if not isinstance(piece, list) or len(piece) != 2 or not isinstance(piece[0], str):
+                    raise UserError(f"{where}.vocab.{place} is not a piece with its score")
+                score(piece[1], f"{where}.vocab.{place}")
         names = [piece for piece, _ in vocabulary]
         check_tokens(names, f"{where}.vocab", what="pieces")
         check_pieces(names, f"{where}.vocab")
@@ -469,13 +474,16 @@ def check_model(model: Any, where: str) -> None:
         return
     an_object(vocabulary, f"{where}.vocab")
     check_tokens(vocabulary, f"{where}.vocab")
-    if not all(type(place) is int and 0 <= place <= MAX_NUMBER for place in vocabulary.values()):
+    ids = vocabulary.values()
+    if ids and (set(map(type, ids)) != {int} or min(ids) < 0 or max(ids) > MAX_NUMBER):
         for token, place in vocabulary.items():
             an_id(place, f"{where}.vocab: the id of {shown(token)!r}")
     if kind != "BPE":
         return
     prefix = model.get("continuing_subword_prefix") or ""
     few(model["merges"], f"{where}.merges", MAX_MERGES)
+    if not prefix and _are_pairs(model["merges"]):
+        return
     for place, merge in enumerate(model["merges"]):
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(token, str) for token in pair):
@@ -483,3 +491,27 @@ def check_model(model: Any, where: str) -> None:
         # The library cuts as many bytes off the right one, wherever that ends, and crashes.
         if prefix and not pair[1].startswith(prefix):
             raise UserError(f"{where}.merges.{place}: {shown(pair[1])!r} does not begin with {prefix!r}, as it must")
+
+
+# Both say of a whole list at once, at the speed of a few calls, that there is nothing to look for in it one by one.
+
+
+def _are_scored(vocabulary: Sequence[Any]) -> bool:
+    """Whether each entry is a piece and its score."""
+    if set(map(type, vocabulary)) != {list} or set(map(len, vocabulary)) != {2}:
+        return False
+    scores = [score for _, score in vocabulary]
+    if set(map(type, map(itemgetter(0), vocabulary))) != {str} or not set(map(type, scores)) <= {int, float}:
+        return False
+    return min(scores) >= -MAX_SCORE and max(scores) <= MAX_SCORE
+
+
+def _are_pairs(merges: Sequence[Any]) -> bool:
+    """Whether each entry is two tokens: in one text with a space between, or in a list."""
+    if set(map(type, merges)) == {str}:
+        return set(map(methodcaller("count", " "), merges)) == {1}
+    return (
+        set(map(type, merges)) == {list}
+        and set(map(len, merges)) == {2}
+        and set(map(type, chain.from_iterable(merges))) == {str}
+    )

@@ -144,6 +144,9 @@ def guarded(problem: str) -> Iterator[None]:
 
 def check_ids(vocabulary: Mapping[str, int], where: Path | str) -> None:
     """Refuse ids that could not index an embedding table."""
+    ids = set(vocabulary.values())
+    if ids and set(map(type, ids)) == {int} and len(ids) == len(vocabulary) == max(ids) + 1 and min(ids) == 0:
+        return  # most of a vocabulary's loading time would go by in the loop below, which finds what is wrong
     named: dict[int, str] = {}
     for token, number in vocabulary.items():
         if type(number) is not int or number < 0:
@@ -163,9 +166,12 @@ def read_ids(file: Path) -> dict[str, int]:
     return vocabulary
 
 
-def check(library: Library, where: Path | str) -> None:
-    """Refuse a tokenizer that would fail on some text, or whose ids could not index an embedding table."""
-    vocabulary = library.get_vocab(with_added_tokens=True)
+def check(library: Library, where: Path | str, vocabulary: Mapping[str, int] | None = None) -> None:
+    """Refuse a tokenizer that would fail on some text, or whose ids could not index an embedding table.
+
+    `vocabulary`: its ids, where they are known; the library takes a while to list them.
+    """
+    vocabulary = library.get_vocab(with_added_tokens=True) if vocabulary is None else vocabulary
     check_ids(vocabulary, where)
     model = library.model
     if isinstance(model, models.WordPiece | models.WordLevel | models.BPE):  # BPE may do without, byte by byte
