@@ -141,8 +141,9 @@ class Embedder:
         segments = None
         if self.framing.segments:
             segments = torch.zeros_like(ragged.tokens).index_fill(0, ragged.rows.lasts(), 2)
-        with evaluating(self.model.network):
-            hidden = self.model.network(ragged.tokens, ragged.rows, segments, states)
+        with evaluating(self.model.network):  # a faster backend has the last layer alone
+            network = self.model.answering(None) if states is None else self.model.network
+            hidden = network(ragged.tokens, ragged.rows, segments, states)
         return hidden if states is None else self.choice.combined(states)
 
     def _pool(self, hidden: Tensor, rows: Rows, own: Tensor) -> Tensor:

@@ -158,7 +158,7 @@ def head_outputs(
 
     `allowed`: which tokens of a window an answer may consist of, for a head that has to know it.
     """
-    network: Any = model.network
+    network: Any = model.answering(head)
     flat = [piece for pieces in windows.pieces for piece in pieces]
     outputs: list[NDArray[Any]] = [np.empty(0)] * len(flat)
     segments = windows.framing.marks(any(piece.border < len(piece.tokens) for piece in flat))
