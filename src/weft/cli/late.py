@@ -40,9 +40,9 @@ __all__ = [
     "attention", "attribution", "attribution_view", "base", "beam_tree", "card", "choose", "columns", "complete",
     "contexts", "dataset", "embed", "evaluate", "external", "families", "finetune", "folder", "gradients", "ladder",
     "lens", "live", "locate", "model", "next_words", "opening", "options", "pages", "perplexity", "picture",
-    "positions", "preparation", "probe", "quantize", "recipe", "recipes", "records", "report", "rows", "shards", "signals",
-    "sources", "table_writer", "tables", "templates", "tokenizer_view", "training", "walk", "walks_list", "word_map",
-    "word_vectors",
+    "positions", "preparation", "probe", "quantize", "recipe", "recipes", "records", "report", "rows", "shards",
+    "signals", "sources", "table_writer", "tables", "templates", "tokenizer_view", "training", "walk", "walks_list",
+    "word_map", "word_vectors",
 ]  # fmt: skip
 ROOMS = {
     "weft": "picture",
