@@ -15,7 +15,7 @@ from weft.backends import onednn
 from weft.backends.choice import export_of, folder_of
 from weft.backends.opening import opened as open_exported
 from weft.checkpoint.folder import LoadedModel
-from weft.errors import UserError, one_of
+from weft.errors import UserError, one_of, shown
 from weft.models.base import Network
 
 TORCH = "torch"
@@ -65,6 +65,10 @@ class Predictor:
         """The backend's network, or the one given where this backend cannot stand in for it."""
         if network is not self.source or head != self.head and self.head != ANY or not self._is_current():
             return network
+        return self.ready()
+
+    def ready(self) -> Network:
+        """The backend's network, made now where it has not been yet."""
         if self.network is None:
             with self.lock:
                 self.network = self.build() if self.network is None else self.network
@@ -96,7 +100,15 @@ def predictor_of(name: str, model: LoadedModel, task: Any) -> Predictor:
     if not folder.is_dir():
         hint = "weft bench exports it and tries it; so does weft export"
         raise UserError(f"{model.folder}: has nothing for {name}: it is a model for torch ({hint})")
-    return Predictor(name, model, head, lambda: open_exported(folder).network)
+
+    def build() -> Network:
+        try:
+            return open_exported(folder).network
+        except UserError as error:
+            again = f"weft bench {model.folder} exports it again"
+            raise UserError(f"backend {name} cannot be used; {again} ({shown(str(error), 160)})") from None
+
+    return Predictor(name, model, head, build)
 
 
 def with_predictor(name: str, model: LoadedModel, task: Any) -> LoadedModel:

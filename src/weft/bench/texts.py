@@ -52,6 +52,12 @@ def profiles_of(model: Model, lengths: Sequence[str], batches: Sequence[int]) ->
     return profiles
 
 
+def usual_lengths(model: Model) -> list[str]:
+    """What is timed where nobody says: short texts, long ones, and a mix, as far as the model's window goes."""
+    longest = framing_for(model.opened).length
+    return [*dict.fromkeys(str(min(length, longest)) for length in (16, 128)), "mixed"]
+
+
 def mixed_lengths(model: Model, count: int = MIXED, seed: int = 0) -> list[int]:
     """Lengths as sentences, reviews and paragraphs have them: log-normal around 40 tokens."""
     chance, most = random.Random(seed), min(LONGEST, framing_for(model.opened).length)

@@ -65,7 +65,6 @@ def bench(
     sizes = [
         _number(each, "--batch") for each in comma_list(batch or {"encode": "1,32", "generate": "1,8"}.get(mode, "8"))
     ]
-    asked = comma_list(lengths or ("128" if mode == "train" else "16,128,mixed"))
     inputs.check_rows(rows, data)
     inputs.check_models(folder, **runtime)
     report = import_module("weft.bench.report")
@@ -78,13 +77,13 @@ def bench(
         table = inputs.table_of(data, rows, on_bad_row="skip", split="test") if data else None
         options = {"backends": backends, "against": against}
         given: dict[str, Any] = {name: comma_list(value) for name, value in options.items() if value is not None}
-        _encode(model, table, asked, sizes, plot, out, seconds=seconds, memory=memory, keep=keep, **given)
+        _encode(model, table, lengths, sizes, plot, out, seconds=seconds, memory=memory, keep=keep, **given)
         return
     work, encode = import_module("weft.bench.work"), import_module("weft.bench.encode")
     if mode == "generate":
         speeds = work.generate_speeds(model, sizes, max_tokens, seconds)
     else:
-        numbers = [_number(each, "--lengths") for each in asked]
+        numbers = [_number(each, "--lengths") for each in comma_list(lengths or "128")]
         speeds = work.train_speeds(model, sizes, numbers, precision, seconds)
     machine = {**encode.machine_of(), "device": str(model.opened.device)}
     print(_about(machine))
@@ -93,14 +92,16 @@ def bench(
 
 
 def _encode(
-    model: Any, table: Any, lengths: list[str], sizes: list[int], plot: Path | None, out: Path | None, **options: Any
+    model: Any, table: Any, lengths: str | None, sizes: list[int], plot: Path | None, out: Path | None, **options: Any
 ) -> None:
     encode, report = import_module("weft.bench.encode"), import_module("weft.bench.report")
     texts = import_module("weft.bench.texts")
     encode.check_model(model)
-    profiles = (
-        texts.profiles_of(model, lengths, sizes) if table is None else texts.own_profiles(model, table, max(sizes))
-    )
+    if table is not None:
+        profiles = texts.own_profiles(model, table, max(sizes))
+    else:
+        asked = texts.usual_lengths(model) if lengths is None else comma_list(lengths)
+        profiles = texts.profiles_of(model, asked, sizes)
     result = encode.encode_report(model, profiles, log=to_stderr, **options)
     print(_about(result.machine))
     print(inputs.table(report.HEADER, report.encode_rows(result)))

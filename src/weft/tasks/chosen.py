@@ -50,12 +50,13 @@ def load(
     if choice is None or choice.backend == TORCH or choice.backend not in BACKENDS:
         return loaded
     try:
-        loaded = answering_by(loaded, choice.backend)
+        fast = answering_by(loaded, choice.backend)
+        fast.opened.predictor.ready()
     except UserError as error:  # its export is gone, or its package
         to_logger(f"weft: note: {error}; plain torch is used")
         return loaded
     to_logger(f"{choice.line()}; --backend torch for the plain path")
-    return loaded
+    return fast
 
 
 def answering_by(model: Model, backend: str) -> Model:
