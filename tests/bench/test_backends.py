@@ -15,7 +15,7 @@ import weft
 from tests.engines import need_engine
 from tests.tasks.small import model_for, vocabulary
 from weft.backends import choice, onednn
-from weft.backends.choice import Choice
+from weft.backends.choice import BackendChoice
 from weft.backends.predictors import BACKENDS, Predictor
 from weft.bench.agreement import fault_of, numbers_fault
 from weft.bench.encode import prepare_export
@@ -186,7 +186,7 @@ def test_vectors_must_point_the_same_way() -> None:
 
 def chosen(model: Model, backend: str = "onednn") -> Path:
     assert model.folder is not None
-    return choice.store(choice.key_of(model.folder, model.task), Choice(backend, 2.0, ("1 x 16",), "2026-01-01"))
+    return choice.store(choice.key_of(model.folder, model.task), BackendChoice(backend, 2.0, ("1 x 16",), "2026-01-01"))
 
 
 def test_what_was_chosen_is_used_and_named(model: Model, capsys: pytest.CaptureFixture[str]) -> None:

@@ -31,7 +31,7 @@ SMALL = ("config.json", "weft.json", "tokenizer.json")  # what decides the answe
 
 
 @dataclass(frozen=True)
-class Choice:
+class BackendChoice:
     """The backend to use for a model, and what was measured for it."""
 
     backend: str
@@ -111,7 +111,7 @@ def path_of(key: Mapping[str, Any]) -> Path:
     return cache_folder() / ROOM / f"{digest_of_values(key)[:40]}.choice.json"
 
 
-def store(key: Mapping[str, Any], choice: Choice) -> Path:
+def store(key: Mapping[str, Any], choice: BackendChoice) -> Path:
     """Keep a choice; another process sees the old one or the new one."""
     path = path_of(key)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -120,7 +120,7 @@ def store(key: Mapping[str, Any], choice: Choice) -> Path:
     return path
 
 
-def stored(folder: Path, task: str) -> Choice | None:
+def stored(folder: Path, task: str) -> BackendChoice | None:
     """The choice that was made for this model on this machine, if any; a damaged one is ignored with a note."""
     if not any((cache_folder() / ROOM).glob("*.choice.json")):
         return None  # nothing has been measured here: nothing need be hashed
@@ -138,7 +138,7 @@ def stored(folder: Path, task: str) -> Choice | None:
         given = values.get("choice")
         if not isinstance(given, dict) or not isinstance(given.get("backend"), str):
             raise Damaged(f"{path}: names no backend")
-        return build(Choice, given, f"{path}: choice")
+        return build(BackendChoice, given, f"{path}: choice")
     except UserError as error:
         warnings.warn(f"{shown(str(error), 300)}; plain torch is used (weft bench measures again)", stacklevel=2)
         return None

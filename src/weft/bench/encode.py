@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import torch
 
-from weft.backends.choice import Choice, export_of, folder_of, key_of, store
+from weft.backends.choice import BackendChoice, export_of, folder_of, key_of, store
 from weft.backends.predictors import BACKENDS, TORCH, Backend
 from weft.bench.agreement import fault_of, numbers_fault
 from weft.bench.memory import memory_of
@@ -69,7 +69,7 @@ class EncodeReport:
     machine: dict[str, Any]
     profiles: tuple[Profile, ...]
     contestants: tuple[Contestant, ...]
-    choice: Choice | None
+    choice: BackendChoice | None
     path: Path | None  # of the stored choice
 
     def fastest(self, profile: str, ours: bool | None = None) -> Contestant | None:
@@ -190,10 +190,10 @@ def race(calls: Mapping[str, Callable[[list[Any]], Any]], profile: Profile, seco
         for count in range(repeats):
             call(batches[(number * repeats + count) % len(batches)])
 
-    once = turns({name: partial(run, call, 1) for name, call in calls.items()}, 2, warm=1, pause=PAUSE)
+    once = turns({name: partial(run, call, 1) for name, call in calls.items()}, 1, warm=1, pause=PAUSE)
     repeats = max(1, math.ceil(TURN / max(min(map(min, once.values())), 1e-6)))
     runs = {name: partial(run, call, repeats) for name, call in calls.items()}
-    times = turns(runs, ROUNDS, seconds=seconds, least=3, warm=0, pause=PAUSE)
+    times = turns(runs, ROUNDS, seconds=seconds, least=2, warm=0, pause=PAUSE)
     share = 1 / len(batches)  # of the texts and tokens, that one call has on average
     speeds = {}
     for name, values in times.items():
@@ -204,7 +204,7 @@ def race(calls: Mapping[str, Callable[[list[Any]], Any]], profile: Profile, seco
     return speeds
 
 
-def chosen_of(contestants: Sequence[Contestant], profiles: Sequence[str]) -> Choice:
+def chosen_of(contestants: Sequence[Contestant], profiles: Sequence[str]) -> BackendChoice:
     """The backend with the largest gain over plain torch, as the geometric mean of all profiles."""
     torchs = next(each for each in contestants if each.name == TORCH).speeds
     gains = {
@@ -216,4 +216,4 @@ def chosen_of(contestants: Sequence[Contestant], profiles: Sequence[str]) -> Cho
     best = best if gains[best] >= GAIN else TORCH
     date = datetime.now(UTC).date().isoformat()
     measured = {name: {each.name: each.speeds[name].texts for each in contestants} for name in profiles}
-    return Choice(best, gains[best], tuple(profiles), date, measured)
+    return BackendChoice(best, gains[best], tuple(profiles), date, measured)

@@ -38,12 +38,12 @@ class Profile:
         return [list(self.inputs[first : first + self.batch]) for first in range(0, len(self.inputs), self.batch)]
 
 
-def profiles_of(model: Model, lengths: Sequence[str], batches: Sequence[int]) -> list[Profile]:
-    """A profile for each length and batch; `mixed` is one call of texts of many lengths."""
+def profiles_of(model: Model, lengths: Sequence[str], batches: Sequence[int], mixed: int = MIXED) -> list[Profile]:
+    """A profile for each length and batch; `mixed` is one call of so many texts of many lengths."""
     profiles = []
     for length in lengths:
         if length == "mixed":
-            profiles.append(_profile(model, "mixed", mixed_lengths(model), MIXED))
+            profiles.append(_profile(model, "mixed", mixed_lengths(model, mixed), mixed))
             continue
         if not length.isdecimal() or not 1 <= int(length) <= 1 << 16:
             raise UserError(f"--lengths: {shown(length)!r} is not a number of tokens, or mixed")
