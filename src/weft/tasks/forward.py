@@ -60,9 +60,17 @@ def chunked(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     return by_budget(items, lambda item: max(size(item), CHARACTERS // CHUNK), CHARACTERS)
 
 
+def in_training(module: Any) -> bool:
+    """Whether a module, or any inside it, is in training mode."""
+    return module.training or any(in_training(child) for child in module._modules.values() if child is not None)
+
+
 @contextmanager
 def evaluating(network: Any) -> Iterator[None]:
     """Without dropout, also in the middle of training."""
+    if not in_training(network):  # setting it again in every module takes as long as a short text in a small model
+        yield
+        return
     training = network.training
     network.eval()
     try:
