@@ -266,3 +266,9 @@ def test_an_unknown_backend_in_the_cache_is_not_used(model: Model) -> None:
     assert weft.load(model.folder).opened.predictor is None
     chosen(model, "onnx")  # chosen, but its export is gone
     assert weft.load(model.folder).opened.predictor is None
+
+
+def test_the_cache_is_cleared_with_all_others(model: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    path = chosen(model)
+    assert run(["cache", "clear"]) == 0 and "freed" in capsys.readouterr().out
+    assert not path.exists() and weft.load(model.folder).opened.predictor is None

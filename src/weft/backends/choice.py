@@ -21,11 +21,12 @@ from typing import Any
 import torch
 
 from weft.config import build
+from weft.data.shards import BENCH
 from weft.errors import UserError, shown
 from weft.files import Damaged, cache_folder, digest_of_values, read_json, read_manifest, write_json, write_manifest
 from weft.version import VERSION
 
-ROOM = "bench"  # of the cache
+ROOM = BENCH  # of the cache
 WEIGHTS = (".safetensors", ".onnx", ".bin", ".h5")
 SMALL = ("config.json", "weft.json", "tokenizer.json")  # what decides the answers beside the weights
 
