@@ -1,7 +1,7 @@
 """Encoders on a CPU: the backends of `weft bench` beside other libraries, on the same weights and texts.
 
-    python benchmarks/encode_cpu.py                        # both encoders
-    python benchmarks/encode_cpu.py --models minilm        # one of them; the others keep their figures
+    python benchmarks/encode_cpu.py                                 # both encoders
+    python benchmarks/encode_cpu.py --models minilm --parts mixed        # some; all others keep their figures
 
 All contestants take turns in one process on two threads. `before` is plain torch; `chosen` is the backend that
 `weft bench` would choose for this length and batch; a contestant counts only where its vectors agree with plain torch's
@@ -28,7 +28,7 @@ from weft.tasks.model import Model
 from weft.text.tokenizers.training import learn
 
 PEERS = ("transformers", "sentence-transformers", "onnxruntime", "ctranslate2")
-FIXED = (("16", 1), ("128", 1), ("128", 32))  # tokens, texts at a time
+FIXED = ((16, 1), (128, 1), (128, 32))  # tokens, texts at a time
 
 
 def random_encoder(size: str, tokenizer: Any, **settings: Any) -> LoadedModel:
@@ -103,36 +103,31 @@ def figures(report: EncodeReport) -> list[dict[str, Any]]:
     return rows
 
 
-def measure(name: str, model: Model, mixed: int, seconds: float, folder: Path, smoke: bool) -> dict[str, Any]:
-    """All works of one encoder."""
-    context = model.config.context
-    profiles = [
-        profile
-        for length, batch in FIXED
-        for profile in profiles_of(model, [str(min(int(length), context))], [min(batch, 2) if smoke else batch])
-    ]
-    profiles += profiles_of(model, ["mixed"], [1], mixed)
-    options: dict[str, Any] = {"seconds": seconds, "memory": False, "keep": False, "log": print}
-    peers = () if smoke else PEERS
-    report = encode_report(model, profiles, against=peers, **options)
-    labeled = classifier(model, folder / f"{name}-classifier")
-    backends, mixture = ["onednn", "onednn-bf16"], profiles_of(labeled, ["mixed"], [1], mixed)
-    heads = encode_report(labeled, mixture, against=peers[:1], backends=backends, **options)
+def measure(part: str, model: Model, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """One part of the works: texts of one length, of mixed lengths, or of mixed lengths through a head for labels."""
+    options: dict[str, Any] = {"seconds": given.seconds, "memory": False, "keep": False, "log": print}
+    peers, most = PEERS, model.config.context
+    if part == "lengths":
+        fixed = [(str(min(length, most)), min(batch, 2) if given.smoke else batch) for length, batch in FIXED]
+        profiles = [profile for length, batch in fixed for profile in profiles_of(model, [length], [batch])]
+    else:
+        if part == "labels":
+            model, peers = classifier(model, folder), PEERS[:1]
+            options["backends"] = ["onednn", "onednn-bf16"]
+        profiles = profiles_of(model, ["mixed"], [1], given.mixed)
+    report = encode_report(model, profiles, against=() if given.smoke else peers, **options)
     refused = {each.name: each.refused for each in report.contestants if each.refused is not None}
     overall = report.choice
     assert overall is not None
-    print(f"{name}: over all works {overall.backend}, {overall.faster:.2f} x torch; refused: {refused}", flush=True)
-    return {
-        "works": figures(report),
-        "with a head for two labels": figures(heads),
-        "refused": refused,
-        "chosen over all works": {"backend": overall.backend, "over torch": round(overall.faster, 2)},
-    }
+    print(f"{part}: over all of these {overall.backend}, {overall.faster:.2f} x torch; refused: {refused}", flush=True)
+    chosen = {"backend": overall.backend, "over torch": round(overall.faster, 2)}
+    return {"works": figures(report), "chosen over all of these": chosen, "refused": refused}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="minilm,bert-base")
+    parser.add_argument("--parts", default="lengths,mixed,labels")
     parser.add_argument("--mixed", type=int, default=256, help="texts of mixed lengths")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each contestant and work, after two rounds")
     parser.add_argument("--threads", type=int, default=2)
@@ -142,12 +137,12 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     results = json.loads(given.result.read_text()) if given.result.exists() else {}
     for name, model in encoders(given.models.split(","), given.smoke, given.out).items():
-        measured = measure(name, model, given.mixed, given.seconds, given.out, given.smoke)
-        results[name] = {"texts of mixed lengths": given.mixed, **measured}
-        packages = ("transformers", "sentence-transformers", "onnxruntime", "ctranslate2")
-        versions = {package: version_of(package) for package in packages}
-        results["machine"] = {"cpu": cpu_name(), "threads": given.threads, "about": machine(), **versions}
-        write(given.result, results)
+        for part in given.parts.split(","):
+            measured = measure(part, model, given, given.out / f"{name}-classifier")
+            results[name] = {**results.get(name, {}), "texts of mixed lengths": given.mixed, part: measured}
+            versions = {package: version_of(package) for package in PEERS}
+            results["machine"] = {"cpu": cpu_name(), "threads": given.threads, "about": machine(), **versions}
+            write(given.result, results)
 
 
 if __name__ == "__main__":
