@@ -155,6 +155,13 @@ class Embedder:
             lowest = hidden.new_full((rows.count, hidden.shape[1]), -torch.inf)
             hidden = hidden.masked_fill(~own[:, None], -torch.inf)
             return lowest.scatter_reduce_(0, numbers[:, None].expand_as(hidden), hidden, "amax")
+        if hidden.device.type == "cpu" and bool((rows.lengths() > 0).all()):
+            # Not by torch: its threads would go on waiting on the processors that an engine's threads need next.
+            plain = (
+                hidden if hidden.dtype in (torch.float32, torch.float64) else hidden.float()
+            )  # NumPy has no bfloat16
+            weighed = plain.numpy().astype(np.float64) * own.numpy()[:, None]
+            return torch.from_numpy(np.add.reduceat(weighed, rows.starts[:-1].numpy(), axis=0))
         total = torch.zeros(rows.count, hidden.shape[1], dtype=torch.float64, device=hidden.device)
         return total.index_add_(0, numbers, hidden.double() * own[:, None])
 
