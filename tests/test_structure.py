@@ -55,6 +55,7 @@ FLOORS = {
     "pruning": 9,
     "distillation": 10,
     "quantization": 10,
+    "bench": 10,
     "cli": 11,
     "__main__": 12,
     "recipes": 0,

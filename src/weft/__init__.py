@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from weft.runs.finetune import finetune
     from weft.runs.ladder import ladder
     from weft.runs.pretrain import pretrain
-    from weft.tasks.model import Model, load, new
+    from weft.tasks.chosen import load
+    from weft.tasks.model import Model, new
     from weft.tasks.suggest import suggest
     from weft.text.tokenizers.tokenizer import Tokenizer
 
@@ -47,7 +48,7 @@ __all__ = [
 # `import weft` must not wait for torch: what needs it is fetched when it is first asked for.
 _LAZY = {
     "Model": "weft.tasks.model",
-    "load": "weft.tasks.model",
+    "load": "weft.tasks.chosen",
     "new": "weft.tasks.model",
     "pretrain": "weft.runs.pretrain",
     "finetune": "weft.runs.finetune",

@@ -17,11 +17,13 @@ def turns(
     least: int = 1,
     warm: int = 1,
     settle: Callable[[], Any] = lambda: None,
+    pause: float = 0.0,
 ) -> dict[str, list[float]]:
     """The seconds of each run in every round; a run gets the number of the round.
 
     Each round has an order of its own, so that no run always suffers from what another leaves behind. The rounds end
-    early, after `least` of them, when one of the runs has taken `seconds`: each has had as many turns.
+    early, after `least` of them, when one of the runs has taken `seconds`: each has had as many turns. `pause`: seconds
+    before each turn, in which threads that the one before has left waiting go to sleep.
     """
     for run in runs.values():
         for number in range(warm):
@@ -31,6 +33,8 @@ def turns(
     for number in range(rounds):
         for name in random.Random(number).sample(names, len(names)):
             settle()
+            if pause:
+                time.sleep(pause)
             begin = time.perf_counter()
             runs[name](number)
             settle()

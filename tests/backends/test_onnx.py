@@ -110,7 +110,7 @@ def test_which_engine_is_asked_for(model: Model, folder: Path, tmp_path: Path) -
         weft.load(folder, backend="torch")
     with pytest.raises(UserError, match="has nothing for onnx: it is a model for torch"):
         weft.load(tmp_path / "ours", backend="onnx")
-    with pytest.raises(UserError, match="backend 'onyx' is not one of torch, onnx"):
+    with pytest.raises(UserError, match="backend 'onyx' is not one of torch, onednn"):
         weft.load(folder, backend="onyx")
 
 

@@ -23,27 +23,32 @@ LARGEST = 8192  # tokens of a pass that is captured: larger ones keep the GPU bu
 GRAPHS = 64  # sizes that are kept
 
 
-def running(model: LoadedModel) -> Any:
-    """The network that answers: on a GPU a copy in half precision."""
+def halved_network(model: LoadedModel) -> Any:
+    """The network in the precision that answers are given in: on a GPU a copy in half precision."""
     return halved(model.network, kind_of(model.network, model.precision, model.family.generates))
 
 
-def outputs(model: LoadedModel, batch: Batch, work: Work, name: Hashable, full: bool = False) -> Tensor:
-    """What `work` makes of a batch, in float32 at least; `name` stands for the work, and for all that it depends on.
+def running(model: LoadedModel, head: str | None = None) -> Any:
+    """What computes the output of a head, or the hidden states: a backend that was chosen, or the network."""
+    return halved_network(model) if model.predictor is None else model.answering(head)
+
+
+def outputs(model: LoadedModel, batch: Batch, work: Work, head: str | None, full: bool = False) -> Tensor:
+    """What `work` makes of a batch, in float32 at least: the output of a head, or what depends on hidden states alone.
 
     In half precision an output may leave the range of its numbers: `full` is for whoever finds it so.
     """
-    network = model.network if full else running(model)
+    network = model.network if full else running(model, head)
     if model.device.type != "cuda" or not network.COMPILES or (network is model.network and is_watched(network)):
         return in_full(work(network, batch.to(model.device)))
-    return graphs_of(network).run(network, batch, work, name)
+    return graphs_of(network).run(network, batch, work, head)
 
 
-def finite_outputs(model: LoadedModel, batch: Batch, work: Work, name: Hashable) -> Tensor:
+def finite_outputs(model: LoadedModel, batch: Batch, work: Work, head: str | None) -> Tensor:
     """The same on the CPU; in full precision where half precision has led to what is not a number."""
-    result = outputs(model, batch, work, name).cpu()
-    if running(model) is not model.network and not bool(result.isfinite().all()):
-        result = outputs(model, batch, work, name, full=True).cpu()
+    result = outputs(model, batch, work, head).cpu()
+    if model.predictor is None and halved_network(model) is not model.network and not bool(result.isfinite().all()):
+        result = outputs(model, batch, work, head, full=True).cpu()
     return result
 
 

@@ -58,6 +58,11 @@ class LoadedModel:
     target_tokenizer: Tokenizer | None = None  # of what is written, where that has a vocabulary of its own
     folder: Path | None = None  # that it was loaded from, for messages
     precision: Precision = "auto"  # of answers on a GPU
+    predictor: Any = None  # a faster backend of the same weights (see `weft.backends.predictors`); None: the network
+
+    def answering(self, head: str | None) -> Any:
+        """What answers are computed by: the network, or a faster backend of it; `head`: None for the hidden states."""
+        return self.network if self.predictor is None else self.predictor.network_for(self.network, head)
 
     @property
     def device(self) -> torch.device:

@@ -96,12 +96,21 @@ def load_model(
     trust: bool = False,
     language: str | None = None,
     precision: Any = "auto",
+    backend: str | None = None,
+    chosen: bool = False,
 ) -> Model:
-    """The model for a verb, on the device asked for or on the best there is."""
+    """The model for a verb, on the device asked for or on the best there is.
+
+    `chosen`: on a CPU it may answer by the backend that `weft bench` has chosen; `backend` asks for one.
+    """
     check_models(folder, online=online)
     check_device(device)
-    model = weft.load(folder, task=task, online=online, trust=trust, language=language, precision=precision)
-    return model.to(device or ("cpu" if model.opened.exported else best_device()))
+    if backend is None and not (chosen and (device or best_device()) == "cpu"):
+        backend = late.opening.backend_of(late.locate.find_folder(folder, online)) or "torch"
+    options = {"online": online, "trust": trust, "language": language, "precision": precision}
+    model = weft.load(folder, task=task, backend=backend, **options)
+    fixed = model.opened.exported or model.opened.predictor is not None
+    return model.to(device or ("cpu" if fixed else best_device()))
 
 
 def best_device() -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft import picture
+    from weft.backends import opening
     from weft.checkpoint import card, external, families, folder, locate
     from weft.data import columns, dataset, shards, table_writer, tables
     from weft.distillation import recipe, report
@@ -38,13 +39,14 @@ if TYPE_CHECKING:
 __all__ = [
     "attention", "attribution", "attribution_view", "base", "beam_tree", "card", "choose", "columns", "complete",
     "contexts", "dataset", "embed", "evaluate", "external", "families", "finetune", "folder", "gradients", "ladder",
-    "lens", "live", "locate", "model", "next_words", "options", "pages", "perplexity", "picture", "positions",
-    "preparation", "probe", "quantize", "recipe", "recipes", "records", "report", "rows", "shards", "signals",
-    "sources", "table_writer", "tables", "templates", "tokenizer_view", "training", "walk", "walks_list", "word_map",
-    "word_vectors",
+    "lens", "live", "locate", "model", "next_words", "opening", "options", "pages", "perplexity", "picture",
+    "positions", "preparation", "probe", "quantize", "recipe", "recipes", "records", "report", "rows", "shards",
+    "signals", "sources", "table_writer", "tables", "templates", "tokenizer_view", "training", "walk", "walks_list",
+    "word_map", "word_vectors",
 ]  # fmt: skip
 ROOMS = {
     "weft": "picture",
+    "weft.backends": "opening",
     "weft.checkpoint": "card external families folder locate",
     "weft.data": "columns dataset shards table_writer tables",
     "weft.distillation": "recipe report",

@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from weft.cli import compare, forecast, look, look_views, models, predict, training, words
+from weft.cli import bench, compare, forecast, look, look_views, models, predict, training, words
 from weft.cli.options import GroupHelp, Verb, VerbHelp
 from weft.errors import UserError, did_you_mean, hint, shown
 from weft.files import reason
@@ -98,7 +98,15 @@ VERBS: dict[str, tuple[Any, ...]] = {
         *(words.fill, words.embed, words.rank, words.central, words.next_, words.choose, words.suggest),
     ),
     "Shrink": (training.distill, compare.quantize, compare.prune, compare.export),
-    "Look": (compare.evaluate, compare.compare, compare.perplexity, models.curves, models.models, models.info),
+    "Look": (
+        compare.evaluate,
+        compare.compare,
+        bench.bench,
+        compare.perplexity,
+        models.curves,
+        models.models,
+        models.info,
+    ),
     "look": (
         *(look.attention, look.attribution, look.walk, look.lens),
         *(look_views.positions, look_views.map_, look_views.words, look_views.probe, look_views.gradients),

@@ -294,6 +294,10 @@ class RuntimeOptions:
         help="On a GPU: auto, fp32, bf16 or fp16. auto: bf16 where a model generates, else fp16.",
         metavar="KIND",
     )
+    backend: str | None = option(
+        None, "--backend", metavar="NAME",
+        help="torch, onednn, onednn-bf16, onnx or onnx-int8. Default: what weft bench has chosen, else torch.",
+    )  # fmt: skip
     online: bool = option(False, "--online", help="Allow a download when the model is not on this machine.")
     trust: bool = option(False, "--trust", help="Open an exported model whose files have changed since its export.")
     language: str | None = option(
@@ -305,8 +309,8 @@ TABLE = "weft.runs.recipes:TableSection"
 GENERATION = "weft.generation.options:GenerationOptions"
 READING = ("columns", "names", "format", "delimiter", "encoding")
 Runtime = Annotated[Given, Flags("weft.cli.options:RuntimeOptions")]
-Placing = Annotated[Given, Flags("weft.cli.options:RuntimeOptions", without=("language",))]
-Opening = Annotated[Given, Flags("weft.cli.options:RuntimeOptions", without=("device", "language"))]
+Placing = Annotated[Given, Flags("weft.cli.options:RuntimeOptions", without=("language", "backend"))]
+Opening = Annotated[Given, Flags("weft.cli.options:RuntimeOptions", without=("device", "backend", "language"))]
 Online = Annotated[Given, Flags("weft.cli.options:RuntimeOptions", only=("online",))]
 TableOptions = Annotated[Given, Flags(TABLE, only=("files", *READING))]
 LabeledRows = Annotated[Given, Flags(TABLE, only=("files", "source", "target", *READING, "on_bad_row"))]

@@ -85,7 +85,7 @@ def predict(
     inputs.check_rows(rows, data)
     folders = [folder, *folders]
     inputs.check_models(*folders, **runtime)
-    predictions = Predictions([inputs.load_model(name, **runtime) for name in folders], jsonl)
+    predictions = Predictions([inputs.load_model(name, chosen=True, **runtime) for name in folders], jsonl)
     task = predictions.model.task_object
     if task.reads_tables:
         files = {} if data is None else {"files": data}

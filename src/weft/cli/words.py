@@ -149,7 +149,7 @@ def answer(
     text = sys.stdin.read() if str(context) == "-" else read_text(context, 256 * MEGABYTE)
     if not text.strip():
         raise UserError(f"{context}: holds no text")
-    model = inputs.load_model(folder, "answer", **runtime)
+    model = inputs.load_model(folder, "answer", chosen=True, **runtime)
     replies: list[Any] = model([(question, text) for question in questions], top=top)
     for _, reply in inputs.to_print(questions, replies, "question", jsonl):
         line = f"{one_line(reply.text) or '(no answer)'}  {reply.score:.4f}"
@@ -182,7 +182,7 @@ def embed(
     known = (".npy", ".npz", ".jsonl") if per == "text" else (".npz", ".jsonl")
     if out is not None and out.suffix not in known:
         raise UserError(f"{out}: vectors of a {per} are written as {listed(known)}")
-    model = inputs.load_model(folder, "embed", **runtime)
+    model = inputs.load_model(folder, "embed", chosen=True, **runtime)
     options: Given = {"pooling": pooling, "layers": layers}
     options |= {} if normalize is None else {"normalize": normalize}
     with progress("embedding", "texts") as tick:
@@ -240,7 +240,7 @@ def rank(
     pool, right = _pool(pairs, query_column, text_column) if pairs else ([], [])
     if not pairs:
         pool = [document.text for document in late.records.read_texts(texts or [], column=column)]
-    model = inputs.load_model(folder, "rank", **runtime)
+    model = inputs.load_model(folder, "rank", chosen=True, **runtime)
     reranker = None if rerank is None else _reranker(rerank, positive, runtime)
     with progress("embedding", "texts") as tick:
         index = late.embed.Index(model.opened, pool, pooling=pooling, layers=layers, on_progress=tick)
@@ -313,7 +313,7 @@ def central(
     given = (
         inputs.from_input(texts) if context is None else [read_text(context, 1024 * MEGABYTE)]
     )  # offsets are the file's
-    model = inputs.load_model(folder, "central", **runtime)
+    model = inputs.load_model(folder, "central", chosen=True, **runtime)
     for number, text in enumerate(given):
         answer: Any = model(text, top=top, pooling=pooling, layers=layers)
         if jsonl:

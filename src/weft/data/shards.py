@@ -47,6 +47,7 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 
 SHARDS, TEACHERS = "shards", "teachers"  # rooms of the cache: tokenized texts, and outputs of teachers
 COMPILED = "compiled"  # room where torch keeps compiled code
+BENCH = "bench"  # ... and of the choices of `weft bench`, with the exports that it has tried
 RECORD = "corpus.json"  # in each folder: what it was made from
 POLL = 0.2  # seconds between two looks at what another process is making
 
@@ -116,10 +117,11 @@ def _size(folder: Path) -> int:
 
 
 def clear_cache() -> int:
-    """Remove compiled code, and all folders that no process is writing to; how many bytes that freed."""
-    compiled = cache_folder() / COMPILED
-    freed = _size(compiled)
-    shutil.rmtree(compiled, ignore_errors=True)
+    """Remove compiled code, what `weft bench` has kept, and all folders that no process is writing to; bytes freed."""
+    freed = 0
+    for name in (COMPILED, BENCH):
+        freed += _size(cache_folder() / name)
+        shutil.rmtree(cache_folder() / name, ignore_errors=True)
     for folder in _folders():
         with held(folder.with_suffix(".lock")) as ours:
             if ours:

@@ -468,7 +468,7 @@ def export(
     text depends on the others of its batch.
     """
     one_of(to, WAYS, "to")
-    model = model if isinstance(model, Model) else load(model, task=task, online=online, trust=trust)
+    model = model.plain() if isinstance(model, Model) else load(model, task=task, online=online, trust=trust)
     refuse_exported(model)
     inputs, damaged = texts_of(model, data, columns=columns), None
     if data is not None and model.task_object.supervised and not model.task_object.writes:

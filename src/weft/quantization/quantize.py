@@ -186,7 +186,7 @@ def quantize(
         one_of(kind, KINDS, "kind")
     one_of(prefer, ("fast", "small"), "preference")
     check_max_drop(max_drop)
-    reference = model if isinstance(model, Model) else load(model, task=task, online=online, trust=trust)
+    reference = model.plain() if isinstance(model, Model) else load(model, task=task, online=online, trust=trust)
     refuse_exported(reference)
     reference.to("cpu")
     data = data if data is None or is_names(data) else rows_in_memory(data)  # a generator is gone through twice

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.backends.passes import in_full, outputs, running
+from weft.backends.passes import halved_network, in_full, outputs
 from weft.budget import by_budget
 from weft.checkpoint.card import POOLINGS, Card
 from weft.checkpoint.folder import LoadedModel
@@ -148,9 +148,9 @@ class Embedder:
         batch = Batch(ragged.tokens, ragged.rows, segments)
         with evaluating(self.model.network):
             if states is None:
-                return outputs(self.model, batch, hidden_states, "hidden")
-            batch = batch.to(self.model.device)
-            running(self.model)(batch.tokens, batch.rows, batch.segments, states)
+                return outputs(self.model, batch, hidden_states, None)
+            batch = batch.to(self.model.device)  # a faster backend has the last layer alone
+            halved_network(self.model)(batch.tokens, batch.rows, batch.segments, states)
         return in_full(self.choice.combined(states))
 
     def _pool(self, hidden: Tensor, rows: Rows, own: Tensor) -> Tensor:
@@ -162,6 +162,13 @@ class Embedder:
             lowest = hidden.new_full((rows.count, hidden.shape[1]), -torch.inf)
             hidden = hidden.masked_fill(~own[:, None], -torch.inf)
             return lowest.scatter_reduce_(0, numbers[:, None].expand_as(hidden), hidden, "amax")
+        if hidden.device.type == "cpu" and bool((rows.lengths() > 0).all()):
+            # Not by torch: its threads would go on waiting on the processors that an engine's threads need next.
+            plain = (
+                hidden if hidden.dtype in (torch.float32, torch.float64) else hidden.float()
+            )  # NumPy has no bfloat16
+            weighed = plain.numpy().astype(np.float64) * own.numpy()[:, None]
+            return torch.from_numpy(np.add.reduceat(weighed, rows.starts[:-1].numpy(), axis=0))
         total = torch.zeros(rows.count, hidden.shape[1], dtype=torch.float64, device=hidden.device)
         return total.index_add_(0, numbers, hidden.double() * own[:, None])
 

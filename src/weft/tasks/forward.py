@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.backends.passes import finite_outputs
+from weft.backends.passes import finite_outputs, running
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.card import Window
 from weft.checkpoint.folder import LoadedModel
@@ -66,9 +66,17 @@ def chunked(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     return by_budget(items, lambda item: max(size(item), CHARACTERS // CHUNK), CHARACTERS)
 
 
+def in_training(module: Any) -> bool:
+    """Whether a module, or any inside it, is in training mode."""
+    return module.training or any(in_training(child) for child in module._modules.values() if child is not None)
+
+
 @contextmanager
 def evaluating(network: Any) -> Iterator[None]:
     """Without dropout, also in the middle of training."""
+    if not in_training(network):  # setting it again in every module takes as long as a short text in a small model
+        yield
+        return
     training = network.training
     network.eval()
     try:
@@ -166,12 +174,12 @@ def head_outputs(
 
     `allowed`: which tokens of a window an answer may consist of, for a head that has to know it.
     """
-    network: Any = model.network
+    network: Any = running(model, head)
     flat = [piece for pieces in windows.pieces for piece in pieces]
     by_window: list[NDArray[Any]] = [np.empty(0)] * len(flat)
 
-    def work(running: Any, batch: Batch) -> Tensor:
-        return running.logits(head, running(batch.tokens, batch.rows, batch.segments), batch.rows)
+    def work(network: Any, batch: Batch) -> Tensor:
+        return network.logits(head, network(batch.tokens, batch.rows, batch.segments), batch.rows)
 
     segments = windows.framing.marks(any(piece.border < len(piece.tokens) for piece in flat))
     with torch.inference_mode():

@@ -247,6 +247,10 @@ class Model:
         self.opened, self.task, self.folder = tuned.opened, tuned.task, tuned.folder
         return self.to(device)
 
+    def plain(self) -> Model:
+        """The same model, answering by its PyTorch network alone."""
+        return Model(replace(self.opened, predictor=None), self.task, self.folder)
+
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write a model folder, which transformers opens too; the folder must be new or empty."""
         if self.opened.exported:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,18 @@ def cut(length: int, size: int, stride: int) -> list[Cut]:
 
 def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """The special tokens that a tokenizer puts before and after a text."""
+    if tokenizer not in _frames:
+        _frames[tokenizer] = _outer_tokens(tokenizer)
+    before, after = _frames[tokenizer]
+    return list(before), list(after)
+
+
+# Looked up once: to ask a tokenizer takes a tenth of what a small model takes for a short text.
+_frames: WeakKeyDictionary[Tokenizer, tuple[list[int], list[int]]] = WeakKeyDictionary()
+_pair_frames: WeakKeyDictionary[Tokenizer, tuple[list[int], list[int], list[int]] | None] = WeakKeyDictionary()
+
+
+def _outer_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     for text in _known(tokenizer):
         encoded = tokenizer.encode(text)
         inside = [place for place, side in enumerate(encoded.sequences) if side is not None]
@@ -56,6 +69,13 @@ def _known(tokenizer: Tokenizer) -> Iterator[str]:
 
 def pair_frame(tokenizer: Tokenizer) -> tuple[list[int], list[int], list[int]] | None:
     """The special tokens before, between and after the two texts of a pair; None where nothing keeps them apart."""
+    if tokenizer not in _pair_frames:
+        _pair_frames[tokenizer] = _pair_tokens(tokenizer)
+    frames = _pair_frames[tokenizer]
+    return None if frames is None else (list(frames[0]), list(frames[1]), list(frames[2]))
+
+
+def _pair_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int], list[int]] | None:
     for text in _known(tokenizer):
         encoded = tokenizer.encode(text, text)
         first = [place for place, side in enumerate(encoded.sequences) if side == 0]

@@ -1,0 +1,149 @@
+"""Encoders on a CPU: the backends of `weft bench` beside other libraries, on the same weights and texts.
+
+    python benchmarks/encode_cpu.py                                 # both encoders
+    python benchmarks/encode_cpu.py --models minilm --parts mixed        # some; all others keep their figures
+
+All contestants take turns in one process on two threads. `before` is plain torch; `chosen` is the backend that
+`weft bench` would choose for this length and batch; a contestant counts only where its vectors agree with plain torch's
+(see docs/bench.md). Then mixed lengths with a classification head, beside transformers' text-classification pipeline.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import RESULTS, machine, minilm, parse, write
+
+import weft
+from weft.backends.choice import cpu_name, version_of
+from weft.bench.encode import EncodeReport, encode_report
+from weft.bench.texts import profiles_of
+from weft.checkpoint.folder import LoadedModel
+from weft.tasks.model import Model
+from weft.text.tokenizers.training import learn
+
+PEERS = ("transformers", "sentence-transformers", "onnxruntime", "ctranslate2")
+FIXED = ((16, 1), (128, 1), (128, 32))  # tokens, texts at a time
+
+
+def random_encoder(size: str, tokenizer: Any, **settings: Any) -> LoadedModel:
+    """An encoder with drawn weights."""
+    return weft.new("bert", tokenizer, size=size, settings={"context": 512, **settings}).opened
+
+
+def saved(opened: LoadedModel, task: str, folder: Path) -> Model:
+    """A model folder, and the model read from it again."""
+    Model(opened, task).save(folder)
+    return weft.load(folder, task, backend="torch")
+
+
+def encoders(names: list[str], smoke: bool, folder: Path) -> dict[str, Model]:
+    """The models that are asked for: real weights of all-MiniLM-L6-v2, and drawn ones of the size of BERT-base."""
+    real = None if smoke else minilm()
+    if real is not None:
+        small = weft.load(real, backend="torch")
+    else:
+        words = learn(["the quick brown fox jumps over the lazy dog by the bank of a river"] * 3, "wordpiece", 120)
+        small = saved(random_encoder("1x64" if smoke else "6x384", words), "embed", folder / "minilm")
+    models: dict[str, Model] = {}
+    for name in names:
+        if name == "minilm":
+            models[name] = small
+            continue
+        opened = random_encoder("1x64" if smoke else "12x768", small.tokenizer, heads=2 if smoke else 12)
+        models[name] = saved(opened, "embed", folder / name)
+    return models
+
+
+def classifier(model: Model, folder: Path) -> Model:
+    """The same encoder with a drawn head for two labels."""
+    opened = weft.new("bert", model.tokenizer, settings=_sizes(model.config), heads={"classify": 2}).opened
+    stored = model.network.state_dict()
+    missing = opened.network.load_state_dict(
+        {name: stored[name] for name in stored if "heads." not in name}, strict=False
+    )
+    assert not missing.unexpected_keys
+    return saved(replace(opened, card=replace(opened.card, labels=("no", "yes"))), "classify", folder)
+
+
+def _sizes(config: Any) -> dict[str, Any]:
+    names = ("vocabulary", "layers", "width", "heads", "inner", "context", "activation", "norm_epsilon", "segments")
+    return {name: vars(config)[name] for name in names}
+
+
+def figures(report: EncodeReport) -> list[dict[str, Any]]:
+    """A row for each profile: milliseconds of all, and how the chosen backend stands to the fastest peer."""
+    rows = []
+    for profile in report.profiles:
+        ours, theirs = report.fastest(profile.name, True), report.fastest(profile.name, False)
+        speeds = {each.name: each.speeds[profile.name] for each in report.contestants if profile.name in each.speeds}
+        assert ours is not None
+        mine = speeds[ours.name].seconds
+        row: dict[str, Any] = {
+            **{"work": profile.name, "tokens": profile.tokens, "before": "torch", "chosen": ours.name},
+            "milliseconds": {name: round(1e3 * speed.seconds, 3) for name, speed in speeds.items()},
+            "quartiles": {
+                name: [round(1e3 * speed.low, 3), round(1e3 * speed.high, 3)] for name, speed in speeds.items()
+            },
+            "tokens per second": {name: round(speed.tokens) for name, speed in speeds.items()},
+            "chosen over before": round(speeds["torch"].seconds / mine, 2),
+        }
+        if theirs is not None:
+            row |= {"fastest peer": theirs.name, "chosen over it": round(speeds[theirs.name].seconds / mine, 3)}
+        for name in ("transformers", "transformers pipeline", "sentence-transformers"):
+            if name in speeds:
+                row[f"chosen over {name}"] = round(speeds[name].seconds / mine, 2)
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    return rows
+
+
+def measure(part: str, model: Model, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """One part of the works: texts of one length, of mixed lengths, or of mixed lengths through a head for labels."""
+    options: dict[str, Any] = {"seconds": given.seconds, "memory": False, "keep": False, "log": print}
+    peers, most = PEERS, model.config.context
+    if part == "lengths":
+        fixed = [(str(min(length, most)), min(batch, 2) if given.smoke else batch) for length, batch in FIXED]
+        profiles = [profile for length, batch in fixed for profile in profiles_of(model, [length], [batch])]
+    else:
+        if part == "labels":
+            model, peers = classifier(model, folder), PEERS[:1]
+            options["backends"] = ["onednn", "onednn-bf16"]
+        profiles = profiles_of(model, ["mixed"], [1], given.mixed)
+    report = encode_report(model, profiles, against=() if given.smoke else peers, **options)
+    refused = {each.name: each.refused for each in report.contestants if each.refused is not None}
+    overall = report.choice
+    assert overall is not None
+    print(f"{part}: over all of these {overall.backend}, {overall.faster:.2f} x torch; refused: {refused}", flush=True)
+    chosen = {"backend": overall.backend, "over torch": round(overall.faster, 2)}
+    return {"works": figures(report), "chosen over all of these": chosen, "refused": refused}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", default="minilm,bert-base")
+    parser.add_argument("--parts", default="lengths,mixed,labels")
+    parser.add_argument("--mixed", type=int, default=256, help="texts of mixed lengths")
+    parser.add_argument("--seconds", type=float, default=3.0, help="of each contestant and work, after two rounds")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--out", type=Path, default=Path("encode_cpu"), help="folder for models")
+    parser.add_argument("--result", type=Path, default=RESULTS / "encode_cpu.json")
+    given = parse(parser, mixed=6, seconds=0.01)
+    torch.set_num_threads(given.threads)
+    results = json.loads(given.result.read_text()) if given.result.exists() else {}
+    for name, model in encoders(given.models.split(","), given.smoke, given.out).items():
+        for part in given.parts.split(","):
+            measured = measure(part, model, given, given.out / f"{name}-classifier")
+            results[name] = {**results.get(name, {}), "texts of mixed lengths": given.mixed, part: measured}
+            versions = {package: version_of(package) for package in PEERS}
+            results["machine"] = {"cpu": cpu_name(), "threads": given.threads, "about": machine(), **versions}
+            write(given.result, results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""Which backend runs a model on this machine: what `weft bench` has measured, kept in the cache.
+
+A choice holds for one CPU, number of threads, versions and weights: it is stored under all of them, so whatever changes
+leads to another name, where nothing is stored. It is JSON with a checksum; a damaged one is ignored with a note.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import sys
+import warnings
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from weft.config import build
+from weft.data.shards import BENCH
+from weft.errors import UserError, shown
+from weft.files import Damaged, cache_folder, digest_of_values, read_json, read_manifest, write_json, write_manifest
+from weft.version import VERSION
+
+ROOM = BENCH  # of the cache
+WEIGHTS = (".safetensors", ".onnx", ".bin", ".h5")
+SMALL = ("config.json", "weft.json", "tokenizer.json")  # what decides the answers beside the weights
+
+
+@dataclass(frozen=True)
+class BackendChoice:
+    """The backend to use for a model, and what was measured for it."""
+
+    backend: str
+    faster: float  # times plain torch, the geometric mean of all profiles
+    profiles: tuple[str, ...] = ()
+    date: str = ""
+    measured: dict[str, Any] = field(default_factory=dict, compare=False)  # texts a second by profile and backend
+
+    def line(self) -> str:
+        """What is said where the choice is used."""
+        profiles = ", ".join(self.profiles)
+        return f"backend {self.backend}: {self.faster:.2f} x torch in weft bench ({profiles}, {self.date})"
+
+
+def cpu_name() -> str:
+    """The processor: its name with family, model and stepping where the system tells them."""
+    with suppress(OSError):
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+        lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+        facts = {name.strip(): value.strip() for name, value in lines.items()}
+        names = ("model name", "cpu family", "model", "stepping", "CPU implementer", "CPU part")
+        if known := [facts[name] for name in names if name in facts]:
+            return " ".join(known)
+    return f"{platform.machine()} {sys.platform}"
+
+
+def version_of(package: str) -> str | None:
+    """The version of an installed package, which need not be imported for it; None where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def folder_of(folder: Path, remember: bool = True) -> str:
+    """The SHA-256 of the weights of a model folder, with its config, card and tokenizer.
+
+    The hash of a large file is remembered with its size and time, so that loading a model need not read it twice.
+    """
+    whole = hashlib.sha256()
+    for path in sorted(folder.iterdir()):
+        if path.name in SMALL:
+            whole.update(path.name.encode() + path.read_bytes())
+        elif path.suffix in WEIGHTS and path.is_file():
+            whole.update(path.name.encode() + _remembered(path, remember).encode())
+    return whole.hexdigest()
+
+
+def _remembered(path: Path, remember: bool) -> str:
+    """The hash of a file: that of last time where it has the same size and time of change."""
+    path = path.resolve()
+    state = path.stat()
+    stamp = [str(path), state.st_size, state.st_mtime_ns, state.st_ino]
+    name = cache_folder() / ROOM / f"{hashlib.sha256(str(path).encode()).hexdigest()[:32]}.hash.json"
+    with suppress(UserError):
+        kept = read_json(name) if name.exists() else {}
+        if kept.get("file") == stamp and isinstance(kept.get("sha256"), str):
+            return str(kept["sha256"])
+    with open(path, "rb") as file:
+        sha = hashlib.file_digest(file, "sha256").hexdigest()
+    if remember:
+        with suppress(UserError, OSError):
+            name.parent.mkdir(parents=True, exist_ok=True)
+            write_json(name, {"file": stamp, "sha256": sha})
+    return sha
+
+
+def key_of(folder: Path, task: str) -> dict[str, Any]:
+    """All that a choice holds for."""
+    versions = {name: version_of(name) for name in ("torch", "onnxruntime")}
+    key = {"cpu": cpu_name(), "threads": torch.get_num_threads(), "weft": VERSION, "task": task}
+    return {**key, **versions, "model": folder_of(folder)}
+
+
+def path_of(key: Mapping[str, Any]) -> Path:
+    """Where the choice for a key is kept."""
+    return cache_folder() / ROOM / f"{digest_of_values(key)[:40]}.choice.json"
+
+
+def store(key: Mapping[str, Any], choice: BackendChoice) -> Path:
+    """Keep a choice; another process sees the old one or the new one."""
+    path = path_of(key)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # As JSON reads it back: what is compared with the key must not depend on tuples.
+    write_manifest(path, json.loads(json.dumps({"key": key, "choice": asdict(choice)})))
+    return path
+
+
+def stored(folder: Path, task: str) -> BackendChoice | None:
+    """The choice that was made for this model on this machine, if any; a damaged one is ignored with a note."""
+    if not any((cache_folder() / ROOM).glob("*.choice.json")):
+        return None  # nothing has been measured here: nothing need be hashed
+    try:
+        key = key_of(folder, task)
+    except OSError:
+        return None
+    path = path_of(key)
+    if not path.exists():
+        return None
+    try:
+        values, _ = read_manifest(path)
+        if values.get("key") != json.loads(json.dumps(key)):
+            return None
+        given = values.get("choice")
+        if not isinstance(given, dict) or not isinstance(given.get("backend"), str):
+            raise Damaged(f"{path}: names no backend")
+        return build(BackendChoice, given, f"{path}: choice")
+    except UserError as error:
+        warnings.warn(f"{shown(str(error), 300)}; plain torch is used (weft bench measures again)", stacklevel=2)
+        return None
+
+
+def export_of(key_model: str, task: str, precision: str) -> Path:
+    """Where the ONNX form of a model is kept, by what it was made from."""
+    name = digest_of_values({"model": key_model, "task": task, "precision": precision, "weft": VERSION})
+    return cache_folder() / ROOM / f"{name[:40]}.onnx"

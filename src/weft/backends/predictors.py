@@ -1,0 +1,116 @@
+"""Backends that answer in place of a model's own network: the same weights, run faster by other kernels or engines.
+
+A predictor is made when it is first asked, and stands aside where the network is trained, changed, watched or moved:
+then the network itself answers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from weft.backends import onednn
+from weft.backends.choice import export_of, folder_of
+from weft.backends.opening import opened as open_exported
+from weft.checkpoint.folder import LoadedModel
+from weft.errors import UserError, one_of, shown
+from weft.models.base import Network
+
+TORCH = "torch"
+ANY = "*"  # in place of a head: a backend that has all of them
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to run a model, and how far its numbers may be from torch's."""
+
+    name: str
+    about: str
+    # Of the largest logit, or of the largest number of a vector; and how far a vector may turn, as 1 - cosine.
+    tolerance: float
+    angle: float
+    precision: str  # of the export, where there is one
+
+
+# In the order of the table; each but the first can be chosen in place of it.
+BACKENDS: dict[str, Backend] = {
+    each.name: each
+    for each in (
+        Backend(TORCH, "PyTorch as it is", 0.0, 0.0, ""),
+        Backend("onednn", "PyTorch with packed weights", 1e-4, 1e-6, ""),
+        Backend("onednn-bf16", "the same in bfloat16", 0.03, 1e-3, ""),
+        Backend("onnx", "ONNX Runtime", 1e-4, 1e-6, "fp32"),
+        Backend("onnx-int8", "ONNX Runtime, 8-bit weights and inputs", 0.2, 0.02, "int8"),
+    )
+}
+
+
+class Predictor:
+    """A backend of one network."""
+
+    def __init__(self, name: str, model: LoadedModel, head: str | None, build: Callable[[], Network]) -> None:
+        self.name, self.head, self.build = name, head, build
+        self.source = model.network
+        self.parameters = list(model.network.parameters())
+        self.modules = list(model.network.modules())
+        watched = ("watcher", "editor", "listener")
+        self.watched = [(vars(module), name) for module in self.modules for name in watched if name in vars(module)]
+        self.state = self._state()
+        self.lock = threading.Lock()
+        self.network: Network | None = None
+
+    def network_for(self, network: Network, head: str | None) -> Network:
+        """The backend's network, or the one given where this backend cannot stand in for it."""
+        if network is not self.source or head != self.head and self.head != ANY or not self._is_current():
+            return network
+        return self.ready()
+
+    def ready(self) -> Network:
+        """The backend's network, made now where it has not been yet."""
+        if self.network is None:
+            with self.lock:
+                self.network = self.build() if self.network is None else self.network
+        return self.network
+
+    def _state(self) -> int:
+        """Changes with every change of a weight."""
+        return sum(0 if each.is_inference() else each._version for each in self.parameters) + sum(
+            each.data_ptr() for each in self.parameters
+        )
+
+    def _is_current(self) -> bool:
+        """Whether the network is still as it was, on the CPU, and nobody looks into it."""
+        if self.source.training or any(values[name] is not None for values, name in self.watched):
+            return False
+        if any(module._forward_hooks or module._forward_pre_hooks for module in self.modules):
+            return False
+        return all(each.is_cpu for each in self.parameters) and self._state() == self.state
+
+
+def predictor_of(name: str, model: LoadedModel, task: Any) -> Predictor:
+    """A backend for a model opened from a folder; `task`: what the model answers."""
+    one_of(name, BACKENDS, "backend")
+    head = None if task.embeds else task.head
+    if name in onednn.DTYPES:
+        return Predictor(name, model, ANY, lambda: onednn.network_of(model, name))
+    assert model.folder is not None, "an export is kept by the folder that it was made from"
+    folder = export_of(folder_of(model.folder), task.name, BACKENDS[name].precision)
+    if not folder.is_dir():
+        hint = "weft bench exports it and tries it; so does weft export"
+        raise UserError(f"{model.folder}: has nothing for {name}: it is a model for torch ({hint})")
+
+    def build() -> Network:
+        try:
+            return open_exported(folder).network
+        except UserError as error:
+            again = f"weft bench {model.folder} exports it again"
+            raise UserError(f"backend {name} cannot be used; {again} ({shown(str(error), 160)})") from None
+
+    return Predictor(name, model, head, build)
+
+
+def with_predictor(name: str, model: LoadedModel, task: Any) -> LoadedModel:
+    """The same model, answering by this backend."""
+    return replace(model, predictor=None if name == TORCH else predictor_of(name, model, task))

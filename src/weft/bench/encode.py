@@ -1,0 +1,219 @@
+"""Backends of one model, measured in turns on this machine: which are right, and which is the fastest."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+
+from weft.backends.choice import BackendChoice, export_of, folder_of, key_of, store
+from weft.backends.predictors import BACKENDS, TORCH, Backend
+from weft.bench.agreement import fault_of, numbers_fault
+from weft.bench.memory import memory_of
+from weft.bench.peers import PEERS, Peer, peers_of
+from weft.bench.texts import CHECKED, Profile
+from weft.checkpoint.card import record_hashes
+from weft.errors import UserError, refuse, shown
+from weft.exporters.export import logits_of
+from weft.exporters.onnx_builder import Precision
+from weft.exporters.onnx_export import write_onnx
+from weft.files import whole_folder
+from weft.progress import Log
+from weft.tasks.chosen import answering_by
+from weft.tasks.model import Model
+from weft.timing import nearest_rank, turns
+
+GAIN = 1.05  # times: what two runs on a busy machine differ by is no gain
+ROUNDS = 15  # turns of each backend, fewer where they take long
+TURN = 0.03  # seconds of a turn at least: short calls are repeated
+PAUSE = 0.005  # seconds between turns, until the threads of the one before sleep
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How long one call of a profile takes."""
+
+    seconds: float  # median
+    low: float  # quartiles
+    high: float
+    texts: float  # a second
+    tokens: float  # a second
+
+
+@dataclass
+class Contestant:
+    """A backend or a peer: how it answers, and what was measured."""
+
+    name: str
+    call: Callable[[list[Any]], Any]
+    refused: str | None = None
+    ours: bool = True
+    memory: int | None = None  # bytes of a process of its own, at most
+    speeds: dict[str, Speed] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EncodeReport:
+    """All contestants with their speeds, and the backend that was chosen."""
+
+    model: str
+    machine: dict[str, Any]
+    profiles: tuple[Profile, ...]
+    contestants: tuple[Contestant, ...]
+    choice: BackendChoice | None
+    path: Path | None  # of the stored choice
+
+    def fastest(self, profile: str, ours: bool | None = None) -> Contestant | None:
+        """The fastest contestant of those that passed the gate."""
+        passed = [each for each in self.contestants if each.refused is None and profile in each.speeds]
+        passed = passed if ours is None else [each for each in passed if each.ours == ours]
+        return min(passed, key=lambda each: each.speeds[profile].seconds, default=None)
+
+
+def encode_report(
+    model: Model,
+    profiles: Sequence[Profile],
+    *,
+    backends: Sequence[str] | None = None,
+    against: Sequence[str] = (),
+    seconds: float = 20.0,
+    memory: bool = True,
+    keep: bool = True,
+    log: Log = lambda line: None,
+) -> EncodeReport:
+    """Measure the backends that can run a model, and store the fastest that passes the gate.
+
+    `seconds`: for each backend and profile, at most. `keep`: store the choice in the cache.
+    """
+    for name in backends or ():
+        refuse((name not in BACKENDS, f"backend {shown(name)!r} is not one of {', '.join(BACKENDS)}"))
+    for name in against:
+        refuse((name not in PEERS, f"--against {shown(name)!r} is not one of {', '.join(PEERS)}"))
+    check_model(model)
+    model = model.plain()
+    checked = [value for profile in profiles for value in profile.inputs[:CHECKED]]
+    wanted = [name for name in BACKENDS if name != TORCH and (backends is None or name in backends)]
+    contestants = [Contestant(TORCH, model)]
+    for name in wanted:
+        log(f"preparing {name}")
+        contestants.append(_candidate(model, name, checked))
+    reference = logits_of(model, checked) if against else []
+    for peer in peers_of(model, against, log):
+        contestants.append(_checked_peer(peer, model, checked, reference))
+    racing = [each for each in contestants if each.refused is None]
+    for profile in profiles:
+        log(f"timing {profile.name}: {', '.join(each.name for each in racing)}")
+        for name, speed in race({each.name: each.call for each in racing}, profile, seconds).items():
+            next(each for each in racing if each.name == name).speeds[profile.name] = speed
+    if memory and model.folder is not None:
+        for each in racing:
+            each.memory = memory_of(model, each.name, profiles[-1].inputs[:32]) if each.ours else None
+    choice = chosen_of([each for each in racing if each.ours], [each.name for each in profiles])
+    stored = store(key_of(model.folder, model.task), choice) if keep and model.folder is not None else None
+    return EncodeReport(str(model.folder), machine_of(), tuple(profiles), tuple(contestants), choice, stored)
+
+
+def check_model(model: Model) -> None:
+    """Refuse a model that reads no texts, or that another engine runs already."""
+    task, opened = model.task_object, model.opened
+    refuse(
+        (opened.exported, f"this is a model for {model.card.backend} already; give the model it was made from"),
+        (
+            task.writes or opened.family.reads or opened.family.series or opened.tokenizer is None,
+            f"a model for {model.task} does not encode texts: use --mode generate or --mode train",
+        ),
+    )
+
+
+def machine_of() -> dict[str, Any]:
+    """What the figures were measured on."""
+    from weft.backends.choice import cpu_name, version_of
+
+    versions = {name: version_of(name) for name in ("torch", "onnxruntime")}
+    return {"cpu": cpu_name(), "threads": torch.get_num_threads(), **versions}
+
+
+def _candidate(model: Model, name: str, checked: Sequence[Any]) -> Contestant:
+    """A backend, made ready and compared with plain torch."""
+    try:
+        if BACKENDS[name].precision:
+            prepare_export(model, name)
+        candidate = answering_by(model, name)
+        return Contestant(name, candidate, fault_of(model, candidate, checked, BACKENDS[name]))
+    except UserError as error:
+        return Contestant(name, model, str(error))
+
+
+def prepare_export(model: Model, name: str) -> None:
+    """The ONNX form of a model in the cache, by what it is made from; written whole, or not at all."""
+    refuse((model.folder is None, f"backend {name} is exported by the folder of a model, and this one has none"))
+    precision = BACKENDS[name].precision
+    folder = export_of(folder_of(cast(Path, model.folder)), model.task, precision)
+    if folder.is_dir():
+        with suppress(UserError):
+            answering_by(model, name).opened.predictor.build()
+            return
+        shutil.rmtree(folder)  # damaged: it is made again
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(folder) as inside:
+        write_onnx(inside, model.opened, model.task, cast(Precision, precision))
+        record_hashes(inside)
+
+
+def _checked_peer(peer: Peer, model: Model, checked: Sequence[Any], reference: Sequence[Any]) -> Contestant:
+    """A peer, compared with plain torch by the tolerance of its precision."""
+    limits = BACKENDS["onnx-int8" if peer.int8 else "onnx"]
+    loose = Backend(peer.name, "", max(limits.tolerance, 1e-3), max(limits.angle, 1e-5), "")
+    if peer.refused is not None:
+        return Contestant(peer.name, peer.call, peer.refused, ours=False)
+    try:
+        fault = numbers_fault(reference, peer.numbers(list(checked)), loose, model.task_object.embeds)
+    except (RuntimeError, ValueError, TypeError, KeyError, IndexError, OSError) as error:  # of whatever library
+        fault = f"failed: {shown(' '.join(str(error).split()), 120)}"
+    return Contestant(peer.name, peer.call, fault, ours=False)
+
+
+def race(calls: Mapping[str, Callable[[list[Any]], Any]], profile: Profile, seconds: float) -> dict[str, Speed]:
+    """Each contestant in turns on the texts of a profile: medians with quartiles."""
+    batches = profile.calls()
+
+    def run(call: Callable[[list[Any]], Any], repeats: int, number: int) -> None:
+        for count in range(repeats):
+            call(batches[(number * repeats + count) % len(batches)])
+
+    once = turns({name: partial(run, call, 1) for name, call in calls.items()}, 1, warm=1, pause=PAUSE)
+    repeats = max(1, math.ceil(TURN / max(min(map(min, once.values())), 1e-6)))
+    runs = {name: partial(run, call, repeats) for name, call in calls.items()}
+    times = turns(runs, ROUNDS, seconds=seconds, least=2, warm=0, pause=PAUSE)
+    share = 1 / len(batches)  # of the texts and tokens, that one call has on average
+    speeds = {}
+    for name, values in times.items():
+        each = [value / repeats for value in values]
+        median = statistics.median(each)
+        texts, tokens = len(profile.inputs) * share / median, profile.tokens * share / median
+        speeds[name] = Speed(median, nearest_rank(each, 0.25), nearest_rank(each, 0.75), texts, tokens)
+    return speeds
+
+
+def chosen_of(contestants: Sequence[Contestant], profiles: Sequence[str]) -> BackendChoice:
+    """The backend with the largest gain over plain torch, as the geometric mean of all profiles."""
+    torchs = next(each for each in contestants if each.name == TORCH).speeds
+    gains = {
+        each.name: math.prod(torchs[name].seconds / each.speeds[name].seconds for name in profiles)
+        ** (1 / len(profiles))
+        for each in contestants
+    }
+    best = max(gains, key=lambda name: gains[name])
+    best = best if gains[best] >= GAIN else TORCH
+    date = datetime.now(UTC).date().isoformat()
+    measured = {name: {each.name: each.speeds[name].texts for each in contestants} for name in profiles}
+    return BackendChoice(best, gains[best], tuple(profiles), date, measured)

@@ -1,0 +1,47 @@
+"""The memory of a backend: the most that a process of its own holds while it loads a model and answers."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from weft.child import start_child
+from weft.comparison.cost import PATIENCE
+from weft.files import peak_memory
+from weft.tasks.chosen import load
+from weft.tasks.model import Model
+
+
+def memory_of(model: Model, backend: str, inputs: Sequence[Any]) -> int | None:
+    """Bytes; None where the system does not tell."""
+    if peak_memory() is None or model.folder is None:
+        return None
+    given: dict[str, Any] = {"folder": str(model.folder.resolve()), "task": model.task, "backend": backend}
+    given |= {"inputs": list(inputs), "threads": torch.get_num_threads()}
+    code, pipe = "from weft.bench.memory import alone; alone()", subprocess.PIPE
+    try:
+        with start_child(code, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as child:
+            try:
+                output, _ = child.communicate(json.dumps(given).encode(), timeout=PATIENCE)
+            except BaseException:
+                child.kill()
+                raise
+        return int(output.split()[-1]) if not child.returncode else None
+    except (subprocess.TimeoutExpired, OSError, ValueError, IndexError):
+        return None
+
+
+def alone() -> None:
+    """In a process of its own: load a model, answer, and print how much memory that took."""
+    given = json.loads(sys.stdin.buffer.read())
+    torch.set_num_threads(given["threads"])
+    model = load(given["folder"], task=given["task"], backend=given["backend"], device="cpu")
+    # JSON has lists for the tuples that a pair is.
+    inputs = [tuple(each) if model.task_object.pair else each for each in given["inputs"]]
+    model(inputs)
+    print(peak_memory())

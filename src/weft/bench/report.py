@@ -1,0 +1,161 @@
+"""What was measured, as a table for the terminal, as JSON and as a plot."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from weft.comparison.compare import plain
+from weft.errors import UserError
+from weft.files import cache_folder, write_bytes, write_json, write_text
+from weft.picture.charts import FONT, svg, words
+
+if TYPE_CHECKING:
+    from weft.bench.encode import Contestant, EncodeReport
+    from weft.bench.work import WorkSpeed
+
+HEADER = ["", "backend", "ms (median)", "quartiles", "texts/s", "tokens/s", "x torch", "memory MB", "answers"]
+WORK_HEADER = ["", "tokens/s", "quartiles", "ms", "memory MB", "of peak"]
+BAR, LEFT, RIGHT = 16, 190, 110  # pixels of a plot: height of a bar, room for names, room for figures
+
+
+def encode_rows(report: EncodeReport) -> list[list[str]]:
+    """A line for each profile and contestant, the fastest first; then those that did not pass the gate."""
+    rows = []
+    for profile in report.profiles:
+        raced = [each for each in report.contestants if profile.name in each.speeds]
+        first = next(each.speeds[profile.name].seconds for each in raced if each.name == "torch")
+        for place, each in enumerate(sorted(raced, key=lambda one: one.speeds[profile.name].seconds)):
+            speed = each.speeds[profile.name]
+            memory = "" if each.memory is None else f"{each.memory / 1e6:.0f}"
+            rows.append(
+                [
+                    *(profile.name if not place else "", each.name, _ms(speed.seconds)),
+                    *(f"{_ms(speed.low)} to {_ms(speed.high)}", f"{speed.texts:,.0f}", f"{speed.tokens:,.0f}"),
+                    *(f"{first / speed.seconds:.2f}", memory, "torch's own" if each.name == "torch" else "agree"),
+                ]
+            )
+    refused = [each for each in report.contestants if each.refused is not None]
+    return [*rows, *(["", each.name, *[""] * 6, f"refused: {each.refused}"] for each in refused)]
+
+
+def encode_values(report: EncodeReport) -> dict[str, Any]:
+    """As JSON has it."""
+    profiles = {}
+    for profile in report.profiles:
+        raced = {
+            each.name: asdict(each.speeds[profile.name]) for each in report.contestants if profile.name in each.speeds
+        }
+        about = {"texts": len(profile.inputs), "batch": profile.batch, "tokens": profile.tokens}
+        profiles[profile.name] = {**about, "speeds": raced}
+    return plain(
+        {
+            "mode": "encode",
+            **{"model": report.model, "machine": report.machine, "profiles": profiles},
+            "refused": {each.name: each.refused for each in report.contestants if each.refused is not None},
+            "memory": {each.name: each.memory for each in report.contestants if each.memory is not None},
+            "choice": None if report.choice is None else asdict(report.choice),
+        }
+    )
+
+
+def work_rows(speeds: Sequence[WorkSpeed]) -> list[list[str]]:
+    return [
+        [
+            *(each.name, f"{each.tokens:,.0f}", f"{each.low:,.0f} to {each.high:,.0f}", _ms(each.seconds)),
+            *(f"{each.memory / 1e6:.0f}", "" if each.peak_share is None else f"{each.peak_share:.1%}"),
+        ]
+        for each in speeds
+    ]
+
+
+def work_values(mode: str, model: str, machine: dict[str, Any], speeds: Sequence[WorkSpeed]) -> dict[str, Any]:
+    return plain({"mode": mode, "model": model, "machine": machine, "speeds": [asdict(each) for each in speeds]})
+
+
+def _ms(seconds: float) -> str:
+    """Milliseconds with three digits."""
+    value = 1e3 * seconds
+    return f"{value:.{max(0, 2 - math.floor(math.log10(max(value, 1e-9))))}f}" if value < 100 else f"{value:.0f}"
+
+
+Bars = list[tuple[str, list[tuple[str, float, bool]]]]  # by profile: name, tokens a second, whether it is the best
+
+
+def bars_of(report: EncodeReport) -> Bars:
+    bars: Bars = []
+    for profile in report.profiles:
+        raced: list[Contestant] = [each for each in report.contestants if profile.name in each.speeds]
+        best = min(raced, key=lambda each: each.speeds[profile.name].seconds)
+        bars.append((profile.name, [(each.name, each.speeds[profile.name].tokens, each is best) for each in raced]))
+    return bars
+
+
+def work_bars(mode: str, speeds: Sequence[WorkSpeed]) -> Bars:
+    best = max(speeds, key=lambda each: each.tokens)
+    return [(mode, [(each.name, each.tokens, each is best) for each in speeds])]
+
+
+def check_plot(path: Path | None) -> None:
+    """Refuse a plot that cannot be written, before anything is measured."""
+    if path is not None and path.suffix not in (".svg", ".png"):
+        raise UserError(f"{path}: a plot is written as .svg or .png")
+    if path is not None and path.suffix == ".png":
+        _matplotlib()
+
+
+def write_plot(path: Path, title: str, bars: Bars) -> None:
+    """Level bars of tokens a second, a group for each profile: drawn here as SVG, by matplotlib as PNG."""
+    if path.suffix == ".png":
+        _write_png(path, title, bars)
+        return
+    width, drawn, y = 760, [words(0, FONT + 2, title, 760, 'font-weight="bold"')], 34.0
+    for name, group in bars:
+        most = max(value for _, value, _ in group)
+        drawn.append(words(0, y, f"{name}: tokens/s", width))
+        for label, value, best in group:
+            y += BAR + 4
+            size = (width - LEFT - RIGHT) * value / most
+            shade = "1" if best else "0.45"
+            drawn.append(words(0, y - 3, label, LEFT - 8))
+            drawn.append(
+                f'<rect x="{LEFT}" y="{y - BAR + 1:.1f}" width="{size:.1f}" height="{BAR}" fill="#3366aa" '
+                f'fill-opacity="{shade}"/>'
+            )
+            drawn.append(words(LEFT + size + 6, y - 3, f"{value:,.0f}", RIGHT))
+        y += 2 * BAR
+    write_text(path, svg(title, width, y, drawn) + "\n")
+
+
+def _matplotlib() -> Any:
+    os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))
+    try:
+        return import_module("matplotlib.figure").Figure
+    except ImportError:
+        raise UserError("a plot as .png needs matplotlib: pip install 'weft[look]', or write it as .svg") from None
+
+
+def _write_png(path: Path, title: str, bars: Bars) -> None:
+    figure = _matplotlib()(figsize=(8, 0.8 + 0.35 * sum(len(group) + 1 for _, group in bars)), layout="constrained")
+    axes = figure.subplots(len(bars), 1, squeeze=False)[:, 0]
+    for axis, (name, group) in zip(axes, bars, strict=True):
+        labels, values = [label for label, _, _ in group], [value for _, value, _ in group]
+        axis.barh(labels, values, color=["#3366aa" if best else "#a9bcd9" for _, _, best in group])
+        axis.bar_label(axis.containers[0], labels=[f"{value:,.0f}" for value in values], padding=3)
+        axis.set_title(f"{name}: tokens/s", loc="left", fontsize=10)
+        axis.invert_yaxis()
+    figure.suptitle(re.sub(r"([$\\])", r"\\\1", title), fontsize=11)  # no formulas
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    write_bytes(path, buffer.getvalue())
+
+
+def write_values(path: Path, values: dict[str, Any]) -> None:
+    write_json(path, values)
