@@ -24,8 +24,9 @@ import weft
 from weft.backends.opening import opened as open_exported
 from weft.checkpoint.folder import LoadedModel
 from weft.exporters.export import write_ct2
+from weft.generation.generate import generate
 from weft.generation.sampling import Sampling
-from weft.generation.search import Beam, generate
+from weft.generation.search import Beam
 
 READ, SOURCE, WRITTEN, WIDTH = 64, 14, 24, 5  # tokens of a prompt and a source; that the Marian writes; its beam
 Run = Callable[[], list[list[int]]]

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 import weft
 import weft.nn.linear
+from weft.generation.generate import generate
 from weft.generation.sampling import Sampling, best_token
-from weft.generation.search import Beam, generate
+from weft.generation.search import Beam
 from weft.nn.linear import ONEDNN, Linear, PackedWeight, decoding
 
 needs_onednn = pytest.mark.skipif(not ONEDNN, reason="torch has no oneDNN here")

@@ -43,6 +43,7 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
     ("finetune", "--task", "classify", *ROWS, *TINY, "--out", "/reviews"),
     ("predict", "/reviews", *ROWS, "--out", "/predictions.csv"),
     ("predict", "/reviews", *ROWS, "--out", "/predictions.parquet"),
+    ("bench", "/reviews", "--lengths", "8", "--batch", "1", "--seconds", "1", "--backends", "torch", "--no-memory"),
     ("evaluate", "/reviews", *ROWS, "--out", "/evaluation.html"),
     ("finetune", "--task", "answer", "--data", "questions.jsonl", "--base", "/bert", "--steps", "1", "--out", "/qa"),
     ("answer", "/qa", "--context", "weaver.txt", "Who sang?"),

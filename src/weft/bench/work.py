@@ -68,6 +68,14 @@ def generate_speeds(
     ]
 
 
+def precision_of(model: Model) -> str:
+    """The precision of training steps: as `--precision` says, else bf16 on a GPU that has it."""
+    if model.opened.precision != "auto":
+        return model.opened.precision
+    on_gpu = model.opened.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if on_gpu else "fp32"
+
+
 def train_speeds(
     model: Model, batches: Sequence[int], lengths: Sequence[int], precision: str, seconds: float, repeats: int = 5
 ) -> list[WorkSpeed]:

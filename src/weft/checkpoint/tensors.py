@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import stat
@@ -21,6 +22,7 @@ from weft.nn.heads import Mix
 
 TENSORS = 1 << 16  # in one file; the largest models have some thousand
 HEADER = 1 << 24  # bytes of the list of tensors in a file
+ALIGNED = 64  # bytes, as torch aligns its own tensors
 SHARD = 5_000_000_000  # bytes of tensors in one file
 # Weights, and the masks and counters that old files keep beside them.
 KINDS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int16, torch.bool, torch.uint8)
@@ -96,8 +98,12 @@ def read_file(path: Path) -> dict[str, Tensor]:
             if len(names) > TENSORS:
                 raise UserError(f"{path}: holds {len(names):,} tensors; at most {TENSORS:,} are read")
             tensors = {name: file.get_tensor(name) for name in names}
-            if sys.platform == "win32":
-                tensors = {name: tensor.clone() for name, tensor in tensors.items()}
+            # A product of matrices may round otherwise where they are not aligned, and then equal weights give other
+            # answers; Windows replaces no file that is mapped.
+            copied = [
+                name for name, tensor in tensors.items() if tensor.data_ptr() % ALIGNED or sys.platform == "win32"
+            ]
+            tensors |= {name: tensors[name].clone() for name in copied}
     except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
         raise UserError(f"{path}: not a sound safetensors file: {shown(str(error), 160)}") from None
     strange = [shown(name) for name, tensor in tensors.items() if tensor.dtype not in KINDS]
@@ -106,11 +112,23 @@ def read_file(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
+def padded(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> dict[str, str] | None:
+    """The metadata with as many spaces as align the tensors behind it, so that they can be used where they are mapped."""
+    first, header = 0, dict[str, object]()
+    for name, tensor in sorted(tensors.items(), key=lambda pair: (-pair[1].element_size(), pair[0])):
+        kind = {torch.bool: "BOOL", torch.bfloat16: "BF16"}.get(tensor.dtype, f"F{8 * tensor.element_size()}")
+        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [first, first + tensor.nbytes]}
+        first += tensor.nbytes
+    header["__metadata__"] = {**metadata, "padding": ""}
+    size = 8 + len(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode())
+    return {**metadata, "padding": " " * (-size % ALIGNED)}
+
+
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """One safetensors file with the permissions of any new file; the library alone leaves it to its owner (0600)."""
     with open(path, "ab") as file:  # the system applies the user's umask
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-    save_file(dict(tensors), path, metadata)
+    save_file(dict(tensors), path, padded(tensors, metadata or {}))
     if stat.S_IMODE(path.stat().st_mode) != mode:
         path.chmod(mode)
 

@@ -13,7 +13,6 @@ from weft.errors import UserError, escaped, one_of, refuse
 from weft.progress import to_stderr
 
 MODES = ("encode", "generate", "train")
-PRECISIONS = ("fp32", "bf16", "fp16")
 
 
 def bench(
@@ -32,7 +31,6 @@ def bench(
     ] = None,
     task: Annotated[str | None, flag("The task of a folder that has several: embed.", "TASK")] = None,
     max_tokens: Annotated[int, flag("--mode generate: tokens for each prompt.")] = 64,
-    precision: Annotated[str, flag("--mode train: precision of the steps.", "[fp32|bf16|fp16]")] = "fp32",
     seconds: Annotated[float, flag("Time limit for each backend and length.", "SECONDS")] = 10.0,
     memory: Annotated[bool, flag("Measure memory, with each backend in a process of its own.")] = True,
     keep: Annotated[bool, flag("Store the choice, which weft predict, answer, embed and rank then use.")] = True,
@@ -50,7 +48,6 @@ def bench(
     Example: weft bench runs/gpt --mode generate --batch 1,8 --json speed.json
     """
     one_of(mode, MODES, "--mode")
-    one_of(precision, PRECISIONS, "--precision")
     data = rows.pop("files", None)
     refuse(
         (not 0 < seconds <= 3600, f"--seconds must be above 0 and at most 3600, not {seconds:g}"),
@@ -84,7 +81,7 @@ def bench(
         speeds = work.generate_speeds(model, sizes, max_tokens, seconds)
     else:
         numbers = [_number(each, "--lengths") for each in comma_list(lengths or "128")]
-        speeds = work.train_speeds(model, sizes, numbers, precision, seconds)
+        speeds = work.train_speeds(model, sizes, numbers, work.precision_of(model), seconds)
     machine = {**encode.machine_of(), "device": str(model.opened.device)}
     print(_about(machine))
     print(inputs.table(report.WORK_HEADER, report.work_rows(speeds)))

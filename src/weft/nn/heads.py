@@ -41,7 +41,7 @@ ALIGNED = WeakTensorKeyDictionary()  # of tables: how often they had changed, an
 def aligned_scores(x: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
     """The same by a table with rows of zeros up to a multiple of 64: others are four times as slow to multiply with."""
     version = 0 if table.is_inference() else table._version
-    kept = ALIGNED.get(table)
+    kept = ALIGNED.get(table)  # type: ignore[no-untyped-call]
     if kept is None or kept[1].device != table.device:
         kept = version, F.pad(table.detach(), (0, 0, 0, -len(table) % 64))
     elif kept[0] != version:

@@ -91,7 +91,9 @@ def _attend_step(  # type: ignore[no-untyped-def]
         total = total * before + tl.sum(powers, 0)
         highest = peak
     out = mixed + (row * heads + head) * width + column
-    tl.store(out, (sums / total).to(mixed.dtype.element_ty), mask=inside)
+    # A row that nothing was taken into yet sees nothing: 0, since 0 / 0 would go on to choose a token that is none.
+    sums = sums / tl.where(total > 0.0, total, 1.0)
+    tl.store(out, sums.to(mixed.dtype.element_ty), mask=inside)
 
 
 def tile_of(programs: int) -> tuple[int, int]:
@@ -352,6 +354,7 @@ def _take_best(  # type: ignore[no-untyped-def]
     done,
     ends,
     length,
+    size,
     parts: tl.constexpr,
     block: tl.constexpr,
     end_count: tl.constexpr,
@@ -364,11 +367,12 @@ def _take_best(  # type: ignore[no-untyped-def]
     highest = tl.max(peak, 0)
     place = tl.load(places + row * parts + part, mask=there, other=2147483647)
     token = tl.min(tl.where(peak == highest, place, 2147483647), 0)
+    token = tl.where(token < size, token, 0)  # of scores that are no numbers: the NaN below tells
     powers = tl.load(sums + row * parts + part, mask=there, other=0.0)
     total = tl.sum(tl.where(peak > -1e38, powers * tl.exp(peak - highest), tl.where(powers != powers, powers, 0.0)), 0)
     over = tl.load(done + row)
     count = tl.load(counts + row)
-    tl.store(tokens + row, tl.where(token < 2147483647, token, 0).to(tl.int64))
+    tl.store(tokens + row, token.to(tl.int64))
     if over == 0:
         where = row * length + tl.minimum(count, length - 1)
         tl.store(written + where, token.to(tl.int64))
@@ -410,6 +414,7 @@ def take_best(
         done.view(torch.int8),
         ends,
         written.shape[1],
+        size,
         parts=parts,
         block=triton.next_power_of_2(parts),
         end_count=len(ends),

@@ -196,6 +196,10 @@ class TeacherNetwork(nn.Module):
         logits = network.words(hidden)
         return logits if self.tokens is None else logits[:, self.tokens]
 
+    def word_loss(self, hidden: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The summed cross-entropy of the student's words."""
+        return cross_entropy(self.words(hidden), labels, smoothing)
+
 
 @dataclass(frozen=True)
 class MatchedStates(Objective):

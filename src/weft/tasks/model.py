@@ -283,7 +283,6 @@ def device_of(name: str | torch.device) -> torch.device:
     return torch.device(name)
 
 
-@collector_paused()
 def load(
     name: str | os.PathLike[str],
     task: str | None = None,
@@ -307,7 +306,8 @@ def load(
     if backend is not None and one_of(backend, ("torch", *ENGINES), "backend") != (engine or "torch"):
         has = "no PyTorch weights" if backend == "torch" else f"nothing for {backend}"
         raise UserError(f"{folder}: has {has}: it is a model for {engine or 'torch'} (see weft export)")
-    opened = open_folder(folder, trust=trust) if engine is None else open_exported(folder, trust)
+    with collector_paused():
+        opened = open_folder(folder, trust=trust) if engine is None else open_exported(folder, trust)
     one_of(precision, get_args(Precision), "precision")
     opened = replace(opened, folder=folder, precision=precision)
     opened = opened if language is None else opened.in_language(language)

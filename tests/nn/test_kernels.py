@@ -1,0 +1,145 @@
+"""The kernels of decoding compute what torch's own operators do; without a GPU they run in Triton's interpreter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is loaded
+pytest.importorskip("triton")
+
+from tests.contracts.test_beam import drawn, sources_of
+from weft.generation.generate import generate
+from weft.generation.sampling import Sampling
+from weft.generation.search import Beam
+from weft.generation.slots import Slots
+from weft.nn import fixed
+from weft.nn.kernels import add_norm, attend_step, linear_step, log_sums, take_best
+from weft.nn.layers import activate
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture(autouse=True)
+def on_device() -> Iterator[None]:
+    torch.manual_seed(0)
+    with torch.device(DEVICE), torch.inference_mode():
+        yield
+
+
+def plain(*inputs: Any) -> Tensor:
+    """`mix` by torch's operators, whatever the device."""
+    query, new, keys, values, lengths, *rest = inputs
+    moved = [x if not isinstance(x, Tensor) else x.cpu() for x in rest]
+    new = None if new is None else tuple(x.cpu() for x in new)
+    return fixed.mix(query.cpu(), new, keys.cpu(), values.cpu(), lengths.cpu(), *moved)
+
+
+@pytest.mark.parametrize("width", [16, 20])
+@pytest.mark.parametrize("new", [True, False])
+@pytest.mark.parametrize("table", ["", "origin", "owner"])
+@pytest.mark.parametrize("biases", [0, 1, 5])
+def test_attention_of_a_step(width: int, new: bool, table: str, biases: int) -> None:
+    rows, places, heads = 5, 90, 2
+    if new and table == "owner":
+        pytest.skip("a source takes in nothing new")
+    keys, values = torch.randn(2, rows, places, heads, width)
+    query, key, value = torch.randn(rows, 3, heads, width).unbind(1)
+    lengths = torch.tensor([0 if new else 1, 5, 63, 64, 89])
+    origin = torch.randint(0, rows, (rows, places)) if table == "origin" else None
+    owner = torch.randint(0, rows, (rows,)) if table == "owner" else None
+    bias = torch.randn(biases, places, heads).transpose(1, 2)[:, :, None] if biases else None
+    own = (keys.clone(), values.clone())
+    ours = attend_step(query, (key, value) if new else None, *own, lengths, origin, owner, bias, 0.3)
+    theirs = plain(query, (key, value) if new else None, keys, values, lengths, origin, owner, bias, 0.3)
+    assert torch.allclose(ours.cpu(), theirs, atol=1e-4)
+    if new:
+        assert torch.equal(own[0][range(rows), lengths], key) and torch.equal(own[1][range(rows), lengths], value)
+
+
+def test_a_row_that_sees_nothing_is_zero() -> None:
+    """NaN would choose a token beyond the vocabulary, which ends a GPU's program."""
+    keys = torch.randn(2, 8, 2, 16)
+    mixed = attend_step(torch.randn(2, 2, 16), None, keys, keys, torch.tensor([0, 3]), None, None, None, 1.0)
+    assert torch.equal(mixed[0], torch.zeros(2, 16)) and bool(mixed.isfinite().all())
+
+
+@pytest.mark.parametrize("sizes", [(20, 33), (128, 2100), (1500, 40)])
+@pytest.mark.parametrize("kind", [None, nn.LayerNorm, nn.RMSNorm])
+@pytest.mark.parametrize("activation", ["", "gelu", "gelu-tanh", "relu", "silu"])
+def test_a_linear_map_with_its_neighbors(sizes: tuple[int, int], kind: Any, activation: str) -> None:
+    inputs, outputs = sizes
+    linear, norm = nn.Linear(inputs, outputs, bias=activation != "silu"), None if kind is None else kind(inputs, 1e-5)
+    if norm is not None:
+        norm.weight.normal_()
+    x, residual = torch.randn(3, inputs) * 2 + 1, torch.randn(3, outputs) if activation == "relu" else None
+    made = linear(x if norm is None else norm(x))
+    made = activate(made, activation) if activation else made
+    made = made if residual is None else made + residual
+    assert torch.allclose(linear_step(x, linear, norm, activation, residual), made, atol=5e-4)
+
+
+def test_a_sum_and_its_norm() -> None:
+    norm = nn.LayerNorm(100)
+    norm.weight.normal_()
+    norm.bias.normal_()
+    x, residual = torch.randn(2, 5, 100)
+    for keeps in (True, False):
+        total, normed = add_norm(x, residual, norm, keeps)
+        assert torch.allclose(normed, norm(x + residual), atol=1e-5)
+        assert not keeps or torch.equal(total, x + residual)
+
+
+@pytest.mark.parametrize("vocabulary", [50, 5000, 9001])
+def test_the_best_token(vocabulary: int) -> None:
+    scores = torch.randn(6, vocabulary) * 3
+    scores[2, 7] = -torch.inf
+    best = scores.argmax(-1)
+    tokens, written = torch.zeros(6, dtype=torch.int64), torch.zeros(6, 5, dtype=torch.int64)
+    logprobs = torch.zeros(6, 5, dtype=torch.float64)
+    counts, limits = torch.tensor([0, 1, 2, 3, 4, 0]), torch.tensor([5, 5, 5, 4, 5, 9])
+    done, ends = torch.tensor([False, False, False, False, True, False]), torch.tensor([int(best[0]), 99999])
+    take_best(scores, tokens, written, logprobs, counts, limits, done, ends)
+    assert torch.equal(tokens, best) and counts.tolist() == [1, 2, 3, 4, 4, 1]
+    assert done.tolist() == [True, False, False, True, True, False] and not written[4].any()
+    exact = scores.log_softmax(-1)
+    for row in (0, 1, 2, 3, 5):
+        assert written[row, counts[row] - 1] == best[row]
+        assert float(logprobs[row, counts[row] - 1]) == pytest.approx(float(exact[row, best[row]]), abs=1e-4)
+    assert torch.allclose(log_sums(scores), scores.logsumexp(-1), atol=1e-5)
+    scores[1] = torch.nan
+    take_best(scores, tokens, written, logprobs, counts.fill_(0), limits, done.fill_(False), ends)
+    assert logprobs[1, 0].isnan() and 0 <= int(tokens[1]) < vocabulary and not logprobs[0, 0].isnan()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "transformer usual", "t5 usual"])
+@pytest.mark.parametrize("choice", [Sampling(), Beam(width=2)], ids=["greedy", "beam"])
+def test_slots_by_the_kernels(kind: str, choice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three prompts in four slots: one slot is never used."""
+    network, prompts = drawn(kind, 23, 3).float().to(DEVICE), [[5, 9], [8], [3, 3, 4]]
+    mix = fixed.mix
+
+    def by_kernel(query: Tensor, *rest: Any, **named: Any) -> Tensor:
+        names = ("new", "keys", "values", "lengths", "origin", "owner", "bias", "scale")
+        given = dict(zip(names, rest, strict=False)) | named
+        scale = given.get("scale") or (query.shape[-1] ** -0.5 if given.get("scale") is None else given["scale"])
+        return attend_step(query, *(given.get(name) for name in names[:-1]), scale)
+
+    options = {"context": 40, "max_tokens": 6, "ends": [1], "device": DEVICE, "choice": choice}
+    options |= sources_of(kind, [[2, *prompt] for prompt in prompts])
+    try:
+        usual = generate(network, prompts, slots=False, **options)
+        monkeypatch.setattr(fixed, "mix", by_kernel)
+        monkeypatch.setattr(fixed.FixedLayer, "fuses", lambda layer, x, activation: len(x) <= 4)
+        monkeypatch.setattr(Slots, "kernels", True)
+        in_slots = generate(network, prompts, slots=True, **options)
+    finally:
+        network.double().to("cpu")
+    assert mix is not fixed.mix
+    assert [[each.tokens for each in some] for some in in_slots] == [[each.tokens for each in some] for some in usual]
