@@ -77,7 +77,8 @@ def test_weights_are_mapped_and_the_file_stays_as_it_is(wordpiece: Tokenizer, tm
     weights = dict(model.network.named_parameters())
     # BERT publishes the maps to queries, keys and values apart: put together they are a copy.
     apart = [name for name, each in weights.items() if mapped_file(each.data_ptr()) != str(file)]
-    assert apart and all(".qkv." in name or each.nbytes % 64 for name in apart for each in [weights[name]])
+    # What follows a bias of three numbers is not aligned, so that is copied too.
+    assert apart and all(".qkv." in name or name == "heads.classify.output.weight" for name in apart)
     assert all(each.data_ptr() % 64 == 0 for each in weights.values()), "products may round otherwise elsewhere"
     with torch.no_grad():
         for each in weights.values():

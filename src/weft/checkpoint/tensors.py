@@ -113,7 +113,7 @@ def read_file(path: Path) -> dict[str, Tensor]:
 
 
 def padded(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> dict[str, str] | None:
-    """The metadata with as many spaces as align the tensors behind it, so that they can be used where they are mapped."""
+    """The metadata with spaces that align the tensors behind it, so that they can be used where they are mapped."""
     first, header = 0, dict[str, object]()
     for name, tensor in sorted(tensors.items(), key=lambda pair: (-pair[1].element_size(), pair[0])):
         kind = {torch.bool: "BOOL", torch.bfloat16: "BF16"}.get(tensor.dtype, f"F{8 * tensor.element_size()}")
