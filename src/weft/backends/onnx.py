@@ -11,6 +11,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -374,6 +375,9 @@ def _outline(model: Any, onnx: Any, rows: int, length: int, lengths: Mapping[str
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
+# Numbers of a text's states (tokens times width) up to which one thread runs an int8 graph as fast as two: its products
+# are so short that handing their parts to another processor, and what that one made back, takes as long as they do.
+ALONE = 128 * 384
 
 
 def runtime() -> Any:
@@ -395,7 +399,11 @@ def runtime() -> Any:
 
 
 class OnnxNetwork(Engine):
-    """The stand-in for a network whose graph ONNX Runtime runs, on the CPU."""
+    """The stand-in for a network whose graph ONNX Runtime runs, on the CPU.
+
+    Several groups of rows are worked on at once, each by one thread: the threads of one operator would wait for each
+    other after each of some hundred short ones. All threads share the operators of a text that is alone.
+    """
 
     def __init__(self, folder: Path, model: LoadedModel) -> None:
         super().__init__(model.config)
@@ -403,21 +411,25 @@ class OnnxNetwork(Engine):
         # Of what each token is given out as, where no head reads it.
         self.wide = outline(model.family, model.config, model.heads).features
         # Whether it takes the range of its integers over a whole batch, so that each row must go through alone.
-        traced = model.family.name not in WRITTEN
-        self.graph, self.one_by_one = started(folder / GRAPH, model.config, traced)
-        self.inputs = [each.name for each in self.graph.get_inputs()]
+        self.traced = traced = model.family.name not in WRITTEN
+        self.threads = torch.get_num_threads()
+        self.alone = ALONE // model.config.width if model.card.precision == "int8" else 0  # tokens
+        usual = 1 if self.alone else self.threads
+        graph, self.one_by_one = started(folder / GRAPH, model.config, traced, usual)
+        self.graphs = {usual: graph}  # by their threads
+        self.inputs = [each.name for each in graph.get_inputs()]
         self.masked = not traced  # a traced graph reads rows of equal length
-        self.outputs = [each.name for each in self.graph.get_outputs()]
+        self.outputs = [each.name for each in graph.get_outputs()]
         self.by_token = self.outputs != ["logits"] or "tag" in self.heads
         self.word_graph = started(folder / WORDS, model.config, traced)[0] if "words" in self.heads else None
-        self._check(folder / GRAPH)
+        self._check(folder / GRAPH, graph)
 
     @property
     def features(self) -> int:
         """Width of the states that a graph without a head gives."""
         return self.wide
 
-    def _check(self, path: Path) -> None:
+    def _check(self, path: Path, graph: Any) -> None:
         """Refuse a graph that is not what the folder says."""
         two = self.config.segments > 1
         wanted = ["input_ids", *(["attention_mask"] if self.masked else []), *(["token_type_ids"] if two else [])]
@@ -425,9 +437,9 @@ class OnnxNetwork(Engine):
         expected = ["start_logits", "end_logits"] if head == "answer" else ["logits" if head else "last_hidden_state"]
         labels = self.heads[head] if head in ("classify", "choose", "tag") else None
         self.widths: tuple[int, ...] = () if head == "answer" else (labels or self.wide,)
-        ranks = {len(each.shape) for each in self.graph.get_outputs()}
-        wide = next((each.shape[-1] for each in self.graph.get_outputs() if each.shape), None)
-        inputs = sorted(self.inputs) == sorted(wanted) and all(len(each.shape) == 2 for each in self.graph.get_inputs())
+        ranks = {len(each.shape) for each in graph.get_outputs()}
+        wide = next((each.shape[-1] for each in graph.get_outputs() if each.shape), None)
+        inputs = sorted(self.inputs) == sorted(wanted) and all(len(each.shape) == 2 for each in graph.get_inputs())
         ends = [] if self.word_graph is None else [*self.word_graph.get_inputs(), *self.word_graph.get_outputs()]
         names = [each.name for each in ends]
         words = f"{path.parent / WORDS}: has {shown(listed(names))} where hidden_states, logits are expected"
@@ -450,32 +462,54 @@ class OnnxNetwork(Engine):
         if states is not None:
             raise UserError("an exported model has its last layer only: use layers=last, or the original model")
         check_context(rows.longest, self.config.context)
-        starts, lengths = rows.starts.tolist(), rows.lengths().tolist()
-        one_by_one = [[row] for row in range(len(lengths))]
-        output: NDArray[Any] | None = None
-        for group in one_by_one if self.one_by_one else grouped(lengths, padding=self.masked):
-            longest = max(1, *(lengths[row] for row in group))  # rows are filled up to one length
-            fed = {name: np.zeros((len(group), longest), dtype=np.int64) for name in self.inputs}
-            for place, row in enumerate(group):
-                own = slice(starts[row], starts[row + 1])
-                fed["input_ids"][place, : lengths[row]] = tokens[own].numpy()
-                if self.masked:
-                    fed["attention_mask"][place, : lengths[row]] = 1
-                if segments is not None and "token_type_ids" in fed:
-                    fed["token_type_ids"][place, : lengths[row]] = segments[own].numpy()
-            shape = (len(group), longest, *self.widths) if self.by_token else (len(group), *self.widths)
-            outputs = run(self.graph, fed, self.folder / GRAPH, shape)
-            part = outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)  # b t ..., or b ...
-            if output is None:
-                count = tokens.shape[0] if self.by_token else rows.count
-                output = np.zeros((count, *part.shape[1 + self.by_token :]), dtype=part.dtype)
+        lengths = rows.lengths().tolist()
+        groups = [[row] for row in range(len(lengths))]
+        if not self.one_by_one:
+            groups = grouped(lengths, padding=self.masked, parts=self.threads)
+        fed = {"input_ids": tokens} if segments is None else {"input_ids": tokens, "token_type_ids": segments}
+        flat = {name: values.numpy() for name, values in fed.items()}
+        starts = rows.starts.tolist()
+        if len(groups) == 1:
+            graph = self.graph_for(1 if len(tokens) <= self.alone else self.threads)
+            parts = [self._outputs(graph, groups[0], flat, starts)]
+        else:  # those of the longest rows first: the last to end are short
+            assert groups, "there are no rows"
+            graph = self.graph_for(1)
+            groups.reverse()
+            with ThreadPoolExecutor(min(self.threads, len(groups))) as pool:
+                parts = list(pool.map(lambda group: self._outputs(graph, group, flat, starts), groups))
+        count = len(tokens) if self.by_token else rows.count
+        output = np.zeros((count, *parts[0].shape[1 + self.by_token :]), dtype=parts[0].dtype)
+        for group, part in zip(groups, parts, strict=True):
             if not self.by_token:
                 output[group] = part
                 continue
             for place, row in enumerate(group):
                 output[starts[row] : starts[row + 1]] = part[place, : lengths[row]]
-        assert output is not None, "there are no rows"
         return torch.from_numpy(output)
+
+    def _outputs(
+        self, graph: Any, group: list[int], flat: Mapping[str, NDArray[Any]], starts: list[int]
+    ) -> NDArray[Any]:
+        """b t ..., or b ...: what the graph gives for some rows, which are filled up to one length."""
+        lengths = [starts[row + 1] - starts[row] for row in group]
+        longest = max(1, *lengths)
+        fed = {name: np.zeros((len(group), longest), dtype=np.int64) for name in self.inputs}
+        for place, (row, length) in enumerate(zip(group, lengths, strict=True)):
+            for name, values in flat.items():
+                if name in fed:
+                    fed[name][place, :length] = values[starts[row] : starts[row + 1]]
+            if self.masked:
+                fed["attention_mask"][place, :length] = 1
+        shape = (len(group), longest, *self.widths) if self.by_token else (len(group), *self.widths)
+        outputs = run(graph, fed, self.folder / GRAPH, shape)
+        return outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)
+
+    def graph_for(self, threads: int) -> Any:
+        """The graph run by so many threads, opened when it is first asked for."""
+        if threads not in self.graphs:
+            self.graphs[threads], _ = started(self.folder / GRAPH, self.config, self.traced, threads)
+        return self.graphs[threads]
 
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all words at the places asked for: n width -> n vocabulary"""
@@ -506,15 +540,18 @@ def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> 
     return outputs
 
 
-def started(path: Path, config: Any, traced: bool = False) -> tuple[Any, bool]:
-    """A graph in the runtime, ready to run, and what `check_graph` says of it; refused where it is not sound."""
+def started(path: Path, config: Any, traced: bool = False, threads: int | None = None) -> tuple[Any, bool]:
+    """A graph in the runtime, ready to run, and what `check_graph` says of it; refused where it is not sound.
+
+    `threads`: by default as many as torch has.
+    """
     engine = runtime()
     if not path.exists():
         raise UserError(f"{path.parent}: has no {path.name}")
     data = read_bytes(path, LARGEST)
     by_batch = check_graph(data, path, config, traced)
     options = engine.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options.intra_op_num_threads = threads or torch.get_num_threads()
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # fatal: its errors are raised too, and would be printed in color
     # Between two calls its threads leave the processors to those of torch and of the tokenizer.
