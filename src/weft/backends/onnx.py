@@ -375,9 +375,11 @@ def _outline(model: Any, onnx: Any, rows: int, length: int, lengths: Mapping[str
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
-# Numbers of a text's states (tokens times width) up to which one thread runs an int8 graph as fast as two: its products
-# are so short that handing their parts to another processor, and what that one made back, takes as long as they do.
-ALONE = 128 * 384
+# Where one thread runs an int8 graph on a text as fast as two: the products of few tokens by small matrices are so short
+# that handing their parts to another processor, and what that one made back, takes as long as they do. The matrices of
+# a wide model, which are read from memory anew each time, two processors read faster than one.
+ALONE = 128 * 384  # numbers of the text's states: tokens times width
+NARROW = 512  # width
 
 
 def runtime() -> Any:
@@ -413,7 +415,8 @@ class OnnxNetwork(Engine):
         # Whether it takes the range of its integers over a whole batch, so that each row must go through alone.
         self.traced = traced = model.family.name not in WRITTEN
         self.threads = torch.get_num_threads()
-        self.alone = ALONE // model.config.width if model.card.precision == "int8" else 0  # tokens
+        narrow = model.card.precision == "int8" and model.config.width <= NARROW
+        self.alone = ALONE // model.config.width if narrow else 0  # tokens
         usual = 1 if self.alone else self.threads
         graph, self.one_by_one = started(folder / GRAPH, model.config, traced, usual)
         self.graphs = {usual: graph}  # by their threads
