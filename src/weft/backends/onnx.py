@@ -375,9 +375,9 @@ def _outline(model: Any, onnx: Any, rows: int, length: int, lengths: Mapping[str
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
-# Where one thread runs an int8 graph on a text as fast as two: the products of few tokens by small matrices are so short
-# that handing their parts to another processor, and what that one made back, takes as long as they do. The matrices of
-# a wide model, which are read from memory anew each time, two processors read faster than one.
+# Where one thread runs an int8 graph on a text as fast as two: products of few tokens by small matrices are so short
+# that handing their parts to another processor, and what that one made back, takes as long as they do. The matrices
+# of a wide model, which are read from memory anew each time, two processors read faster than one.
 ALONE = 128 * 384  # numbers of the text's states: tokens times width
 NARROW = 512  # width
 
