@@ -110,15 +110,13 @@ def test_groups_of_rows_by_threads_of_their_own(model: Model, tmp_path: Path, pr
         torch.set_num_threads(threads)
     lengths = [40, 7, 44, 7, 1, 40]
     tokens, rows = torch.randint(0, 100, (sum(lengths),)), Rows.of(lengths)
-    assert list(network.graphs) == ([1] if precision == "int8" else [2])  # as a short text needs it
-    together = network(tokens, rows)
-    assert 1 in network.graphs
     near = 1e-5 if precision == "fp32" else 0.02
-    for most in (48, 0):  # a text that is alone is run by one thread, and by both
-        network.alone = most
-        for number, row in enumerate(torch.split(tokens, lengths)):
-            assert torch.allclose(together[number], network(row, Rows.of([len(row)]))[0], atol=near)
+    alone = [network(row, Rows.of([len(row)]))[0] for row in torch.split(tokens, lengths)]
+    assert list(network.graphs) == [2]  # both threads work on a text that is alone
+    together = network(tokens, rows)
     assert sorted(network.graphs) == [1, 2]
+    for one, other in zip(together, alone, strict=True):
+        assert torch.allclose(one, other, atol=near)
 
 
 def test_a_faulty_group_is_reported_from_its_thread(model: Model, folder: Path) -> None:

@@ -375,11 +375,6 @@ def _outline(model: Any, onnx: Any, rows: int, length: int, lengths: Mapping[str
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
-# Where one thread runs an int8 graph on a text as fast as two: products of few tokens by small matrices are so short
-# that handing their parts to another processor, and what that one made back, takes as long as they do. The matrices
-# of a wide model, which are read from memory anew each time, two processors read faster than one.
-ALONE = 128 * 384  # numbers of the text's states: tokens times width
-NARROW = 512  # width
 
 
 def runtime() -> Any:
@@ -415,11 +410,8 @@ class OnnxNetwork(Engine):
         # Whether it takes the range of its integers over a whole batch, so that each row must go through alone.
         self.traced = traced = model.family.name not in WRITTEN
         self.threads = torch.get_num_threads()
-        narrow = model.card.precision == "int8" and model.config.width <= NARROW
-        self.alone = ALONE // model.config.width if narrow else 0  # tokens
-        usual = 1 if self.alone else self.threads
-        graph, self.one_by_one = started(folder / GRAPH, model.config, traced, usual)
-        self.graphs = {usual: graph}  # by their threads
+        graph, self.one_by_one = started(folder / GRAPH, model.config, traced, self.threads)
+        self.graphs = {self.threads: graph}  # by their threads
         self.inputs = [each.name for each in graph.get_inputs()]
         self.masked = not traced  # a traced graph reads rows of equal length
         self.outputs = [each.name for each in graph.get_outputs()]
@@ -473,11 +465,12 @@ class OnnxNetwork(Engine):
         flat = {name: values.numpy() for name, values in fed.items()}
         starts = rows.starts.tolist()
         if len(groups) == 1:
-            graph = self.graph_for(1 if len(tokens) <= self.alone else self.threads)
-            parts = [self._outputs(graph, groups[0], flat, starts)]
+            parts = [self._outputs(self.graphs[self.threads], groups[0], flat, starts)]
+            if self.by_token and len(tokens) == parts[0].shape[0] * parts[0].shape[1]:  # rows of one length, in order
+                return torch.from_numpy(parts[0].reshape(len(tokens), *parts[0].shape[2:]))
         else:  # those of the longest rows first: the last to end are short
             assert groups, "there are no rows"
-            graph = self.graph_for(1)
+            graph = self._by_one_thread()
             groups.reverse()
             with ThreadPoolExecutor(min(self.threads, len(groups))) as pool:
                 parts = list(pool.map(lambda group: self._outputs(graph, group, flat, starts), groups))
@@ -508,11 +501,11 @@ class OnnxNetwork(Engine):
         outputs = run(graph, fed, self.folder / GRAPH, shape)
         return outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)
 
-    def graph_for(self, threads: int) -> Any:
-        """The graph run by so many threads, opened when it is first asked for."""
-        if threads not in self.graphs:
-            self.graphs[threads], _ = started(self.folder / GRAPH, self.config, self.traced, threads)
-        return self.graphs[threads]
+    def _by_one_thread(self) -> Any:
+        """The graph run by the thread that calls it, opened when it is first asked for."""
+        if 1 not in self.graphs:
+            self.graphs[1], _ = started(self.folder / GRAPH, self.config, self.traced, 1)
+        return self.graphs[1]
 
     def words(self, hidden: Tensor) -> Tensor:
         """Scores of all words at the places asked for: n width -> n vocabulary"""
