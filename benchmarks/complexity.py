@@ -1,6 +1,7 @@
 """The table of "Attention Is All You Need" (Vaswani et al., 2017, table 1), measured on the layers of this project.
 
-    python benchmarks/complexity.py [--plot docs/complexity.svg]
+    python benchmarks/complexity.py --plot docs/complexity.svg
+    python benchmarks/complexity.py --plot docs/complexity.svg --measured      # draws what was measured before
 
 Self-attention, a simple recurrent layer, an LSTM, a GRU and a gated convolution of 3 places; one layer, one text, the
 forward pass. Time against the length at one width, and against the width at one length; the exponent is the slope
@@ -17,6 +18,7 @@ measured on the layer too, by gradients in float64:
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -136,8 +138,8 @@ def plot_of(found: dict[str, Any]) -> View:
             ChartLine(f"{kind} ({series['exponents'][kind]:.2f})", list(zip(series[by], ms, strict=True)))
             for kind, ms in series["milliseconds"].items()
         ]
-        note = f"One layer, one text, forward; {fixed} {series[fixed]}. In brackets: the exponent of the larger half."
-        panels.append(LinePlot(lines=lines, x=by, y="milliseconds", log_x=True, log_y=True, note=note))
+        title = f"One layer, one text, forward; {fixed} {series[fixed]}; in brackets the exponent of the larger half"
+        panels.append(LinePlot(lines=lines, x=by, y="milliseconds", log_x=True, log_y=True, title=title))
     return View("Time per layer", tuple(panels))
 
 
@@ -151,8 +153,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--plot", type=Path, help="also draw it: .html, .png or .svg")
+    parser.add_argument("--measured", action="store_true", help="draw the stored figures, and measure nothing")
     parser.add_argument("--result", type=Path, default=RESULTS / "complexity.json")
     args = parse(parser, lengths=[8, 16, 32], widths=[8, 16], width=8, length=8, paths=[4, 8], repeats=1)
+    if args.measured:
+        print(f"wrote {plot_of(json.loads(args.result.read_text())).save(args.plot)}")
+        return
     torch.set_num_threads(args.threads)
     found: dict[str, Any] = {"machine": machine(), "kernel": KERNEL, "layers": {}}
     by_length = seconds_of([(length, args.width) for length in args.lengths], args.repeats)

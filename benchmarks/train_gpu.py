@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS, device_name, medians, parse, peer, write
+from common import RESULTS, about, medians, parse, peer, settle, write
 from ragged import mixed_lengths
 
 from weft.checkpoint.families import FAMILIES
@@ -112,11 +111,6 @@ def theirs(make: Callable[[], Any], inputs: dict[str, Any], compile: bool = True
         optimizer.zero_grad(set_to_none=True)
 
     return step
-
-
-def settle() -> None:
-    if GPU:
-        torch.cuda.synchronize()
 
 
 def compare(
@@ -250,12 +244,8 @@ def main() -> None:
     if not GPU and not given.smoke:
         parser.error("there is no GPU here; --smoke only tries the script out")
     torch.set_float32_matmul_precision("high")
-    transformers = peer("transformers")
     found = {
-        "device": device_name(),
-        "torch": torch.__version__,
-        "transformers": None if transformers is None else transformers.__version__,
-        "python": platform.python_version(),
+        **about("transformers"),
         "works": [WORKS[name](TINY if given.smoke else Sizes(), given.repeats) for name in given.parts.split(",")],
     }
     write(given.out, found)

@@ -218,14 +218,17 @@ class View:
         # Its list of fonts belongs to what can be computed again, not into the home folder.
         os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))
         try:
-            figures = import_module("matplotlib.figure")
+            figures, library = import_module("matplotlib.figure"), import_module("matplotlib")
         except ImportError:
             raise UserError(f"{path}: pictures need matplotlib: pip install 'weft[look]'") from None
         figure = figures.Figure(figsize=(9, 4.5 * len(plots)), layout="constrained")
         for panel, axes in zip(plots, figure.subplots(len(plots), squeeze=False)[:, 0], strict=True):
             panel.draw(axes)
         picture = io.BytesIO()
-        figure.savefig(picture, format=path.suffix[1:], dpi=150)
+        # Words stay words in an .svg, and the same view gives the same file.
+        fixed: dict[str, Any] = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
+        with library.rc_context({"svg.fonttype": "none", "svg.hashsalt": "weft"}):
+            figure.savefig(picture, format=path.suffix[1:], dpi=150, **fixed)
         write_bytes(path, picture.getvalue())
 
     def _repr_html_(self) -> str:
