@@ -27,7 +27,7 @@ from weft.files import Damaged, cache_folder, digest_of_values, read_json, read_
 from weft.version import VERSION
 
 ROOM = BENCH  # of the cache
-ENGINES = ("torch", "onnxruntime", "ctranslate2")  # packages that run models
+PACKAGES = ("torch", "onnxruntime", "ctranslate2")  # that run models
 WEIGHTS = (".safetensors", ".onnx", ".bin", ".h5")
 SMALL = ("config.json", "weft.json", "tokenizer.json")  # what decides the answers beside the weights
 
@@ -103,7 +103,7 @@ def _remembered(path: Path, remember: bool) -> str:
 
 def key_of(folder: Path, task: str) -> dict[str, Any]:
     """All that a choice holds for."""
-    versions = {name: version_of(name) for name in ENGINES}
+    versions = {name: version_of(name) for name in PACKAGES}
     key = {"cpu": cpu_name(), "threads": torch.get_num_threads(), "weft": VERSION, "task": task}
     return {**key, **versions, "model": folder_of(folder)}
 

@@ -138,7 +138,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight)
 
 
 def fuses(x: Tensor) -> bool:
-    """Whether a decoding step of a layer goes through `step_map`: on a CPU most of its time would be small operators."""
+    """Whether a decoding step of a layer goes through `step_map`: on a CPU small operators would take much of it."""
     return ONEDNN and FUSING.get() and x.is_cpu and x.dtype is torch.float32 and not torch.is_grad_enabled()
 
 

@@ -32,9 +32,10 @@ def load(
     """A model from a folder, else from the local Hugging Face cache, else, only when `online`, from its hub.
 
     `backend`: torch, onednn, onednn-bf16, onnx, onnx-int8, or for a model that generates ctranslate2 or
-    ctranslate2-int8; by default the one that `weft bench` has chosen for this model on this machine, else torch. `trust` opens an exported folder whose files have changed since, with a warning.
-    `language`: of the texts, for a model with language embeddings; by default the one that it was fine-tuned in, or its
-    first. `precision`: of answers on a GPU, fp32, bf16 or fp16; auto: bf16 where a model generates, else fp16.
+    ctranslate2-int8; by default the one that `weft bench` has chosen for this model on this machine, else torch.
+    `trust` opens an exported folder whose files have changed since, with a warning. `language`: of the texts, for a
+    model with language embeddings; by default the one that it was fine-tuned in, or its first. `precision`: of answers
+    on a GPU, fp32, bf16 or fp16; auto: bf16 where a model generates, else fp16.
     """
     if backend is not None:
         one_of(backend, dict.fromkeys((*BACKENDS, *ENGINES)), "backend")
@@ -71,7 +72,9 @@ def answering_by(model: Model, backend: str) -> Model:
     kind, limits = task_class(model.task), BACKENDS[backend]
     if kind.writes and not limits.nats and backend != TORCH:
         able = listed([name for name, each in BACKENDS.items() if each.nats])
-        raise UserError(f"backend {backend} runs models that read texts; a model for {model.task} runs in torch, {able}")
+        raise UserError(
+            f"backend {backend} runs models that read texts; a model for {model.task} runs in torch, {able}"
+        )
     if not kind.writes and (not limits.tolerance or model.opened.family.reads or model.opened.family.series):
         does = "generate" if limits.nats and not limits.tolerance else "read texts"
         raise UserError(f"backend {backend} runs models that {does}; a model for {model.task} runs in torch")
