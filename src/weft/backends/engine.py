@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -15,6 +15,9 @@ WASTE = 64  # places without a token that cost less than one more call
 
 class Engine(Network):
     """Stands where a network would: a config, and a place on the CPU."""
+
+    # The network that it was made from, where that is at hand: it does what the engine does not do, or not alike.
+    stand_in: Callable[[], Network] | None = None
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)

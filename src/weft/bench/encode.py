@@ -15,16 +15,15 @@ from typing import Any, cast
 
 import torch
 
-from weft.backends.choice import BackendChoice, export_of, folder_of, key_of, store
-from weft.backends.predictors import BACKENDS, TORCH, Backend
+from weft.backends.choice import PACKAGES, BackendChoice, cpu_name, key_of, store, version_of
+from weft.backends.predictors import BACKENDS, TORCH, Backend, place_of_export
 from weft.bench.agreement import fault_of, numbers_fault
 from weft.bench.memory import memory_of
 from weft.bench.peers import PEERS, Peer, peers_of
 from weft.bench.texts import CHECKED, Profile
 from weft.checkpoint.card import record_hashes
 from weft.errors import UserError, refuse, shown
-from weft.exporters.export import logits_of
-from weft.exporters.onnx_builder import Precision
+from weft.exporters.export import logits_of, write_ct2
 from weft.exporters.onnx_export import write_onnx
 from weft.files import whole_folder
 from weft.progress import Log
@@ -71,6 +70,7 @@ class EncodeReport:
     contestants: tuple[Contestant, ...]
     choice: BackendChoice | None
     path: Path | None  # of the stored choice
+    mode: str = "encode"
 
     def fastest(self, profile: str, ours: bool | None = None) -> Contestant | None:
         """The fastest contestant of those that passed the gate."""
@@ -94,14 +94,15 @@ def encode_report(
 
     `seconds`: for each backend and profile, at most. `keep`: store the choice in the cache.
     """
+    able = [name for name, each in BACKENDS.items() if each.tolerance or name == TORCH]
     for name in backends or ():
-        refuse((name not in BACKENDS, f"backend {shown(name)!r} is not one of {', '.join(BACKENDS)}"))
+        refuse((name not in able, f"backend {shown(name)!r} is not one of {', '.join(able)}"))
     for name in against:
         refuse((name not in PEERS, f"--against {shown(name)!r} is not one of {', '.join(PEERS)}"))
     check_model(model)
     model = model.plain()
     checked = [value for profile in profiles for value in profile.inputs[:CHECKED]]
-    wanted = [name for name in BACKENDS if name != TORCH and (backends is None or name in backends)]
+    wanted = [name for name in able if name != TORCH and (backends is None or name in backends)]
     contestants = [Contestant(TORCH, model)]
     for name in wanted:
         log(f"preparing {name}")
@@ -136,9 +137,7 @@ def check_model(model: Model) -> None:
 
 def machine_of() -> dict[str, Any]:
     """What the figures were measured on."""
-    from weft.backends.choice import cpu_name, version_of
-
-    versions = {name: version_of(name) for name in ("torch", "onnxruntime")}
+    versions = {name: version_of(name) for name in PACKAGES}
     return {"cpu": cpu_name(), "threads": torch.get_num_threads(), **versions}
 
 
@@ -154,10 +153,10 @@ def _candidate(model: Model, name: str, checked: Sequence[Any]) -> Contestant:
 
 
 def prepare_export(model: Model, name: str) -> None:
-    """The ONNX form of a model in the cache, by what it is made from; written whole, or not at all."""
+    """The form of a model for an engine in the cache, by what it is made from; written whole, or not at all."""
     refuse((model.folder is None, f"backend {name} is exported by the folder of a model, and this one has none"))
-    precision = BACKENDS[name].precision
-    folder = export_of(folder_of(cast(Path, model.folder)), model.task, precision)
+    backend = BACKENDS[name]
+    folder = place_of_export(name, cast(Path, model.folder), model.task_object)
     if folder.is_dir():
         with suppress(UserError):
             answering_by(model, name).opened.predictor.build()
@@ -165,7 +164,8 @@ def prepare_export(model: Model, name: str) -> None:
         shutil.rmtree(folder)  # damaged: it is made again
     folder.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(folder) as inside:
-        write_onnx(inside, model.opened, model.task, cast(Precision, precision))
+        write: Any = write_ct2 if backend.engine == "ctranslate2" else write_onnx
+        write(inside, model.opened, model.task, backend.precision)
         record_hashes(inside)
 
 

@@ -57,7 +57,7 @@ def encode_values(report: EncodeReport) -> dict[str, Any]:
         profiles[profile.name] = {**about, "speeds": raced}
     return plain(
         {
-            "mode": "encode",
+            "mode": report.mode,
             **{"model": report.model, "machine": report.machine, "profiles": profiles},
             "refused": {each.name: each.refused for each in report.contestants if each.refused is not None},
             "memory": {each.name: each.memory for each in report.contestants if each.memory is not None},

@@ -1,4 +1,4 @@
-"""`weft bench --mode generate` and `--mode train`: tokens a second of a model's own decoding, and of training steps."""
+"""`weft bench --mode train`: tokens a second of training steps."""
 
 from __future__ import annotations
 
@@ -12,15 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from weft.bench.texts import sentence_of
 from weft.checkpoint.families import usual_heads
 from weft.data.masking import Masking, shift
 from weft.data.rows import Feed, Frame, Framed, PackedRows
 from weft.data.shards import Corpus
 from weft.errors import UserError, refuse
 from weft.objectives.losses import MaskedWords, NextToken
-from weft.tasks.complete import complete
-from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model
 from weft.timing import nearest_rank, turns
 from weft.training.log import memory_used, peak_of
@@ -28,7 +25,6 @@ from weft.training.loop import Operations
 from weft.training.plan import Training
 from weft.training.step import Setup, Stepper, group_of
 
-PROMPT = 16  # tokens of a prompt
 STEPS = 2  # different batches of a training run
 
 
@@ -43,29 +39,6 @@ class WorkSpeed:
     seconds: float  # median of a call or a step
     memory: int  # bytes
     peak_share: float | None = None  # of what the device's maker states
-
-
-def generate_speeds(
-    model: Model, batches: Sequence[int], max_tokens: int, seconds: float, repeats: int = 5
-) -> list[WorkSpeed]:
-    """Greedy decoding of so many tokens for each prompt, for every batch; no prompt ends early."""
-    opened = model.opened
-    generates = opened.family.generates or opened.family.reads
-    refuse((not generates or opened.tokenizer is None, f"{opened.family.name} generates no text: use --mode encode"))
-    tokenizer, settle = tokenizer_of(opened), settle_on(opened.device)
-    most = max(batches)
-    prompts = [sentence_of(tokenizer, PROMPT, seed) for seed in range(most)]
-    options: dict[str, Any] = {"max_tokens": max_tokens, "min_tokens": max_tokens, "temperature": 0.0}
-
-    def run(batch: int) -> Callable[[int], Any]:
-        return lambda number: complete(opened, prompts[:batch], **options)
-
-    runs = {str(batch): run(batch) for batch in batches}
-    times = turns(runs, repeats, seconds=seconds, least=2, settle=settle)
-    memory = memory_used(opened.device)
-    return [
-        _speed(f"generate {batch} x {max_tokens}", batch * max_tokens, times[str(batch)], memory) for batch in batches
-    ]
 
 
 def precision_of(model: Model) -> str:

@@ -19,7 +19,9 @@ def bench(
     folder: Folder,
     rows: Annotated[Given, Flags(TABLE, only=("files", *READING))],
     runtime: Placing,
-    mode: Annotated[str, flag("What is measured.", "[encode|generate|train]")] = "encode",
+    mode: Annotated[
+        str | None, flag("What is measured. Default: generate for a model that writes.", "[encode|generate|train]")
+    ] = None,
     lengths: Annotated[
         str | None, flag("Tokens of a text, or mixed (256 texts). Default: 16,128,mixed; train: 128.", "A,B,...")
     ] = None,
@@ -33,7 +35,7 @@ def bench(
     max_tokens: Annotated[int, flag("--mode generate: tokens for each prompt.")] = 64,
     seconds: Annotated[float, flag("Time limit for each backend and length.", "SECONDS")] = 10.0,
     memory: Annotated[bool, flag("Measure memory, with each backend in a process of its own.")] = True,
-    keep: Annotated[bool, flag("Store the choice, which weft predict, answer, embed and rank then use.")] = True,
+    keep: Annotated[bool, flag("Store the choice, which weft predict, generate and others then use.")] = True,
     plot: Annotated[Path | None, flag("Draw the figures into this .svg or .png file.", "FILE")] = None,
     out: Annotated[Path | None, flag("Also write all figures to this .json file.", "FILE", "--json")] = None,
 ) -> None:
@@ -41,13 +43,14 @@ def bench(
 
     Every backend whose answers agree with plain torch is timed in turns, on texts of given lengths or on your own. The
     fastest is stored in the cache for this CPU, number of threads, versions and weights; weft predict, answer, embed,
-    rank and weft.load then use it. --backend torch gives the plain path.
+    rank, generate, translate and weft.load then use it. --backend torch gives the plain path.
 
     Example: weft bench runs/reviews
     Example: weft bench runs/reviews --data reviews.csv --against transformers,onnxruntime
     Example: weft bench runs/gpt --mode generate --batch 1,8 --json speed.json
     """
-    one_of(mode, MODES, "--mode")
+    if mode is not None:
+        one_of(mode, MODES, "--mode")
     data = rows.pop("files", None)
     refuse(
         (not 0 < seconds <= 3600, f"--seconds must be above 0 and at most 3600, not {seconds:g}"),
@@ -56,32 +59,36 @@ def bench(
             bool(data) and lengths is not None,
             "give --data or --lengths, not both: your texts have lengths of their own",
         ),
-        (mode != "encode" and bool(data or against or backends), f"--mode {mode} takes no data, backends or peers"),
+        (mode == "train" and bool(data or against or backends), "--mode train takes no data, backends or peers"),
+        (mode == "generate" and bool(data), "--mode generate takes no data"),
         (out is not None and out.suffix != ".json", f"{out}: figures are written as .json"),
     )
-    sizes = [
-        _number(each, "--batch") for each in comma_list(batch or {"encode": "1,32", "generate": "1,8"}.get(mode, "8"))
-    ]
     inputs.check_rows(rows, data)
     inputs.check_models(folder, **runtime)
     report = import_module("weft.bench.report")
     report.check_plot(plot)
     device = runtime.get("device") or ("cpu" if mode == "encode" else inputs.best_device())
-    if mode == "encode" and device != "cpu":
-        raise UserError("--mode encode measures the backends of a CPU: give --device cpu")
     model = inputs.load_model(folder, task, **{**runtime, "device": device})
+    mode = mode or ("generate" if model.task_object.writes and not data else "encode")
+    if mode == "encode" and device != "cpu":
+        if runtime.get("device"):
+            raise UserError("--mode encode measures the backends of a CPU: give --device cpu")
+        model = model.to("cpu")
+    usual = {"encode": "1,32", "generate": "1,8"}.get(mode, "8")
+    sizes = [_number(each, "--batch") for each in comma_list(batch or usual)]
+    chosen = {"backends": backends, "against": against}
+    given: dict[str, Any] = {name: comma_list(value) for name, value in chosen.items() if value is not None}
+    given |= {"seconds": seconds, "memory": memory, "keep": keep}
     if mode == "encode":
         table = inputs.table_of(data, rows, on_bad_row="skip", split="test") if data else None
-        options = {"backends": backends, "against": against}
-        given: dict[str, Any] = {name: comma_list(value) for name, value in options.items() if value is not None}
-        _encode(model, table, lengths, sizes, plot, out, seconds=seconds, memory=memory, keep=keep, **given)
+        _encode(model, table, lengths, sizes, plot, out, **given)
+        return
+    if mode == "generate":
+        _generate(model, sizes, max_tokens, plot, out, **given)
         return
     work, encode = import_module("weft.bench.work"), import_module("weft.bench.encode")
-    if mode == "generate":
-        speeds = work.generate_speeds(model, sizes, max_tokens, seconds)
-    else:
-        numbers = [_number(each, "--lengths") for each in comma_list(lengths or "128")]
-        speeds = work.train_speeds(model, sizes, numbers, work.precision_of(model), seconds)
+    numbers = [_number(each, "--lengths") for each in comma_list(lengths or "128")]
+    speeds = work.train_speeds(model, sizes, numbers, work.precision_of(model), seconds)
     machine = {**encode.machine_of(), "device": str(model.opened.device)}
     print(_about(machine))
     print(inputs.table(report.WORK_HEADER, report.work_rows(speeds)))
@@ -91,7 +98,7 @@ def bench(
 def _encode(
     model: Any, table: Any, lengths: str | None, sizes: list[int], plot: Path | None, out: Path | None, **options: Any
 ) -> None:
-    encode, report = import_module("weft.bench.encode"), import_module("weft.bench.report")
+    encode = import_module("weft.bench.encode")
     texts = import_module("weft.bench.texts")
     encode.check_model(model)
     if table is not None:
@@ -99,14 +106,29 @@ def _encode(
     else:
         asked = texts.usual_lengths(model) if lengths is None else comma_list(lengths)
         profiles = texts.profiles_of(model, asked, sizes)
-    result = encode.encode_report(model, profiles, log=to_stderr, **options)
+    _show(encode.encode_report(model, profiles, log=to_stderr, **options), plot, out)
+
+
+def _generate(
+    model: Any, sizes: list[int], max_tokens: int, plot: Path | None, out: Path | None, **options: Any
+) -> None:
+    writing = import_module("weft.bench.writing")
+    writing.check_writer(model)
+    profiles = writing.writing_profiles(model, sizes, max_tokens)
+    _show(writing.writing_report(model, profiles, max_tokens, log=to_stderr, **options), plot, out)
+
+
+def _show(result: Any, plot: Path | None, out: Path | None) -> None:
+    """The table, the choice that was made, and the files asked for."""
+    report, choice = import_module("weft.bench.report"), result.choice
     print(_about(result.machine))
     print(inputs.table(report.HEADER, report.encode_rows(result)))
-    choice = result.choice
-    gain = "nothing is faster" if choice.backend == "torch" else f"{choice.faster:.2f} x torch over all lengths"
-    print(f"chosen: {choice.backend} ({gain})")
+    if choice is not None:
+        gain = "nothing is faster" if choice.backend == "torch" else f"{choice.faster:.2f} x torch over all lengths"
+        print(f"chosen: {choice.backend} ({gain})")
     if result.path is not None:
-        print(escaped(f"stored in {result.path}; weft predict, answer, embed, rank and weft.load use it"))
+        verbs = "generate and translate" if result.mode == "generate" else "predict, answer, embed, rank"
+        print(escaped(f"stored in {result.path}; weft {verbs} and weft.load use it"))
     _write(report.encode_values(result), report.bars_of(result), result.model, plot, out)
 
 
@@ -114,7 +136,7 @@ def _about(machine: dict[str, Any]) -> str:
     """The machine, in one line."""
     threads, versions = (
         machine["threads"],
-        [f"{name} {machine[name]}" for name in ("torch", "onnxruntime") if machine[name]],
+        [f"{name} {machine[name]}" for name in ("torch", "onnxruntime", "ctranslate2") if machine[name]],
     )
     where = f", {machine['device']}" if machine.get("device", "cpu") != "cpu" else ""
     return escaped(f"{machine['cpu']}, {threads} thread{'s' * (threads != 1)}{where}, {', '.join(versions)}")

@@ -357,7 +357,7 @@ def _check_out(out: Path | None) -> None:
 
 def _text_model(folder: str, runtime: Given) -> Model:
     """A model that writes one text from another; a published one whose card has no task is taken for one."""
-    model = inputs.load_model(folder, **runtime)
+    model = inputs.load_model(folder, chosen=True, **runtime)
     family = model.opened.family
     if family.numbers:
         raise UserError(f"{folder}: writes from vectors, not from texts: weft describe")

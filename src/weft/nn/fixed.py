@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.nn.attention import Cache, LayerMemory, Memory
+from weft.nn.linear import INSIDE
 from weft.nn.rows import DecoderState, Rows, RowState
 
 
@@ -129,7 +130,6 @@ class FixedLayer:
 
     filled = True
     FEW = 4  # rows for which a layer goes through kernels of its own
-    BENDS = ("gelu", "gelu-tanh", "relu", "silu")  # that these kernels know
 
     def __init__(self, cache: FixedCache, like: Tensor, rows: int) -> None:
         self.cache = cache
@@ -138,7 +138,7 @@ class FixedLayer:
 
     def fuses(self, x: Tensor, activation: str) -> bool:
         """Whether a layer takes this step through kernels that do several things at once."""
-        return x.is_cuda and len(x) <= self.FEW and activation in self.BENDS and has_kernel()
+        return x.is_cuda and len(x) <= self.FEW and activation in INSIDE and has_kernel()
 
     def attend(
         self,

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from weft.nn.attention import Attention, CrossAttention, LayerCache, LayerMemory, MultiHead, Sources, turn
 from weft.nn.fixed import FixedLayer, has_kernel
-from weft.nn.linear import Linear
+from weft.nn.linear import Linear, step_map
 from weft.nn.rows import Rows
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "tanh", "gated-gelu", "gated-gelu-tanh", "gated-silu"]
@@ -124,10 +124,10 @@ class Layer(nn.Module):
         rows: Rows,
         bias: Tensor | None = None,
         turns: Tensor | None = None,
-        cache: LayerCache | None = None,
+        cache: LayerCache | FixedLayer | None = None,
         sources: Sources | LayerMemory | None = None,
     ) -> Tensor:
-        if isinstance(cache, FixedLayer) and cache.fuses(x, self.feedforward.activation):
+        if isinstance(cache, LayerCache | FixedLayer) and cache.fuses(x, self.feedforward.activation):
             return self._fused_step(x, rows, bias, turns, cache, sources)
         if self._fuses(x):
             return self._fused(x, rows, bias, turns, cache, sources)
@@ -178,11 +178,13 @@ class Layer(nn.Module):
         rows: Rows,
         bias: Tensor | None,
         turns: Tensor | None,
-        cache: FixedLayer,
+        cache: LayerCache | FixedLayer,
         sources: Sources | LayerMemory | None,
     ) -> Tensor:
-        """A decoding step of very few rows, in which launching kernels is what takes longest: in five of them."""
-        from weft.nn.kernels import linear_step
+        """A decoding step in which the calls take longest: on a GPU those of very few rows, in five kernels."""
+        linear_step = step_map
+        if x.is_cuda:
+            from weft.nn.kernels import linear_step
 
         before, own, inner = self.norm_before, self.attention, self.feedforward
         assert isinstance(own, Attention)

@@ -12,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from weft.backends.passes import running
+from weft.backends.predictors import WRITING
 from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import check_features, list_in, numbers_of
@@ -146,7 +147,8 @@ def generator_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> Tex
     """What writes with this model, or with several together, where it can."""
     tokenizer = writing_tokenizer(opened)
     together(opened, others)
-    networks: list[Any] = [running(each) for each in (opened, *others)]
+    head = None if others else WRITING  # together they go step by step, which an engine does not
+    networks: list[Any] = [running(each, head) for each in (opened, *others)]
     return TextGenerator(
         decoder=Ensemble(networks) if others else networks[0],
         tokenizer=opened.target_tokenizer or tokenizer,
