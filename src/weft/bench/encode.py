@@ -46,6 +46,7 @@ class Speed:
     high: float
     texts: float  # a second
     tokens: float  # a second
+    peak_share: float | None = None  # of what the device's maker states; of training steps
 
 
 @dataclass

@@ -19,11 +19,18 @@ from weft.tasks.model import Model
 
 def memory_of(model: Model, backend: str, inputs: Sequence[Any], **options: Any) -> int | None:
     """Bytes; None where the system does not tell. `options`: of the call."""
-    if peak_memory() is None or model.folder is None:
+    if model.folder is None:
         return None
     given: dict[str, Any] = {"folder": str(model.folder.resolve()), "task": model.task, "backend": backend}
     given |= {"inputs": list(inputs), "options": options, "threads": torch.get_num_threads()}
-    code, pipe = "from weft.bench.memory import alone; alone()", subprocess.PIPE
+    return peak_of_child("from weft.bench.memory import alone; alone()", given)
+
+
+def peak_of_child(code: str, given: dict[str, Any]) -> int | None:
+    """Bytes that a new Python prints, which runs this code and reads `given` as JSON; None where it fails."""
+    if peak_memory() is None:
+        return None
+    pipe = subprocess.PIPE
     try:
         with start_child(code, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as child:
             try:

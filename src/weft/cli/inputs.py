@@ -271,7 +271,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns under their names, numbers to the right; never cut, whatever the width of the terminal."""
     cells = [[escaped(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    numeric = [all(row[column].lstrip("-")[:1].isdigit() for row in cells[1:]) for column in range(len(header))]
+    filled = [[row[column] for row in cells[1:] if row[column]] for column in range(len(header))]
+    numeric = [all(cell.lstrip("-")[:1].isdigit() for cell in column) for column in filled]
     lines = []
     for row in cells:
         parts = zip(row, widths, numeric, strict=True)
