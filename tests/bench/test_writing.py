@@ -166,7 +166,9 @@ def test_the_verb_measures_chooses_and_is_obeyed(
 def test_an_engine_generates_by_itself_only_what_it_does_as_torch(
     folders: dict[str, Path], family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model, fast = plain(folders[family]), fast_of(folders[family], "ctranslate2")
+    folder, task = folders[family], TASKS[family]
+    model, _ = weft.load(folder, task, backend="torch"), fast_of(folder, "ctranslate2")
+    fast = weft.load(folder, task, backend="ctranslate2", device="cpu")
     engine = fast.opened.answering(WRITING)
     searched: list[Any] = []
     whole = type(engine).search

@@ -180,7 +180,7 @@ def test_watched_layers_are_called_one_by_one(monkeypatch: pytest.MonkeyPatch) -
     [
         ("gpt2", {}),
         ("gpt2", {"activation": "silu", "norm": "rms", "positions": "rotary"}),
-        ("gpt", {"activation": "gated-gelu", "positions": "alibi"}),
+        ("gpt2", {"activation": "gated-gelu", "positions": "alibi", "norm_place": "after"}),
         ("gpt2", {"activation": "tanh"}),
         ("marian", {}),
         ("t5", {}),

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -156,7 +156,7 @@ def prepare_export(model: Model, name: str) -> None:
     """The form of a model for an engine in the cache, by what it is made from; written whole, or not at all."""
     refuse((model.folder is None, f"backend {name} is exported by the folder of a model, and this one has none"))
     backend = BACKENDS[name]
-    folder = place_of_export(name, cast(Path, model.folder), model.task_object)
+    folder = place_of_export(name, model.opened, model.task_object)
     if folder.is_dir():
         with suppress(UserError):
             answering_by(model, name).opened.predictor.build()

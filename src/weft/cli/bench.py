@@ -69,7 +69,8 @@ def bench(
     report.check_plot(plot)
     device = runtime.get("device") or ("cpu" if mode == "encode" else inputs.best_device())
     model = inputs.load_model(folder, task, **{**runtime, "device": device})
-    mode = mode or ("generate" if model.task_object.writes and not data else "encode")
+    writes = import_module("weft.backends.predictors").generates(model.opened, model.task_object)
+    mode = mode or ("generate" if writes and not data else "encode")
     if mode == "encode" and device != "cpu":
         if runtime.get("device"):
             raise UserError("--mode encode measures the backends of a CPU: give --device cpu")
