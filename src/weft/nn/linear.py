@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.files import memory_here
+from weft.nn.pages import in_large_pages
 
 SMALL = 1 << 18  # products; below, the call itself takes oneDNN longer than all of it takes MKL
 ROWS = 32  # for which a weight is laid out; the layout serves any number of them
@@ -34,7 +35,7 @@ def has_onednn() -> bool:
         platform.machine().lower() in ("x86_64", "amd64")
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        and all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "data_ptr", "_nbytes"))
     )
 
 
@@ -96,7 +97,9 @@ class PackedWeight:
 
 def laid_out(weight: Tensor) -> Tensor:
     """The copy itself: numbers in another order."""
-    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
+    laid = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
+    in_large_pages(torch.ops.mkldnn.data_ptr(laid), torch.ops.mkldnn._nbytes(laid))
+    return laid
 
 
 def product(
