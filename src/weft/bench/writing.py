@@ -108,7 +108,8 @@ def writing_report(
             log(f"preparing {name}")
             contestants.append(_candidate(model, name, writing, short, checked))
     for peer in writers_of(model, writing, against, log):
-        limits = BACKENDS["ctranslate2-int8" if peer.int8 else "ctranslate2"]
+        exact = on_cpu and not peer.int8  # in half precision on a GPU two libraries round otherwise
+        limits = BACKENDS["ctranslate2" if exact else "ctranslate2-int8"]
         unending = replace(short, ends=())  # as peers are called
         write = peer.greedy(short.max_tokens)
         fault = peer.refused or writing_fault(unending, network, write, peer.score, checked, limits)
