@@ -111,10 +111,7 @@ def encode_report(
     for peer in peers_of(model, against, log):
         contestants.append(_checked_peer(peer, model, checked, reference))
     racing = [each for each in contestants if each.refused is None]
-    for profile in profiles:
-        log(f"timing {profile.name}: {', '.join(each.name for each in racing)}")
-        for name, speed in race({each.name: each.call for each in racing}, profile, seconds).items():
-            next(each for each in racing if each.name == name).speeds[profile.name] = speed
+    time_all(racing, profiles, seconds, log)
     if memory and model.folder is not None:
         for each in racing:
             each.memory = memory_of(model, each.name, profiles[-1].inputs[:32]) if each.ours else None
@@ -180,6 +177,15 @@ def _checked_peer(peer: Peer, model: Model, checked: Sequence[Any], reference: S
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, OSError) as error:  # of whatever library
         fault = f"failed: {shown(' '.join(str(error).split()), 120)}"
     return Contestant(peer.name, peer.call, fault, ours=False)
+
+
+def time_all(racing: Sequence[Contestant], profiles: Sequence[Profile], seconds: float, log: Log) -> None:
+    """Give every contestant its speeds, profile by profile."""
+    for profile in profiles:
+        log(f"timing {profile.name}: {', '.join(each.name for each in racing)}")
+        speeds = race({each.name: each.call for each in racing}, profile, seconds)
+        for each in racing:
+            each.speeds[profile.name] = speeds[each.name]
 
 
 def race(calls: Mapping[str, Callable[[list[Any]], Any]], profile: Profile, seconds: float) -> dict[str, Speed]:

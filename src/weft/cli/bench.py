@@ -32,7 +32,9 @@ def bench(
         flag("Libraries beside it, of transformers, sentence-transformers, onnxruntime, ctranslate2.", "A,B,..."),
     ] = None,
     task: Annotated[str | None, flag("The task of a folder that has several: embed.", "TASK")] = None,
-    max_tokens: Annotated[int, flag("--mode generate: tokens for each prompt.")] = 64,
+    max_tokens: Annotated[
+        int | None, flag("--mode generate: tokens for each prompt. Default: 64, as far as the context has room.")
+    ] = None,
     seconds: Annotated[float, flag("Time limit for each backend and length.", "SECONDS")] = 10.0,
     memory: Annotated[bool, flag("Measure memory, with each backend in a process of its own.")] = True,
     keep: Annotated[bool, flag("Store the choice, which weft predict, generate and others then use.")] = True,
@@ -54,7 +56,10 @@ def bench(
     data = rows.pop("files", None)
     refuse(
         (not 0 < seconds <= 3600, f"--seconds must be above 0 and at most 3600, not {seconds:g}"),
-        (not 1 <= max_tokens <= 1 << 16, f"--max-tokens must be between 1 and {1 << 16}, not {max_tokens}"),
+        (
+            max_tokens is not None and not 1 <= max_tokens <= 1 << 16,
+            f"--max-tokens must be between 1 and {1 << 16}, not {max_tokens}",
+        ),
         (
             bool(data) and lengths is not None,
             "give --data or --lengths, not both: your texts have lengths of their own",
@@ -111,10 +116,11 @@ def _encode(
 
 
 def _generate(
-    model: Any, sizes: list[int], max_tokens: int, plot: Path | None, out: Path | None, **options: Any
+    model: Any, sizes: list[int], max_tokens: int | None, plot: Path | None, out: Path | None, **options: Any
 ) -> None:
     writing = import_module("weft.bench.writing")
     writing.check_writer(model)
+    max_tokens = max_tokens or min(64, writing.room_of(model))
     profiles = writing.writing_profiles(model, sizes, max_tokens)
     _show(writing.writing_report(model, profiles, max_tokens, log=to_stderr, **options), plot, out)
 
