@@ -200,23 +200,3 @@ def test_generates_the_same(
     for ours, torchs in zip(fast, generate(network, prompts, **options), strict=True):
         assert [each.tokens for each in ours] == [each.tokens for each in torchs]
         assert [each.logprob for each in ours] == pytest.approx([each.logprob for each in torchs], abs=1e-3)
-
-
-@needs_onednn
-def test_a_copy_in_large_pages_is_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    moved: list[tuple[int, int]] = []
-    whole = weft.nn.linear.in_large_pages
-
-    def in_large_pages(address: int, size: int) -> bool:
-        moved.append((address, size))
-        return whole(address, size)
-
-    monkeypatch.setattr(weft.nn.linear, "in_large_pages", in_large_pages)
-    monkeypatch.setattr(weft.nn.linear, "OFTEN", 3)
-    torch.manual_seed(0)
-    module, x = Linear(1024, 2048).eval(), torch.randn(2, 1024)  # 8 MiB: three large pages at least
-    with torch.no_grad(), decoding():
-        first = module(x)
-        assert all(torch.equal(module(x), first) for _ in range(6))
-    assert [size for _, size in moved] == [module.weight.nbytes]  # once
-    assert not whole(moved[0][0], 4096)  # less than a page is left where it is

@@ -18,11 +18,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.files import memory_here
-from weft.nn.pages import in_large_pages
 
 SMALL = 1 << 18  # products; below, the call itself takes oneDNN longer than all of it takes MKL
 ROWS = 32  # for which a weight is laid out; the layout serves any number of them
-OFTEN = 64  # uses of a copy after which it pays to move it into large pages
 SHARE = 0.25  # of the memory of the machine that copies may take
 DECODING: ContextVar[bool] = ContextVar("decoding", default=False)
 FUSING: ContextVar[bool] = ContextVar("fusing", default=False)
@@ -36,7 +34,7 @@ def has_onednn() -> bool:
         platform.machine().lower() in ("x86_64", "amd64")
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        and all(hasattr(torch.ops.mkldnn, name) for name in ("_reorder_linear_weight", "data_ptr", "_nbytes"))
+        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
     )
 
 
@@ -67,23 +65,19 @@ class PackedWeight:
         self.packed: Tensor | None = None
         self.source: Tensor | None = None  # kept, so that no other weight can come to lie at its address
         self.version = -1
-        self.uses = 0  # of this copy
 
     def of(self, weight: Tensor) -> Tensor:
         """The laid out copy where there is one or decoding needs one, else the weight itself."""
         source = self.source
         if source is not None and source.data_ptr() == weight.data_ptr() and weight._version == self.version:
             assert self.packed is not None
-            self.uses += 1
-            if self.uses == OFTEN:
-                in_large_pages(torch.ops.mkldnn.data_ptr(self.packed), torch.ops.mkldnn._nbytes(self.packed))
             return self.packed
         self.release()
         too_much = self.held + weight.nbytes > memory_here() * SHARE
         if too_much or not DECODING.get() or weight.is_inference():  # in inference mode no change could be seen
             return weight
         self.packed, self.source = laid_out(weight.to(self.dtype)), weight.detach()
-        self.version, self.uses = weight._version, 0
+        self.version = weight._version
         type(self).held += weight.nbytes
         return self.packed
 
