@@ -94,6 +94,12 @@ def main() -> None:
     settings = {"vocabulary": 500} if asked.smoke else {}
     results: dict[str, Any] = json.loads(asked.out.read_text()) if asked.out and asked.out.exists() else {}
     results |= {"machine": machine(), "threads": asked.threads}
+
+    def keep(model: Model, profile: Profile, new: int) -> None:
+        results[profile.name] = measured(model, profile, new, asked.seconds, peers)
+        if asked.out is not None:
+            write(asked.out, results)
+
     with tempfile.TemporaryDirectory() as folder:
         batches = [int(batch) for batch in asked.only if batch != "beam"]
         gpt = stored("gpt2", asked.gpt, "complete", Path(folder) / "gpt", **settings) if batches else None
@@ -101,16 +107,13 @@ def main() -> None:
             assert gpt is not None
             prompts = tuple(Prompt(each) for each in tokens_of(batch, READ, gpt.config.vocabulary))
             name = f"GPT-2 {asked.gpt}, greedy, batch {batch}"
-            results[name] = measured(gpt, Profile(name, batch, prompts, batch * 64), 64, asked.seconds, peers)
+            keep(gpt, Profile(name, batch, prompts, batch * 64), 64)
         if "beam" in asked.only:
             sizes = {"vocabulary": 500 if asked.smoke else 8000, "context": 128}
             marian = stored("marian", asked.marian, "translate", Path(folder) / "marian", **sizes)
             (source,) = tokens_of(1, SOURCE, marian.config.vocabulary)
             name = f"Marian {asked.marian}, beam 5, batch 1"
-            profile = Profile(name, 1, (Prompt([marian.config.begin], None, source),), WRITTEN)
-            results[name] = measured(marian, profile, WRITTEN, asked.seconds, peers)
-    if asked.out is not None:
-        write(asked.out, results)
+            keep(marian, Profile(name, 1, (Prompt([marian.config.begin], None, source),), WRITTEN), WRITTEN)
     print(json.dumps(results, indent=2))
 
 

@@ -121,3 +121,24 @@ def test_scores_that_are_no_numbers_are_refused(choice: str) -> None:
         network.final_norm.weight[3] = torch.nan
     with pytest.raises(NotFinite):
         generate(network, PROMPTS, slots=True, choice=CHOICES[choice], context=40, max_tokens=5)
+
+
+@pytest.mark.parametrize("slots", [False, True])
+@pytest.mark.parametrize("choice", ["drawn", "beam"])
+def test_a_prompt_is_read_once_for_all_its_samples(slots: bool, choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, read, rows = drawn("gpt2", VOCABULARY, 0), list[int](), set[int]()
+    start, step = type(network).start, type(network).step
+
+    def counted_start(self: Any, prompt: Any, *inputs: Any, **options: Any) -> Any:
+        read.append(len(prompt.tokens))
+        return start(self, prompt, *inputs, **options)
+
+    def counted_step(self: Any, tokens: torch.Tensor, state: Any) -> Any:
+        rows.add(len(tokens))
+        return step(self, tokens, state)
+
+    monkeypatch.setattr(type(network), "start", counted_start)
+    monkeypatch.setattr(type(network), "step", counted_step)
+    completions = generate(network, PROMPTS[:2], slots=slots, choice=CHOICES[choice], context=40, max_tokens=5)
+    assert [len(each) for each in completions] == [CHOICES[choice].n] * 2
+    assert sum(read) == sum(map(len, PROMPTS[:2])) and max(rows) == 6  # three samples, or hypotheses, of each

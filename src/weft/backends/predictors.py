@@ -100,12 +100,12 @@ class Predictor:
 def predictor_of(name: str, model: LoadedModel, task: Any) -> Predictor:
     """A backend for a model opened from a folder; `task`: what the model answers."""
     one_of(name, BACKENDS, "backend")
-    head = WRITING if task.writes else None if task.embeds else task.head
+    writes = generates(model, task)
+    head = WRITING if writes else None if task.embeds else task.head
     if name in onednn.DTYPES:
-        make = onednn.writer_of if task.writes else onednn.network_of
-        return Predictor(name, model, WRITING if task.writes else ANY, lambda: make(model, name))
-    assert model.folder is not None, "an export is kept by the folder that it was made from"
-    folder = place_of_export(name, model.folder, task)
+        make = onednn.writer_of if writes else onednn.network_of
+        return Predictor(name, model, WRITING if writes else ANY, lambda: make(model, name))
+    folder = place_of_export(name, model, task)
     if not folder.is_dir():
         hint = "weft bench exports it and tries it; so does weft export"
         raise UserError(f"{model.folder}: has nothing for {name}: it is a model for torch ({hint})")
@@ -122,10 +122,16 @@ def predictor_of(name: str, model: LoadedModel, task: Any) -> Predictor:
     return Predictor(name, model, head, build)
 
 
-def place_of_export(name: str, folder: Path, task: Any) -> Path:
-    """Where the form of a model that a backend runs is kept; all tasks that write share one."""
-    backend = BACKENDS[name]
-    return export_of(folder_of(folder), WRITING if task.writes else task.name, backend.precision, backend.engine)
+def generates(model: LoadedModel, task: Any) -> bool:
+    """Whether a model's answers to a task are generated: those of an encoder-decoder always are."""
+    return bool(task.writes or model.family.reads)
+
+
+def place_of_export(name: str, model: LoadedModel, task: Any) -> Path:
+    """Where the form of a model that a backend runs is kept; all tasks that generate share one."""
+    assert model.folder is not None, "an export is kept by the folder that it was made from"
+    backend, made_for = BACKENDS[name], WRITING if generates(model, task) else task.name
+    return export_of(folder_of(model.folder), made_for, backend.precision, backend.engine)
 
 
 def with_predictor(name: str, model: LoadedModel, task: Any) -> LoadedModel:

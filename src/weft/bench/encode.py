@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -112,10 +112,7 @@ def encode_report(
     for peer in peers_of(model, against, log):
         contestants.append(_checked_peer(peer, model, checked, reference))
     racing = [each for each in contestants if each.refused is None]
-    for profile in profiles:
-        log(f"timing {profile.name}: {', '.join(each.name for each in racing)}")
-        for name, speed in race({each.name: each.call for each in racing}, profile, seconds).items():
-            next(each for each in racing if each.name == name).speeds[profile.name] = speed
+    time_all(racing, profiles, seconds, log)
     if memory and model.folder is not None:
         for each in racing:
             each.memory = memory_of(model, each.name, profiles[-1].inputs[:32]) if each.ours else None
@@ -157,7 +154,7 @@ def prepare_export(model: Model, name: str) -> None:
     """The form of a model for an engine in the cache, by what it is made from; written whole, or not at all."""
     refuse((model.folder is None, f"backend {name} is exported by the folder of a model, and this one has none"))
     backend = BACKENDS[name]
-    folder = place_of_export(name, cast(Path, model.folder), model.task_object)
+    folder = place_of_export(name, model.opened, model.task_object)
     if folder.is_dir():
         with suppress(UserError):
             answering_by(model, name).opened.predictor.build()
@@ -181,6 +178,15 @@ def _checked_peer(peer: Peer, model: Model, checked: Sequence[Any], reference: S
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, OSError) as error:  # of whatever library
         fault = f"failed: {shown(' '.join(str(error).split()), 120)}"
     return Contestant(peer.name, peer.call, fault, ours=False)
+
+
+def time_all(racing: Sequence[Contestant], profiles: Sequence[Profile], seconds: float, log: Log) -> None:
+    """Give every contestant its speeds, profile by profile."""
+    for profile in profiles:
+        log(f"timing {profile.name}: {', '.join(each.name for each in racing)}")
+        speeds = race({each.name: each.call for each in racing}, profile, seconds)
+        for each in racing:
+            each.speeds[profile.name] = speeds[each.name]
 
 
 def race(calls: Mapping[str, Callable[[list[Any]], Any]], profile: Profile, seconds: float) -> dict[str, Speed]:

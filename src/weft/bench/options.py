@@ -37,7 +37,11 @@ class BenchOptions:
         None, "--against", parse=comma_list, metavar="A,B,...",
         help="Libraries beside it, of transformers, sentence-transformers, onnxruntime, ctranslate2.",
     )  # fmt: skip
-    max_tokens: int = option(64, "--max-tokens", help="--mode generate: tokens for each prompt.")
+    max_tokens: int | None = option(
+        None,
+        "--max-tokens",
+        help="--mode generate: tokens for each prompt. Default: 64, as far as the context has room.",
+    )
     seconds: float = option(10.0, "--seconds", help="Time limit for each backend and length.", metavar="SECONDS")
     memory: bool = option(
         True, "--memory/--no-memory", help="Measure memory, with each backend in a process of its own."
@@ -58,7 +62,10 @@ class BenchOptions:
         both = "give --data or --lengths, not both: your texts have lengths of their own"
         refuse(
             (not 0 < seconds <= 3600, f"--seconds must be above 0 and at most 3600, not {seconds:g}"),
-            (not 1 <= tokens <= LARGEST, f"--max-tokens must be between 1 and {LARGEST}, not {tokens}"),
+            (
+                tokens is not None and not 1 <= tokens <= LARGEST,
+                f"--max-tokens must be between 1 and {LARGEST}, not {tokens}",
+            ),
             (data and self.lengths is not None, both),
             (train and (data or bool(self.backends)), "--mode train takes no data and no backends"),
             (self.mode == "generate" and data, "--mode generate takes no data"),

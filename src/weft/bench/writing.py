@@ -15,7 +15,7 @@ import torch
 from weft.backends.choice import key_of, store
 from weft.backends.passes import running
 from weft.backends.predictors import BACKENDS, TORCH, WRITING
-from weft.bench.encode import Contestant, EncodeReport, chosen_of, machine_of, prepare_export, race
+from weft.bench.encode import Contestant, EncodeReport, chosen_of, machine_of, prepare_export, time_all
 from weft.bench.memory import memory_of
 from weft.bench.texts import Profile, sentence_of
 from weft.bench.writing_agreement import Writing, beam_fault, logprobs_of, writing_fault
@@ -64,6 +64,11 @@ def writing_profiles(model: Model, batches: Sequence[int], max_tokens: int) -> l
     ]
 
 
+def room_of(model: Model) -> int:
+    """Tokens that the context has room for after a made-up prompt."""
+    return int(model.config.context) - len(made_up_prompts(model, 1)[0].tokens)
+
+
 def made_up_prompts(model: Model, count: int) -> list[Prompt]:
     opened, tokenizer = model.opened, tokenizer_of(model.opened)
     texts = [sentence_of(tokenizer, PROMPT, seed) for seed in range(count)]
@@ -100,7 +105,8 @@ def writing_report(
     model, writing, on_cpu = model.plain(), writing_of(opened, max_tokens), opened.device.type == "cpu"
     network = running(opened, WRITING)
     contestants = [Contestant(TORCH, writing.write(network))]
-    checked = max((profile.inputs for profile in profiles), key=len)[:CHECKED]
+    known = opened.tokenizer is not None
+    checked = made_up_prompts(model, CHECKED) if known else max((each.inputs for each in profiles), key=len)[:CHECKED]
     end = opened.writer.id_of("end") if opened.writer is not None else None
     short = replace(writing, max_tokens=min(CHECKED_TOKENS, max_tokens), ends=() if end is None else (end,))
     for name in able[1:] if on_cpu else ():
@@ -108,16 +114,14 @@ def writing_report(
             log(f"preparing {name}")
             contestants.append(_candidate(model, name, writing, short, checked))
     for peer in writers_of(model, writing, against, log):
-        limits = BACKENDS["ctranslate2-int8" if peer.int8 else "ctranslate2"]
+        exact = on_cpu and not peer.int8  # in half precision on a GPU two libraries round otherwise
+        limits = BACKENDS["ctranslate2" if exact else "ctranslate2-int8"]
         unending = replace(short, ends=())  # as peers are called
         write = peer.greedy(short.max_tokens)
         fault = peer.refused or writing_fault(unending, network, write, peer.score, checked, limits)
         contestants.append(Contestant(peer.name, peer.call, fault, ours=False))
     racing = [each for each in contestants if each.refused is None]
-    for profile in profiles:
-        log(f"timing {profile.name}: {', '.join(each.name for each in racing)}")
-        for name, speed in race({each.name: each.call for each in racing}, profile, seconds).items():
-            next(each for each in racing if each.name == name).speeds[profile.name] = speed
+    time_all(racing, profiles, seconds, log)
     _measure_memory(model, racing, max_tokens, memory)
     choice = chosen_of([each for each in racing if each.ours], [each.name for each in profiles]) if on_cpu else None
     keep = keep and choice is not None and model.folder is not None

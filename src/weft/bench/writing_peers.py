@@ -18,6 +18,7 @@ from weft.errors import UserError, shown
 from weft.exporters.export import write_ct2
 from weft.generation.search import Beam
 from weft.generation.text import Prompt
+from weft.nn.halved import kind_of
 from weft.progress import Log
 from weft.tasks.model import Model
 
@@ -59,7 +60,8 @@ def _transformers(model: Model, writing: Writing) -> list[WritingPeer]:
     """`generate` of its own model, prompts padded on the left and sources on the right."""
     library, reads = import_module("transformers"), model.opened.family.reads
     kind = library.AutoModelForSeq2SeqLM if reads else library.AutoModelForCausalLM
-    options = {"local_files_only": True, "trust_remote_code": False, "dtype": torch.float32}
+    dtype = kind_of(model.network, model.opened.precision, generates=True) or torch.float32  # as ours answers
+    options = {"local_files_only": True, "trust_remote_code": False, "dtype": dtype}
     network = kind.from_pretrained(published(model), **options).eval().to(model.opened.device)
     network.generation_config = library.GenerationConfig(pad_token_id=0)
     if reads:
@@ -96,6 +98,8 @@ def _transformers(model: Model, writing: Writing) -> list[WritingPeer]:
 
 def _ctranslate2(model: Model, writing: Writing) -> list[WritingPeer]:
     """Its own generator or translator in fp32 and in int8, on lists of tokens."""
+    if model.opened.device.type != "cpu":
+        raise UserError("it is compared on a CPU")
     peers = []
     for precision in ("fp32", "int8"):
         folder = folder_for("ctranslate2") / "model"

@@ -37,7 +37,8 @@ def bench(
     import_module("weft.bench.report").check_plot(wanted.plot)
     device = runtime.get("device") or ("cpu" if wanted.mode == "encode" else inputs.best_device())
     model = inputs.load_model(folder, task, **{**runtime, "device": device})
-    mode = wanted.mode or ("generate" if model.task_object.writes and not data else "encode")
+    writes = import_module("weft.backends.predictors").generates(model.opened, model.task_object)
+    mode = wanted.mode or ("generate" if writes and not data else "encode")
     if mode == "encode" and device != "cpu":
         if runtime.get("device"):
             raise UserError("--mode encode measures the backends of a CPU: give --device cpu")
@@ -69,8 +70,9 @@ def _encode(model: Any, table: Any, wanted: Any, **more: Any) -> Any:
 def _generate(model: Any, wanted: Any, **more: Any) -> Any:
     writing = import_module("weft.bench.writing")
     writing.check_writer(model)
-    profiles = writing.writing_profiles(model, wanted.batches("generate"), wanted.max_tokens)
-    return writing.writing_report(model, profiles, wanted.max_tokens, **more)
+    max_tokens = wanted.max_tokens or min(64, writing.room_of(model))
+    profiles = writing.writing_profiles(model, wanted.batches("generate"), max_tokens)
+    return writing.writing_report(model, profiles, max_tokens, **more)
 
 
 def _train(model: Any, wanted: Any, **more: Any) -> Any:

@@ -9,7 +9,7 @@ import torch
 
 from weft.backends.choice import stored
 from weft.backends.opening import ENGINES, backend_of
-from weft.backends.predictors import BACKENDS, TORCH, WRITING, with_predictor
+from weft.backends.predictors import BACKENDS, TORCH, WRITING, generates, with_predictor
 from weft.checkpoint.locate import find_folder
 from weft.errors import UserError, listed, one_of
 from weft.nn.halved import Precision
@@ -64,18 +64,19 @@ def load(
 
 def measured_as(model: Model) -> str:
     """What a choice of a backend is stored under: its task; one name for all tasks that write."""
-    return WRITING if task_class(model.task).writes else model.task
+    return WRITING if generates(model.opened, task_class(model.task)) else model.task
 
 
 def answering_by(model: Model, backend: str) -> Model:
     """The same model, answering by a backend."""
     kind, limits = task_class(model.task), BACKENDS[backend]
-    if kind.writes and not limits.nats and backend != TORCH:
+    writes = generates(model.opened, kind)
+    if writes and not limits.nats and backend != TORCH:
         able = listed([name for name, each in BACKENDS.items() if each.nats])
         raise UserError(
             f"backend {backend} runs models that read texts; a model for {model.task} runs in torch, {able}"
         )
-    if not kind.writes and (not limits.tolerance or model.opened.family.reads or model.opened.family.series):
+    if not writes and (not limits.tolerance or model.opened.family.series):
         does = "generate" if limits.nats and not limits.tolerance else "read texts"
         raise UserError(f"backend {backend} runs models that {does}; a model for {model.task} runs in torch")
     return Model(replace(with_predictor(backend, model.opened, kind), folder=model.folder), model.task, model.folder)
