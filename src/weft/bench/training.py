@@ -54,12 +54,10 @@ def training_report(
     for name in against:
         refuse((name not in TRAINERS, f"--against {shown(name)!r} is not one of {', '.join(TRAINERS)}"))
     model, device, precision = model.plain(), model.opened.device, precision_of(model)
-    contestants = [Contestant(OURS, lambda inputs: None)]
-    for name in against:
-        if version_of(name) is None:
-            log(f"{name} is not installed: not compared")
-        else:
-            contestants.append(Contestant(name, lambda inputs: None, ours=False))
+    installed = [name for name in against if version_of(name) is not None]
+    for name in set(against) - set(installed):
+        log(f"{name} is not installed: not compared")
+    contestants = [Contestant(name, lambda inputs: None, ours=name == OURS) for name in (OURS, *installed)]
     sizes = [(batch, length) for length in lengths for batch in batches]
     profiles = [
         Profile(f"train {batch} x {length}, {precision}", batch, tuple(range(batch)), batch * length)
@@ -67,24 +65,24 @@ def training_report(
     ]
     for profile, (batch, length) in zip(profiles, sizes, strict=True):
         step, operations = training_step(model, batch, length, precision)
-        contestants[0].call = _settled(step, device)
+        calls = {OURS: _settled(step, device)}
         for each in contestants[1:]:
             try:
-                each.call = _settled(TRAINERS[each.name](model, batch, length, precision), device)
+                calls[each.name] = _settled(TRAINERS[each.name](model, batch, length, precision), device)
+                calls[each.name]([])
             except (UserError, ImportError, OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
                 each.refused = f"cannot run it: {shown(' '.join(str(error).split()), 160)}"
-        racing = [each for each in contestants if each.refused is None]
-        log(f"timing {profile.name}: {', '.join(each.name for each in racing)}")
-        speeds, peak = race({each.name: each.call for each in racing}, profile, seconds), peak_of(device)
-        for each in racing:
-            speed = speeds[each.name]
-            share = None if peak is None else operations / speed.seconds / peak
-            each.speeds[profile.name] = replace(speed, peak_share=share)
-            each.call = lambda inputs: None  # its weights and states are freed
-        del step
+                calls.pop(each.name, None)
+        log(f"timing {profile.name}: {', '.join(calls)}")
+        speeds, peak = race(calls, profile, seconds), peak_of(device)
+        for each in contestants:
+            if each.name in speeds:
+                share = None if peak is None else operations / speeds[each.name].seconds / peak
+                each.speeds[profile.name] = replace(speeds[each.name], peak_share=share)
+        del step, calls  # and with them their weights and states
         gc.collect()
-    for each in racing if memory else []:
-        each.memory = _memory_of(model, each.name, *sizes[-1], precision)
+    for each in contestants if memory else []:
+        each.memory = None if each.refused is not None else _memory_of(model, each.name, *sizes[-1], precision)
     machine = {**machine_of(), "device": str(device)}
     return EncodeReport(str(model.folder), machine, tuple(profiles), tuple(contestants), None, None, mode="train")
 
