@@ -195,6 +195,8 @@ def test_the_table_fits_80_columns() -> None:
     [
         (["--lengths", "many"], "--lengths: 'many' is not a number of tokens, or mixed"),
         (["--lengths", "1000"], "are more than the model's window"),
+        (["--batch", ""], "--batch: nothing is listed"),
+        (["--lengths", ","], "--lengths: nothing is listed"),
         (["--batch", "0"], "--batch: '0' is not a number between 1 and 65536"),
         (["--backends", "tensorrt"], "backend 'tensorrt' is not one of torch, onednn"),
         (["--against", "spacy"], "--against 'spacy' is not one of transformers"),

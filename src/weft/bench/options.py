@@ -10,6 +10,7 @@ from weft.config import comma_list, option
 from weft.errors import UserError, refuse
 
 LARGEST = 1 << 16  # tokens, or texts at a time
+LISTS = ("lengths", "batch", "backends", "against")
 USUAL = {"encode": "1,32", "generate": "1,8", "train": "8"}  # texts at a time
 
 
@@ -67,6 +68,7 @@ class BenchOptions:
                 f"--max-tokens must be between 1 and {LARGEST}, not {tokens}",
             ),
             (data and self.lengths is not None, both),
+            *((vars(self)[name] == [], f"--{name}: nothing is listed") for name in LISTS),
             (train and (data or bool(self.backends)), "--mode train takes no data and no backends"),
             (self.mode == "generate" and data, "--mode generate takes no data"),
             (self.out is not None and self.out.suffix != ".json", f"{self.out}: figures are written as .json"),
@@ -75,7 +77,8 @@ class BenchOptions:
 
     def batches(self, mode: str) -> list[int]:
         """Texts at a time."""
-        return [number(each, "--batch") for each in self.batch or comma_list(USUAL[mode])]
+        given = comma_list(USUAL[mode]) if self.batch is None else self.batch
+        return [number(each, "--batch") for each in given]
 
 
 def number(text: str, flag_name: str) -> int:
