@@ -57,10 +57,6 @@ def bench(
     refuse(
         (not 0 < seconds <= 3600, f"--seconds must be above 0 and at most 3600, not {seconds:g}"),
         (
-            max_tokens is not None and not 1 <= max_tokens <= 1 << 16,
-            f"--max-tokens must be between 1 and {1 << 16}, not {max_tokens}",
-        ),
-        (
             bool(data) and lengths is not None,
             "give --data or --lengths, not both: your texts have lengths of their own",
         ),
@@ -68,37 +64,50 @@ def bench(
         (mode == "generate" and bool(data), "--mode generate takes no data"),
         (out is not None and out.suffix != ".json", f"{out}: figures are written as .json"),
     )
+    new_tokens = None if max_tokens is None else _number(str(max_tokens), "--max-tokens")
     inputs.check_rows(rows, data)
     inputs.check_models(folder, **runtime)
-    report = import_module("weft.bench.report")
-    report.check_plot(plot)
+    import_module("weft.bench.report").check_plot(plot)
+    model, mode = _opened(folder, task, runtime, mode, bool(data))
+    usual = {"encode": "1,32", "generate": "1,8"}.get(mode, "8")
+    sizes = [_number(each, "--batch") for each in comma_list(batch or usual)]
+    if mode == "train":
+        _train(model, sizes, lengths, seconds, folder, plot, out)
+        return
+    chosen = {"backends": backends, "against": against}
+    given: dict[str, Any] = {name: comma_list(value) for name, value in chosen.items() if value is not None}
+    given |= {"seconds": seconds, "memory": memory, "keep": keep}
+    if mode == "generate":
+        _generate(model, sizes, new_tokens, plot, out, **given)
+        return
+    table = inputs.table_of(data, rows, on_bad_row="skip", split="test") if data else None
+    _encode(model, table, lengths, sizes, plot, out, **given)
+
+
+def _opened(folder: str, task: str | None, runtime: Given, mode: str | None, has_data: bool) -> tuple[Any, str]:
+    """The model, and what is measured of it; backends that encode are those of a CPU."""
     device = runtime.get("device") or ("cpu" if mode == "encode" else inputs.best_device())
     model = inputs.load_model(folder, task, **{**runtime, "device": device})
     writes = import_module("weft.backends.predictors").generates(model.opened, model.task_object)
-    mode = mode or ("generate" if writes and not data else "encode")
+    mode = mode or ("generate" if writes and not has_data else "encode")
     if mode == "encode" and device != "cpu":
         if runtime.get("device"):
             raise UserError("--mode encode measures the backends of a CPU: give --device cpu")
         model = model.to("cpu")
-    usual = {"encode": "1,32", "generate": "1,8"}.get(mode, "8")
-    sizes = [_number(each, "--batch") for each in comma_list(batch or usual)]
-    chosen = {"backends": backends, "against": against}
-    given: dict[str, Any] = {name: comma_list(value) for name, value in chosen.items() if value is not None}
-    given |= {"seconds": seconds, "memory": memory, "keep": keep}
-    if mode == "encode":
-        table = inputs.table_of(data, rows, on_bad_row="skip", split="test") if data else None
-        _encode(model, table, lengths, sizes, plot, out, **given)
-        return
-    if mode == "generate":
-        _generate(model, sizes, max_tokens, plot, out, **given)
-        return
+    return model, mode
+
+
+def _train(
+    model: Any, sizes: list[int], lengths: str | None, seconds: float, folder: str, plot: Path | None, out: Path | None
+) -> None:
     work, encode = import_module("weft.bench.work"), import_module("weft.bench.encode")
+    report = import_module("weft.bench.report")
     numbers = [_number(each, "--lengths") for each in comma_list(lengths or "128")]
     speeds = work.train_speeds(model, sizes, numbers, work.precision_of(model), seconds)
     machine = {**encode.machine_of(), "device": str(model.opened.device)}
     print(_about(machine))
     print(inputs.table(report.WORK_HEADER, report.work_rows(speeds)))
-    _write(report.work_values(mode, folder, machine, speeds), report.work_bars(mode, speeds), folder, plot, out)
+    _write(report.work_values("train", folder, machine, speeds), report.work_bars("train", speeds), folder, plot, out)
 
 
 def _encode(
