@@ -86,15 +86,13 @@ def bench(
 
 def _opened(folder: str, task: str | None, runtime: Given, mode: str | None, has_data: bool) -> tuple[Any, str]:
     """The model, and what is measured of it; backends that encode are those of a CPU."""
-    device = runtime.get("device") or ("cpu" if mode == "encode" else inputs.best_device())
-    model = inputs.load_model(folder, task, **{**runtime, "device": device})
+    model = inputs.load_model(folder, task, **{**runtime, "device": "cpu"})
     writes = import_module("weft.backends.predictors").generates(model.opened, model.task_object)
     mode = mode or ("generate" if writes and not has_data else "encode")
-    if mode == "encode" and device != "cpu":
-        if runtime.get("device"):
-            raise UserError("--mode encode measures the backends of a CPU: give --device cpu")
-        model = model.to("cpu")
-    return model, mode
+    device = runtime.get("device")
+    if mode == "encode" and device not in (None, "cpu"):
+        raise UserError("--mode encode measures the backends of a CPU: give --device cpu")
+    return model if mode == "encode" else model.to(device or inputs.best_device()), mode
 
 
 def _train(
