@@ -18,7 +18,7 @@ from weft.backends.predictors import BACKENDS, TORCH, WRITING
 from weft.bench.encode import Contestant, EncodeReport, chosen_of, machine_of, prepare_export, time_all
 from weft.bench.memory import memory_of
 from weft.bench.texts import Profile, sentence_of
-from weft.bench.writing_agreement import Writing, beam_fault, logprobs_of, writing_fault
+from weft.bench.writing_agreement import WritingSettings, beam_fault, logprobs_of, writing_fault
 from weft.bench.writing_peers import WRITERS, writers_of
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, refuse, shown
@@ -48,10 +48,10 @@ def check_writer(model: Model) -> None:
     )
 
 
-def writing_of(opened: LoadedModel, max_tokens: int) -> Writing:
+def writing_of(opened: LoadedModel, max_tokens: int) -> WritingSettings:
     """How a model's text is generated where nobody says: as `weft generate` and `weft translate` do."""
     choice = Beam(width=min(BEAM_SIZE, opened.config.vocabulary)) if opened.family.reads else Sampling()
-    return Writing(choice, opened.config.context, max_tokens, opened.never, opened.device)
+    return WritingSettings(choice, opened.config.context, max_tokens, opened.never, opened.device)
 
 
 def writing_profiles(model: Model, batches: Sequence[int], max_tokens: int) -> list[Profile]:
@@ -130,7 +130,9 @@ def writing_report(
     return EncodeReport(str(model.folder), machine, tuple(profiles), tuple(contestants), choice, place, mode="generate")
 
 
-def _candidate(model: Model, name: str, writing: Writing, short: Writing, checked: Sequence[Prompt]) -> Contestant:
+def _candidate(
+    model: Model, name: str, writing: WritingSettings, short: WritingSettings, checked: Sequence[Prompt]
+) -> Contestant:
     """A backend, made ready and compared with plain torch."""
     limits, network = BACKENDS[name], model.network
     try:

@@ -21,12 +21,12 @@ TIED = 1e-3  # how far two log-probabilities may differ where another token is w
 NEAREST = 5  # tokens among which a tie is looked for
 BEAM_LOSS = 0.01  # how much worse the answers of a beam may score on average: an engine ends its search by other rules
 
-Write = Callable[[Sequence[Prompt]], list[list[int]]]  # greedily, as long as `Writing` says
+Write = Callable[[Sequence[Prompt]], list[list[int]]]  # greedily, as long as `WritingSettings` says
 Score = Callable[[Sequence[Prompt], Sequence[list[int]]], list[float]]  # log-probabilities of completions
 
 
 @dataclass(frozen=True)
-class Writing:
+class WritingSettings:
     """How tokens are generated from tokens."""
 
     choice: Sampling | Beam
@@ -61,7 +61,12 @@ def sources_of(prompts: Sequence[Prompt]) -> list[Any] | None:
 
 
 def writing_fault(
-    writing: Writing, network: Any, write: Write, score: Score | None, prompts: Sequence[Prompt], backend: Backend
+    writing: WritingSettings,
+    network: Any,
+    write: Write,
+    score: Score | None,
+    prompts: Sequence[Prompt],
+    backend: Backend,
 ) -> str | None:
     """Why what writes may not be chosen; None: it writes what plain torch does, within the backend's limits.
 
@@ -83,7 +88,9 @@ def writing_fault(
     return None
 
 
-def beam_fault(writing: Writing, network: Any, candidate: Any, prompts: Sequence[Prompt], limit: float) -> str | None:
+def beam_fault(
+    writing: WritingSettings, network: Any, candidate: Any, prompts: Sequence[Prompt], limit: float
+) -> str | None:
     """Why the answers of a beam are not good enough: they score worse than torch's."""
     one, two = (writing.run(decoder, prompts) for decoder in (network, candidate))
     worse = sum(first.score - second.score for first, second in zip(one, two, strict=True)) / len(one)

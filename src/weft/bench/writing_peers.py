@@ -13,7 +13,7 @@ import torch
 from weft.backends.choice import version_of
 from weft.backends.opening import opened as open_exported
 from weft.bench.peers import folder_for, published
-from weft.bench.writing_agreement import Score, Write, Writing, logprobs_of, sources_of
+from weft.bench.writing_agreement import Score, Write, WritingSettings, logprobs_of, sources_of
 from weft.errors import UserError, shown
 from weft.exporters.export import write_ct2
 from weft.generation.search import Beam
@@ -35,7 +35,7 @@ class WritingPeer:
     refused: str | None = None
 
 
-def writers_of(model: Model, writing: Writing, names: Sequence[str], log: Log) -> list[WritingPeer]:
+def writers_of(model: Model, writing: WritingSettings, names: Sequence[str], log: Log) -> list[WritingPeer]:
     """The peers asked for, as far as they are installed and can run this model."""
     peers: list[WritingPeer] = []
     for name in names:
@@ -52,11 +52,11 @@ def writers_of(model: Model, writing: Writing, names: Sequence[str], log: Log) -
     return peers
 
 
-def _width(writing: Writing) -> int:
+def _width(writing: WritingSettings) -> int:
     return writing.choice.width if isinstance(writing.choice, Beam) else 1
 
 
-def _transformers(model: Model, writing: Writing) -> list[WritingPeer]:
+def _transformers(model: Model, writing: WritingSettings) -> list[WritingPeer]:
     """`generate` of its own model, prompts padded on the left and sources on the right."""
     library, reads = import_module("transformers"), model.opened.family.reads
     kind = library.AutoModelForSeq2SeqLM if reads else library.AutoModelForCausalLM
@@ -96,7 +96,7 @@ def _transformers(model: Model, writing: Writing) -> list[WritingPeer]:
     return [WritingPeer("transformers", write(writing.max_tokens, _width(writing)), lambda count: write(count, 1))]
 
 
-def _ctranslate2(model: Model, writing: Writing) -> list[WritingPeer]:
+def _ctranslate2(model: Model, writing: WritingSettings) -> list[WritingPeer]:
     """Its own generator or translator in fp32 and in int8, on lists of tokens."""
     if model.opened.device.type != "cpu":
         raise UserError("it is compared on a CPU")
@@ -138,7 +138,7 @@ def _ctranslate2(model: Model, writing: Writing) -> list[WritingPeer]:
     return peers
 
 
-WRITERS: dict[str, Callable[[Model, Writing], list[WritingPeer]]] = {
+WRITERS: dict[str, Callable[[Model, WritingSettings], list[WritingPeer]]] = {
     "transformers": _transformers,
     "ctranslate2": _ctranslate2,
 }

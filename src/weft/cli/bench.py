@@ -35,14 +35,7 @@ def bench(
     inputs.check_rows(rows, data)
     inputs.check_models(folder, **runtime)
     import_module("weft.bench.report").check_plot(wanted.plot)
-    device = runtime.get("device") or ("cpu" if wanted.mode == "encode" else inputs.best_device())
-    model = inputs.load_model(folder, task, **{**runtime, "device": device})
-    writes = import_module("weft.backends.predictors").generates(model.opened, model.task_object)
-    mode = wanted.mode or ("generate" if writes and not data else "encode")
-    if mode == "encode" and device != "cpu":
-        if runtime.get("device"):
-            raise UserError("--mode encode measures the backends of a CPU: give --device cpu")
-        model = model.to("cpu")
+    model, mode = _opened(folder, task, runtime, wanted.mode, bool(data))
     more: dict[str, Any] = {"seconds": wanted.seconds, "memory": wanted.memory, "log": to_stderr}
     more |= {} if wanted.against is None else {"against": wanted.against}
     if mode == "train":
@@ -54,6 +47,17 @@ def bench(
         return
     table = inputs.table_of(data, rows, on_bad_row="skip", split="test") if data else None
     _show(_encode(model, table, wanted, **more), wanted)
+
+
+def _opened(folder: str, task: str | None, runtime: Given, mode: str | None, has_data: bool) -> tuple[Any, str]:
+    """The model, and what is measured of it; backends that encode are those of a CPU."""
+    model = inputs.load_model(folder, task, **{**runtime, "device": "cpu"})
+    writes = import_module("weft.backends.predictors").generates(model.opened, model.task_object)
+    mode = mode or ("generate" if writes and not has_data else "encode")
+    device = runtime.get("device")
+    if mode == "encode" and device not in (None, "cpu"):
+        raise UserError("--mode encode measures the backends of a CPU: give --device cpu")
+    return model if mode == "encode" else model.to(device or inputs.best_device()), mode
 
 
 def _encode(model: Any, table: Any, wanted: Any, **more: Any) -> Any:

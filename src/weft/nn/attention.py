@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from weft.nn.linear import INSIDE, Linear, fuses
+from weft.nn.linear import Linear
 from weft.nn.pieces import mixed_square
 from weft.nn.rows import DecoderState, Rows, filled, spread
 
@@ -368,10 +368,6 @@ class LayerCache:
         room = (0, 0, 0, 0, 0, 0, 0, self.cache.room - rows.longest)
         self.keys, self.values = (F.pad(spread(x, rows), room) for x in (key, value))
         self.filled = True
-
-    def fuses(self, x: Tensor, activation: str) -> bool:
-        """Whether a layer takes this step through products that do several things at once."""
-        return self.filled and activation in INSIDE and fuses(x)
 
     def attend(
         self,
