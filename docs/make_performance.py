@@ -266,8 +266,11 @@ class Page:
             for pair, ratio in part(work, "times as fast").items():
                 ours, _, theirs = pair.partition(" / ")
                 speeds = [text(at(work, side, "tokens/s"), 1) for side in (ours, theirs)]
-                goal = TWICE if theirs == "transformers" else NEAR
-                rows.append(line(f"{name}: tokens/s", f"{speeds[0]}, {ours}", f"{speeds[1]}, {theirs}", ratio, goal))
+                is_chosen = at(work, "chosen") in (None, ours)
+                mark = ", chosen" if at(work, "chosen") == ours else ""
+                goal = NEAR if theirs != "transformers" else TWICE if is_chosen else None
+                title = f"{name}: tokens/s"
+                rows.append(line(title, f"{speeds[0]}, {ours}{mark}", f"{speeds[1]}, {theirs}", ratio, goal))
         speed = self.read("translate_speed_cpu")
         rows += translation_rows(speed, {"batch 1": TWICE})
         made = [source("python benchmarks/decode_cpu.py", values)]
