@@ -130,7 +130,7 @@ def _ctranslate2(model: Model, writing: WritingSettings) -> list[WritingPeer]:
         peer = WritingPeer(
             f"ctranslate2 {precision}",
             write(writing.max_tokens, _width(writing)),
-            lambda count, write=write: write(count, 1),  # type: ignore[misc]
+            partial(write, width=1),
             partial(logprobs_of, network),
             precision == "int8",
         )
