@@ -145,8 +145,8 @@ class Layer(nn.Module):
         """Whether a decoding step goes through products that do several things at once."""
         if isinstance(cache, FixedLayer):
             return cache.fuses(x, self.feedforward.activation)
-        known = isinstance(cache, LayerCache) and cache.filled and self.feedforward.activation in INSIDE
-        return known and fuses(x)
+        plain = type(self.attention) is Attention and isinstance(cache, LayerCache) and not self.training
+        return plain and cache.filled and self.feedforward.activation in INSIDE and fuses(x)
 
     def _fuses(self, x: Tensor) -> bool:
         """Whether sums and layer norms go through one kernel: where half precision answers on a GPU."""
