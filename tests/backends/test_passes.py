@@ -101,6 +101,27 @@ def test_threads_play_one_graph_in_turns(
     assert not wrong and len(passes.graphs) == 1
 
 
+@pytest.mark.parametrize("device", [pytest.param(torch.device("cpu"), id="cpu")])
+def test_what_cannot_be_captured_goes_without(
+    model: Any,
+    device: torch.device,
+    graphs_anywhere: None,  # noqa: F811
+) -> None:
+    tries = []
+
+    def reading(network: Any, batch: Batch) -> torch.Tensor:
+        tries.append(batch)
+        result = work(network, batch)
+        return result if float(result.sum()) else -result
+
+    passes, batch = PassGraphs(()), batch_of(TEXTS[2])
+    with torch.inference_mode():
+        exact = work(model.network, batch)
+        for _ in range(4):
+            assert torch.equal(passes.run(model.network, batch, reading, "classify"), exact)
+    assert not passes.graphs and len(tries) == 4 + 3, "twice tried out and once captured, and never again"
+
+
 def test_a_copy_follows_the_weights(model: Any) -> None:
     network = model.network
     half = halved(network, torch.bfloat16)

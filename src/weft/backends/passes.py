@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -108,9 +109,11 @@ class PassGraphs:
         shape = (len(filled.tokens), filled.rows.count, filled.rows.longest, filled.segments is None, name)
         if shape not in self.graphs:
             self.seen[shape] += 1
-            if self.seen[shape] < 2 or len(self.graphs) >= GRAPHS:
+            if self.seen[shape] == 2 and len(self.graphs) < GRAPHS:
+                with suppress(RuntimeError):  # one that reads a number on its way, or memory runs out: it goes without
+                    self.graphs[shape] = self._captured(network, filled.to(device), work, device)
+            if shape not in self.graphs:
                 return in_full(work(network, batch.to(device)))
-            self.graphs[shape] = self._captured(network, filled.to(device), work, device)
         graph, read, written = self.graphs[shape]
         even = len(filled.tokens) == filled.rows.count * filled.rows.longest
         for ours, theirs in zip(_tensors(read, even), _tensors(filled, even), strict=True):
