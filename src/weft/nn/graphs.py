@@ -60,5 +60,8 @@ def _clean_up(device: torch.device, stream: Any, pool: Any) -> None:
     index = torch.cuda.current_device() if device.index is None else device.index
     with suppress(RuntimeError):  # it has ended: torch has grown better at it, and memory that runs out ends it too
         torch._C._cuda_endAllocateToPool(index, pool)  # or no memory would ever be given back
-    generator = torch.cuda.default_generators[index]
-    generator.graphsafe_set_state(generator.clone_state())
+    try:
+        torch.rand(1, device=device)
+    except RuntimeError:  # its state takes the capture to be going on for ever
+        generator = torch.cuda.default_generators[index]
+        generator.graphsafe_set_state(generator.clone_state())
