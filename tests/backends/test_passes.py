@@ -118,7 +118,7 @@ def test_what_cannot_be_captured_goes_without(
     with torch.inference_mode():
         exact = work(model.network, batch)
         for _ in range(4):
-            assert torch.equal(passes.run(model.network, batch, reading, "classify"), exact)
+            assert torch.allclose(passes.run(model.network, batch, reading, "classify"), exact, atol=1e-5)
     assert not passes.graphs and len(tries) == 4 + 3, "twice tried out and once captured, and never again"
 
 
