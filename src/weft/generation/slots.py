@@ -212,7 +212,7 @@ class Report:
         if not tensors[0].is_cuda:
             self.copies = [tensor.clone() for tensor in tensors]
             return
-        with torch.cuda.device_of(tensors[0]):
+        with torch.cuda.device_of(tensors[0]):  # type: ignore[no-untyped-call]
             self.copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
             self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self.event.record()

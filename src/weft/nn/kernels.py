@@ -25,7 +25,7 @@ def on_its_device(launch: Callable[Concatenate[Tensor, P], T]) -> Callable[Conca
 
     @wraps(launch)
     def launched(x: Tensor, /, *given: P.args, **named: P.kwargs) -> T:
-        with torch.cuda.device_of(x):
+        with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
             return launch(x, *given, **named)
 
     return launched
