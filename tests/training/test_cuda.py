@@ -134,7 +134,7 @@ def test_what_cannot_be_captured_goes_without(device: torch.device, graphs_anywh
     def sums(network: Any, batch: Batch) -> dict[str, torch.Tensor]:
         losses = OBJECTIVES["next"].sums(network, batch)
         if read:
-            float(losses["words"])
+            losses["words"].item()
         return losses
 
     network = network_for("next", dropout=0.3).to(device).train()
