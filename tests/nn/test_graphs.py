@@ -35,6 +35,7 @@ def test_what_is_done_after_a_capture_that_failed(ended: bool, monkeypatch: pyte
 
     monkeypatch.setattr(torch, "rand", rand)
     monkeypatch.setattr(graphs, "on_device", lambda device: nullcontext())
+    monkeypatch.setattr(graphs, "streams_of", lambda device: ("to try", "to capture"))
     monkeypatch.setattr(torch.cuda, "graph", graph)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: "pool")
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: "the stream before")

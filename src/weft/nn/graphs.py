@@ -11,8 +11,9 @@ import torch
 
 # torch captures one graph at a time, all of them on one stream; what other threads launch meanwhile is no part of it.
 CAPTURING = threading.RLock()
-# Of each device the stream that everything is tried out on: cuBLAS holds on to memory for every stream it has seen.
-STREAMS: dict[torch.device, Any] = {}
+# Of each device the streams that everything is tried out and captured on. cuBLAS holds on to memory for every stream it
+# has seen, and what is captured uses that of its stream; torch's own capture stream is one of the first GPU.
+STREAMS: dict[torch.device, tuple[Any, Any]] = {}
 
 
 def on_device(device: torch.device) -> Any:
@@ -20,13 +21,17 @@ def on_device(device: torch.device) -> Any:
     return torch.cuda.device(device if device.type == "cuda" else -1)
 
 
+def streams_of(device: torch.device) -> tuple[Any, Any]:
+    if device not in STREAMS:
+        STREAMS[device] = torch.cuda.Stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    return STREAMS[device]
+
+
 @contextmanager
 def tried_out(device: torch.device) -> Iterator[None]:
     """What is to be captured runs a few times before, on a stream beside: that compiles, and sets libraries up."""
     with CAPTURING, on_device(device):
-        if device not in STREAMS:
-            STREAMS[device] = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side = STREAMS[device]
+        side, _ = streams_of(device)
         side.wait_stream(torch.cuda.current_stream())
         try:
             with torch.cuda.stream(side):
@@ -40,10 +45,11 @@ def captured(graph: Any, device: torch.device, pool: Any = None) -> Iterator[Non
     """What runs within is captured instead; `pool`: memory that it shares with other graphs."""
     with CAPTURING, on_device(device):
         before = torch.cuda.current_stream()
+        _, stream = streams_of(device)
         pool = pool or torch.cuda.graph_pool_handle()
         try:
             # Other threads, such as a loader's, ask things of the GPU that no capture of their own would allow.
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                 yield
         except BaseException:
             if device.type == "cuda":
