@@ -112,7 +112,7 @@ def predictor_of(name: str, model: LoadedModel, task: Any) -> Predictor:
 
     def build() -> Network:
         try:
-            network = open_exported(folder).network
+            network: Any = open_exported(folder).network
             network.stand_in = lambda: model.network  # for what the engine does not do, or not alike
             return network
         except UserError as error:

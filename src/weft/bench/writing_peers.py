@@ -86,8 +86,8 @@ def _transformers(model: Model, writing: WritingSettings) -> list[WritingPeer]:
             else:
                 rows = [[0] * gap + list(text) for text, gap in zip(texts, gaps, strict=True)]
                 mask = [[0] * gap + [1] * len(text) for text, gap in zip(texts, gaps, strict=True)]
-            place = {"device": model.opened.device}
-            fed = {"input_ids": torch.tensor(rows, **place), "attention_mask": torch.tensor(mask, **place)}
+            device = model.opened.device
+            fed = {"input_ids": torch.tensor(rows, device=device), "attention_mask": torch.tensor(mask, device=device)}
             written = network.generate(**fed, **fixed)[:, 1 if reads else longest :]
             return [list(row) for row in written.tolist()]
 
@@ -130,7 +130,7 @@ def _ctranslate2(model: Model, writing: WritingSettings) -> list[WritingPeer]:
         peer = WritingPeer(
             f"ctranslate2 {precision}",
             write(writing.max_tokens, _width(writing)),
-            lambda count, write=write: write(count, 1),  # type: ignore[misc]
+            partial(write, width=1),
             partial(logprobs_of, network),
             precision == "int8",
         )

@@ -124,7 +124,7 @@ class Layer(nn.Module):
         rows: Rows,
         bias: Tensor | None = None,
         turns: Tensor | None = None,
-        cache: LayerCache | FixedLayer | None = None,
+        cache: LayerCache | None = None,
         sources: Sources | LayerMemory | None = None,
     ) -> Tensor:
         if cache is not None and self._fuses_step(x, cache):
@@ -141,12 +141,12 @@ class Layer(nn.Module):
             x = self.cross_norm(x + self.cross_drop(self.cross(x, rows, sources)))
         return self.feedforward_norm(x + self.feedforward_drop(self.feedforward(x)))
 
-    def _fuses_step(self, x: Tensor, cache: LayerCache | FixedLayer) -> bool:
+    def _fuses_step(self, x: Tensor, cache: LayerCache) -> bool:
         """Whether a decoding step goes through products that do several things at once."""
         if isinstance(cache, FixedLayer):
             return cache.fuses(x, self.feedforward.activation)
-        known = isinstance(cache, LayerCache) and cache.filled and self.feedforward.activation in INSIDE
-        return known and fuses(x)
+        plain = type(self.attention) is Attention and isinstance(cache, LayerCache) and not self.training
+        return plain and cache.filled and self.feedforward.activation in INSIDE and fuses(x)
 
     def _fuses(self, x: Tensor) -> bool:
         """Whether sums and layer norms go through one kernel: where half precision answers on a GPU."""
@@ -189,10 +189,11 @@ class Layer(nn.Module):
         sources: Sources | LayerMemory | None,
     ) -> Tensor:
         """A decoding step in which the calls take longest: on a GPU those of very few rows, in five kernels."""
-        linear_step = step_map
+        linear_step: Any = step_map
         if x.is_cuda:
-            from weft.nn.kernels import linear_step
+            from weft.nn import kernels
 
+            linear_step = kernels.linear_step
         before, own, inner = self.norm_before, self.attention, self.feedforward
         assert isinstance(own, Attention)
         qkv = linear_step(x, own.qkv, self.attention_norm if before else None)
