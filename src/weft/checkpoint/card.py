@@ -90,6 +90,25 @@ class Made:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GraphSettings:
+    """What of a model decides how its exported graph is run: enough to answer without the code of its network."""
+
+    family: str
+    one_way: bool  # its hidden states know only what stands before them
+    context: int  # tokens
+    segments: int
+    width: int
+    heads: int  # of an attention layer; 0: none
+    vocabulary: int
+    outputs: dict[str, int]  # of each head
+    row: int | None = None  # tokens of a row, where the context has no practical limit
+
+    def __post_init__(self) -> None:
+        sizes = (self.context, self.width, self.vocabulary, *self.outputs.values(), self.row or 1)
+        refuse((min(*sizes, self.segments + 1, self.heads + 1) < 1, "graph: a size is not above 0"))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Card:
     """The contents of `weft.json`."""
 
@@ -113,6 +132,7 @@ class Card:
     recipe: str | None = None  # hash
     backend: Literal["torch", "onnx", "ctranslate2"] | None = None  # what runs it, where that is not torch
     precision: Literal["fp32", "fp16", "bf16", "int8", "int4"] | None = None  # of the weights of an exported model
+    graph: GraphSettings | None = None  # of an ONNX model
     made: Made | None = None
     files: dict[str, str] = field(default_factory=dict)  # sha256 of every file of an export, by its path
 
