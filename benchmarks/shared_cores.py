@@ -32,9 +32,10 @@ SPINS = ["300000", "weft", "0", "1000", "one thread"]
 
 def child(work: str, seconds: float) -> None:
     """Do the work after a line of standard input, and print the steps a second."""
-    import weft  # noqa: F401  (sets what is read when torch is imported)
     import torch
     from growth import Work
+
+    import weft  # noqa: F401  (sets what is read when torch is imported)
 
     size, batch, length = WORK[work]
     made = Work(size, batch, length, torch.device("cpu"))

@@ -21,9 +21,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from weft.errors import NotFinite, UserError, listed, refuse
-from weft.generation.wording import Reason
 from weft.generation.sampling import LogitsProcessor, RandomDraws, Rules, Sampling, choose
 from weft.generation.typed import TypedLetters
+from weft.generation.wording import Reason
 from weft.nn.linear import decoding
 from weft.nn.rows import DecoderState, Ragged, Source
 from weft.text.tokenizers.spelling import Spelling

@@ -14,8 +14,8 @@ from weft.errors import NotFinite, UserError, shown
 from weft.generation.generate import generate, generate_steps
 from weft.generation.options import BEAM, SAMPLING, GenerationOptions
 from weft.generation.sampling import Rules, Sampling
-from weft.generation.search import Beam, BeamCandidate, Completion, Reason, TokenDecoder
-from weft.generation.wording import Piece, Wording, Written
+from weft.generation.search import Beam, BeamCandidate, Completion, TokenDecoder
+from weft.generation.wording import Piece, Written
 from weft.nn.rows import Source
 from weft.text.tokenizers.spelling import BYTE, Spelling, after_typed, half_word
 from weft.text.tokenizers.tokenizer import Tokenizer

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 from contextlib import suppress
-from pathlib import Path
 
 from tokenizers import __version__ as library_version
 
