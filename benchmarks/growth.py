@@ -92,7 +92,7 @@ class Work:
         torch.manual_seed(0)
         self.device, self.shape = device, (batch, length)
         self.network = encoder(size, device)
-        self.optimizer = torch.optim.AdamW(self.network.parameters(), 1e-5, fused=device.type == "cuda")
+        self.optimizer = torch.optim.AdamW(self.network.parameters(), 1e-5, fused=True)  # as in training
         self.tokens = torch.randint(5, VOCABULARY, (batch * length,), device=device)
         self.chosen = torch.randperm(batch * length, device=device)[: max(1, int(SHARE * batch * length))]
         self.train()  # gradients and the optimizer's state are there from now on

@@ -1,6 +1,6 @@
 """Two programs on the same cores: what both do together, by how long waiting threads of OpenMP spin.
 
-    python benchmarks/shared_cores.py [--rounds 5] [--spins weft 300000 0 1000] [--threads 2]
+    python benchmarks/shared_cores.py [--rounds 5] [--spins 300000 weft 1000] [--threads 2]
 
 A thread of OpenMP that waits for the others keeps its core busy for a while before it sleeps. libgomp, which torch for
 Linux brings along, reads from GOMP_SPINCOUNT how often it looks: 300,000 times by default. A thread of another program
@@ -27,7 +27,7 @@ from typing import Any
 from common import RESULTS, machine, parse, write
 
 WORK = {"train": ((2, 128), 8, 128), "predict": ((6, 384), 1, 12)}  # size, batch, length
-SPINS = ["300000", "weft", "0", "1000", "one thread"]
+SPINS = ["300000", "weft", "1000", "0", "one thread"]
 
 
 def child(work: str, seconds: float) -> None:

@@ -94,7 +94,7 @@ def test_all_checks_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     refused("the model only 5", trust=True, vocabulary=5)
     refused("a size is not above 0", trust=True, context=0)
     refused("scores for a head of 9 outputs", trust=True, outputs={"classify": 9})
-    refused("has no head for classify", trust=True, outputs={"tag": 3})
+    refused("gives outputs of", trust=True, outputs={"tag": 3})
     refused("are expected", trust=True, segments=1)
     (folder / "weft.json").write_text(json.dumps(card))
     light = open_light(folder)

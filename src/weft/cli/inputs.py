@@ -123,7 +123,8 @@ def open_light(
     **options: Any,
 ) -> LightModel | None:
     """An exported model that can answer without torch, which takes longer to import than all the rest; else None."""
-    if device not in (None, "cpu") or backend not in (None, "onnx") or options.get("language") is not None:
+    asked = any(options.get(name, default) != default for name, default in (("language", None), ("precision", "auto")))
+    if asked or device not in (None, "cpu") or backend not in (None, "onnx"):
         return None
     return late.light.open_light(late.locate.find_folder(folder, online), trust)
 

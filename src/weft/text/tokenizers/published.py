@@ -297,7 +297,7 @@ def _without_limits(library: Library) -> Library:
 
 
 def _read_whole(text: str, file: Path) -> tuple[Library, dict[str, int], bool]:
-    """tokenizer.json, with what would cut, pad or vary the tokens taken out; the ids of its tokens; whether unchanged."""
+    """tokenizer.json, with what would cut, pad or vary the tokens taken out; its ids; whether nothing was."""
     data = parse_json(text, file)
     before = _settings_of(data)
     normalizer = data.get("normalizer")
