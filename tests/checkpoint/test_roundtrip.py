@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import transformers
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import weft
@@ -304,9 +307,32 @@ def test_a_full_disk_is_named_with_the_folder(tmp_path: Path, monkeypatch: pytes
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(tensors, "save_file", full)
+    monkeypatch.setattr(tensors, "save_tensors", full)
     with pytest.raises(UserError, match=f"{tmp_path}/model.safetensors: cannot be written: no space left"):
         tensors.write_tensors(tmp_path, {"a": torch.zeros(1)}, 1 << 20)
+
+
+def test_equal_tensors_give_equal_files_that_the_library_reads(tmp_path: Path) -> None:
+    """Whatever process writes them: the library's own writer orders metadata by chance."""
+    kinds = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int16, torch.uint8)
+    stored = {f"b.{n}": torch.arange(6).reshape(2, 3).to(kind) for n, kind in enumerate(kinds)}
+    stored |= {"bool": torch.tensor([True, False]), "none": torch.empty(0, 4), "number": torch.tensor(1.5)}
+    stored["cut"] = torch.arange(12.0).reshape(3, 4).t()  # not contiguous
+    metadata = {"format": "pt", "one": "1", "two": "2", "three": "é"}
+    code = (
+        "import sys, torch; from weft.checkpoint.tensors import save_tensors, read_file; from pathlib import Path\n"
+        f"save_tensors(Path(sys.argv[2]), read_file(Path(sys.argv[1])), {metadata!r})"
+    )
+    one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
+    tensors.save_tensors(one, dict(reversed(stored.items())), metadata)
+    subprocess.run([sys.executable, "-c", code, str(one), str(two)], check=True)
+    assert one.read_bytes() == two.read_bytes()
+    again = load_file(one)
+    assert again.keys() == stored.keys()
+    assert all(again[name].dtype == x.dtype and torch.equal(again[name], x) for name, x in stored.items())
+    with safe_open(one, "pt") as file:
+        assert file.metadata() == metadata
+    assert (8 + int.from_bytes(one.read_bytes()[:8], "little")) % tensors.ALIGNED == 0
 
 
 def test_a_card_of_format_1_is_read(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ CALLS: dict[str, str] = {
     "rewrite": "{bed}/task-translate one --max-tokens 4",
     "describe": "{bed}/family-vec2seq 1,2,3,4,5,6 --max-tokens 3",
     "forecast": "{bed}/task-forecast --data {bed}/series/long.csv",
+    "bench": "{bed}/task-classify --lengths 4 --batch 1 --backends onednn --seconds 0.05 --no-memory",
     "fill": "{bed}/task-fill the_[MASK]_is",
     "embed": "{bed}/task-embed cat --per word --layers all-mean",
     "rank": "{bed}/task-embed --query cat --texts {bed}/run.txt",

@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from weft.budget import by_budget
@@ -24,8 +22,17 @@ TENSORS = 1 << 16  # in one file; the largest models have some thousand
 HEADER = 1 << 24  # bytes of the list of tensors in a file
 ALIGNED = 64  # bytes, as torch aligns its own tensors
 SHARD = 5_000_000_000  # bytes of tensors in one file
-# Weights, and the masks and counters that old files keep beside them.
-KINDS = (torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int64, torch.int16, torch.bool, torch.uint8)
+# Weights, and the masks and counters that old files keep beside them; each by its name in a file.
+DTYPES = {
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float64: "F64",
+    torch.int64: "I64",
+    torch.int16: "I16",
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+}
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
@@ -106,31 +113,40 @@ def read_file(path: Path) -> dict[str, Tensor]:
             tensors |= {name: tensors[name].clone() for name in copied}
     except (SafetensorError, OSError, ValueError, RuntimeError, TypeError) as error:
         raise UserError(f"{path}: not a sound safetensors file: {shown(str(error), 160)}") from None
-    strange = [shown(name) for name, tensor in tensors.items() if tensor.dtype not in KINDS]
+    strange = [shown(name) for name, tensor in tensors.items() if tensor.dtype not in DTYPES]
     if strange:
         raise UserError(f"{path}: tensors of a kind that no weight has: {listed(strange)}")
     return tensors
 
 
-def padded(tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> dict[str, str] | None:
-    """The metadata with spaces that align the tensors behind it, so that they can be used where they are mapped."""
-    first, header = 0, dict[str, object]()
-    for name, tensor in sorted(tensors.items(), key=lambda pair: (-pair[1].element_size(), pair[0])):
-        kind = {torch.bool: "BOOL", torch.bfloat16: "BF16"}.get(tensor.dtype, f"F{8 * tensor.element_size()}")
-        header[name] = {"dtype": kind, "shape": list(tensor.shape), "data_offsets": [first, first + tensor.nbytes]}
-        first += tensor.nbytes
-    header["__metadata__"] = {**metadata, "padding": ""}
-    size = 8 + len(json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode())
-    return {**metadata, "padding": " " * (-size % ALIGNED)}
+def header_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """The list of tensors of a file in the order of their bytes: the largest kinds first, then by name.
+
+    Spaces align what comes behind it, so that it can be used where it is mapped. The library aligns to 8 bytes, and
+    writes metadata in an order that differs from run to run; here equal models give equal files.
+    """
+    first, header = 0, dict[str, object]({"__metadata__": dict(metadata)} if metadata else {})
+    for name, tensor in ordered(tensors):
+        last = first + tensor.nbytes
+        header[name] = {"dtype": DTYPES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [first, last]}
+        first = last
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    return text + b" " * (-(8 + len(text)) % ALIGNED)
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """One safetensors file with the permissions of any new file; the library alone leaves it to its owner (0600)."""
-    with open(path, "ab") as file:  # the system applies the user's umask
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-    save_file(dict(tensors), path, padded(tensors, metadata or {}))
-    if stat.S_IMODE(path.stat().st_mode) != mode:
-        path.chmod(mode)
+def ordered(tensors: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
+    """The tensors as they stand in a file, so that each begins at a multiple of the size of its numbers."""
+    return sorted(tensors.items(), key=lambda pair: (-pair[1].element_size(), pair[0]))
+
+
+def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """One safetensors file."""
+    assert sys.byteorder == "little", "safetensors holds numbers with their lowest byte first"
+    header = header_of(tensors, metadata or {})
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for _, tensor in ordered(tensors):
+            file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard: int) -> None:
@@ -141,7 +157,7 @@ def write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard: int) -> No
         name = f"model-{number:05d}-of-{len(groups):05d}.safetensors" if len(groups) > 1 else "model.safetensors"
         try:
             save_tensors(folder / name, {tensor: tensors[tensor] for tensor in group}, {"format": "pt"})
-        except (OSError, SafetensorError) as error:
+        except OSError as error:
             raise unwritable(folder / name, error) from None
         table |= dict.fromkeys(group, name)
     if len(groups) > 1:

@@ -14,7 +14,6 @@ from typing import Any, Unpack
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from weft.backends.ct2_files import ENGINE, named_tokens, settings_of
@@ -79,7 +78,7 @@ def write_ct2(inside: Path, opened: LoadedModel, task: str, precision: str = "fp
         names = [] if opened.family.generates else kept_names(list(state), opened.config, opened.heads)
         if kept := {name: state[name].detach().cpu().contiguous() for name in names}:
             save_tensors(inside / HEADS, kept, {"format": "pt"})
-    except (OSError, SafetensorError) as error:
+    except OSError as error:
         raise unwritable(inside, error) from None
 
 

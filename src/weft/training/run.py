@@ -110,7 +110,7 @@ class Checkpoints:
                     save_tensors(inside / f"{name}.safetensors", here)
                 hashes = files.digests(inside, [f"{name}.safetensors" for name in tensors])
                 files.write_manifest(inside / STATE, values_of(state), hashes)
-        except (OSError, SafetensorError, UserError) as error:
+        except (OSError, UserError) as error:
             words = r"no space left on device|file too large|disk quota exceeded|permission denied"
             cause = re.search(words, files.reason(error))  # without the names of folders that are gone by now
             why = cause[0] if cause else files.reason(error)
