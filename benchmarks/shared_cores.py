@@ -86,8 +86,8 @@ def measured(work: str, asked: argparse.Namespace) -> dict[str, Any]:
             "two at once, together": two,
             "kept": two / alone,
             f"alone against {asked.spins[0]}": statistics.median(against),
-            "alone, from": min(rates[spins, 1]),
-            "alone, to": max(rates[spins, 1]),
+            "alone, from and to": [min(rates[spins, 1]), max(rates[spins, 1])],
+            "two at once, from and to": [min(rates[spins, 2]), max(rates[spins, 2])],
         }
     return found
 

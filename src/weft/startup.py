@@ -22,11 +22,11 @@ os.environ.update(SWITCHES)
 
 # A thread of OpenMP that waits for the others looks so often whether they are done, and then sleeps. libgomp, which
 # torch for Linux brings along, reads this when it is loaded. Its own default of 300,000 keeps a core for milliseconds
-# from every other program: two runs on the same cores wait for each other's waiting threads. With 2,000 a run alone is
+# from every other program: two runs on the same cores wait for each other's waiting threads. With 4,000 a run alone is
 # as fast (benchmarks/shared_cores.py). Whoever has set either variable is not overruled.
 SPINS = "GOMP_SPINCOUNT"
 if sys.platform == "linux" and not {SPINS, "OMP_WAIT_POLICY"} & set(os.environ):
-    os.environ[SPINS] = "2000"
+    os.environ[SPINS] = "4000"
 
 # `python -m weft` puts the working folder first on sys.path. Until Python has found the module, sys.argv[0] is "-m",
 # and the module's name stands before the rest of the arguments; `python -m your.module` keeps its folder.
