@@ -12,6 +12,7 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain, pairwise
 from pathlib import Path
@@ -370,6 +371,9 @@ def _outline(model: Any, onnx: Any, rows: int, length: int, lengths: Mapping[str
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
+# Numbers of a text's states (tokens times width) up to which one thread runs an int8 graph as fast as two: its products
+# are so short that handing their parts to another processor, and what that one made back, takes as long as they do.
+ALONE = 128 * 384
 
 
 def runtime() -> Any:
@@ -391,21 +395,31 @@ def runtime() -> Any:
 
 
 class OnnxGraph:
-    """A graph that gives the hidden states of tokens or the output of a head, on arrays and without torch."""
+    """A graph that gives the hidden states of tokens or the output of a head, on arrays and without torch.
 
-    def open(self, folder: Path, config: Any, heads: Mapping[str, int], wide: int, traced: bool) -> None:
+    Several groups of rows are worked on at once, each by one thread: the threads of one operator would wait for each
+    other after each of some hundred short ones. All threads share the operators of a text that is alone.
+    """
+
+    def open(
+        self, folder: Path, config: Any, heads: Mapping[str, int], wide: int, traced: bool, precision: str | None
+    ) -> None:
         """`config`: the sizes of the model; `wide`: of what each token is given out as, where no head reads it."""
-        self.folder, self.wide = folder, wide
+        self.folder, self.sizes, self.wide, self.traced = folder, config, wide, traced
+        self.threads = thread_count()
+        self.alone = ALONE // config.width if precision == "int8" else 0  # tokens
+        usual = 1 if self.alone else self.threads
         # Whether it takes the range of its integers over a whole batch, so that each row must go through alone.
-        self.graph, self.one_by_one = started(folder / GRAPH, config, traced)
-        self.inputs = [each.name for each in self.graph.get_inputs()]
+        graph, self.one_by_one = started(folder / GRAPH, config, traced, usual)
+        self.graphs = {usual: graph}  # by their threads
+        self.inputs = [each.name for each in graph.get_inputs()]
         self.masked = not traced  # a traced graph reads rows of equal length
-        self.outputs = [each.name for each in self.graph.get_outputs()]
+        self.outputs = [each.name for each in graph.get_outputs()]
         self.by_token = self.outputs != ["logits"] or "tag" in heads
         self.word_graph = started(folder / WORDS, config, traced)[0] if "words" in heads else None
-        self._check(folder / GRAPH, config, heads)
+        self._check(folder / GRAPH, config, heads, graph)
 
-    def _check(self, path: Path, config: Any, heads: Mapping[str, int]) -> None:
+    def _check(self, path: Path, config: Any, heads: Mapping[str, int], graph: Any) -> None:
         """Refuse a graph that is not what the folder says."""
         two = config.segments > 1
         wanted = ["input_ids", *(["attention_mask"] if self.masked else []), *(["token_type_ids"] if two else [])]
@@ -413,9 +427,9 @@ class OnnxGraph:
         expected = ["start_logits", "end_logits"] if head == "answer" else ["logits" if head else "last_hidden_state"]
         labels = heads[head] if head in ("classify", "choose", "tag") else None
         self.widths: tuple[int, ...] = () if head == "answer" else (labels or self.wide,)
-        ranks = {len(each.shape) for each in self.graph.get_outputs()}
-        wide = next((each.shape[-1] for each in self.graph.get_outputs() if each.shape), None)
-        inputs = sorted(self.inputs) == sorted(wanted) and all(len(each.shape) == 2 for each in self.graph.get_inputs())
+        ranks = {len(each.shape) for each in graph.get_outputs()}
+        wide = next((each.shape[-1] for each in graph.get_outputs() if each.shape), None)
+        inputs = sorted(self.inputs) == sorted(wanted) and all(len(each.shape) == 2 for each in graph.get_inputs())
         ends = [] if self.word_graph is None else [*self.word_graph.get_inputs(), *self.word_graph.get_outputs()]
         names = [each.name for each in ends]
         words = f"{path.parent / WORDS}: has {shown(listed(names))} where hidden_states, logits are expected"
@@ -436,31 +450,51 @@ class OnnxGraph:
     ) -> NDArray[Any]:
         """What the graph gives for rows of tokens: states or scores of each token (N ...), or of each row (B ...)."""
         lengths = [end - begin for begin, end in pairwise(starts)]
-        one_by_one = [[row] for row in range(len(lengths))]
-        output: NDArray[Any] | None = None
-        for group in one_by_one if self.one_by_one else grouped(lengths, padding=self.masked):
-            longest = max(1, *(lengths[row] for row in group))  # rows are filled up to one length
-            fed = {name: np.zeros((len(group), longest), dtype=np.int64) for name in self.inputs}
-            for place, row in enumerate(group):
-                own = slice(starts[row], starts[row + 1])
-                fed["input_ids"][place, : lengths[row]] = tokens[own]
-                if self.masked:
-                    fed["attention_mask"][place, : lengths[row]] = 1
-                if segments is not None and "token_type_ids" in fed:
-                    fed["token_type_ids"][place, : lengths[row]] = segments[own]
-            shape = (len(group), longest, *self.widths) if self.by_token else (len(group), *self.widths)
-            outputs = run(self.graph, fed, self.folder / GRAPH, shape)
-            part = outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)  # b t ..., or b ...
-            if output is None:
-                count = tokens.shape[0] if self.by_token else len(lengths)
-                output = np.zeros((count, *part.shape[1 + self.by_token :]), dtype=part.dtype)
+        groups = [[row] for row in range(len(lengths))]
+        if not self.one_by_one:
+            groups = grouped(lengths, padding=self.masked, parts=self.threads)
+        flat = {"input_ids": tokens} if segments is None else {"input_ids": tokens, "token_type_ids": segments}
+        if len(groups) == 1:
+            graph = self.graph_for(1 if len(tokens) <= self.alone else self.threads)
+            parts = [self._outputs(graph, groups[0], flat, starts)]
+        else:  # those of the longest rows first: the last to end are short
+            assert groups, "there are no rows"
+            graph = self.graph_for(1)
+            groups.reverse()
+            with ThreadPoolExecutor(min(self.threads, len(groups))) as pool:
+                parts = list(pool.map(lambda group: self._outputs(graph, group, flat, starts), groups))
+        count = len(tokens) if self.by_token else len(lengths)
+        output = np.zeros((count, *parts[0].shape[1 + self.by_token :]), dtype=parts[0].dtype)
+        for group, part in zip(groups, parts, strict=True):
             if not self.by_token:
                 output[group] = part
                 continue
             for place, row in enumerate(group):
                 output[starts[row] : starts[row + 1]] = part[place, : lengths[row]]
-        assert output is not None, "there are no rows"
         return output
+
+    def _outputs(
+        self, graph: Any, group: list[int], flat: Mapping[str, NDArray[Any]], starts: Sequence[int]
+    ) -> NDArray[Any]:
+        """b t ..., or b ...: what the graph gives for some rows, which are filled up to one length."""
+        lengths = [starts[row + 1] - starts[row] for row in group]
+        longest = max(1, *lengths)
+        fed = {name: np.zeros((len(group), longest), dtype=np.int64) for name in self.inputs}
+        for place, (row, length) in enumerate(zip(group, lengths, strict=True)):
+            for name, values in flat.items():
+                if name in fed:
+                    fed[name][place, :length] = values[starts[row] : starts[row + 1]]
+            if self.masked:
+                fed["attention_mask"][place, :length] = 1
+        shape = (len(group), longest, *self.widths) if self.by_token else (len(group), *self.widths)
+        outputs = run(graph, fed, self.folder / GRAPH, shape)
+        return outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)
+
+    def graph_for(self, threads: int) -> Any:
+        """The graph run by so many threads, opened when it is first asked for."""
+        if threads not in self.graphs:
+            self.graphs[threads], _ = started(self.folder / GRAPH, self.sizes, self.traced, threads)
+        return self.graphs[threads]
 
 
 def thread_count() -> int:
@@ -486,15 +520,18 @@ def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> 
     return outputs
 
 
-def started(path: Path, config: Any, traced: bool = False) -> tuple[Any, bool]:
-    """A graph in the runtime, ready to run, and what `check_graph` says of it; refused where it is not sound."""
+def started(path: Path, config: Any, traced: bool = False, threads: int | None = None) -> tuple[Any, bool]:
+    """A graph in the runtime, ready to run, and what `check_graph` says of it; refused where it is not sound.
+
+    `threads`: by default as many as torch has.
+    """
     engine = runtime()
     if not path.exists():
         raise UserError(f"{path.parent}: has no {path.name}")
     data = read_bytes(path, LARGEST)
     by_batch = check_graph(data, path, config, traced)
     options = engine.SessionOptions()
-    options.intra_op_num_threads = thread_count()
+    options.intra_op_num_threads = threads or thread_count()
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # fatal: its errors are raised too, and would be printed in color
     # Between two calls its threads leave the processors to those of torch and of the tokenizer.

@@ -57,6 +57,8 @@ class Predictor:
         self.modules = list(model.network.modules())
         watched = ("watcher", "editor", "listener")
         self.watched = [(vars(module), name) for module in self.modules for name in watched if name in vars(module)]
+        tables = (vars(module)[kind] for module in self.modules for kind in ("_modules", "_parameters"))
+        self.parts = [(table, [*map(id, table.values())]) for table in tables if table]  # by their names
         self.state = self._state()
         self.lock = threading.Lock()
         self.network: Network | None = None
@@ -86,6 +88,8 @@ class Predictor:
             return False
         if any(module._forward_hooks or module._forward_pre_hooks for module in self.modules):
             return False
+        if any([*map(id, table.values())] != parts for table, parts in self.parts):
+            return False  # a module or a weight has been replaced
         return all(each.is_cpu for each in self.parameters) and self._state() == self.state
 
 

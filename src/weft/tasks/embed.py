@@ -17,7 +17,7 @@ from weft.budget import by_budget
 from weft.checkpoint.card import POOLINGS, Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, ExamplesBuilder
-from weft.errors import UserError, one_of, refuse
+from weft.errors import NotFinite, UserError, one_of, refuse
 from weft.metrics.numeric import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.layer_choice import LayerChoice
 from weft.nn.rows import Batch, Ragged, Rows
@@ -113,10 +113,10 @@ class Embedder:
             if not tokens and not extra:
                 raise UserError(f"text {number} is empty, and this model puts no tokens around a text")
         windows = [pieces(self.framing, tokens) for tokens in ids]
-        # One vector for each text from those of its windows, in float64: the order of the windows leaves no trace.
-        start = -torch.inf if self.pooling == "max" else 0.0
-        vectors = torch.full((len(ids), self.width), start, dtype=torch.float64)
-        counts = torch.zeros(len(ids), dtype=torch.float64)
+        # One vector for each text from those of its windows, in float64: the order of the windows leaves no trace. By
+        # NumPy, since torch's threads would go on waiting on the processors that those of an engine need next.
+        vectors = np.full((len(ids), self.width), -np.inf if self.pooling == "max" else 0.0)
+        counts = np.zeros(len(ids))
         flat = [(number, window) for number, some in enumerate(windows) for window in some]
         flat.sort(key=lambda item: len(item[1].tokens))  # of one length: attention then has nothing to fill up
         for batch in by_budget(flat, lambda item: len(item[1].tokens), budget_on(self.model.device)):
@@ -126,18 +126,22 @@ class Embedder:
             hidden = self.hidden(ragged)
             ragged = ragged.map(lambda tensor: tensor.to(hidden.device))  # noqa: B023
             mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
-            pooled = self._pool(hidden, ragged.rows, mask).double().cpu()
-            numbers = torch.tensor([number for number, _ in batch])
-            if self.pooling == "max":
-                vectors.scatter_reduce_(0, numbers[:, None].expand_as(pooled), pooled, "amax")
-                continue
-            vectors.index_add_(0, numbers, pooled)
-            sizes = [1 if self.pooling == "first" else int(tokens.sum()) for tokens in own]
-            counts.index_add_(0, numbers, torch.tensor(sizes, dtype=torch.float64))
-        vectors = vectors if self.pooling == "max" else vectors / counts[:, None]
-        vectors = torch.nn.functional.normalize(vectors) if self.normalize else vectors
-        vectors = check_finite(self.model, vectors.float())
-        return Embedded(vectors, [len(tokens) + extra for tokens in ids], [len(some) for some in windows])
+            pooled = self._pool(hidden, ragged.rows, mask).double().cpu().numpy()
+            for (number, _), vector, tokens in zip(batch, pooled, own, strict=True):
+                if self.pooling == "max":
+                    np.maximum(vectors[number], vector, out=vectors[number])
+                    continue
+                vectors[number] += vector
+                counts[number] += 1 if self.pooling == "first" else tokens.sum()
+        with np.errstate(all="ignore"):  # what is no number is refused below
+            vectors = vectors if self.pooling == "max" else vectors / counts[:, None]
+            if self.normalize:
+                vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            numbers = vectors.astype(np.float32)
+        if not np.isfinite(numbers).all():
+            raise NotFinite(self.model.folder)
+        lengths = [len(tokens) + extra for tokens in ids]
+        return Embedded(torch.from_numpy(numbers), lengths, [len(some) for some in windows])
 
     def hidden(self, ragged: Ragged) -> Tensor:
         """N width: the vector of every token, from the layers that were chosen."""

@@ -71,7 +71,13 @@ def chunked(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
 
 def in_training(module: Any) -> bool:
     """Whether a module, or any inside it, is in training mode."""
-    return module.training or any(in_training(child) for child in module._modules.values() if child is not None)
+    below = [module]  # a plain list: calls of calls would take as long as a short text in a small model
+    while below:
+        module = below.pop()
+        if module.training:
+            return True
+        below += [child for child in module._modules.values() if child is not None]
+    return False
 
 
 @contextmanager
