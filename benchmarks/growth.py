@@ -33,6 +33,7 @@ from torch.profiler import ProfilerActivity, profile
 from weft.checkpoint.families import FAMILIES
 from weft.nn.rows import Rows
 from weft.timing import turns
+from weft.training.allocator import memory_kept
 
 VOCABULARY = 8192
 CONTEXT = 8192
@@ -225,7 +226,8 @@ def main() -> None:
         found = {**before, **found}
     print(machine())
     for by in args.series:
-        points = measured(series[by], device, args)
+        with memory_kept():  # as in training
+            points = measured(series[by], device, args)
         found[by] = {"points": points, "exponents": fitted(points, by)}
         show(by, points, found[by]["exponents"])
         write(path, found)
