@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
@@ -156,11 +157,15 @@ class Predictions:
             before, empty = table.count, dict.fromkeys(self.model.task_object.prediction_columns)
             rows = islice(late.evaluate.rows_of(self.model, data, self.skipped), before, None)
             try:
-                while some := list(islice(rows, late.evaluate.CHUNK)):
+                size, begin = late.evaluate.CHUNK, time.perf_counter()
+                while some := list(islice(rows, size)):
                     chunk = late.evaluate.answered(self.model, some, self.others)
                     table.add((row.values, empty if answer is None else answer.columns()) for row, answer in chunk)
                     self.count(chunk)
                     tick(len(chunk))
+                    begin, before_it = time.perf_counter(), begin
+                    if begin - before_it < inputs.MOMENT:  # more texts of like length go together
+                        size = min(2 * size, inputs.LARGEST)
                 named = table.finish()
             except KeyboardInterrupt:
                 to_stderr(f"weft: {table.count:,} rows are in {table.path}; the same command continues")
