@@ -24,20 +24,19 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 from common import RESULTS, machine, parse, write
 
+from weft.startup import LOOKS, SPINS
+from weft.training.allocator import memory_kept
+
 WORK = {"train": ((2, 128), 8, 128), "predict": ((6, 384), 1, 12)}  # size, batch, length
-SPINS = ["300000", "weft", "1000", "0", "one thread"]
+SETTINGS = ["300000", "weft", "1000", "0", "one thread"]
 
 
 def child(work: str, seconds: float) -> None:
     """Do the work after a line of standard input, and print the steps a second."""
-    import torch
     from growth import Work
-
-    from weft.training.allocator import memory_kept
-
-    import weft  # noqa: F401  (sets what is read when torch is imported)
 
     size, batch, length = WORK[work]
     made = Work(size, batch, length, torch.device("cpu"))
@@ -54,10 +53,10 @@ def child(work: str, seconds: float) -> None:
 
 
 def environment(spins: str, threads: int) -> dict[str, str]:
-    settings = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    settings = {name: value for name, value in os.environ.items() if name not in (SPINS, "OMP_WAIT_POLICY")}
     settings["OMP_NUM_THREADS"] = "1" if spins == "one thread" else str(threads)
-    if spins.isdecimal():
-        settings["GOMP_SPINCOUNT"] = spins
+    if spins != "one thread":
+        settings[SPINS] = LOOKS if spins == "weft" else spins
     return settings
 
 
@@ -100,7 +99,7 @@ def main() -> None:
     options.add_argument("--work", nargs="+", choices=list(WORK), default=list(WORK))
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--seconds", type=float, default=2.0, help="that each process works")
-    options.add_argument("--spins", nargs="+", default=SPINS, help='numbers, "weft" or "one thread"')
+    options.add_argument("--spins", nargs="+", default=SETTINGS, help='numbers, "weft" or "one thread"')
     options.add_argument("--threads", type=int, default=2)
     options.add_argument("--child", choices=list(WORK), help=argparse.SUPPRESS)
     options.add_argument("--result", type=Path, default=RESULTS / "shared_cores.json")

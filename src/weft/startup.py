@@ -24,9 +24,9 @@ os.environ.update(SWITCHES)
 # torch for Linux brings along, reads this when it is loaded. Its own default of 300,000 keeps a core for milliseconds
 # from every other program: two runs on the same cores wait for each other's waiting threads. With 4,000 a run alone is
 # as fast (benchmarks/shared_cores.py). Whoever has set either variable is not overruled.
-SPINS = "GOMP_SPINCOUNT"
+SPINS, LOOKS = "GOMP_SPINCOUNT", "4000"
 if sys.platform == "linux" and not {SPINS, "OMP_WAIT_POLICY"} & set(os.environ):
-    os.environ[SPINS] = "4000"
+    os.environ[SPINS] = LOOKS
 
 # `python -m weft` puts the working folder first on sys.path. Until Python has found the module, sys.argv[0] is "-m",
 # and the module's name stands before the rest of the arguments; `python -m your.module` keeps its folder.
