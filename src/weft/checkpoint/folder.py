@@ -60,7 +60,7 @@ class LoadedModel:
     precision: Precision = "auto"  # of answers on a GPU
     predictor: Any = None  # a faster backend of the same weights (see `weft.backends.predictors`); None: the network
 
-    graph: ClassVar[None] = None  # of a model that is run without a network: see `weft.tasks.light`
+    graph: ClassVar[Any] = None  # of a model that is run without a network: see `weft.tasks.light`
 
     def answering(self, head: str | None) -> Any:
         """What answers are computed by: the network, or a faster backend of it; `head`: None for the hidden states."""
