@@ -185,7 +185,7 @@ def measure(part: str, model: Model, given: argparse.Namespace, folder: Path) ->
     else:
         if part == "labels":
             model, peers = classifier(model, folder), PEERS[:1]
-            options["backends"] = ["onednn", "onednn-bf16"]
+            options["backends"] = ["onednn", "onednn-bf16", "onnx-int8"]
         profiles = profiles_of(model, ["mixed"], [1], given.mixed)
     report = encode_report(model, profiles, against=() if given.smoke else peers, **options)
     refused = {each.name: each.refused for each in report.contestants if each.refused is not None}

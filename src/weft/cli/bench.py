@@ -102,6 +102,8 @@ def _encode(
     result = encode.encode_report(model, profiles, log=to_stderr, **options)
     print(_about(result.machine))
     print(inputs.table(report.HEADER, report.encode_rows(result)))
+    for line in report.refused_lines(result):
+        print(escaped(line))
     choice = result.choice
     gain = "nothing is faster" if choice.backend == "torch" else f"{choice.faster:.2f} x torch over all lengths"
     print(f"chosen: {choice.backend} ({gain})")

@@ -161,8 +161,8 @@ class Embedder:
         """N width -> B width: of each window the first token, the largest, or the sum."""
         if self.pooling == "first":
             return hidden[rows.firsts()]
-        numbers = rows.numbers(len(hidden))
         if self.pooling == "max":
+            numbers = rows.numbers(len(hidden))
             lowest = hidden.new_full((rows.count, hidden.shape[1]), -torch.inf)
             hidden = hidden.masked_fill(~own[:, None], -torch.inf)
             return lowest.scatter_reduce_(0, numbers[:, None].expand_as(hidden), hidden, "amax")
@@ -174,7 +174,7 @@ class Embedder:
             weighed = plain.numpy().astype(np.float64) * own.numpy()[:, None]
             return torch.from_numpy(np.add.reduceat(weighed, rows.starts[:-1].numpy(), axis=0))
         total = torch.zeros(rows.count, hidden.shape[1], dtype=torch.float64, device=hidden.device)
-        return total.index_add_(0, numbers, hidden.double() * own[:, None])
+        return total.index_add_(0, rows.numbers(len(hidden)), hidden.double() * own[:, None])
 
 
 def own_tokens(window: TextWindow, continuing: range = range(0)) -> NDArray[np.bool_]:
