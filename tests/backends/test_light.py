@@ -92,7 +92,8 @@ def test_all_checks_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     refused("not as it was exported: weft.json has changed", context=47)
     refused("the model only 5", trust=True, vocabulary=5)
-    refused("a size is not above 0", trust=True, context=0)
+    refused("context must be between 1 and", trust=True, context=0)
+    refused("width must be between 1 and", trust=True, width=1 << 30)  # it decides how much memory a graph may hold
     refused("scores for a head of 9 outputs", trust=True, outputs={"classify": 9})
     refused("gives outputs of", trust=True, outputs={"tag": 3})
     refused("are expected", trust=True, segments=1)

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from weft.config import build, values_of
 from weft.errors import UserError, listed, refuse, shown
 from weft.files import MEGABYTE, digest, digest_of_values, read_json, write_json, write_text
+from weft.models.limits import LIMITS
 
 FORMAT = 2
 CARD = "weft.json"
@@ -104,8 +105,12 @@ class GraphSettings:
     row: int | None = None  # tokens of a row, where the context has no practical limit
 
     def __post_init__(self) -> None:
-        sizes = (self.context, self.width, self.vocabulary, *self.outputs.values(), self.row or 1)
-        refuse((min(*sizes, self.segments + 1, self.heads + 1) < 1, "graph: a size is not above 0"))
+        for name in ("context", "segments", "width", "heads", "vocabulary"):
+            size, least = vars(self)[name], int(name not in ("segments", "heads"))
+            if not least <= size <= LIMITS[name]:
+                raise UserError(f"graph: {name} must be between {least} and {LIMITS[name]}, not {size}")
+        sizes = (*self.outputs.values(), self.row or 1)
+        refuse((not all(0 < size <= 1 << 20 for size in sizes), "graph: outputs and row must be above 0"))
 
 
 @dataclass(frozen=True, kw_only=True)
