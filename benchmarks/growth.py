@@ -33,7 +33,6 @@ from torch.profiler import ProfilerActivity, profile
 from weft.checkpoint.families import FAMILIES
 from weft.nn.rows import Rows
 from weft.timing import turns
-from weft.training.allocator import memory_kept
 
 VOCABULARY = 8192
 CONTEXT = 8192
@@ -226,8 +225,7 @@ def main() -> None:
         found = {**before, **found}
     print(machine())
     for by in args.series:
-        with memory_kept():  # as in training
-            points = measured(series[by], device, args)
+        points = measured(series[by], device, args)
         found[by] = {"points": points, "exponents": fitted(points, by)}
         show(by, points, found[by]["exponents"])
         write(path, found)

@@ -28,7 +28,6 @@ import torch
 from common import RESULTS, machine, parse, write
 
 from weft.startup import LOOKS, SPINS
-from weft.training.allocator import memory_kept
 
 WORK = {"train": ((2, 128), 8, 128), "predict": ((6, 384), 1, 12)}  # size, batch, length
 SETTINGS = ["300000", "weft", "1000", "0", "one thread"]
@@ -44,11 +43,10 @@ def child(work: str, seconds: float) -> None:
     run()
     print("ready", flush=True)
     sys.stdin.readline()
-    with memory_kept():  # as in training
-        begin, steps = time.perf_counter(), 0
-        while (passed := time.perf_counter() - begin) < seconds or not steps:
-            run()
-            steps += 1
+    begin, steps = time.perf_counter(), 0
+    while (passed := time.perf_counter() - begin) < seconds or not steps:
+        run()
+        steps += 1
     print(steps / passed, flush=True)
 
 

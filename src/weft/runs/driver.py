@@ -27,7 +27,6 @@ from weft.objectives.losses import Objective
 from weft.progress import Log, ProgressChoice, lines_of_a_run, log_notes, progress_of, to_logger
 from weft.runs.pages import write_curves
 from weft.tasks.model import Model, device_of
-from weft.training.allocator import memory_kept
 from weft.training.log import RunLog, Watch, draw_gradients
 from weft.training.loop import Exploded, Trainer, quick_arithmetic
 from weft.training.plan import Training
@@ -214,7 +213,7 @@ def drive(run: Run, job: Job, control: Control) -> State:
 
     with recording(run, state, job.recipe.tensorboard, control) as run_log:
         try:
-            with memory_kept(), quick_arithmetic(setup.device):
+            with quick_arithmetic(setup.device):
                 watch = Watch(run.gradients, state.step) if plan.watch_gradients else None
                 Trainer(setup, start, run_log, control.stop, save_best, watch).train()
         except Interrupted as interrupted:
