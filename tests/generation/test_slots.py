@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -90,6 +93,26 @@ def test_details_stop_strings_and_progress() -> None:
         )
         advance = [pair for some in steps for pair in some]
         assert [sum(row == number for row, _ in advance) for number in range(6)] == [5 * count] * 6
+
+
+def test_slots_are_used_again_and_keep_no_network_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 40, 1 << 40))
+    network = copy.deepcopy(drawn("gpt2", VOCABULARY, 3))
+    kept: list[Any] = []
+    for _ in range(2):
+        request = Request(decoder=network, prompts=[[5, 9], [7]], choice=Sampling(), context=40, max_tokens=4)
+        runner: Any = runner_of(request)
+        with torch.inference_mode():
+            assert list(runner.run())
+        kept.append(runner.slots)
+        runner.slots.device = torch.device("cuda")  # on the CPU nothing is kept
+        runner._keep()
+        runner.slots.device = torch.device("cpu")
+    assert kept[0] is kept[1] and len(in_slots_module.SLOTS[network]) == 1
+    alive = weakref.ref(network)
+    del network, request, runner, kept
+    gc.collect()
+    assert alive() is None
 
 
 def test_what_slots_cannot_do_is_left_to_the_plain_search() -> None:
