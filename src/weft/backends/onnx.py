@@ -371,9 +371,6 @@ def _outline(model: Any, onnx: Any, rows: int, length: int, lengths: Mapping[str
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
-# Numbers of a text's states (tokens times width) up to which one thread runs an int8 graph as fast as two: its products
-# are so short that handing their parts to another processor, and what that one made back, takes as long as they do.
-ALONE = 128 * 384
 
 
 def runtime() -> Any:
@@ -401,17 +398,13 @@ class OnnxGraph:
     other after each of some hundred short ones. All threads share the operators of a text that is alone.
     """
 
-    def open(
-        self, folder: Path, config: Any, heads: Mapping[str, int], wide: int, traced: bool, precision: str | None
-    ) -> None:
+    def open(self, folder: Path, config: Any, heads: Mapping[str, int], wide: int, traced: bool) -> None:
         """`config`: the sizes of the model; `wide`: of what each token is given out as, where no head reads it."""
         self.folder, self.sizes, self.wide, self.traced = folder, config, wide, traced
         self.threads = thread_count()
-        self.alone = ALONE // config.width if precision == "int8" else 0  # tokens
-        usual = 1 if self.alone else self.threads
         # Whether it takes the range of its integers over a whole batch, so that each row must go through alone.
-        graph, self.one_by_one = started(folder / GRAPH, config, traced, usual)
-        self.graphs = {usual: graph}  # by their threads
+        graph, self.one_by_one = started(folder / GRAPH, config, traced, self.threads)
+        self.graphs = {self.threads: graph}  # by their threads
         self.inputs = [each.name for each in graph.get_inputs()]
         self.masked = not traced  # a traced graph reads rows of equal length
         self.outputs = [each.name for each in graph.get_outputs()]
@@ -455,11 +448,12 @@ class OnnxGraph:
             groups = grouped(lengths, padding=self.masked, parts=self.threads)
         flat = {"input_ids": tokens} if segments is None else {"input_ids": tokens, "token_type_ids": segments}
         if len(groups) == 1:
-            graph = self.graph_for(1 if len(tokens) <= self.alone else self.threads)
-            parts = [self._outputs(graph, groups[0], flat, starts)]
+            parts = [self._outputs(self.graphs[self.threads], groups[0], flat, starts)]
+            if self.by_token and len(tokens) == parts[0].shape[0] * parts[0].shape[1]:  # rows of one length, in order
+                return parts[0].reshape(len(tokens), *parts[0].shape[2:])
         else:  # those of the longest rows first: the last to end are short
             assert groups, "there are no rows"
-            graph = self.graph_for(1)
+            graph = self._by_one_thread()
             groups.reverse()
             with ThreadPoolExecutor(min(self.threads, len(groups))) as pool:
                 parts = list(pool.map(lambda group: self._outputs(graph, group, flat, starts), groups))
@@ -490,11 +484,11 @@ class OnnxGraph:
         outputs = run(graph, fed, self.folder / GRAPH, shape)
         return outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)
 
-    def graph_for(self, threads: int) -> Any:
-        """The graph run by so many threads, opened when it is first asked for."""
-        if threads not in self.graphs:
-            self.graphs[threads], _ = started(self.folder / GRAPH, self.sizes, self.traced, threads)
-        return self.graphs[threads]
+    def _by_one_thread(self) -> Any:
+        """The graph run by the thread that calls it, opened when it is first asked for."""
+        if 1 not in self.graphs:
+            self.graphs[1], _ = started(self.folder / GRAPH, self.sizes, self.traced, 1)
+        return self.graphs[1]
 
 
 def thread_count() -> int:

@@ -23,7 +23,7 @@ class OnnxNetwork(OnnxGraph, Engine):
         Engine.__init__(self, model.config)
         self.heads = dict(model.heads)
         wide = outline(model.family, model.config, model.heads).features
-        self.open(folder, model.config, model.heads, wide, model.family.name not in WRITTEN, model.card.precision)
+        self.open(folder, model.config, model.heads, wide, model.family.name not in WRITTEN)
 
     @property
     def features(self) -> int:

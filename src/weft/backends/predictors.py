@@ -59,7 +59,8 @@ class Predictor:
         self.counted = [each for each in self.parameters if not each.is_inference()]  # that know how often they changed
         modules = list(model.network.modules())
         tables = (vars(module)[kind] for module in modules for kind in ("_modules", "_parameters"))
-        self.parts = [(table, [*map(id, table.values())]) for table in tables if table]  # by their names
+        self.tables = [table for table in tables if table]
+        self.parts = self._parts()
         self.state = self._state()
         self.lock = threading.Lock()
         self.network: Network | None = None
@@ -81,13 +82,15 @@ class Predictor:
         """Changes with every change of a weight, and where the network is moved."""
         return [each._version for each in self.counted], [each.data_ptr() for each in self.parameters]
 
+    def _parts(self) -> list[int]:
+        """Changes where a module or a weight is replaced by another."""
+        return [id(part) for table in self.tables for part in table.values()]
+
     def _is_current(self) -> bool:
         """Whether the network is still as it was, on the CPU, and nobody looks into it."""
         if self.source.training or is_watched(self.source) or not self.on_cpu:
             return False
-        if any([*map(id, table.values())] != parts for table, parts in self.parts):
-            return False  # a module or a weight has been replaced
-        return self._state() == self.state
+        return self._parts() == self.parts and self._state() == self.state
 
 
 def predictor_of(name: str, model: LoadedModel, task: Any) -> Predictor:

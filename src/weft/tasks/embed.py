@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -27,7 +28,7 @@ from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays
 from weft.tasks.forward import budget_on, check_finite, evaluating, stripped, tokenizer_of, window_for
 from weft.tasks.tag import joined, raw
 from weft.text.sentences import sentence_spans
-from weft.text.windows import Framing, TextWindow, frame, pieces
+from weft.text.windows import Framing, TextWindow, frame, pieces, segment_ids
 
 Pooling = Literal["mean", "first", "max"]
 PER = ("text", "token", "word")  # what has a vector of its own
@@ -92,7 +93,7 @@ class Embedder:
         self.width: int = self.choice.width(network.state_widths) if self.choice.numbers else network.features
         before, after = map(tuple, frame(self.tokenizer))
         window = card.window or window_for(model, None, None, "windows", 0.25)
-        marks = 3 if 2 in self.tokenizer.encode("a").segments else 0  # XLNet's <cls> has a segment of its own
+        marks = 3 if 2 in segment_ids(self.tokenizer, False) else 0  # XLNet's <cls> has a segment of its own
         self.framing = Framing(before, after, None, marks, min(window.length, context), window.stride)
 
     def chunks(self, texts: Iterable[str]) -> Iterator[Embedded]:
@@ -124,9 +125,9 @@ class Embedder:
             ragged = Ragged.of([window.tokens for _, window in batch], windows=starts)
             own = [own_tokens(window, self.model.network.CONTINUES) for _, window in batch]
             hidden = self.hidden(ragged)
-            ragged = ragged.map(lambda tensor: tensor.to(hidden.device))  # noqa: B023
+            rows = ragged.rows.map(lambda tensor: tensor.to(hidden.device))  # noqa: B023
             mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
-            pooled = self._pool(hidden, ragged.rows, mask).double().cpu().numpy()
+            pooled = self._pool(hidden, rows, mask).double().cpu().numpy()
             for (number, _), vector, tokens in zip(batch, pooled, own, strict=True):
                 if self.pooling == "max":
                     np.maximum(vectors[number], vector, out=vectors[number])
@@ -166,13 +167,16 @@ class Embedder:
             lowest = hidden.new_full((rows.count, hidden.shape[1]), -torch.inf)
             hidden = hidden.masked_fill(~own[:, None], -torch.inf)
             return lowest.scatter_reduce_(0, numbers[:, None].expand_as(hidden), hidden, "amax")
-        if hidden.device.type == "cpu" and bool((rows.lengths() > 0).all()):
-            # Not by torch: its threads would go on waiting on the processors that an engine's threads need next.
-            plain = (
-                hidden if hidden.dtype in (torch.float32, torch.float64) else hidden.float()
-            )  # NumPy has no bfloat16
-            weighed = plain.numpy().astype(np.float64) * own.numpy()[:, None]
-            return torch.from_numpy(np.add.reduceat(weighed, rows.starts[:-1].numpy(), axis=0))
+        if hidden.device.type == "cpu":
+            # Not by torch: its threads would go on waiting on the processors that an engine's threads need next. Row by
+            # row: copies of all tokens in float64 would take new memory each time, which costs more than the sums.
+            plain = (hidden if hidden.dtype.itemsize > 2 else hidden.float()).numpy()  # NumPy has no bfloat16
+            starts, counted = rows.starts.tolist(), own.numpy()
+            sums = np.empty((rows.count, plain.shape[1]))
+            for number, (start, end) in enumerate(pairwise(starts)):
+                part, kept = plain[start:end], counted[start:end]
+                np.add.reduce(part if kept.all() else part[kept], axis=0, dtype=np.float64, out=sums[number])
+            return torch.from_numpy(sums)
         total = torch.zeros(rows.count, hidden.shape[1], dtype=torch.float64, device=hidden.device)
         return total.index_add_(0, rows.numbers(len(hidden)), hidden.double() * own[:, None])
 

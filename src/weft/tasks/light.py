@@ -77,7 +77,7 @@ def open_light(folder: Path, trust: bool = False) -> LightModel | None:
             f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the model only {settings.vocabulary}"
         )
     graph = OnnxGraph()
-    graph.open(folder, settings, settings.outputs, settings.width, settings.family not in WRITTEN, card.precision)
+    graph.open(folder, settings, settings.outputs, settings.width, settings.family not in WRITTEN)
     family = GraphFamily(settings.family, settings.one_way, settings.row)
     opened = GraphFolder(family, settings, settings.outputs, tokenizer, card, folder, graph)
     return LightModel(opened, card.task)
