@@ -23,7 +23,8 @@ os.environ.update(SWITCHES)
 # A thread of OpenMP that waits for the others looks so often whether they are done, and then sleeps. libgomp, which
 # torch for Linux brings along, reads this when it is loaded. Its own default of 300,000 keeps a core for milliseconds
 # from every other program: two runs on the same cores wait for each other's waiting threads. With 4,000 they no longer
-# stall, and a run alone takes 0 to 4 % longer (benchmarks/shared_cores.py). Whoever has set either variable is not overruled.
+# stall, and a run alone takes 0 to 4 % longer (benchmarks/shared_cores.py). Whoever has set either variable is not
+# overruled.
 SPINS, LOOKS = "GOMP_SPINCOUNT", "4000"
 if sys.platform == "linux" and not {SPINS, "OMP_WAIT_POLICY"} & set(os.environ):
     os.environ[SPINS] = LOOKS
