@@ -6,24 +6,35 @@
 All contestants take turns in one process on two threads. `before` is plain torch; `chosen` is the backend that
 `weft bench` would choose for this length and batch; a contestant counts only where its vectors agree with plain torch's
 (see docs/bench.md). Then mixed lengths with a classification head, beside transformers' text-classification pipeline.
+The part `openvino` runs the exported graphs by OpenVINO beside the backends of Weft; it is not one of the usual parts.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from common import RESULTS, machine, minilm, parse, write
+from common import RESULTS, machine, minilm, parse, peer, write
 
 import weft
 from weft.backends.choice import cpu_name, version_of
-from weft.bench.encode import EncodeReport, encode_report
-from weft.bench.texts import profiles_of
+from weft.backends.engine import grouped
+from weft.backends.onnx import GRAPH
+from weft.backends.predictors import BACKENDS
+from weft.bench.encode import EncodeReport, encode_report, prepare_export, race
+from weft.bench.square import rectangle
+from weft.bench.texts import Profile, profiles_of
 from weft.checkpoint.folder import LoadedModel
+from weft.errors import UserError
+from weft.exporters.onnx_export import write_onnx
+from weft.tasks.chosen import answering_by
+from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model
 from weft.text.tokenizers.training import learn
 
@@ -61,13 +72,16 @@ def encoders(names: list[str], smoke: bool, folder: Path) -> dict[str, Model]:
 
 
 def classifier(model: Model, folder: Path) -> Model:
-    """The same encoder with a drawn head for two labels."""
+    """The same encoder with a drawn head for two labels; its bias makes it sure of all, since near a tie none agree."""
     opened = weft.new("bert", model.tokenizer, settings=_sizes(model.config), heads={"classify": 2}).opened
     stored = model.network.state_dict()
     missing = opened.network.load_state_dict(
         {name: stored[name] for name in stored if "heads." not in name}, strict=False
     )
     assert not missing.unexpected_keys
+    head: Any = opened.network.heads["classify"]
+    with torch.no_grad():
+        head.output.bias.copy_(torch.tensor([-1.0, 1.0]))
     return saved(replace(opened, card=replace(opened.card, labels=("no", "yes"))), "classify", folder)
 
 
@@ -103,17 +117,78 @@ def figures(report: EncodeReport) -> list[dict[str, Any]]:
     return rows
 
 
+def openvino_calls(library: Any, model: Model, folder: Path) -> tuple[dict[str, Callable[..., Any]], dict[str, str]]:
+    """By name what embeds texts by OpenVINO's CPU plugin, in rectangles of similar length; and what it cannot run."""
+    calls: dict[str, Callable[..., Any]] = {}
+    refused: dict[str, str] = {}
+    for name, precision, inside in (("fp32", "fp32", "f32"), ("bf16", "fp32", "bf16"), ("int8", "int8", "f32")):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        write_onnx(folder / name, model.opened, model.task, precision)  # type: ignore[arg-type]
+        settings = {"INFERENCE_PRECISION_HINT": inside, "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+        settings |= {"PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+        try:
+            graph = library.Core().compile_model(str(folder / name / GRAPH), "CPU", settings)
+            request, inputs = graph.create_infer_request(), [each.get_any_name() for each in graph.inputs]
+
+            def embed(texts: Sequence[str], request: Any = request, inputs: Any = inputs) -> list[Any]:
+                vectors: list[Any] = [None] * len(texts)
+                for group in grouped([len(ids) for ids in tokenizer_of(model.opened).ids(list(texts))], padding=True):
+                    ids, mask = rectangle(model, [texts[number] for number in group], model.config.context)
+                    fed = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+                    hidden = request.infer({name: fed[name] for name in inputs})[0]
+                    pooled = (hidden * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
+                    for number, vector in zip(group, pooled, strict=True):
+                        vectors[number] = vector / np.linalg.norm(vector)
+                return vectors
+
+            embed(["a text"])
+            calls[f"openvino {name}"] = embed
+        except RuntimeError as error:
+            refused[f"openvino {name}"] = " ".join(str(error).split())[-160:]
+    return calls, refused
+
+
+def beside_openvino(model: Model, profiles: Sequence[Profile], given: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds of a call by OpenVINO and by our backends, and how far its vectors turn from those of torch."""
+    library = peer("openvino")
+    calls, refused = ({}, {}) if library is None else openvino_calls(library, model, given.out / "openvino")
+    for name in ("onednn-bf16", "onnx", "onnx-int8"):
+        try:
+            if BACKENDS[name].precision:
+                prepare_export(model, name)
+            fast = answering_by(model, name)
+            fast(["a text"])
+            calls[name] = fast
+        except UserError as error:  # no such package, or no such instructions
+            refused[name] = str(error)
+    texts = [text for profile in profiles for text in profile.inputs[:16]]
+    exact = [np.array(each.values) for each in model(texts)]
+    turned = {}
+    for name, call in calls.items():
+        vectors = [np.array(getattr(each, "values", each)) for each in call(texts)]
+        cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in zip(exact, vectors, strict=True)]
+        turned[name] = float(f"{max(0.0, 1 - min(cosines)):.2g}")
+    times = {profile.name: race(calls, profile, given.seconds) if calls else {} for profile in profiles}
+    rows = {work: {name: round(1e3 * speed.seconds, 3) for name, speed in one.items()} for work, one in times.items()}
+    print(json.dumps(rows), refused, flush=True)
+    version = version_of("openvino")
+    return {"openvino": version, "milliseconds": rows, "1 - cosine, at most": turned, "refused": refused}
+
+
 def measure(part: str, model: Model, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One part of the works: texts of one length, of mixed lengths, or of mixed lengths through a head for labels."""
     options: dict[str, Any] = {"seconds": given.seconds, "memory": False, "keep": False, "log": print}
     peers, most = PEERS, model.config.context
+    fixed = [(str(min(length, most)), min(batch, 2) if given.smoke else batch) for length, batch in FIXED]
+    if part == "openvino":
+        profiles = [profile for length, batch in fixed for profile in profiles_of(model, [length], [batch])]
+        return beside_openvino(model, [*profiles, *profiles_of(model, ["mixed"], [1], given.mixed)], given)
     if part == "lengths":
-        fixed = [(str(min(length, most)), min(batch, 2) if given.smoke else batch) for length, batch in FIXED]
         profiles = [profile for length, batch in fixed for profile in profiles_of(model, [length], [batch])]
     else:
         if part == "labels":
             model, peers = classifier(model, folder), PEERS[:1]
-            options["backends"] = ["onednn", "onednn-bf16"]
+            options["backends"] = ["onednn", "onednn-bf16", "onnx-int8"]
         profiles = profiles_of(model, ["mixed"], [1], given.mixed)
     report = encode_report(model, profiles, against=() if given.smoke else peers, **options)
     refused = {each.name: each.refused for each in report.contestants if each.refused is not None}

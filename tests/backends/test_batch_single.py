@@ -19,8 +19,9 @@ import weft
 from tests.backends.engines import carried, drawn, texts
 from tests.engines import need_engine
 from tests.tasks.small import kinds, model_for, vocabulary, write_rows
-from weft.backends import engine as groups
-from weft.backends.onnx import OnnxNetwork, runtime
+from weft.backends import groups
+from weft.backends.onnx import runtime
+from weft.backends.onnx_network import OnnxNetwork
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.exporters import export as checks
@@ -142,7 +143,7 @@ def test_an_old_graph_answers_one_text_at_a_time(task: str, tmp_path: Path, monk
     assert network.one_by_one
     inputs = made_up_inputs(model, 12, seed=5)
     assert largest_difference(model, inputs)[0] < 1e-6
-    network.one_by_one = False
+    network.one_by_one, network.threads = False, 1  # more threads would have a text each
     assert largest_difference(model, inputs)[0] > 1e-3, "or the tests here could not fail"
 
 
@@ -191,7 +192,9 @@ def test_the_gate_refuses_what_depends_on_its_batch(
     model_of("classify").save(tmp_path / "model")
     rows = write_rows(tmp_path / "rows.jsonl", kinds(20))
     monkeypatch.setattr(Graph, "_eight_bits", dynamic)
-    monkeypatch.setattr(OnnxNetwork, "one_by_one", property(lambda _: False, lambda _, value: None), raising=False)
+    for name, value in {"one_by_one": False, "threads": 1}.items():  # more threads would have a text each
+        fixed = property(lambda _, value=value: value, lambda _, value: None)
+        monkeypatch.setattr(OnnxNetwork, name, fixed, raising=False)
     command = ["quantize", str(tmp_path / "model"), "--data", str(rows), "--out", str(tmp_path / "out")]
     assert run([*command, "--kinds", "onnx-int8"]) == 2
     line = capsys.readouterr().err

@@ -15,10 +15,11 @@ import torch
 import weft
 from tests.engines import need_engine
 from tests.tasks.small import model_for, vocabulary
-from weft.backends import engine as grouping
+from weft.backends import groups as grouping
 from weft.backends import onnx as engine
 from weft.cli.main import run
 from weft.errors import UserError
+from weft.exporters.onnx_export import write_onnx
 from weft.nn.rows import Rows
 from weft.tasks.model import Model
 
@@ -95,6 +96,41 @@ def test_rows_are_put_together_by_length(model: Model, folder: Path, monkeypatch
     for number, (row, length) in enumerate(zip(alone, lengths, strict=True)):
         if length:
             assert torch.allclose(said[number], network(row, Rows.of([length]))[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_groups_of_rows_by_threads_of_their_own(model: Model, tmp_path: Path, precision: str) -> None:
+    (tmp_path / "model").mkdir()
+    write_onnx(tmp_path / "model", model.opened, "classify", precision)  # type: ignore[arg-type]
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        network = weft.load(tmp_path / "model").network
+    finally:
+        torch.set_num_threads(threads)
+    lengths = [40, 7, 44, 7, 1, 40]
+    tokens, rows = torch.randint(0, 100, (sum(lengths),)), Rows.of(lengths)
+    near = 1e-5 if precision == "fp32" else 0.02
+    alone = [network(row, Rows.of([len(row)]))[0] for row in torch.split(tokens, lengths)]
+    assert list(network.graphs) == [2]  # both threads work on a text that is alone
+    together = network(tokens, rows)
+    assert sorted(network.graphs) == [1, 2]
+    for one, other in zip(together, alone, strict=True):
+        assert torch.allclose(one, other, atol=near)
+
+
+def test_a_faulty_group_is_reported_from_its_thread(model: Model, folder: Path) -> None:
+    network = weft.load(folder).network
+    network.threads = 2
+    network.widths = (7,)
+    with pytest.raises(UserError, match="the ONNX graph gave"):
+        network(torch.randint(0, 100, (30,)), Rows.of([10, 20]))
+
+
+def test_threads_have_groups_of_about_the_same_size() -> None:
+    assert grouping.grouped([10] * 8, padding=True, parts=2) == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert grouping.grouped([10] * 8, padding=True) == [[*range(8)]]
+    assert grouping.grouped([10], padding=True, parts=4) == [[0]]
 
 
 def _ends(lengths: list[int]) -> tuple[list[int], list[int]]:

@@ -137,6 +137,15 @@ def test_it_stands_aside_where_the_network_is_changed(model: Model) -> None:
     assert replace(fast.opened, network=model_for("classify", 3, vocabulary(), LABELS).network).answering("x") is not (
         predictor.network
     )
+    layer, output = fast.network.layers[0], fast.network.heads["classify"].output
+    fast.network.layers[0] = torch.nn.Identity()
+    assert fast.opened.answering("classify") is fast.network
+    fast.network.layers[0] = layer
+    assert fast.opened.answering("classify") is predictor.network
+    bias = output.bias
+    output.bias = torch.nn.Parameter(bias.detach().clone())
+    assert fast.opened.answering("classify") is fast.network
+    output.bias = bias
     with torch.no_grad():
         fast.network.heads["classify"].output.bias += 3 * torch.arange(3)
     assert fast.opened.answering("classify") is fast.network and fast("oak").label == "c"

@@ -58,6 +58,7 @@ def test_the_verb_measures_stores_and_writes(folder: Path, tmp_path: Path, capsy
     assert run(call) == 0
     printed = capsys.readouterr().out
     assert "1 x 8" in printed and "mixed" in printed and "chosen: " in printed and "stored in " in printed
+    assert max(len(line) for line in printed.splitlines() if " to " in line) <= 80
     values = json.loads(out.read_text())
     assert list(values["profiles"]) == ["1 x 8", "2 x 8", "mixed"] and not values["refused"]
     for profile in values["profiles"].values():
@@ -76,7 +77,7 @@ def test_own_texts_and_peers(folder: Path, tmp_path: Path, capsys: pytest.Captur
     call = ["bench", str(folder), "--data", str(tmp_path / "rows.csv"), "--batch", "8", "--seconds", "0.02"]
     assert run([*call, "--backends", "onnx", "--no-memory", "--no-keep", "--against", "onnxruntime"]) == 0
     printed = capsys.readouterr().out
-    assert "your texts one by one" in printed and "your texts, 8 at a time" in printed
+    assert "one by one" in printed and "8 at a time" in printed
     assert "onnxruntime fp32" in printed and "onnxruntime int8" in printed and "stored in" not in printed
     assert not list((tmp_path / "cache").rglob("*.choice.json"))
 

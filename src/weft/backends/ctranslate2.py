@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from weft.backends.ct2_files import ENGINE, EngineFiles, check_files, named_tokens
-from weft.backends.engine import Engine, grouped
+from weft.backends.engine import Engine
+from weft.backends.groups import grouped
 from weft.checkpoint.families import outline
 from weft.checkpoint.folder import LoadedModel, fill
 from weft.checkpoint.tensors import read_file

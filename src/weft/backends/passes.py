@@ -41,9 +41,9 @@ def outputs(model: LoadedModel, batch: Batch, work: Work, head: str | None, full
 
     In half precision an output may leave the range of its numbers: `full` is for whoever finds it so.
     """
-    network = model.network if full else running(model, head)
-    if model.device.type != "cuda" or not network.COMPILES or (network is model.network and is_watched(network)):
-        return in_full(work(network, batch.to(model.device)))
+    network, device = model.network if full else running(model, head), model.device
+    if device.type != "cuda" or not network.COMPILES or (network is model.network and is_watched(network)):
+        return in_full(work(network, batch if batch.tokens.device == device else batch.to(device)))
     return graphs_of(network).run(network, batch, work, head)
 
 

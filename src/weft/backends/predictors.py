@@ -18,6 +18,7 @@ from weft.backends.opening import opened as open_exported
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of, shown
 from weft.models.base import Network
+from weft.nn.halved import is_watched
 
 TORCH = "torch"
 ANY = "*"  # in place of a head: a backend that has all of them
@@ -61,9 +62,12 @@ class Predictor:
         self.name, self.head, self.build = name, head, build
         self.source = model.network
         self.parameters = list(model.network.parameters())
-        self.modules = list(model.network.modules())
-        watched = ("watcher", "editor", "listener")
-        self.watched = [(vars(module), name) for module in self.modules for name in watched if name in vars(module)]
+        self.on_cpu = all(each.is_cpu for each in self.parameters)
+        self.counted = [each for each in self.parameters if not each.is_inference()]  # that know how often they changed
+        modules = list(model.network.modules())
+        tables = (vars(module)[kind] for module in modules for kind in ("_modules", "_parameters"))
+        self.tables = [table for table in tables if table]
+        self.parts = self._parts()
         self.state = self._state()
         self.lock = threading.Lock()
         self.network: Network | None = None
@@ -82,19 +86,19 @@ class Predictor:
                 self.network = self.build() if self.network is None else self.network
         return self.network
 
-    def _state(self) -> int:
-        """Changes with every change of a weight."""
-        return sum(0 if each.is_inference() else each._version for each in self.parameters) + sum(
-            each.data_ptr() for each in self.parameters
-        )
+    def _state(self) -> tuple[list[int], list[int]]:
+        """Changes with every change of a weight, and where the network is moved."""
+        return [each._version for each in self.counted], [each.data_ptr() for each in self.parameters]
+
+    def _parts(self) -> list[int]:
+        """Changes where a module or a weight is replaced by another."""
+        return [id(part) for table in self.tables for part in table.values()]
 
     def _is_current(self) -> bool:
         """Whether the network is still as it was, on the CPU, and nobody looks into it."""
-        if self.source.training or any(values[name] is not None for values, name in self.watched):
+        if self.source.training or is_watched(self.source) or not self.on_cpu:
             return False
-        if any(module._forward_hooks or module._forward_pre_hooks for module in self.modules):
-            return False
-        return all(each.is_cpu for each in self.parameters) and self._state() == self.state
+        return self._parts() == self.parts and self._state() == self.state
 
 
 def predictor_of(name: str, model: LoadedModel, task: Any) -> Predictor:

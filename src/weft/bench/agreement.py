@@ -16,9 +16,18 @@ from weft.tasks.model import Model
 BATCHED = 64  # texts that are answered alone and together
 
 
-def fault_of(source: Model, candidate: Model, inputs: Sequence[Any], backend: Backend) -> str | None:
-    """Why a backend may not be chosen; None: its answers are those of plain torch, within its tolerance."""
-    one, two = logits_of(source, inputs), logits_of(candidate, inputs)
+def fault_of(
+    source: Model,
+    candidate: Model,
+    inputs: Sequence[Any],
+    backend: Backend,
+    reference: Sequence[NDArray[Any]] | None = None,
+) -> str | None:
+    """Why a backend may not be chosen; None: its answers are those of plain torch, within its tolerance.
+
+    `reference`: the logits of plain torch, where they are known.
+    """
+    one, two = logits_of(source, inputs) if reference is None else reference, logits_of(candidate, inputs)
     if (fault := numbers_fault(one, two, backend, source.task_object.embeds)) is not None:
         return fault
     if not source.task_object.embeds:

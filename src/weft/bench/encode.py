@@ -34,7 +34,7 @@ from weft.timing import nearest_rank, turns
 GAIN = 1.05  # times: what two runs on a busy machine differ by is no gain
 ROUNDS = 15  # turns of each backend, fewer where they take long
 TURN = 0.03  # seconds of a turn at least: short calls are repeated
-PAUSE = 0.005  # seconds between turns, until the threads of the one before sleep
+PAUSE = 0.02  # seconds between turns, until the threads of the one before sleep: those of torch wait for 7 ms
 
 
 @dataclass(frozen=True)
@@ -104,11 +104,10 @@ def encode_report(
     model = model.plain()
     checked = [value for profile in profiles for value in profile.inputs[:CHECKED]]
     wanted = [name for name in able if name != TORCH and (backends is None or name in backends)]
-    contestants = [Contestant(TORCH, model)]
+    contestants, reference = [Contestant(TORCH, model)], logits_of(model, checked)
     for name in wanted:
         log(f"preparing {name}")
-        contestants.append(_candidate(model, name, checked))
-    reference = logits_of(model, checked) if against else []
+        contestants.append(_candidate(model, name, checked, reference))
     for peer in peers_of(model, against, log):
         contestants.append(_checked_peer(peer, model, checked, reference))
     racing = [each for each in contestants if each.refused is None]
@@ -139,13 +138,13 @@ def machine_of() -> dict[str, Any]:
     return {"cpu": cpu_name(), "threads": torch.get_num_threads(), **versions}
 
 
-def _candidate(model: Model, name: str, checked: Sequence[Any]) -> Contestant:
+def _candidate(model: Model, name: str, checked: Sequence[Any], reference: Sequence[Any]) -> Contestant:
     """A backend, made ready and compared with plain torch."""
     try:
         if BACKENDS[name].precision:
             prepare_export(model, name)
         candidate = answering_by(model, name)
-        return Contestant(name, candidate, fault_of(model, candidate, checked, BACKENDS[name]))
+        return Contestant(name, candidate, fault_of(model, candidate, checked, BACKENDS[name], reference))
     except UserError as error:
         return Contestant(name, model, str(error))
 
@@ -190,17 +189,19 @@ def time_all(racing: Sequence[Contestant], profiles: Sequence[Profile], seconds:
 
 
 def race(calls: Mapping[str, Callable[[list[Any]], Any]], profile: Profile, seconds: float) -> dict[str, Speed]:
-    """Each contestant in turns on the texts of a profile: medians with quartiles."""
+    """Each contestant in turns on the texts of a profile, which it has answered before: medians with quartiles."""
     batches = profile.calls()
 
     def run(call: Callable[[list[Any]], Any], repeats: int, number: int) -> None:
         for count in range(repeats):
             call(batches[(number * repeats + count) % len(batches)])
 
-    once = turns({name: partial(run, call, 1) for name, call in calls.items()}, 1, warm=1, pause=PAUSE)
+    once = turns({name: partial(run, call, 1) for name, call in calls.items()}, 1, warm=0, pause=PAUSE)
     repeats = max(1, math.ceil(TURN / max(min(map(min, once.values())), 1e-6)))
     runs = {name: partial(run, call, repeats) for name, call in calls.items()}
     times = turns(runs, ROUNDS, seconds=seconds, least=2, warm=0, pause=PAUSE)
+    if repeats == 1:  # long calls are not made more often than needed
+        times = {name: [*once[name], *values] for name, values in times.items()}
     share = 1 / len(batches)  # of the texts and tokens, that one call has on average
     speeds = {}
     for name, values in times.items():

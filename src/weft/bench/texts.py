@@ -108,6 +108,6 @@ def own_profiles(model: Model, table: Table, batch: int) -> list[Profile]:
         raise UserError(f"{table.name}: there are no rows")
     few = inputs[:: max(1, len(inputs) // 32)]
     return [
-        Profile("your texts one by one", 1, few, count_tokens(model, few)),
-        Profile(f"your texts, {batch} at a time", batch, inputs, count_tokens(model, inputs)),
+        Profile("one by one", 1, few, count_tokens(model, few)),
+        Profile(f"{batch} at a time", batch, inputs, count_tokens(model, inputs)),
     ]

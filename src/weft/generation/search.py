@@ -23,13 +23,13 @@ from torch import Tensor
 from weft.errors import NotFinite, UserError, listed, refuse
 from weft.generation.sampling import LogitsProcessor, RandomDraws, Rules, Sampling, choose
 from weft.generation.typed import TypedLetters
+from weft.generation.wording import Reason
 from weft.models.base import Network
 from weft.nn.halved import is_watched
 from weft.nn.linear import decoding
 from weft.nn.rows import DecoderState, Ragged, Source
 from weft.text.tokenizers.spelling import Spelling
 
-Reason = Literal["end", "stop", "length", "context"]
 Ranked = list[tuple[int, float]]  # tokens and their log-probabilities, best first
 Advance = list[tuple[int, int | None]]  # rows that went on by a token, and which, where that is settled
 SearchSteps = Generator[Advance, None, list[list["Completion"]]]  # of a search: what it yields, and what it returns

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from weft.errors import NotFinite
 from weft.generation.sampling import DRAWS, RandomDraws, Rules, Sampling, choose
-from weft.generation.search import Advance, Completion, Detail, Hypothesis, Reason, Request, SearchSteps
+from weft.generation.search import Advance, Completion, Detail, Hypothesis, Request, SearchSteps
+from weft.generation.wording import Reason
 from weft.models.base import Network
 from weft.nn.fixed import has_kernel
 from weft.nn.graphs import captured, tried_out

@@ -19,7 +19,8 @@ from weft.data.columns import check_features, list_in, numbers_of
 from weft.errors import UserError, refuse, shown
 from weft.generation.options import SAMPLING, GenerationOptions, options_of
 from weft.generation.search import Beam, Completion, Ensemble
-from weft.generation.text import Progress, Prompt, Stream, TextGenerator, Wording, search_of
+from weft.generation.text import Progress, Prompt, Stream, TextGenerator, search_of
+from weft.generation.wording import Wording
 from weft.nn.rows import Ragged, Source
 from weft.tasks.answers import Text, Translation
 from weft.tasks.base import Example, Prediction, Task

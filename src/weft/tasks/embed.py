@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +18,7 @@ from weft.budget import by_budget
 from weft.checkpoint.card import POOLINGS, Card
 from weft.checkpoint.folder import LoadedModel
 from weft.data.examples import Examples, ExamplesBuilder
-from weft.errors import UserError, one_of, refuse
+from weft.errors import NotFinite, UserError, one_of, refuse
 from weft.metrics.numeric import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.layer_choice import LayerChoice
 from weft.nn.rows import Batch, Ragged, Rows
@@ -27,7 +28,7 @@ from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays
 from weft.tasks.forward import budget_on, check_finite, evaluating, stripped, tokenizer_of, window_for
 from weft.tasks.tag import joined, raw
 from weft.text.sentences import sentence_spans
-from weft.text.windows import Framing, TextWindow, frame, pieces
+from weft.text.windows import Framing, TextWindow, frame, pieces, segment_ids
 
 Pooling = Literal["mean", "first", "max"]
 PER = ("text", "token", "word")  # what has a vector of its own
@@ -92,7 +93,7 @@ class Embedder:
         self.width: int = self.choice.width(network.state_widths) if self.choice.numbers else network.features
         before, after = map(tuple, frame(self.tokenizer))
         window = card.window or window_for(model, None, None, "windows", 0.25)
-        marks = 3 if 2 in self.tokenizer.encode("a").segments else 0  # XLNet's <cls> has a segment of its own
+        marks = 3 if 2 in segment_ids(self.tokenizer, False) else 0  # XLNet's <cls> has a segment of its own
         self.framing = Framing(before, after, None, marks, min(window.length, context), window.stride)
 
     def chunks(self, texts: Iterable[str]) -> Iterator[Embedded]:
@@ -113,10 +114,10 @@ class Embedder:
             if not tokens and not extra:
                 raise UserError(f"text {number} is empty, and this model puts no tokens around a text")
         windows = [pieces(self.framing, tokens) for tokens in ids]
-        # One vector for each text from those of its windows, in float64: the order of the windows leaves no trace.
-        start = -torch.inf if self.pooling == "max" else 0.0
-        vectors = torch.full((len(ids), self.width), start, dtype=torch.float64)
-        counts = torch.zeros(len(ids), dtype=torch.float64)
+        # One vector for each text from those of its windows, in float64: the order of the windows leaves no trace. By
+        # NumPy, since torch's threads would go on waiting on the processors that those of an engine need next.
+        vectors = np.full((len(ids), self.width), -np.inf if self.pooling == "max" else 0.0)
+        counts = np.zeros(len(ids))
         flat = [(number, window) for number, some in enumerate(windows) for window in some]
         flat.sort(key=lambda item: len(item[1].tokens))  # of one length: attention then has nothing to fill up
         for batch in by_budget(flat, lambda item: len(item[1].tokens), budget_on(self.model.device)):
@@ -124,20 +125,24 @@ class Embedder:
             ragged = Ragged.of([window.tokens for _, window in batch], windows=starts)
             own = [own_tokens(window, self.model.network.CONTINUES) for _, window in batch]
             hidden = self.hidden(ragged)
-            ragged = ragged.map(lambda tensor: tensor.to(hidden.device))  # noqa: B023
+            rows = ragged.rows.map(lambda tensor: tensor.to(hidden.device))  # noqa: B023
             mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
-            pooled = self._pool(hidden, ragged.rows, mask).double().cpu()
-            numbers = torch.tensor([number for number, _ in batch])
-            if self.pooling == "max":
-                vectors.scatter_reduce_(0, numbers[:, None].expand_as(pooled), pooled, "amax")
-                continue
-            vectors.index_add_(0, numbers, pooled)
-            sizes = [1 if self.pooling == "first" else int(tokens.sum()) for tokens in own]
-            counts.index_add_(0, numbers, torch.tensor(sizes, dtype=torch.float64))
-        vectors = vectors if self.pooling == "max" else vectors / counts[:, None]
-        vectors = torch.nn.functional.normalize(vectors) if self.normalize else vectors
-        vectors = check_finite(self.model, vectors.float())
-        return Embedded(vectors, [len(tokens) + extra for tokens in ids], [len(some) for some in windows])
+            pooled = self._pool(hidden, rows, mask).double().cpu().numpy()
+            for (number, _), vector, marked in zip(batch, pooled, own, strict=True):
+                if self.pooling == "max":
+                    np.maximum(vectors[number], vector, out=vectors[number])
+                    continue
+                vectors[number] += vector
+                counts[number] += 1 if self.pooling == "first" else marked.sum()
+        with np.errstate(all="ignore"):  # what is no number is refused below
+            vectors = vectors if self.pooling == "max" else vectors / counts[:, None]
+            if self.normalize:
+                vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            numbers = vectors.astype(np.float32)
+        if not np.isfinite(numbers).all():
+            raise NotFinite(self.model.folder)
+        lengths = [len(tokens) + extra for tokens in ids]
+        return Embedded(torch.from_numpy(numbers), lengths, [len(some) for some in windows])
 
     def hidden(self, ragged: Ragged) -> Tensor:
         """N width: the vector of every token, from the layers that were chosen."""
@@ -157,20 +162,23 @@ class Embedder:
         """N width -> B width: of each window the first token, the largest, or the sum."""
         if self.pooling == "first":
             return hidden[rows.firsts()]
-        numbers = rows.numbers(len(hidden))
         if self.pooling == "max":
+            numbers = rows.numbers(len(hidden))
             lowest = hidden.new_full((rows.count, hidden.shape[1]), -torch.inf)
             hidden = hidden.masked_fill(~own[:, None], -torch.inf)
             return lowest.scatter_reduce_(0, numbers[:, None].expand_as(hidden), hidden, "amax")
-        if hidden.device.type == "cpu" and bool((rows.lengths() > 0).all()):
-            # Not by torch: its threads would go on waiting on the processors that an engine's threads need next.
-            plain = (
-                hidden if hidden.dtype in (torch.float32, torch.float64) else hidden.float()
-            )  # NumPy has no bfloat16
-            weighed = plain.numpy().astype(np.float64) * own.numpy()[:, None]
-            return torch.from_numpy(np.add.reduceat(weighed, rows.starts[:-1].numpy(), axis=0))
+        if hidden.device.type == "cpu":
+            # Not by torch: its threads would go on waiting on the processors that an engine's threads need next. Row by
+            # row: copies of all tokens in float64 would take new memory each time, which costs more than the sums.
+            plain = (hidden if hidden.dtype.itemsize > 2 else hidden.float()).numpy()  # NumPy has no bfloat16
+            starts, counted = rows.starts.tolist(), own.numpy()
+            sums = np.empty((rows.count, plain.shape[1]))
+            for number, (start, end) in enumerate(pairwise(starts)):
+                part, kept = plain[start:end], counted[start:end]
+                np.add.reduce(part if kept.all() else part[kept], axis=0, dtype=np.float64, out=sums[number])
+            return torch.from_numpy(sums)
         total = torch.zeros(rows.count, hidden.shape[1], dtype=torch.float64, device=hidden.device)
-        return total.index_add_(0, numbers, hidden.double() * own[:, None])
+        return total.index_add_(0, rows.numbers(len(hidden)), hidden.double() * own[:, None])
 
 
 def own_tokens(window: TextWindow, continuing: range = range(0)) -> NDArray[np.bool_]:

@@ -49,6 +49,15 @@ def frame(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 # Looked up once: to ask a tokenizer takes a tenth of what a small model takes for a short text.
 _frames: WeakKeyDictionary[Tokenizer, tuple[list[int], list[int]]] = WeakKeyDictionary()
 _pair_frames: WeakKeyDictionary[Tokenizer, tuple[list[int], list[int], list[int]] | None] = WeakKeyDictionary()
+_segments: WeakKeyDictionary[Tokenizer, dict[bool, frozenset[int]]] = WeakKeyDictionary()
+
+
+def segment_ids(tokenizer: Tokenizer, pair: bool) -> frozenset[int]:
+    """The ids of segments that a tokenizer gives the tokens of a text or a pair."""
+    known = _segments.setdefault(tokenizer, {})
+    if pair not in known:
+        known[pair] = frozenset(tokenizer.encode("a", "a" if pair else None).segments)
+    return known[pair]
 
 
 def _outer_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -120,7 +129,7 @@ def framing_of(
         close = [end] if end is not None else tokenizer.ids(["$"], specials=False)[0]
         two = two or ((before, close, after) if close else None)
     pair = None if two is None else (tuple(two[0]), tuple(two[1]), tuple(two[2]))
-    marks = set(tokenizer.encode("a", "a").segments) if segments else set()
+    marks = segment_ids(tokenizer, True) if segments else frozenset()
     sign = next((number for role in ("end", "unknown") if (number := tokenizer.id_of(role)) is not None), None)
     nothing = () if before or after or sign is None else (sign,)
     return Framing(
