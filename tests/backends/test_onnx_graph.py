@@ -303,7 +303,7 @@ def test_a_graph_that_fails_names_its_file(folder: Path) -> None:
             raise RuntimeError("[ONNXRuntimeError] : 1 : FAIL : Non-zero status code\nreturned")
 
     model = weft.load(folder)
-    model.network.graph = Failing()  # type: ignore[assignment]
+    model.network.graphs = {1: Failing(), model.network.threads: Failing()}  # type: ignore[assignment]
     with pytest.raises(UserError, match=r"model/model.onnx: the ONNX graph failed: .*Non-zero status") as found:
         model("the cat")
     assert "\n" not in str(found.value)
