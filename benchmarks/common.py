@@ -14,6 +14,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -62,8 +63,23 @@ def device_name() -> str:
 
 
 def machine() -> str:
-    """What figures were measured on, in one line."""
-    return f"{device_name()}, torch {torch.__version__}, Python {platform.python_version()}"
+    """What figures were measured on, and when, in one line."""
+    return f"{device_name()}, torch {torch.__version__}, Python {platform.python_version()}, {date.today()}"
+
+
+def about(*libraries: str) -> dict[str, Any]:
+    """The same in parts, with the versions of libraries to compare with."""
+    given: dict[str, Any] = {"device": device_name(), "torch": torch.__version__}
+    for name in libraries:
+        library = peer(name)
+        given[name] = None if library is None else library.__version__
+    return {**given, "python": platform.python_version(), "date": str(date.today())}
+
+
+def settle() -> None:
+    """Wait until the GPU, where there is one, has done its work."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def peer(name: str) -> Any:

@@ -1,10 +1,13 @@
 """The table of "Attention Is All You Need" (Vaswani et al., 2017, table 1), measured on the layers of this project.
 
-    python benchmarks/complexity.py [--plot docs/complexity.svg]
+    python benchmarks/complexity.py [--plot docs/complexity.svg] [--series width]
+    python benchmarks/complexity.py --plot docs/complexity.svg --measured      # draws what was measured before
 
-Self-attention, a simple recurrent layer, an LSTM, a GRU and a gated convolution of 3 places; one layer, one text, the
-forward pass. Time against the length at one width, and against the width at one length; the exponent is the slope
-through the logarithms of the larger half, where the layer's own work outweighs its calls. The two other columns are
+Self-attention, a simple recurrent layer, an LSTM, a GRU and a gated convolution of 3 places; one layer, the forward
+pass of several texts at once: a recurrent layer reads its weights again at each place, and with one text alone it
+would be measured how fast they come from which cache. Time against the length at one width, and against the width at
+one length. The exponent is the slope of a straight line through the logarithms, by least squares over the points from
+`--from-length` and `--from-width` on: below, a call costs more than the layer's own work. The two other columns are
 measured on the layer too, by gradients in float64:
 
     steps  places that must be worked out one after the other. In a recurrent layer those whose input changes the last
@@ -17,6 +20,7 @@ measured on the layer too, by gradients in float64:
 from __future__ import annotations
 
 import argparse
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +40,7 @@ from weft.picture.charts import ChartLine
 from weft.timing import turns
 
 KERNEL = 3
+SERIES = ["length", "width"]
 CELLS: dict[str, Cell] = {"recurrent": "rnn", "LSTM": "lstm", "GRU": "gru"}
 # By the paper, n: length, d: width, k: kernel; the exponents of time are its own.
 TABLE = {
@@ -70,7 +75,7 @@ def layer_of(kind: str, width: int) -> nn.Module:
     return Recurrent(CELLS[kind], width, width)
 
 
-def seconds_of(sizes: list[tuple[int, int]], repeats: int) -> dict[str, list[float]]:
+def seconds_of(sizes: list[tuple[int, int]], batch: int, repeats: int) -> dict[str, list[float]]:
     """Of each kind of layer at each length and width: the fastest of the repeats, since other work only adds to it.
 
     All layers and all sizes take turns, so that a busy minute falls on no size alone.
@@ -78,21 +83,21 @@ def seconds_of(sizes: list[tuple[int, int]], repeats: int) -> dict[str, list[flo
     runs: dict[str, Callable[[int], Any]] = {}
     for length, width in sizes:
         for kind in TABLE:
-            stack, x = Stack(kind, width).eval(), torch.randn(length, width)
+            stack, x = Stack(kind, width).eval(), torch.randn(batch * length, width)
 
-            def forward(turn: int, stack: Stack = stack, x: Tensor = x) -> Tensor:
+            def forward(turn: int, stack: Stack = stack, x: Tensor = x, length: int = length) -> Tensor:
                 with torch.inference_mode():
-                    return stack(x, Rows.of([len(x)]))
+                    return stack(x, Rows.of([length] * batch))
 
             runs[f"{kind} {length} {width}"] = forward
     times = turns(runs, repeats)
     return {kind: [min(times[f"{kind} {length} {width}"]) for length, width in sizes] for kind in TABLE}
 
 
-def slope(xs: list[int], ys: list[float]) -> float:
-    """Of the larger half."""
-    half = min(len(xs) - 2, len(xs) // 2)
-    return float(np.polyfit(np.log(xs[half:]), np.log(ys[half:]), 1)[0])
+def slope(xs: list[int], ys: list[float], least: int) -> float:
+    """From this size on."""
+    first = min(len(xs) - 2, sum(x < least for x in xs))
+    return float(np.polyfit(np.log(xs[first:]), np.log(ys[first:]), 1)[0])
 
 
 def reached(stack: Stack, length: int, width: int) -> list[bool]:
@@ -136,34 +141,45 @@ def plot_of(found: dict[str, Any]) -> View:
             ChartLine(f"{kind} ({series['exponents'][kind]:.2f})", list(zip(series[by], ms, strict=True)))
             for kind, ms in series["milliseconds"].items()
         ]
-        note = f"One layer, one text, forward; {fixed} {series[fixed]}. In brackets: the exponent of the larger half."
-        panels.append(LinePlot(lines=lines, x=by, y="milliseconds", log_x=True, log_y=True, note=note))
+        title = f"{found['batch']} texts of width {series[fixed]}" if by == "length" else ""
+        title = title or f"{found['batch']} texts of {series[fixed]} tokens"
+        title += f"; in brackets the exponent from {by} {series['from']:,} on"
+        panels.append(LinePlot(lines=lines, x=by, y="milliseconds", log_x=True, log_y=True, title=title))
     return View("Time per layer", tuple(panels))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", type=int, nargs="+", default=[64, 128, 256, 512, 1024, 2048, 4096, 8192])
+    parser.add_argument("--lengths", type=int, nargs="+", default=[64, 128, 256, 512, 1024, 2048, 4096])
     parser.add_argument("--width", type=int, default=128, help="while the length grows")
-    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256, 512])
+    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256, 512, 1024])
     parser.add_argument("--length", type=int, default=256, help="while the width grows")
+    parser.add_argument("--batch", type=int, default=8, help="texts")
+    parser.add_argument("--from-length", type=int, default=256, help="the first that an exponent is fitted to")
+    parser.add_argument("--from-width", type=int, default=256)
+    parser.add_argument("--series", nargs="+", choices=SERIES, default=SERIES, help="the other stays as it was")
     parser.add_argument("--paths", type=int, nargs="+", default=[8, 16, 32, 64], help="lengths for steps and paths")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--plot", type=Path, help="also draw it: .html, .png or .svg")
+    parser.add_argument("--measured", action="store_true", help="draw the stored figures, and measure nothing")
     parser.add_argument("--result", type=Path, default=RESULTS / "complexity.json")
     args = parse(parser, lengths=[8, 16, 32], widths=[8, 16], width=8, length=8, paths=[4, 8], repeats=1)
+    if args.measured:
+        print(f"wrote {plot_of(json.loads(args.result.read_text())).save(args.plot)}")
+        return
     torch.set_num_threads(args.threads)
-    found: dict[str, Any] = {"machine": machine(), "kernel": KERNEL, "layers": {}}
-    by_length = seconds_of([(length, args.width) for length in args.lengths], args.repeats)
-    by_width = seconds_of([(args.length, width) for width in args.widths], args.repeats)
-    for by, fixed, sizes, times in (
-        ("length", {"width": args.width}, args.lengths, by_length),
-        ("width", {"length": args.length}, args.widths, by_width),
-    ):
+    found: dict[str, Any] = {"machine": machine(), "kernel": KERNEL, "batch": args.batch, "layers": {}}
+    if set(args.series) != set(SERIES):
+        found = {**json.loads(args.result.read_text(encoding="utf-8")), **found}
+    for by in args.series:
+        long = by == "length"
+        sizes, least = (args.lengths, args.from_length) if long else (args.widths, args.from_width)
+        fixed = {"width": args.width} if long else {"length": args.length}
+        times = seconds_of([(n, args.width) if long else (args.length, n) for n in sizes], args.batch, args.repeats)
         milliseconds = {kind: [round(each * 1e3, 4) for each in seconds] for kind, seconds in times.items()}
-        exponents = {kind: round(slope(sizes, seconds), 3) for kind, seconds in times.items()}
-        found[f"by {by}"] = {by: sizes, **fixed, "milliseconds": milliseconds, "exponents": exponents}
+        exponents = {kind: round(slope(sizes, seconds, least), 3) for kind, seconds in times.items()}
+        found[f"by {by}"] = {by: sizes, **fixed, "from": least, "milliseconds": milliseconds, "exponents": exponents}
     print(machine())
     print(f"{'layer':<15} {'time by the paper':<18} {'by length':>9} {'by width':>9}  steps, path at {args.paths}")
     for kind, (time, steps, path) in TABLE.items():

@@ -1,11 +1,12 @@
 """Decoding on this CPU beside transformers and CTranslate2, with one set of random weights.
 
     python benchmarks/decode_cpu.py --out benchmarks/results/decode_cpu.json
+    python benchmarks/decode_cpu.py --only 8 --out benchmarks/results/decode_cpu.json    # the others keep their figures
 
 GPT-2 (124M) continues prompts of 64 tokens by 64 tokens, greedily, one prompt at a time and eight together; a 3 x 256
-Marian writes 24 tokens by a beam of 5 from one source of 14. Nothing may end early, so all do the same work. The
-contestants take turns, and medians are compared. Ours in int8 is a folder that `weft export` or `weft quantize` wrote
-for CTranslate2; CTranslate2 itself is called as its own users call it.
+Marian writes 24 tokens by a beam of 5 from one source of 14. Nothing may end early, so all do the same work. This is
+`weft bench --mode generate` with given tokens: the contestants take turns, medians are compared, and one counts only
+where its tokens agree with plain torch's (see docs/bench.md). CTranslate2 itself is called as its own users call it.
 """
 
 from __future__ import annotations
@@ -13,165 +14,107 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from common import machine, medians, parse, peer, write
+from common import machine, parse, write
 
 import weft
-from weft.backends.opening import opened as open_exported
-from weft.checkpoint.folder import LoadedModel
-from weft.exporters.export import write_ct2
-from weft.generation.generate import generate
-from weft.generation.sampling import Sampling
-from weft.generation.search import Beam
+from weft.bench.texts import Profile
+from weft.bench.writing import writing_report
+from weft.generation.text import Prompt
+from weft.tasks.model import Model
 
-READ, SOURCE, WRITTEN, WIDTH = 64, 14, 24, 5  # tokens of a prompt and a source; that the Marian writes; its beam
-Run = Callable[[], list[list[int]]]
-
-
-def exported(opened: LoadedModel, task: str) -> dict[str, Any]:
-    """The networks that CTranslate2 runs, by precision, where it is installed."""
-    if peer("ctranslate2") is None:
-        return {}
-    networks = {}
-    for precision in ("fp32", "int8"):
-        with tempfile.TemporaryDirectory() as folder:
-            inside = Path(folder) / "x"
-            inside.mkdir()
-            write_ct2(inside, opened, task, precision)
-            networks[precision] = open_exported(inside).network
-    return networks
+READ, SOURCE, WRITTEN = 64, 14, 24  # tokens of a prompt and of a source; that the Marian writes
+PEERS = ("transformers", "ctranslate2")
+NAMES = {  # in the results; those of peers stay
+    "torch": "weft fp32",
+    "onednn-bf16": "weft bf16",
+    "ctranslate2": "weft ctranslate2",
+    "ctranslate2-int8": "weft int8",
+}
+PAIRS = {  # ours, beside peers of the same precision
+    "weft fp32": ("transformers", "ctranslate2 fp32"),
+    "weft bf16": ("transformers",),
+    "weft ctranslate2": ("transformers", "ctranslate2 fp32"),
+    "weft int8": ("transformers", "ctranslate2 int8"),
+}
 
 
-def theirs(opened: LoadedModel, kind: str) -> Any:
-    """The same weights in transformers, where it is installed."""
-    transformers = peer("transformers")
-    if transformers is None:
-        return None
-    with tempfile.TemporaryDirectory() as folder:
-        weft.Model(opened, opened.family.task).save(Path(folder) / "model")
-        model = getattr(transformers, kind).from_pretrained(Path(folder) / "model").eval()
-    model.generation_config.eos_token_id = None  # nothing ends early
-    return model
-
-
-def seen(runs: Mapping[str, Run], tokens: int, repeats: int) -> dict[str, Any]:
-    """Tokens a second of each contestant, and how many of its answers are ours."""
-    answers = {name: run() for name, run in runs.items()}
-    seconds = medians(runs, repeats, warm=0)
-    ours = answers["weft fp32"]
-    same = {name: sum(one == own for one, own in zip(each, ours, strict=True)) for name, each in answers.items()}
-    result = {
+def measured(model: Model, profile: Profile, new: int, seconds: float, peers: tuple[str, ...]) -> dict[str, Any]:
+    """Tokens a second of all that passed the gate, with quartiles, and how ours stand to the peers."""
+    options: dict[str, Any] = {"seconds": seconds, "memory": False, "keep": False, "log": print}
+    report = writing_report(model, [profile], new, against=peers, **options)
+    speeds = {NAMES.get(each.name, each.name): each.speeds[profile.name] for each in report.contestants if each.speeds}
+    result: dict[str, Any] = {
         name: {
-            "tokens/s": round(tokens / seconds[name], 1),
-            "milliseconds": round(1000 * seconds[name], 1),
-            "as weft fp32": f"{same[name]} of {len(ours)}",
+            "tokens/s": round(speed.tokens, 1),
+            "milliseconds": round(1e3 * speed.seconds, 1),
+            "quartiles": [round(1e3 * speed.low, 1), round(1e3 * speed.high, 1)],
         }
-        for name in runs
+        for name, speed in speeds.items()
     }
-    ratios = {
-        f"{mine} / {other}": round(seconds[other] / seconds[mine], 2)
-        for mine, others in (("weft fp32", ("transformers", "ctranslate2 fp32")), ("weft int8", ("ctranslate2 int8",)))
+    assert report.choice is not None
+    result["chosen"] = NAMES[report.choice.backend]
+    result["refused"] = {each.name: each.refused for each in report.contestants if each.refused is not None}
+    result["times as fast"] = {
+        f"{mine} / {other}": round(speeds[other].seconds / speeds[mine].seconds, 2)
+        for mine, others in PAIRS.items()
         for other in others
-        if mine in runs and other in runs
+        if mine in speeds and other in speeds
     }
-    print(json.dumps({"tokens/s": {name: result[name]["tokens/s"] for name in runs}, **ratios}), flush=True)
-    return {**result, "times as fast": ratios}
+    print(json.dumps({name: one["tokens/s"] for name, one in result.items() if name in speeds}), flush=True)
+    print(json.dumps({"chosen": result["chosen"], **result["times as fast"]}), flush=True)
+    return result
 
 
-def continuing(opened: LoadedModel, batch: int, new: int, repeats: int) -> dict[str, Any]:
-    """Greedy decoding of a GPT-2."""
+def tokens_of(count: int, length: int, vocabulary: int) -> list[list[int]]:
     chance = torch.Generator().manual_seed(0)
-    prompts = torch.randint(10, opened.config.vocabulary, (batch, READ), generator=chance)
-    texts, peers, engines = prompts.tolist(), theirs(opened, "GPT2LMHeadModel"), exported(opened, "complete")
-
-    def ours(network: Any) -> Run:
-        options: dict[str, Any] = {"choice": Sampling(), "context": opened.config.context, "max_tokens": new}
-        return lambda: [each[0].tokens for each in generate(network, texts, **options)]
-
-    def direct(network: Any) -> Run:
-        words = [[network.target_words[token] for token in text] for text in texts]
-        lengths = {"max_length": new, "min_length": new}
-        return lambda: [
-            each.sequences_ids[0]
-            for each in network.engine.generate_batch(words, include_prompt_in_result=False, **lengths)
-        ]
-
-    def transformers() -> list[list[int]]:
-        real = torch.ones_like(prompts)
-        written = peers.generate(prompts, attention_mask=real, max_new_tokens=new, do_sample=False, pad_token_id=0)
-        return [row[READ:] for row in written.tolist()]
-
-    runs = {"weft fp32": ours(opened.network)}
-    if peers is not None:
-        runs["transformers"] = torch.inference_mode()(transformers)
-    for precision, network in engines.items():
-        runs[f"ctranslate2 {precision}"] = direct(network)
-    if "int8" in engines:
-        runs["weft int8"] = ours(engines["int8"])
-    return seen(runs, batch * new, repeats)
+    return torch.randint(10, vocabulary, (count, length), generator=chance).tolist()
 
 
-def translating(opened: LoadedModel, repeats: int) -> dict[str, Any]:
-    """A Marian with a beam, one source at a time."""
-    config, chance = opened.config, torch.Generator().manual_seed(0)
-    sources = torch.randint(10, config.vocabulary, (8, SOURCE), generator=chance)
-    peers, engines = theirs(opened, "MarianMTModel"), exported(opened, "translate")
-
-    def ours(network: Any, ends: tuple[int, ...] = ()) -> Run:
-        options: dict[str, Any] = {"choice": Beam(width=WIDTH), "max_tokens": WRITTEN, "context": config.context}
-        options["ends"] = ends
-        return lambda: [
-            generate(network, [[config.begin]], sources=[source], **options)[0][0].tokens for source in sources.tolist()
-        ]
-
-    def transformers() -> list[list[int]]:
-        options = {"num_beams": WIDTH, "early_stopping": "never", "length_penalty": 1.0, "max_new_tokens": WRITTEN}
-        options |= {
-            "do_sample": False,
-            "forced_eos_token_id": None,
-            "bad_words_ids": None,
-            "pad_token_id": config.begin,
-        }
-        options["decoder_start_token_id"] = config.begin
-        written = []
-        for source in sources:
-            real = torch.ones_like(source[None])
-            written += peers.generate(source[None], attention_mask=real, **options)[:, 1:].tolist()
-        return written
-
-    runs = {"weft fp32": ours(opened.network)}
-    if peers is not None:
-        runs["transformers"] = torch.inference_mode()(transformers)
-    for precision, network in engines.items():
-        runs[f"weft with ctranslate2 {precision}"] = ours(network)
-    return seen(runs, len(sources) * WRITTEN, repeats)
+def stored(family: str, size: str, task: str, folder: Path, **settings: Any) -> Model:
+    """A model of drawn weights, as a folder has it: exports are kept by the hash of that."""
+    Model(weft.new(family, size=size, settings=settings).opened, task).save(folder)
+    return weft.load(folder, task, backend="torch")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=12.0, help="of each contestant and work, after two rounds")
     parser.add_argument("--gpt", default="12x768", help="layers x width")
     parser.add_argument("--marian", default="3x256", help="layers x width")
     parser.add_argument("--only", nargs="+", default=["1", "8", "beam"], help="1, 8, beam")
     parser.add_argument("--out", type=Path, default=None)
-    asked = parse(parser, threads=1, repeats=1, gpt="1x64", marian="1x64")
+    asked = parse(parser, threads=1, seconds=0.01, gpt="1x64", marian="1x64")
     torch.set_num_threads(asked.threads)
+    peers = () if asked.smoke else PEERS
     settings = {"vocabulary": 500} if asked.smoke else {}
-    found: dict[str, Any] = {"machine": machine(), "threads": asked.threads}
-    gpt = weft.new("gpt2", size=asked.gpt, settings=settings).opened
-    for batch in (int(batch) for batch in asked.only if batch != "beam"):
-        found[f"GPT-2 {asked.gpt}, greedy, batch {batch}"] = continuing(gpt, batch, 64, asked.repeats)
-    if "beam" in asked.only:
-        marian = weft.new("marian", size=asked.marian, settings={"vocabulary": 8000, "context": 128}).opened
-        found[f"Marian {asked.marian}, beam {WIDTH}, batch 1"] = translating(marian, asked.repeats)
-    if asked.out is not None:
-        write(asked.out, found)
-    print(json.dumps(found, indent=2))
+    results: dict[str, Any] = json.loads(asked.out.read_text()) if asked.out and asked.out.exists() else {}
+    results |= {"machine": machine(), "threads": asked.threads}
+
+    def keep(model: Model, profile: Profile, new: int) -> None:
+        results[profile.name] = measured(model, profile, new, asked.seconds, peers)
+        if asked.out is not None:
+            write(asked.out, results)
+
+    with tempfile.TemporaryDirectory() as folder:
+        batches = [int(batch) for batch in asked.only if batch != "beam"]
+        gpt = stored("gpt2", asked.gpt, "complete", Path(folder) / "gpt", **settings) if batches else None
+        for batch in batches:
+            assert gpt is not None
+            prompts = tuple(Prompt(each) for each in tokens_of(batch, READ, gpt.config.vocabulary))
+            name = f"GPT-2 {asked.gpt}, greedy, batch {batch}"
+            keep(gpt, Profile(name, batch, prompts, batch * 64), 64)
+        if "beam" in asked.only:
+            sizes = {"vocabulary": 500 if asked.smoke else 8000, "context": 128}
+            marian = stored("marian", asked.marian, "translate", Path(folder) / "marian", **sizes)
+            (source,) = tokens_of(1, SOURCE, marian.config.vocabulary)
+            name = f"Marian {asked.marian}, beam 5, batch 1"
+            keep(marian, Profile(name, 1, (Prompt([marian.config.begin], None, source),), WRITTEN), WRITTEN)
+    print(json.dumps(results, indent=2))
 
 
 if __name__ == "__main__":

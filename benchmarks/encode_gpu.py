@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import random
 import tempfile
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS, device_name, medians, parse, peer, write
+from common import RESULTS, about, medians, parse, peer, settle, write
 
 import weft
 from weft.backends.passes import outputs, running
@@ -29,11 +28,6 @@ from weft.nn.rows import Batch, Ragged
 GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
 TINY = {"layers": 2, "width": 32, "heads": 2, "inner": 64}
-
-
-def settle() -> None:
-    if GPU:
-        torch.cuda.synchronize()
 
 
 def hidden(network: Any, batch: Batch) -> torch.Tensor:
@@ -134,12 +128,8 @@ def main() -> None:
     if not GPU and not given.smoke:
         parser.error("there is no GPU here; --smoke only tries the script out")
     batches = ((1, 16), (2, 16)) if given.smoke else ((1, 128), (32, 128))
-    transformers = peer("transformers")
     found: dict[str, Any] = {
-        "device": device_name(),
-        "torch": torch.__version__,
-        "transformers": None if transformers is None else transformers.__version__,
-        "python": platform.python_version(),
+        **about("transformers"),
         "works": passes({**TINY, "vocabulary": 99} if given.smoke else {}, given.repeats, batches),
     }
     if given.weights is not None:

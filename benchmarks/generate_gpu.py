@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS, device_name, medians, parse, peer, write
+from common import RESULTS, about, medians, parse, peer, settle, write
 
 import weft
 from weft.generation.generate import generate
@@ -31,11 +30,6 @@ GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if GPU else "cpu")
 KIND = torch.bfloat16 if GPU else torch.float32
 BANDWIDTH = 4.2e12  # bytes a second that a copy reaches on an H200
-
-
-def settle() -> None:
-    if GPU:
-        torch.cuda.synchronize()
 
 
 def prompts_of(count: int, length: int, vocabulary: int) -> list[list[int]]:
@@ -176,12 +170,8 @@ def main() -> None:
         sizes |= {"settings": tiny, "batches": (1, 2), "prompt": 4, "tokens": 5, "sources": 6}
         sizes |= {"t5": {**tiny, "head_width": 16, "inner": 64}, "marian": {**tiny, "begin": 0}}
     torch.manual_seed(0)
-    transformers = peer("transformers")
     found: dict[str, Any] = {
-        "device": device_name(),
-        "torch": torch.__version__,
-        "transformers": None if transformers is None else transformers.__version__,
-        "python": platform.python_version(),
+        **about("transformers"),
         "works": [],
     }
     for part in given.parts.split(","):

@@ -2,6 +2,7 @@
 
     python benchmarks/growth.py                    # on two CPU threads
     python benchmarks/growth.py --device cuda      # bf16 on a GPU, larger models
+    python benchmarks/growth.py --series batch     # one series; the others stay as they are in the result
 
 One dimension grows at a time. A training step is the forward pass with the usual dropout, the loss of a masked
 language model at 15 % of the tokens, the backward pass and an update by AdamW. Times are medians; memory is the most
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import json
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -35,6 +37,7 @@ from weft.timing import turns
 VOCABULARY = 8192
 CONTEXT = 8192
 BARS = {("time", "length"): 2.1, ("time", "batch"): 1.1, ("time", "parameters"): 1.1, "memory": 1.1}
+SERIES = ["length", "batch", "parameters"]
 SHARE = 0.15  # of the tokens that the loss is of
 
 Size = tuple[int, int]  # layers, width
@@ -89,7 +92,7 @@ class Work:
         torch.manual_seed(0)
         self.device, self.shape = device, (batch, length)
         self.network = encoder(size, device)
-        self.optimizer = torch.optim.AdamW(self.network.parameters(), 1e-5, fused=device.type == "cuda")
+        self.optimizer = torch.optim.AdamW(self.network.parameters(), 1e-5, fused=True)  # as in training
         self.tokens = torch.randint(5, VOCABULARY, (batch * length,), device=device)
         self.chosen = torch.randperm(batch * length, device=device)[: max(1, int(SHARE * batch * length))]
         self.train()  # gradients and the optimizer's state are there from now on
@@ -203,6 +206,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--most", type=float, default=8.0, help="seconds of repeats at the slowest point")
+    parser.add_argument("--series", nargs="+", choices=SERIES, default=SERIES, help="which to measure")
     parser.add_argument("--result", type=Path, help="default: benchmarks/results/growth_DEVICE.json")
     args = parse(parser, repeats=1)
     torch.set_num_threads(args.threads)
@@ -214,13 +218,17 @@ def main() -> None:
         "parameters": [(size, *ranges.deep) for size in ranges.sizes],
     }
     precision = "bfloat16" if device.type == "cuda" else "float32"
+    path = args.result or RESULTS / f"growth_{device.type}.json"
     found: dict[str, Any] = {"machine": machine(), "precision": precision, "vocabulary": VOCABULARY}
+    if path.exists() and set(args.series) != set(SERIES):
+        before = json.loads(path.read_text(encoding="utf-8"))
+        found = {**before, **found}
     print(machine())
-    for by, asked in series.items():
-        points = measured(asked, device, args)
+    for by in args.series:
+        points = measured(series[by], device, args)
         found[by] = {"points": points, "exponents": fitted(points, by)}
         show(by, points, found[by]["exponents"])
-        write(args.result or RESULTS / f"growth_{device.type}.json", found)
+        write(path, found)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python benchmarks/train_gpu.py                  # needs an NVIDIA GPU with bf16
 
 Both sides train the same sizes with dropout on, in bf16 under autocast, with fused AdamW; ours also clips the gradient.
-They take turns and medians are compared. `--parts bert,mixed,gpt2` chooses among the three. What `weft pretrain`
+They take turns and medians are compared. `--parts bert,mixed,gpt2,gpt2-medium` chooses among them. What `weft pretrain`
 reaches on a book, beside the first of them, is printed by `pretrain_book.py`.
 """
 
@@ -11,10 +11,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count, cycle
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS, device_name, medians, parse, peer, write
+from common import RESULTS, about, medians, parse, peer, settle, write
 from ragged import mixed_lengths
 
 from weft.checkpoint.families import FAMILIES
@@ -66,6 +65,7 @@ class Sizes:
         return 6 * weights * batch * length + 12 * self.layers * self.width * length**2 * batch
 
 
+MEDIUM = {"layers": 24, "width": 1024, "heads": 16}  # of GPT-2
 TINY = Sizes(layers=1, width=64, heads=2, bert=(2, 32), mixed=4, gpt2=(2, 32), compile=GPU)
 
 
@@ -112,11 +112,6 @@ def theirs(make: Callable[[], Any], inputs: dict[str, Any], compile: bool = True
         optimizer.zero_grad(set_to_none=True)
 
     return step
-
-
-def settle() -> None:
-    if GPU:
-        torch.cuda.synchronize()
 
 
 def compare(
@@ -235,27 +230,28 @@ def gpt2(sizes: Sizes, repeats: int) -> dict[str, Any]:
         make = partial(peer("transformers").GPT2LMHeadModel, config)
         makers["transformers compiled"] = partial(theirs, make, {"input_ids": ids, "labels": ids}, sizes.compile)
     flops = sizes.operations(vocabulary, rows, length)
-    return compare(f"GPT-2 124M, {rows} x {length}", rows * length, flops, makers, repeats)
+    name = "gpt2-medium" if sizes.layers == MEDIUM["layers"] else "GPT-2 124M"
+    return compare(f"{name}, {rows} x {length}", rows * length, flops, makers, repeats)
 
 
-WORKS = {"bert": bert, "mixed": mixed, "gpt2": gpt2}
+def gpt2_medium(sizes: Sizes, repeats: int) -> dict[str, Any]:
+    return gpt2(sizes if sizes == TINY else replace(sizes, **MEDIUM), repeats)
+
+
+WORKS = {"bert": bert, "mixed": mixed, "gpt2": gpt2, "gpt2-medium": gpt2_medium}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=15)
-    parser.add_argument("--parts", default="bert,mixed,gpt2")
+    parser.add_argument("--parts", default=",".join(WORKS))
     parser.add_argument("--out", type=Path, default=RESULTS / "train_gpu.json")
     given = parse(parser, repeats=1)
     if not GPU and not given.smoke:
         parser.error("there is no GPU here; --smoke only tries the script out")
     torch.set_float32_matmul_precision("high")
-    transformers = peer("transformers")
     found = {
-        "device": device_name(),
-        "torch": torch.__version__,
-        "transformers": None if transformers is None else transformers.__version__,
-        "python": platform.python_version(),
+        **about("transformers"),
         "works": [WORKS[name](TINY if given.smoke else Sizes(), given.repeats) for name in given.parts.split(",")],
     }
     write(given.out, found)

@@ -166,18 +166,19 @@ def link_to_page(match: re.Match[str]) -> str:
 
 
 def with_files(body: str, page: SitePage, out: Path) -> str:
-    """The same with copies of the files of the repository that it links to, such as examples."""
+    """The same with copies of the files of the repository that it links to or shows, such as examples and plots."""
 
     def copied(match: re.Match[str]) -> str:
-        path = (page.source.parent / match[1]).resolve()
-        if not path.is_file() or path.is_relative_to(DOCS.resolve()) or not path.is_relative_to(DOCS.parent.resolve()):
+        path, root = (page.source.parent / match[2]).resolve(), DOCS.parent.resolve()
+        is_page = match[1] == "href" and path.is_relative_to(DOCS.resolve())
+        if not path.is_file() or is_page or not path.is_relative_to(root):
             return match[0]
-        target = Path("files") / path.relative_to(DOCS.parent.resolve())
+        target = Path("files") / path.relative_to(root)
         (out / target).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, out / target)
-        return f'href="{"../" * page.target.count("/")}{target}"'
+        return f'{match[1]}="{"../" * page.target.count("/")}{target}"'
 
-    return re.sub(r'href="([^":#]+)"', copied, body)
+    return re.sub(r'(href|src)="([^":#]+)"', copied, body)
 
 
 def navigation(pages: Sequence[SitePage], current: str) -> str:

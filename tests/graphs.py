@@ -73,6 +73,7 @@ class CpuGraph:
 
 @contextmanager
 def capturing(graph: CpuGraph, **options: Any) -> Iterator[None]:
+    assert isinstance(options.pop("stream"), Stream)
     assert options == {"pool": "pool", "capture_error_mode": "thread_local"}
     with Recording() as recording:
         yield

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
@@ -92,6 +93,35 @@ def test_the_api_reference_is_up_to_date() -> None:
     assert set(pages) == {path.name for path in (ROOT / "docs" / "api").iterdir()}
     for name, text in pages.items():
         assert (ROOT / "docs" / "api" / name).read_text() == text, f"docs/api/{name}: run python docs/make_api.py"
+
+
+def test_the_performance_page_is_made_from_the_results() -> None:
+    """`python docs/make_performance.py` writes it, and the figures of the README; no number is typed."""
+    generator = runpy.run_path(str(ROOT / "docs" / "make_performance.py"))
+    page, readme = generator["Page"](), (ROOT / "README.md").read_text()
+    advice = "run python docs/make_performance.py"
+    assert (ROOT / "docs" / "performance.md").read_text() == page.write(), f"docs/performance.md: {advice}"
+    assert readme == generator["readme_of"](page, readme), f"README.md: {advice}"
+    between = readme[readme.index(generator["BEGIN"]) : readme.index(generator["END"])]
+    assert len(re.findall(r"^- .*\d", between, re.MULTILINE)) == 3
+
+
+def test_missing_results_leave_the_performance_page_whole(tmp_path: Path) -> None:
+    generator = runpy.run_path(str(ROOT / "docs" / "make_performance.py"))
+    titles = re.findall(r"^## .*$", (ROOT / "docs" / "performance.md").read_text(), re.MULTILINE)
+    for damaged in (
+        None,
+        {},
+        [],
+        {"works": [{}], "sizes": [{}], "layers": {"x": {}}, "runs": [{}], "seconds": {"x": {}}},
+    ):
+        for path in (ROOT / "benchmarks" / "results").rglob("*.json"):
+            place = tmp_path / path.relative_to(ROOT / "benchmarks" / "results")
+            place.parent.mkdir(exist_ok=True)
+            place.write_text(json.dumps(damaged))
+        text = generator["Page"](tmp_path).write()
+        assert re.findall(r"^## .*$", text, re.MULTILINE) == titles and "None" not in text
+        assert generator["Page"](tmp_path).summary() == []
 
 
 def test_documented_limits_are_those_of_the_code() -> None:

@@ -19,8 +19,9 @@ import weft
 from tests.tasks.small import model_for
 from weft.checkpoint.finite import PART, tensor_is_finite
 from weft.cli import inputs
-from weft.files import digest
+from weft.files import digest, parse_json
 from weft.loading import collector_paused
+from weft.text.tokenizers import checked, published
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
@@ -177,6 +178,33 @@ def test_every_id_is_checked(bad: Any, tmp_path: Path) -> None:
     file = tmp_path / "tokenizer.json"
     data = json.loads(file.read_text(encoding="utf-8"))
     data["model"]["vocab"][list(data["model"]["vocab"])[-1]] = bad  # 7 is the id of another token
+    file.write_text(json.dumps(data), encoding="utf-8")
+    with pytest.raises(weft.UserError, match="id"):
+        load_tokenizer(file)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_large_file_is_checked_once(change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was checked is known by its content; what the checks have changed is checked, and changed, each time."""
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(checked, "LARGE", 1)
+    learn(LINES, "wordpiece", 60).save(tmp_path / "model")
+    file = tmp_path / "model" / "tokenizer.json"
+    data = json.loads(file.read_text(encoding="utf-8")) | CHANGES[change]
+    file.write_text(json.dumps(data), encoding="utf-8")
+    first = load_tokenizer(file)
+    marks = list((tmp_path / "cache" / checked.CHECKED).glob("*"))
+    assert len(marks) == (change != "says half of how to cut")
+    parsed: list[Path] = []
+    monkeypatch.setattr(published, "parse_json", lambda text, path: parsed.append(path) or parse_json(text, path))
+    again = load_tokenizer(file)
+    assert len(parsed) == 1 - len(marks)
+    assert again.library.to_str() == first.library.to_str() and again.roles == first.roles
+    assert again.encode("the cat and an ant and a cow").ids == first.encode("the cat and an ant and a cow").ids
+    monkeypatch.setattr(checked, "VERSION", "another")
+    load_tokenizer(file)
+    assert len(parsed) == 2 - len(marks)
+    data["model"]["vocab"][list(data["model"]["vocab"])[-1]] = 7  # the id of another token
     file.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(weft.UserError, match="id"):
         load_tokenizer(file)

@@ -19,8 +19,9 @@ import weft
 from tests.backends.engines import carried, drawn, texts
 from tests.engines import need_engine
 from tests.tasks.small import kinds, model_for, vocabulary, write_rows
-from weft.backends import engine as groups
-from weft.backends.onnx import OnnxNetwork, runtime
+from weft.backends import groups
+from weft.backends.onnx import runtime
+from weft.backends.onnx_network import OnnxNetwork
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.exporters import export as checks

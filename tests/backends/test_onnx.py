@@ -15,7 +15,7 @@ import torch
 import weft
 from tests.engines import need_engine
 from tests.tasks.small import model_for, vocabulary
-from weft.backends import engine as grouping
+from weft.backends import groups as grouping
 from weft.backends import onnx as engine
 from weft.cli.main import run
 from weft.errors import UserError

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from typing import Any
 
 import pytest
 import torch
 
 import weft
-from tests.graphs import needs_gpu
-from weft.backends.passes import KEPT, bucket, filled_up, finite_outputs, outputs, running
+from tests.graphs import CpuGraph, graphs_anywhere, needs_gpu  # noqa: F401
+from weft.backends.passes import KEPT, PassGraphs, bucket, filled_up, finite_outputs, outputs, running
 from weft.nn.halved import halved, is_watched, weights_changed
 from weft.nn.rows import Batch, Ragged
 
@@ -34,7 +36,7 @@ def batch_of(texts: list[list[int]], segments: bool = True) -> Batch:
 @pytest.mark.parametrize("texts", TEXTS)
 def test_rows_that_fill_up_change_nothing(model: Any, texts: list[list[int]]) -> None:
     batch = batch_of(texts)
-    filled = filled_up(batch)
+    filled = filled_up(batch, 64)
     assert len(filled.tokens) == bucket(len(filled.tokens)) and filled.rows.longest == bucket(filled.rows.longest)
     lengths = filled.rows.lengths()
     assert int(lengths.min()) >= 1 and int(lengths.max()) <= filled.rows.longest
@@ -49,6 +51,76 @@ def test_rows_that_fill_up_change_nothing(model: Any, texts: list[list[int]]) ->
 def test_sizes_are_few_and_close() -> None:
     sizes = {bucket(count) for count in range(1, 8193)}
     assert len(sizes) < 64 and all(bucket(count) - count < max(16, count / 7) for count in range(1, 8193))
+
+
+@pytest.mark.parametrize("context", [16, 20, 100])
+def test_rows_that_fill_up_are_no_longer_than_the_model_reads(context: int) -> None:
+    model: Any = weft.new("bert", size="2x128", settings={"vocabulary": 60, "context": context}, heads={"classify": 3})
+    batch = batch_of([[5] * (context - 1), [4] * 3, [7]])
+    filled = filled_up(batch, context)
+    assert int(filled.rows.lengths().max()) <= filled.rows.longest <= context
+    with torch.inference_mode():
+        assert torch.allclose(work(model.network, filled)[:3], work(model.network, batch), atol=1e-5)
+
+
+@pytest.mark.parametrize("device", [pytest.param(torch.device("cpu"), id="cpu")])
+def test_threads_play_one_graph_in_turns(
+    model: Any,
+    device: torch.device,
+    graphs_anywhere: None,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A graph reads and writes at one place: what one thread put there is not to be answered to another."""
+    passes, texts = PassGraphs(()), [[[number] * 9, [number] * 4] for number in range(3, 7)]
+    plain = CpuGraph.replay
+
+    def slowly(graph: CpuGraph) -> None:
+        time.sleep(0.002)  # another thread's turn
+        plain(graph)
+
+    monkeypatch.setattr(CpuGraph, "replay", slowly)
+    with torch.inference_mode():
+        exact = [work(model.network, batch_of(each)) for each in texts]
+        for _ in range(2):
+            passes.run(model.network, batch_of(texts[0]), work, "classify")
+    assert len(passes.graphs) == 1
+    wrong: list[int] = []
+
+    def answer(number: int) -> None:
+        with torch.inference_mode():
+            for _ in range(5):
+                ours = passes.run(model.network, batch_of(texts[number]), work, "classify")
+                if not torch.allclose(ours, exact[number], atol=1e-5):
+                    wrong.append(number)
+
+    threads = [threading.Thread(target=answer, args=(number,)) for number in range(len(texts))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and len(passes.graphs) == 1
+
+
+@pytest.mark.parametrize("device", [pytest.param(torch.device("cpu"), id="cpu")])
+def test_what_cannot_be_captured_goes_without(
+    model: Any,
+    device: torch.device,
+    graphs_anywhere: None,  # noqa: F811
+) -> None:
+    tries = []
+
+    def reading(network: Any, batch: Batch) -> torch.Tensor:
+        tries.append(batch)
+        if len(tries) == 4:  # the first is plain, and two are tried out
+            raise RuntimeError("operation not permitted when stream is capturing")
+        return work(network, batch)
+
+    passes, batch = PassGraphs(()), batch_of(TEXTS[2])
+    with torch.inference_mode():
+        exact = work(model.network, batch)
+        for _ in range(4):
+            assert torch.allclose(passes.run(model.network, batch, reading, "classify"), exact, atol=1e-5)
+    assert not passes.graphs and len(tries) == 7, "never tried again"
 
 
 def test_a_copy_follows_the_weights(model: Any) -> None:

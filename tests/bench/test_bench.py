@@ -13,9 +13,13 @@ from tests.engines import need_engine
 from tests.tasks.small import model_for, vocabulary
 from weft.backends import onednn
 from weft.bench import encode
-from weft.bench.encode import Contestant, Speed, chosen_of, encode_report
+from weft.bench.encode import Contestant, EncodeReport, Speed, chosen_of, encode_report
+from weft.bench.report import table_of
 from weft.bench.texts import Profile, profiles_of
+from weft.bench.training import training_report, transformers_step
+from weft.cli.inputs import table
 from weft.cli.main import run
+from weft.files import peak_memory
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model
 
@@ -108,21 +112,83 @@ def test_the_choice_is_the_largest_gain_over_all_profiles() -> None:
     assert chosen_of([torchs, contestant("onednn", 0.99, 0.98)], ["0", "1"]).backend == "torch"
 
 
-def test_other_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tokenizer = vocabulary()
-    for family, mode, more in (
-        ("bert", "train", ["--lengths", "8"]),
-        ("gpt2", "train", ["--lengths", "8"]),
-        ("gpt2", "generate", ["--max-tokens", "3"]),
-    ):
-        place = tmp_path / f"{family}-{mode}"
-        Model(weft.new(family, tokenizer, size="1x64", settings={"context": 32}).opened, "embed").save(place)
-        out = tmp_path / f"{mode}.json"
-        call = ["bench", str(place), "--mode", mode, *more, "--batch", "1,2", "--seconds", "0.02", "--device", "cpu"]
-        assert run([*call, "--json", str(out)]) == 0
-        values = json.loads(out.read_text())
-        assert values["mode"] == mode and [each["tokens"] > 0 for each in values["speeds"]] == [True, True]
-        assert mode in capsys.readouterr().out
+def saved(family: str, folder: Path) -> Path:
+    """A small language model with fresh weights."""
+    opened = weft.new(family, vocabulary(), size="1x64", settings={"context": 32}).opened
+    Model(opened, opened.family.task).save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_training_steps(family: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, out, plot = saved(family, tmp_path / family), tmp_path / "train.json", tmp_path / "train.svg"
+    call = ["bench", str(folder), "--mode", "train", "--lengths", "8", "--batch", "1,2", "--seconds", "0.01"]
+    assert run([*call, "--device", "cpu", "--no-memory", "--json", str(out), "--plot", str(plot)]) == 0
+    values, printed = json.loads(out.read_text()), capsys.readouterr().out
+    assert values["mode"] == "train" and list(values["profiles"]) == ["train 1 x 8, fp32", "train 2 x 8, fp32"]
+    for batch, profile in zip((1, 2), values["profiles"].values(), strict=True):
+        speed = profile["speeds"]["weft"]
+        assert profile["tokens"] == 8 * batch and speed["tokens"] == pytest.approx(8 * speed["texts"])
+        assert speed["peak_share"] is None and f"train {batch} x 8" in printed
+    assert "chosen" not in printed and plot.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_training_steps_beside_transformers(family: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    model, lines = weft.load(saved(family, tmp_path / family), backend="torch"), list[str]()
+    report = training_report(model, [2], [8], against=["transformers"], seconds=0.01, memory=False, log=lines.append)
+    assert [(each.name, each.refused, list(each.speeds)) for each in report.contestants] == [
+        ("weft", None, ["train 2 x 8, fp32"]),
+        ("transformers", None, ["train 2 x 8, fp32"]),
+    ]
+    assert lines == ["timing train 2 x 8, fp32: weft, transformers"] and report.choice is None and report.path is None
+    header, rows = table_of(report)
+    assert header[-2:] == ["x weft", "MB"] and {row[0].strip() for row in rows[1:]} == {"weft", "transformers"}
+
+
+def test_a_step_of_transformers_learns(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    made = []
+
+    class Kept(transformers.AutoModelForMaskedLM):  # type: ignore[misc]
+        @classmethod
+        def from_config(cls, config: object) -> object:
+            made.append(super().from_config(config))
+            return made[-1]
+
+    model = weft.load(saved("bert", tmp_path / "bert"), backend="torch")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(transformers, "AutoModelForMaskedLM", Kept)
+        step = transformers_step(model, 2, 8, "fp32")
+    (network,) = made
+    before = {name: weight.clone() for name, weight in network.named_parameters()}
+    assert network.config.hidden_size == model.config.width and network.config.num_hidden_layers == 1
+    step()
+    changed = [name for name, weight in network.named_parameters() if not torch.equal(weight, before[name])]
+    assert len(changed) > len(before) / 2
+    with pytest.raises(weft.UserError, match="fp32 or bf16, not fp16"):
+        transformers_step(model, 2, 8, "fp16")
+
+
+def test_the_memory_of_a_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if peak_memory() is None:
+        pytest.skip("this system does not tell the memory of a process")
+    folder, out = saved("bert", tmp_path / "bert"), tmp_path / "train.json"
+    call = ["bench", str(folder), "--mode", "train", "--lengths", "8", "--batch", "1", "--seconds", "0.01"]
+    assert run([*call, "--device", "cpu", "--json", str(out)]) == 0
+    assert json.loads(out.read_text())["memory"]["weft"] > 10_000_000
+
+
+def test_the_table_fits_80_columns() -> None:
+    names = ["torch", "sentence-transformers", "transformers pipeline", "onnxruntime int8"]
+    profile = Profile("your texts, 32 at a time", 32, ("x",) * 32, 4096)
+    speed = Speed(0.6483, 0.6481, 0.6503, 16_503.0, 264_054.0)
+    contestants = [Contestant(name, print, speeds={profile.name: speed}, memory=1_314_000_000) for name in names]
+    report = EncodeReport("model", {}, (profile,), tuple(contestants), None, None)
+    lines = table(*table_of(report)).splitlines()
+    assert max(map(len, lines)) <= 80 and len(lines) == 2 + len(names)
+    assert len({line.rindex("1314") for line in lines[2:]}) == 1  # numbers stand below each other
 
 
 @pytest.mark.parametrize(
@@ -130,12 +196,17 @@ def test_other_modes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     [
         (["--lengths", "many"], "--lengths: 'many' is not a number of tokens, or mixed"),
         (["--lengths", "1000"], "are more than the model's window"),
+        (["--batch", ""], "--batch: nothing is listed"),
+        (["--lengths", ","], "--lengths: nothing is listed"),
         (["--batch", "0"], "--batch: '0' is not a number between 1 and 65536"),
         (["--backends", "tensorrt"], "backend 'tensorrt' is not one of torch, onednn"),
         (["--against", "spacy"], "--against 'spacy' is not one of transformers"),
         (["--mode", "sing"], "--mode 'sing' is not one of encode, generate, train"),
         (["--mode", "generate"], "generates no text"),
-        (["--mode", "train", "--data", "x.csv"], "--mode train takes no data, backends or peers"),
+        (["--mode", "train", "--data", "x.csv"], "--mode train takes no data and no backends"),
+        (["--mode", "train", "--backends", "onednn"], "--mode train takes no data and no backends"),
+        (["--mode", "train", "--against", "onnxruntime"], "--against 'onnxruntime' is not one of transformers"),
+        (["--mode", "train", "--lengths", "mixed"], "--lengths: 'mixed' is not a number between 1 and 65536"),
         (["--device", "cuda"], "--mode encode measures the backends of a CPU"),
         (["--plot", "x.gif"], "x.gif: a plot is written as .svg or .png"),
         (["--json", "x.txt"], "x.txt: figures are written as .json"),

@@ -13,8 +13,8 @@ import weft
 from tests.tasks.small import KINDS, kinds, pairs, prices, questions, sentences, several, vocabulary, write_rows
 from tests.tasks.written import worded
 from weft.checkpoint.card import Window
-from weft.tasks.classify import last_linear
 from weft.tasks.model import Model
+from weft.tasks.value_head import last_linear
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 

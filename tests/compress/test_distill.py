@@ -27,9 +27,10 @@ from weft.nn.rows import Rows
 from weft.objectives.losses import SoftTargets
 from weft.pruning.prune import with_heads
 from weft.tasks.base import Example
-from weft.tasks.classify import MultilabelTask, TextTask, ValueTask, rescale
+from weft.tasks.classify import MultilabelTask, TextTask, ValueTask
 from weft.tasks.forward import framing_for
 from weft.tasks.model import Model
+from weft.tasks.value_head import rescale
 from weft.text.tokenizers.training import learn
 from weft.training.run import Run
 from weft.training.signals import Control

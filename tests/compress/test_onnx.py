@@ -103,7 +103,7 @@ def test_padding_may_stand_before_the_text_as_others_put_it(tmp_path: Path) -> N
     """RoBERTa counts its places from the first token, so it says the same on whichever side the padding stands."""
     opened = model_of("roberta", "tag")
     write_onnx(tmp_path, opened, "tag")
-    graph = open_exported(tmp_path).network.graph
+    graph = open_exported(tmp_path).network.graphs[1]
     ids = np.array([[7, 8, 9, 10, 1, 1]])
     mask = np.array([[1, 1, 1, 1, 0, 0]])
     after = graph.run(None, {"input_ids": ids, "attention_mask": mask})[0]  # type: ignore[union-attr, operator]
@@ -206,7 +206,7 @@ def test_a_family_without_a_graph_is_exported_by_torch(
     monkeypatch.setitem(CASES, "plugged", CASES[family])
     opened = replace(model_of(family, task, **settings), family=plugged)
     assert apart(*both(opened, task, tmp_path / "folder")) < 2e-5
-    names = [each.name for each in open_exported(tmp_path / "folder").network.graph.get_inputs()]  # type: ignore[union-attr, operator]
+    names = [each.name for each in open_exported(tmp_path / "folder").network.graphs[1].get_inputs()]  # type: ignore[union-attr, operator]
     assert names == ["input_ids", *(["token_type_ids"] if CASES[family].segments else [])]
 
 

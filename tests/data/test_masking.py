@@ -51,6 +51,13 @@ def test_filled_up_to_one_shape() -> None:
     assert torch.allclose(sums[0], sums[1])
 
 
+def test_words_that_are_longer_than_the_share_of_their_row_need_no_filling() -> None:
+    rows, whole = drawn([20] * 10), masking(inside=np.ones(2000, dtype=bool))
+    plain, filled = whole.apply(rows), whole.apply(rows, filled=True)
+    assert len(plain.targets["places"]) == 200, "each row is one word"
+    assert filled.targets["places"].equal(plain.targets["places"])
+
+
 def test_places_are_even() -> None:
     places = masking().apply(drawn([100] * 2000)).targets["places"] % 100
     counts = torch.bincount(places, minlength=100).double()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -92,6 +95,26 @@ def test_details_stop_strings_and_progress() -> None:
         assert [sum(row == number for row, _ in advance) for number in range(6)] == [5 * count] * 6
 
 
+def test_slots_are_used_again_and_keep_no_network_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (1 << 40, 1 << 40))
+    network = copy.deepcopy(drawn("gpt2", VOCABULARY, 3))
+    kept: list[Any] = []
+    for _ in range(2):
+        request = Request(decoder=network, prompts=[[5, 9], [7]], choice=Sampling(), context=40, max_tokens=4)
+        runner: Any = runner_of(request)
+        with torch.inference_mode():
+            assert list(runner.run())
+        kept.append(runner.slots)
+        runner.slots.device = torch.device("cuda")  # on the CPU nothing is kept
+        runner._keep()
+        runner.slots.device = torch.device("cpu")
+    assert kept[0] is kept[1] and len(in_slots_module.SLOTS[network]) == 1
+    alive = weakref.ref(network)
+    del network, request, runner, kept
+    gc.collect()
+    assert alive() is None
+
+
 def test_what_slots_cannot_do_is_left_to_the_plain_search() -> None:
     network = drawn("gpt2", VOCABULARY, 4)
     asked: dict[str, dict[str, Any]] = {
@@ -121,3 +144,24 @@ def test_scores_that_are_no_numbers_are_refused(choice: str) -> None:
         network.final_norm.weight[3] = torch.nan
     with pytest.raises(NotFinite):
         generate(network, PROMPTS, slots=True, choice=CHOICES[choice], context=40, max_tokens=5)
+
+
+@pytest.mark.parametrize("slots", [False, True])
+@pytest.mark.parametrize("choice", ["drawn", "beam"])
+def test_a_prompt_is_read_once_for_all_its_samples(slots: bool, choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, read, rows = drawn("gpt2", VOCABULARY, 0), list[int](), set[int]()
+    start, step = type(network).start, type(network).step
+
+    def counted_start(self: Any, prompt: Any, *inputs: Any, **options: Any) -> Any:
+        read.append(len(prompt.tokens))
+        return start(self, prompt, *inputs, **options)
+
+    def counted_step(self: Any, tokens: torch.Tensor, state: Any) -> Any:
+        rows.add(len(tokens))
+        return step(self, tokens, state)
+
+    monkeypatch.setattr(type(network), "start", counted_start)
+    monkeypatch.setattr(type(network), "step", counted_step)
+    completions = generate(network, PROMPTS[:2], slots=slots, choice=CHOICES[choice], context=40, max_tokens=5)
+    assert [len(each) for each in completions] == [CHOICES[choice].n] * 2
+    assert sum(read) == sum(map(len, PROMPTS[:2])) and max(rows) == 6  # three samples, or hypotheses, of each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ import weft.nn.linear
 from weft.generation.generate import generate
 from weft.generation.sampling import Sampling, best_token
 from weft.generation.search import Beam
+from weft.nn import layers
 from weft.nn.linear import ONEDNN, Linear, PackedWeight, decoding
 
 needs_onednn = pytest.mark.skipif(not ONEDNN, reason="torch has no oneDNN here")
@@ -140,14 +142,59 @@ def test_best_token() -> None:
     assert best_token(scores.bfloat16()).tolist() == scores.bfloat16().argmax(-1).tolist()
 
 
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What a layer's step hands to `step_map` from now on."""
+    calls: list[Any] = []
+    whole = layers.step_map
+
+    def step_map(*inputs: Any, **options: Any) -> Tensor:
+        calls.append(inputs)
+        return whole(*inputs, **options)
+
+    monkeypatch.setattr(layers, "step_map", step_map)
+    return calls
+
+
+@needs_onednn
+def test_watched_layers_are_called_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    network: Any = weft.new("gpt2", size="2x64", settings={"vocabulary": 300}, seed=1).opened.network
+    calls = counted(monkeypatch)
+    seen: list[Any] = []
+    options: dict[str, Any] = {"choice": Sampling(), "context": 64, "max_tokens": 4}
+    expected = generate(network, [[5, 9]], **options)[0][0].tokens
+    assert calls
+    calls.clear()
+    hook = network.layers[1].feedforward.register_forward_hook(lambda *inputs: seen.append(inputs))
+    assert generate(network, [[5, 9]], **options)[0][0].tokens == expected
+    assert len(seen) == 4 and not calls
+    hook.remove()
+    network.layers[0].attention.watcher = seen.append
+    assert generate(network, [[5, 9]], **options)[0][0].tokens == expected
+    assert len(seen) == 8 and not calls
+
+
 @needs_onednn
 @pytest.mark.parametrize("choice", [Sampling(), Sampling(temperature=0.8, n=3), Beam(width=5, n=2)])
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
-def test_generates_the_same(family: str, choice: Sampling | Beam, monkeypatch: pytest.MonkeyPatch) -> None:
-    network = weft.new(family, size="2x64", settings={"vocabulary": 300}, seed=1).opened.network
-    prompts, sources = ([[5, 9, 80], [7]], None) if family == "gpt2" else ([[0], [0]], [[5, 9, 80], [7, 6]])
+@pytest.mark.parametrize(
+    ("family", "settings"),
+    [
+        ("gpt2", {}),
+        ("gpt2", {"activation": "silu", "norm": "rms", "positions": "rotary"}),
+        ("gpt2", {"activation": "gated-gelu", "positions": "alibi", "norm_place": "after"}),
+        ("gpt2", {"activation": "tanh"}),
+        ("marian", {}),
+        ("t5", {}),
+    ],
+)
+def test_generates_the_same(
+    family: str, settings: dict[str, str], choice: Sampling | Beam, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = weft.new(family, size="2x64", settings={"vocabulary": 300, **settings}, seed=1).opened.network
+    prompts, sources = ([[5, 9, 80], [7]], None) if "gpt" in family else ([[0], [0]], [[5, 9, 80], [7, 6]])
     options = {"sources": sources, "choice": choice, "context": 64, "max_tokens": 20, "ends": (3,)}
+    fused = counted(monkeypatch)
     fast = generate(network, prompts, **options)
+    assert bool(fused) == (settings.get("activation") != "tanh")  # which no product ends in
     assert network.heads["words"].packed.packed is not None
     monkeypatch.setattr(weft.nn.linear, "ONEDNN", False)
     for ours, torchs in zip(fast, generate(network, prompts, **options), strict=True):

@@ -78,6 +78,26 @@ def test_without_gradients_there_is_the_loss_alone(chunks: None) -> None:
     assert len(ours) == 3 and max(errors(ours, theirs)) < 1e-9
 
 
+def test_without_gradients_none_are_taken(chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although the weights ask for some: an evaluation would take three times as long."""
+    asked = []
+    plainly = word_loss.row_losses
+
+    def row_losses(*given: Any) -> Any:
+        asked.append(given[-1])
+        return plainly(*given)
+
+    monkeypatch.setattr(word_loss, "row_losses", row_losses)
+    given = made(torch.float32)
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            word_loss.word_loss(*given)
+    assert asked and not any(asked)
+    asked.clear()
+    word_loss.word_loss(*given)
+    assert all(asked)
+
+
 class Largest(TorchDispatchMode):
     """How many numbers the largest tensor has that any operation makes."""
 

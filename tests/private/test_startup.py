@@ -33,6 +33,19 @@ def test_the_switches_are_set_by_import_weft_whatever_they_were(tmp_path: Path) 
     assert done.stdout.strip() == str(list(SWITCHES.values()))
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="a variable of libgomp")
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [({}, "4000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
+)
+def test_waiting_threads_leave_their_core_unless_the_user_says_otherwise(given: dict[str, str], expected: str) -> None:
+    code = "import os, weft; print(os.environ.get('GOMP_SPINCOUNT'))"
+    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
+    environment = {name: value for name, value in os.environ.items() if name not in names} | given
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == expected
+
+
 @pytest.mark.parametrize(
     "code",
     [

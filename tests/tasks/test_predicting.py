@@ -17,12 +17,13 @@ import pytest
 import weft
 from tests.engines import need_engine
 from tests.tasks.small import model_for
+from weft.cli import inputs
 from weft.cli.inputs import as_they_come
 from weft.cli.main import run
 from weft.data.table_writer import PartialTable
 from weft.errors import UserError
 from weft.files import check_new_folder, check_new_run
-from weft.tasks import model as predicting
+from weft.tasks import evaluate
 from weft.tasks.model import Model
 from weft.text.tokenizers.tokenizer import Tokenizer
 
@@ -132,7 +133,8 @@ class Stopped:
             return ask(model, texts, **options)
 
         monkeypatch.setattr(Model, "__call__", asked)
-        monkeypatch.setattr(predicting, "CHUNK", 2)
+        monkeypatch.setattr(evaluate, "CHUNK", 2)
+        monkeypatch.setattr(inputs, "MOMENT", 0.0)  # so that batches do not grow
 
 
 @pytest.mark.parametrize("out", ["out.csv", "out.parquet"])

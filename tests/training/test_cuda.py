@@ -6,6 +6,7 @@ What a CPU can do of it, it does: graphs are played there by `tests/graphs.py`, 
 from __future__ import annotations
 
 import shutil
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tests.training.small import OBJECTIVES, batch_of, drawn, network_for, stori
 from weft.data.masking import shift
 from weft.data.rows import Feed, Frame, Framed, PackedRows
 from weft.data.shards import Corpus
+from weft.nn.rows import Batch
 from weft.runs.driver import device_for, resume, settled
 from weft.runs.finetune import finetune
 from weft.runs.pretrain import pretrain
@@ -122,6 +124,52 @@ def test_dropout_differs_from_step_to_step_when_captured(
         passes.step([batch], torch.ones(1), lambda number, seed=seed: seed)  # type: ignore[misc]
         losses.append(passes.losses.item())
     assert losses[0] != losses[1] and losses[0] == losses[2]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_what_cannot_be_captured_goes_without(device: torch.device, graphs_anywhere: None) -> None:  # noqa: F811
+    """Also where shapes before it were captured: dropout still differs from step to step, and is that of its seed."""
+    read = False
+
+    def sums(network: Any, batch: Batch) -> dict[str, torch.Tensor]:
+        losses = OBJECTIVES["next"].sums(network, batch)
+        if read:
+            losses["words"].item()
+        return losses
+
+    network = network_for("next", dropout=0.3).to(device).train()
+    scaler = torch.amp.GradScaler(device.type, enabled=False)
+    passes = Passes(network, sums, 1, device, "fp32", scaler, True)
+
+    def loss(batch: Batch, seed: int) -> float:
+        passes.step([batch], torch.ones(1), lambda number: seed)
+        return passes.losses.item()
+
+    even, other = batch_of("next", [17] * 8), batch_of("next", [17] * 5)
+    captured_losses = [loss(even, seed) for seed in (1, 2)]
+    assert len(passes.graphs) == 1
+    read = True
+    with pytest.warns(UserWarning, match="passes cannot be captured"):
+        loss(other, 1)
+    assert not passes.graphs
+    assert [loss(even, seed) for seed in (1, 2)] == pytest.approx(captured_losses, rel=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_pass_that_fails_by_itself_says_so(device: torch.device, graphs_anywhere: None) -> None:  # noqa: F811
+    """Such as one that cannot be compiled: that is no fault of capturing, and need not be tried twice."""
+    tries = []
+
+    def sums(network: Any, batch: Batch) -> dict[str, torch.Tensor]:
+        tries.append(batch)
+        raise RuntimeError("no C compiler")
+
+    network = network_for("next").to(device).train()
+    passes = Passes(network, sums, 1, device, "fp32", torch.amp.GradScaler(device.type, enabled=False), True)
+    with warnings.catch_warnings(), pytest.raises(RuntimeError, match="no C compiler"):
+        warnings.simplefilter("error")
+        passes.step([batch_of("next", [17] * 8)], torch.ones(1), lambda number: number)
+    assert len(tries) == 1 and passes.capture
 
 
 def settings(

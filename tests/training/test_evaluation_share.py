@@ -101,3 +101,5 @@ def test_the_live_line_says_what_limits() -> None:
     values = {"step": 5, "loss": math.pi, "learning_rate": 1e-3, "memory": 1e9, "tokens_per_second": 8_000}
     assert "8,000 tokens/s  43 % of peak  limit: GPU" in live_line({**values, "mfu": 0.43, "limit": "GPU"}, 9, "0:01")
     assert "limit" not in live_line({**values, "limit": "computation"}, 9, "0:01")
+    assert live_line(values, 9, "0:01").startswith("step 5/9  0:01 left")
+    assert live_line(values, None, "0:01").startswith("step 5  0:01 left")

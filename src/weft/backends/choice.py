@@ -27,6 +27,7 @@ from weft.files import Damaged, cache_folder, digest_of_values, read_json, read_
 from weft.version import VERSION
 
 ROOM = BENCH  # of the cache
+PACKAGES = ("torch", "onnxruntime", "ctranslate2")  # that run models
 WEIGHTS = (".safetensors", ".onnx", ".bin", ".h5")
 SMALL = ("config.json", "weft.json", "tokenizer.json")  # what decides the answers beside the weights
 
@@ -102,7 +103,7 @@ def _remembered(path: Path, remember: bool) -> str:
 
 def key_of(folder: Path, task: str) -> dict[str, Any]:
     """All that a choice holds for."""
-    versions = {name: version_of(name) for name in ("torch", "onnxruntime")}
+    versions = {name: version_of(name) for name in PACKAGES}
     key = {"cpu": cpu_name(), "threads": torch.get_num_threads(), "weft": VERSION, "task": task}
     return {**key, **versions, "model": folder_of(folder)}
 
@@ -145,7 +146,7 @@ def stored(folder: Path, task: str) -> BackendChoice | None:
         return None
 
 
-def export_of(key_model: str, task: str, precision: str) -> Path:
-    """Where the ONNX form of a model is kept, by what it was made from."""
+def export_of(key_model: str, task: str, precision: str, engine: str = "onnx") -> Path:
+    """Where the form of a model for another engine is kept, by what it was made from."""
     name = digest_of_values({"model": key_model, "task": task, "precision": precision, "weft": VERSION})
-    return cache_folder() / ROOM / f"{name[:40]}.onnx"
+    return cache_folder() / ROOM / f"{name[:40]}.{engine}"

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from weft.backends.ct2_files import ENGINE, EngineFiles, check_files, named_tokens
-from weft.backends.engine import Engine, grouped
+from weft.backends.engine import Engine
+from weft.backends.groups import grouped
 from weft.checkpoint.families import outline
 from weft.checkpoint.folder import LoadedModel, fill
 from weft.checkpoint.tensors import read_file
@@ -180,6 +181,16 @@ class CT2Decoder(Engine):
     def start(self, *inputs: Any, **named: Any) -> Any:
         raise cannot("decode step by step, which ensembles and rankings of words need")
 
+    def does(self, request: Request) -> bool:
+        """Whether the engine generates for a request as torch would; always where there is no torch to do it."""
+        if self.stand_in is None:
+            return True
+        # Other random numbers give other texts, and whoever observes a search or reads its log-probabilities sees ours.
+        sampled = isinstance(request.choice, Sampling) and not request.choice.greedy
+        if sampled or request.choice.n > 1 or request.observer is not None:
+            return False
+        return not self._refused(request)
+
     def search(self, request: Request) -> SearchSteps:
         """The answers to each prompt, as `generation.search` gives them; token by token where somebody listens."""
         options = self._options(request)
@@ -321,8 +332,8 @@ class CT2Decoder(Engine):
         library().set_random_seed(request.seeds[row] % (1 << 32))
         return engine_of("Translator" if self.reads else "Generator", self.folder, self.precision)
 
-    def _options(self, request: Request) -> dict[str, Any]:
-        """A search and its rules in the engine's words; those that it has none for, or means otherwise, are refused."""
+    def _refused(self, request: Request) -> list[str]:
+        """What the engine has no words for, or means otherwise."""
         choice, rules, usual = request.choice, request.rules, Rules()
         beam, sampling = (choice, None) if isinstance(choice, Beam) else (None, choice)
         wide = beam is not None and beam.width > 1
@@ -343,8 +354,15 @@ class CT2Decoder(Engine):
             "search in groups or by coverage": beam and (beam.coverage or beam.groups > 1),
             "sample by min_p or typical": sampling and (sampling.min_p is not None or sampling.typical is not None),
         }
-        if asked := [what for what, given in refused.items() if given]:
-            raise cannot(listed(asked))
+        return [what for what, given in refused.items() if given]
+
+    def _options(self, request: Request) -> dict[str, Any]:
+        """A search and its rules in the engine's words."""
+        choice, rules = request.choice, request.rules
+        beam, sampling = (choice, None) if isinstance(choice, Beam) else (None, choice)
+        wide = beam is not None and beam.width > 1
+        if refused := self._refused(request):
+            raise cannot(listed(refused))
         options: dict[str, Any] = {"beam_size": 1, "num_hypotheses": choice.n, "patience": 1.0, "length_penalty": 1.0}
         # A number that no token has: without it the engine would end at one that is no end here.
         options["end_token"] = sorted(request.ends) or [len(self.target_words)]

@@ -19,10 +19,10 @@ from weft.errors import refuse
 from weft.models.base import Network
 from weft.nn.attention import Attention, Square, attend, squares_of, turn
 from weft.nn.layers import FeedForward, activate
+from weft.nn.linear import INSIDE, ONEDNN, Linear, PackedWeight
 from weft.nn.rows import Rows
 
 DTYPES = {"onednn": torch.float32, "onednn-bf16": torch.bfloat16}
-INSIDE = {"gelu": ("gelu", "none"), "gelu-tanh": ("gelu", "tanh"), "relu": ("relu", "")}  # what a product can end in
 SCORES = 1 << 20  # numbers of attention that are worked out together: what stays in a processor's cache
 LONG = 32  # tokens of the longest row, from which on products are faster than torch's own attention in bfloat16
 SMALL = 1 << 12  # weights of a matrix that is not worth it
@@ -45,6 +45,19 @@ def network_of(model: LoadedModel, kind: str) -> Network:
     with torch.no_grad():
         fast = _shared(network)
         fast.layers = _packed(fast.layers, dtype)
+    return fast.eval()
+
+
+def writer_of(model: LoadedModel, kind: str) -> Network:
+    """The same network, whose decoding steps read its layers in this precision; words are scored in float32."""
+    dtype, network = DTYPES[kind], model.network
+    able = ONEDNN and supported(dtype)
+    refuse((not able, f"backend {kind} needs a CPU with oneDNN" + " and bfloat16" * (dtype != torch.float32)))
+    fast = _shared(network)
+    maps = [module for module in fast.modules() if isinstance(module, Linear)]
+    refuse((not maps, f"backend {kind} runs models of linear maps, and {model.family.name} counts or recurs"))
+    for module in maps:
+        module.packed = PackedWeight(dtype)
     return fast.eval()
 
 

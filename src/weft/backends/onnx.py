@@ -9,26 +9,22 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from weft.backends.engine import Engine, grouped
-from weft.checkpoint.families import outline
+from weft.backends.groups import grouped
 from weft.checkpoint.finite import all_finite
-from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, listed, refuse, shown
 from weft.files import MEGABYTE, read_bytes
-from weft.nn.rows import Rows, check_context
 from weft.startup import SWITCHES, TOO_LATE
 
 WINDOWS = "windows"  # the input of a graph that reads numbers: a window in each row
@@ -395,42 +391,34 @@ def runtime() -> Any:
     return onnxruntime
 
 
-class OnnxNetwork(Engine):
-    """The stand-in for a network whose graph ONNX Runtime runs, on the CPU.
+class OnnxGraph:
+    """A graph that gives the hidden states of tokens or the output of a head, on arrays and without torch.
 
     Several groups of rows are worked on at once, each by one thread: the threads of one operator would wait for each
     other after each of some hundred short ones. All threads share the operators of a text that is alone.
     """
 
-    def __init__(self, folder: Path, model: LoadedModel) -> None:
-        super().__init__(model.config)
-        self.heads, self.folder = dict(model.heads), folder
-        # Of what each token is given out as, where no head reads it.
-        self.wide = outline(model.family, model.config, model.heads).features
+    def open(self, folder: Path, config: Any, heads: Mapping[str, int], wide: int, traced: bool) -> None:
+        """`config`: the sizes of the model; `wide`: of what each token is given out as, where no head reads it."""
+        self.folder, self.sizes, self.wide, self.traced = folder, config, wide, traced
+        self.threads = thread_count()
         # Whether it takes the range of its integers over a whole batch, so that each row must go through alone.
-        self.traced = traced = model.family.name not in WRITTEN
-        self.threads = torch.get_num_threads()
-        graph, self.one_by_one = started(folder / GRAPH, model.config, traced, self.threads)
+        graph, self.one_by_one = started(folder / GRAPH, config, traced, self.threads)
         self.graphs = {self.threads: graph}  # by their threads
         self.inputs = [each.name for each in graph.get_inputs()]
         self.masked = not traced  # a traced graph reads rows of equal length
         self.outputs = [each.name for each in graph.get_outputs()]
-        self.by_token = self.outputs != ["logits"] or "tag" in self.heads
-        self.word_graph = started(folder / WORDS, model.config, traced)[0] if "words" in self.heads else None
-        self._check(folder / GRAPH, graph)
+        self.by_token = self.outputs != ["logits"] or "tag" in heads
+        self.word_graph = started(folder / WORDS, config, traced)[0] if "words" in heads else None
+        self._check(folder / GRAPH, config, heads, graph)
 
-    @property
-    def features(self) -> int:
-        """Width of the states that a graph without a head gives."""
-        return self.wide
-
-    def _check(self, path: Path, graph: Any) -> None:
+    def _check(self, path: Path, config: Any, heads: Mapping[str, int], graph: Any) -> None:
         """Refuse a graph that is not what the folder says."""
-        two = self.config.segments > 1
+        two = config.segments > 1
         wanted = ["input_ids", *(["attention_mask"] if self.masked else []), *(["token_type_ids"] if two else [])]
-        head = next((name for name in ("classify", "choose", "tag", "answer") if name in self.heads), None)
+        head = next((name for name in ("classify", "choose", "tag", "answer") if name in heads), None)
         expected = ["start_logits", "end_logits"] if head == "answer" else ["logits" if head else "last_hidden_state"]
-        labels = self.heads[head] if head in ("classify", "choose", "tag") else None
+        labels = heads[head] if head in ("classify", "choose", "tag") else None
         self.widths: tuple[int, ...] = () if head == "answer" else (labels or self.wide,)
         ranks = {len(each.shape) for each in graph.get_outputs()}
         wide = next((each.shape[-1] for each in graph.get_outputs() if each.shape), None)
@@ -450,31 +438,26 @@ class OnnxNetwork(Engine):
             (self.word_graph is not None and names != ["hidden_states", "logits"], words),
         )
 
-    def forward(
-        self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
-    ) -> Tensor:
-        """What the graph gives: states of each token, or the scores of its head, of each token or each row."""
-        if states is not None:
-            raise UserError("an exported model has its last layer only: use layers=last, or the original model")
-        check_context(rows.longest, self.config.context)
-        lengths = rows.lengths().tolist()
+    def computed(
+        self, tokens: NDArray[np.int64], starts: Sequence[int], segments: NDArray[np.int64] | None = None
+    ) -> NDArray[Any]:
+        """What the graph gives for rows of tokens: states or scores of each token (N ...), or of each row (B ...)."""
+        lengths = [end - begin for begin, end in pairwise(starts)]
         groups = [[row] for row in range(len(lengths))]
         if not self.one_by_one:
             groups = grouped(lengths, padding=self.masked, parts=self.threads)
-        fed = {"input_ids": tokens} if segments is None else {"input_ids": tokens, "token_type_ids": segments}
-        flat = {name: values.numpy() for name, values in fed.items()}
-        starts = rows.starts.tolist()
+        flat = {"input_ids": tokens} if segments is None else {"input_ids": tokens, "token_type_ids": segments}
         if len(groups) == 1:
             parts = [self._outputs(self.graphs[self.threads], groups[0], flat, starts)]
             if self.by_token and len(tokens) == parts[0].shape[0] * parts[0].shape[1]:  # rows of one length, in order
-                return torch.from_numpy(parts[0].reshape(len(tokens), *parts[0].shape[2:]))
+                return parts[0].reshape(len(tokens), *parts[0].shape[2:])
         else:  # those of the longest rows first: the last to end are short
             assert groups, "there are no rows"
             graph = self._by_one_thread()
             groups.reverse()
             with ThreadPoolExecutor(min(self.threads, len(groups))) as pool:
                 parts = list(pool.map(lambda group: self._outputs(graph, group, flat, starts), groups))
-        count = len(tokens) if self.by_token else rows.count
+        count = len(tokens) if self.by_token else len(lengths)
         output = np.zeros((count, *parts[0].shape[1 + self.by_token :]), dtype=parts[0].dtype)
         for group, part in zip(groups, parts, strict=True):
             if not self.by_token:
@@ -482,10 +465,10 @@ class OnnxNetwork(Engine):
                 continue
             for place, row in enumerate(group):
                 output[starts[row] : starts[row + 1]] = part[place, : lengths[row]]
-        return torch.from_numpy(output)
+        return output
 
     def _outputs(
-        self, graph: Any, group: list[int], flat: Mapping[str, NDArray[Any]], starts: list[int]
+        self, graph: Any, group: list[int], flat: Mapping[str, NDArray[Any]], starts: Sequence[int]
     ) -> NDArray[Any]:
         """b t ..., or b ...: what the graph gives for some rows, which are filled up to one length."""
         lengths = [starts[row + 1] - starts[row] for row in group]
@@ -504,23 +487,18 @@ class OnnxNetwork(Engine):
     def _by_one_thread(self) -> Any:
         """The graph run by the thread that calls it, opened when it is first asked for."""
         if 1 not in self.graphs:
-            self.graphs[1], _ = started(self.folder / GRAPH, self.config, self.traced, 1)
+            self.graphs[1], _ = started(self.folder / GRAPH, self.sizes, self.traced, 1)
         return self.graphs[1]
 
-    def words(self, hidden: Tensor) -> Tensor:
-        """Scores of all words at the places asked for: n width -> n vocabulary"""
-        assert self.word_graph is not None
-        parts = list(torch.split(hidden, 1)) if self.one_by_one else [hidden]
-        path, size = self.folder / WORDS, self.config.vocabulary
-        logits = [
-            run(self.word_graph, {"hidden_states": part.contiguous().numpy()}, path, (len(part), size))[0]
-            for part in parts
-        ]
-        return torch.from_numpy(logits[0] if len(logits) == 1 else np.concatenate(logits))
 
-    def logits(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        """The output of a head: the graph holds it already, except for the words."""
-        return self.words(hidden) if head == "words" else hidden
+def thread_count() -> int:
+    """Threads of one pass: those of torch where it is loaded, else as many as torch would take."""
+    if "torch" in sys.modules:
+        return int(sys.modules["torch"].get_num_threads())
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> list[NDArray[Any]]:
@@ -547,7 +525,7 @@ def started(path: Path, config: Any, traced: bool = False, threads: int | None =
     data = read_bytes(path, LARGEST)
     by_batch = check_graph(data, path, config, traced)
     options = engine.SessionOptions()
-    options.intra_op_num_threads = threads or torch.get_num_threads()
+    options.intra_op_num_threads = threads or thread_count()
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # fatal: its errors are raised too, and would be printed in color
     # Between two calls its threads leave the processors to those of torch and of the tokenizer.

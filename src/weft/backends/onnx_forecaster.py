@@ -11,8 +11,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from weft.backends.engine import TOKENS, Engine
-from weft.backends.onnx import GRAPH, WINDOWS, OnnxNetwork, run, started
+from weft.backends.engine import Engine
+from weft.backends.groups import TOKENS
+from weft.backends.onnx import GRAPH, WINDOWS, run, started
+from weft.backends.onnx_network import OnnxNetwork
 from weft.checkpoint.folder import LoadedModel, fill
 from weft.checkpoint.tensors import read_file
 from weft.errors import UserError, listed, refuse, shown

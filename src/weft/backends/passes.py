@@ -6,8 +6,10 @@ with rows that nobody reads, captured when its size comes for the second time, a
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.checkpoint.folder import LoadedModel
+from weft.nn.graphs import captured, on_device, tried_out
 from weft.nn.halved import halved, inventory_of, is_watched, kind_of, places_of
 from weft.nn.rows import Batch, Rows
 
@@ -62,10 +65,10 @@ def bucket(count: int, step: int = 16) -> int:
     return -(-count // step) * step
 
 
-def filled_up(batch: Batch) -> Batch:
-    """The batch with rows of zeros behind it, so that it has one of a few sizes."""
+def filled_up(batch: Batch, context: int) -> Batch:
+    """The batch with rows of zeros behind it, so that it has one of a few sizes; none is longer than the context."""
     rows, total = batch.rows, len(batch.tokens)
-    longest = bucket(rows.longest)
+    longest = max(rows.longest, min(bucket(rows.longest), context))
     count = 1 << (rows.count - 1).bit_length()
     if total == rows.count * rows.longest and (total, count, longest) == (bucket(total), rows.count, rows.longest):
         return batch  # the kernels for even rows are the fastest
@@ -91,19 +94,26 @@ class PassGraphs:
         self.seen = Counter[Hashable]()
         self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Batch, Tensor]] = {}
         self.pool: Any = None
+        self.lock = threading.Lock()  # a graph reads and writes at one place, whichever thread plays it
 
     def run(self, network: Any, batch: Batch, work: Work, name: Hashable) -> Tensor:
         """The output of a pass, played back where one of its size was captured; the batch may be on the CPU."""
         device = inventory_of(network).tensors[0].device
         if len(batch.tokens) > LARGEST:
             return in_full(work(network, batch.to(device)))
-        filled = filled_up(batch)
+        with self.lock, on_device(device):
+            return self._played(network, batch, work, name, device)
+
+    def _played(self, network: Any, batch: Batch, work: Work, name: Hashable, device: torch.device) -> Tensor:
+        filled = filled_up(batch, network.config.context)
         shape = (len(filled.tokens), filled.rows.count, filled.rows.longest, filled.segments is None, name)
         if shape not in self.graphs:
             self.seen[shape] += 1
-            if self.seen[shape] < 2 or len(self.graphs) >= GRAPHS:
+            if self.seen[shape] == 2 and len(self.graphs) < GRAPHS:
+                with suppress(RuntimeError):  # one that reads a number on its way, or memory runs out: it goes without
+                    self.graphs[shape] = self._captured(network, filled.to(device), work, device)
+            if shape not in self.graphs:
                 return in_full(work(network, batch.to(device)))
-            self.graphs[shape] = self._captured(network, filled.to(device), work)
         graph, read, written = self.graphs[shape]
         even = len(filled.tokens) == filled.rows.count * filled.rows.longest
         for ours, theirs in zip(_tensors(read, even), _tensors(filled, even), strict=True):
@@ -112,7 +122,9 @@ class PassGraphs:
         size = len(batch.tokens) if len(written) == len(filled.tokens) else batch.rows.count
         return written[:size].clone()
 
-    def _captured(self, network: nn.Module, batch: Batch, work: Work) -> tuple[torch.cuda.CUDAGraph, Batch, Tensor]:
+    def _captured(
+        self, network: nn.Module, batch: Batch, work: Work, device: torch.device
+    ) -> tuple[torch.cuda.CUDAGraph, Batch, Tensor]:
         batch = batch.map(Tensor.clone)
 
         even = len(batch.tokens) == batch.rows.count * batch.rows.longest  # such rows always begin alike
@@ -121,15 +133,12 @@ class PassGraphs:
             rows = batch.rows if even else Rows(batch.rows.starts, batch.rows.longest)
             return in_full(work(network, Batch(batch.tokens, rows, batch.segments)))
 
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        with tried_out(device):
             for _ in range(2):
                 run()
-        torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         self.pool = self.pool or torch.cuda.graph_pool_handle()
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
+        with captured(graph, device, self.pool):
             written = run()
         return graph, batch, written
 

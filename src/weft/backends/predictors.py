@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from weft.backends import onednn
@@ -21,6 +22,7 @@ from weft.nn.halved import is_watched
 
 TORCH = "torch"
 ANY = "*"  # in place of a head: a backend that has all of them
+WRITING = "write"  # in place of a head: what generates text
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,9 @@ class Backend:
     tolerance: float
     angle: float
     precision: str  # of the export, where there is one
+    # How far the mean log-probability of a token of torch's own answers may be off; 0: it generates no text.
+    nats: float = 0.0
+    engine: str = "onnx"  # of the export
 
 
 # In the order of the table; each but the first can be chosen in place of it.
@@ -41,9 +46,11 @@ BACKENDS: dict[str, Backend] = {
     for each in (
         Backend(TORCH, "PyTorch as it is", 0.0, 0.0, ""),
         Backend("onednn", "PyTorch with packed weights", 1e-4, 1e-6, ""),
-        Backend("onednn-bf16", "the same in bfloat16", 0.03, 1e-3, ""),
+        Backend("onednn-bf16", "the same in bfloat16", 0.03, 1e-3, "", 0.02),
         Backend("onnx", "ONNX Runtime", 1e-4, 1e-6, "fp32"),
         Backend("onnx-int8", "ONNX Runtime, 8-bit weights and inputs", 0.2, 0.02, "int8"),
+        Backend("ctranslate2", "CTranslate2", 0.0, 0.0, "fp32", 1e-3, "ctranslate2"),
+        Backend("ctranslate2-int8", "CTranslate2, 8-bit weights and inputs", 0.0, 0.0, "int8", 0.05, "ctranslate2"),
     )
 }
 
@@ -67,7 +74,8 @@ class Predictor:
 
     def network_for(self, network: Network, head: str | None) -> Network:
         """The backend's network, or the one given where this backend cannot stand in for it."""
-        if network is not self.source or head != self.head and self.head != ANY or not self._is_current():
+        serves = head == self.head or (self.head == ANY and head != WRITING)
+        if network is not self.source or not serves or not self._is_current():
             return network
         return self.ready()
 
@@ -96,23 +104,38 @@ class Predictor:
 def predictor_of(name: str, model: LoadedModel, task: Any) -> Predictor:
     """A backend for a model opened from a folder; `task`: what the model answers."""
     one_of(name, BACKENDS, "backend")
-    head = None if task.embeds else task.head
+    writes = generates(model, task)
+    head = WRITING if writes else None if task.embeds else task.head
     if name in onednn.DTYPES:
-        return Predictor(name, model, ANY, lambda: onednn.network_of(model, name))
-    assert model.folder is not None, "an export is kept by the folder that it was made from"
-    folder = export_of(folder_of(model.folder), task.name, BACKENDS[name].precision)
+        make = onednn.writer_of if writes else onednn.network_of
+        return Predictor(name, model, WRITING if writes else ANY, lambda: make(model, name))
+    folder = place_of_export(name, model, task)
     if not folder.is_dir():
         hint = "weft bench exports it and tries it; so does weft export"
         raise UserError(f"{model.folder}: has nothing for {name}: it is a model for torch ({hint})")
 
     def build() -> Network:
         try:
-            return open_exported(folder).network
+            network: Any = open_exported(folder).network
+            network.stand_in = lambda: model.network  # for what the engine does not do, or not alike
+            return network
         except UserError as error:
             again = f"weft bench {model.folder} exports it again"
             raise UserError(f"backend {name} cannot be used; {again} ({shown(str(error), 160)})") from None
 
     return Predictor(name, model, head, build)
+
+
+def generates(model: LoadedModel, task: Any) -> bool:
+    """Whether a model's answers to a task are generated: those of an encoder-decoder always are."""
+    return bool(task.writes or model.family.reads)
+
+
+def place_of_export(name: str, model: LoadedModel, task: Any) -> Path:
+    """Where the form of a model that a backend runs is kept; all tasks that generate share one."""
+    assert model.folder is not None, "an export is kept by the folder that it was made from"
+    backend, made_for = BACKENDS[name], WRITING if generates(model, task) else task.name
+    return export_of(folder_of(model.folder), made_for, backend.precision, backend.engine)
 
 
 def with_predictor(name: str, model: LoadedModel, task: Any) -> LoadedModel:

@@ -11,20 +11,19 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from weft.backends.choice import BackendChoice, export_of, folder_of, key_of, store
-from weft.backends.predictors import BACKENDS, TORCH, Backend
+from weft.backends.choice import PACKAGES, BackendChoice, cpu_name, key_of, store, version_of
+from weft.backends.predictors import BACKENDS, TORCH, Backend, place_of_export
 from weft.bench.agreement import fault_of, numbers_fault
 from weft.bench.memory import memory_of
 from weft.bench.peers import PEERS, Peer, peers_of
 from weft.bench.texts import CHECKED, Profile
 from weft.checkpoint.card import record_hashes
 from weft.errors import UserError, refuse, shown
-from weft.exporters.export import logits_of
-from weft.exporters.onnx_builder import Precision
+from weft.exporters.export import logits_of, write_ct2
 from weft.exporters.onnx_export import write_onnx
 from weft.files import whole_folder
 from weft.progress import Log
@@ -47,6 +46,7 @@ class Speed:
     high: float
     texts: float  # a second
     tokens: float  # a second
+    peak_share: float | None = None  # of what the device's maker states; of training steps
 
 
 @dataclass
@@ -71,6 +71,7 @@ class EncodeReport:
     contestants: tuple[Contestant, ...]
     choice: BackendChoice | None
     path: Path | None  # of the stored choice
+    mode: str = "encode"
 
     def fastest(self, profile: str, ours: bool | None = None) -> Contestant | None:
         """The fastest contestant of those that passed the gate."""
@@ -94,14 +95,15 @@ def encode_report(
 
     `seconds`: for each backend and profile, at most. `keep`: store the choice in the cache.
     """
+    able = [name for name, each in BACKENDS.items() if each.tolerance or name == TORCH]
     for name in backends or ():
-        refuse((name not in BACKENDS, f"backend {shown(name)!r} is not one of {', '.join(BACKENDS)}"))
+        refuse((name not in able, f"backend {shown(name)!r} is not one of {', '.join(able)}"))
     for name in against:
         refuse((name not in PEERS, f"--against {shown(name)!r} is not one of {', '.join(PEERS)}"))
     check_model(model)
     model = model.plain()
     checked = [value for profile in profiles for value in profile.inputs[:CHECKED]]
-    wanted = [name for name in BACKENDS if name != TORCH and (backends is None or name in backends)]
+    wanted = [name for name in able if name != TORCH and (backends is None or name in backends)]
     contestants, reference = [Contestant(TORCH, model)], logits_of(model, checked)
     for name in wanted:
         log(f"preparing {name}")
@@ -109,10 +111,7 @@ def encode_report(
     for peer in peers_of(model, against, log):
         contestants.append(_checked_peer(peer, model, checked, reference))
     racing = [each for each in contestants if each.refused is None]
-    for profile in profiles:
-        log(f"timing {profile.name}: {', '.join(each.name for each in racing)}")
-        for name, speed in race({each.name: each.call for each in racing}, profile, seconds).items():
-            next(each for each in racing if each.name == name).speeds[profile.name] = speed
+    time_all(racing, profiles, seconds, log)
     if memory and model.folder is not None:
         for each in racing:
             each.memory = memory_of(model, each.name, profiles[-1].inputs[:32]) if each.ours else None
@@ -135,9 +134,7 @@ def check_model(model: Model) -> None:
 
 def machine_of() -> dict[str, Any]:
     """What the figures were measured on."""
-    from weft.backends.choice import cpu_name, version_of
-
-    versions = {name: version_of(name) for name in ("torch", "onnxruntime")}
+    versions = {name: version_of(name) for name in PACKAGES}
     return {"cpu": cpu_name(), "threads": torch.get_num_threads(), **versions}
 
 
@@ -153,10 +150,10 @@ def _candidate(model: Model, name: str, checked: Sequence[Any], reference: Seque
 
 
 def prepare_export(model: Model, name: str) -> None:
-    """The ONNX form of a model in the cache, by what it is made from; written whole, or not at all."""
+    """The form of a model for an engine in the cache, by what it is made from; written whole, or not at all."""
     refuse((model.folder is None, f"backend {name} is exported by the folder of a model, and this one has none"))
-    precision = BACKENDS[name].precision
-    folder = export_of(folder_of(cast(Path, model.folder)), model.task, precision)
+    backend = BACKENDS[name]
+    folder = place_of_export(name, model.opened, model.task_object)
     if folder.is_dir():
         with suppress(UserError):
             answering_by(model, name).opened.predictor.build()
@@ -164,7 +161,8 @@ def prepare_export(model: Model, name: str) -> None:
         shutil.rmtree(folder)  # damaged: it is made again
     folder.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(folder) as inside:
-        write_onnx(inside, model.opened, model.task, cast(Precision, precision))
+        write: Any = write_ct2 if backend.engine == "ctranslate2" else write_onnx
+        write(inside, model.opened, model.task, backend.precision)
         record_hashes(inside)
 
 
@@ -179,6 +177,15 @@ def _checked_peer(peer: Peer, model: Model, checked: Sequence[Any], reference: S
     except (RuntimeError, ValueError, TypeError, KeyError, IndexError, OSError) as error:  # of whatever library
         fault = f"failed: {shown(' '.join(str(error).split()), 120)}"
     return Contestant(peer.name, peer.call, fault, ours=False)
+
+
+def time_all(racing: Sequence[Contestant], profiles: Sequence[Profile], seconds: float, log: Log) -> None:
+    """Give every contestant its speeds, profile by profile."""
+    for profile in profiles:
+        log(f"timing {profile.name}: {', '.join(each.name for each in racing)}")
+        speeds = race({each.name: each.call for each in racing}, profile, seconds)
+        for each in racing:
+            each.speeds[profile.name] = speeds[each.name]
 
 
 def race(calls: Mapping[str, Callable[[list[Any]], Any]], profile: Profile, seconds: float) -> dict[str, Speed]:

@@ -17,13 +17,20 @@ from weft.tasks.chosen import load
 from weft.tasks.model import Model
 
 
-def memory_of(model: Model, backend: str, inputs: Sequence[Any]) -> int | None:
-    """Bytes; None where the system does not tell."""
-    if peak_memory() is None or model.folder is None:
+def memory_of(model: Model, backend: str, inputs: Sequence[Any], **options: Any) -> int | None:
+    """Bytes; None where the system does not tell. `options`: of the call."""
+    if model.folder is None:
         return None
     given: dict[str, Any] = {"folder": str(model.folder.resolve()), "task": model.task, "backend": backend}
-    given |= {"inputs": list(inputs), "threads": torch.get_num_threads()}
-    code, pipe = "from weft.bench.memory import alone; alone()", subprocess.PIPE
+    given |= {"inputs": list(inputs), "options": options, "threads": torch.get_num_threads()}
+    return peak_of_child("from weft.bench.memory import alone; alone()", given)
+
+
+def peak_of_child(code: str, given: dict[str, Any]) -> int | None:
+    """Bytes that a new Python prints, which runs this code and reads `given` as JSON; None where it fails."""
+    if peak_memory() is None:
+        return None
+    pipe = subprocess.PIPE
     try:
         with start_child(code, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as child:
             try:
@@ -43,5 +50,5 @@ def alone() -> None:
     model = load(given["folder"], task=given["task"], backend=given["backend"], device="cpu")
     # JSON has lists for the tuples that a pair is.
     inputs = [tuple(each) if model.task_object.pair else each for each in given["inputs"]]
-    model(inputs)
+    model(inputs, **given["options"])
     print(peak_memory())

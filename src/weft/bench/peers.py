@@ -65,18 +65,18 @@ def peers_of(model: Model, names: Sequence[str], log: Log) -> list[Peer]:
     return peers
 
 
-def _folder(prefix: str) -> Path:
+def folder_for(prefix: str) -> Path:
     """A folder for as long as this process lives."""
     folder = Path(tempfile.mkdtemp(prefix=f"weft-bench-{prefix}-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
-def _published(model: Model) -> Path:
+def published(model: Model) -> Path:
     """A folder that transformers opens: the model's own, or a copy in the published format."""
     if model.folder is not None and model.opened.family.architectures:
         return model.folder
-    folder = _folder("folder") / "model"
+    folder = folder_for("folder") / "model"
     save_folder(folder, model.opened)
     return folder
 
@@ -94,7 +94,7 @@ def _embeds(model: Model) -> bool:
 def _transformers(model: Model) -> list[Peer]:
     """Its own tokenizer and model, padded, in batches of 32; and its pipeline, as most of its users call it."""
     embeds, library = _embeds(model), import_module("transformers")
-    folder = _published(model)
+    folder = published(model)
     options = {"local_files_only": True, "trust_remote_code": False}
     tokenizer = library.AutoTokenizer.from_pretrained(folder, **options)
     kind = library.AutoModel if embeds else library.AutoModelForSequenceClassification
@@ -127,7 +127,7 @@ def _sentence_transformers(model: Model) -> list[Peer]:
     if not _embeds(model):
         raise UserError(f"it embeds texts, and this model is for {model.task}")
     library = import_module("sentence_transformers")
-    encoder = library.SentenceTransformer(str(_published(model)), device="cpu", local_files_only=True)
+    encoder = library.SentenceTransformer(str(published(model)), device="cpu", local_files_only=True)
     encoder.max_seq_length = _longest(model)
 
     def encode(texts: list[Any]) -> list[NDArray[Any]]:
@@ -141,7 +141,7 @@ def _onnxruntime(model: Model) -> list[Peer]:
     embeds, pool, peers = _embeds(model), _pooled(model), []
     precisions: tuple[Precision, ...] = ("fp32", "int8")
     for precision in precisions:
-        folder = _folder("onnx")
+        folder = folder_for("onnx")
         write_onnx(folder, model.opened, model.task, precision)
         options = runtime().SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
@@ -166,7 +166,7 @@ def _ctranslate2(model: Model) -> list[Peer]:
     embeds, peers, pool = _embeds(model), [], _pooled(model)
     network: Any = model.network
     for precision in ("fp32", "int8"):
-        folder = _folder("ctranslate2")
+        folder = folder_for("ctranslate2")
         write_ct2(folder, model.opened, model.task, precision)
         engine = engine_of("Encoder", folder / ENGINE, precision)
 

@@ -6,7 +6,6 @@ import io
 import math
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
@@ -19,38 +18,30 @@ from weft.picture.charts import FONT, svg, words
 
 if TYPE_CHECKING:
     from weft.bench.encode import Contestant, EncodeReport
-    from weft.bench.work import WorkSpeed
 
-HEADER = ["", "backend", "ms", "quartiles", "texts/s", "tokens/s", "x torch", "MB"]  # 80 columns wide with our backends
-WORK_HEADER = ["", "tokens/s", "quartiles", "ms", "memory MB", "of peak"]
+HEADER = ["", "ms", "quartiles", "texts/s", "tokens/s"]
 BAR, LEFT, RIGHT = 16, 190, 110  # pixels of a plot: height of a bar, room for names, room for figures
 
 
-def encode_rows(report: EncodeReport) -> list[list[str]]:
-    """A line for each profile and contestant that passed the gate, the fastest first."""
-    rows = []
+def table_of(report: EncodeReport) -> tuple[list[str], list[list[str]]]:
+    """Names of columns, and for each profile a line for each contestant that passed the gate, the fastest first."""
+    header, rows = [*HEADER, f"x {report.contestants[0].name}", "MB"], list[list[str]]()
+    shares = any(speed.peak_share is not None for each in report.contestants for speed in each.speeds.values())
     for profile in report.profiles:
+        rows.append([profile.name, *[""] * (len(header) - 1 + shares)])
         raced = [each for each in report.contestants if profile.name in each.speeds]
-        first = next(each.speeds[profile.name].seconds for each in raced if each.name == "torch")
-        for place, each in enumerate(sorted(raced, key=lambda one: one.speeds[profile.name].seconds)):
+        first = report.contestants[0].speeds[profile.name].seconds
+        for each in sorted(raced, key=lambda one: one.speeds[profile.name].seconds):
             speed = each.speeds[profile.name]
-            memory = "" if each.memory is None else f"{each.memory / 1e6:.0f}"
-            rows.append(
-                [
-                    *(profile.name if not place else "", each.name, _ms(speed.seconds)),
-                    *(f"{_ms(speed.low)} to {_ms(speed.high)}", f"{speed.texts:,.0f}", f"{speed.tokens:,.0f}"),
-                    *(f"{first / speed.seconds:.2f}", memory),
-                ]
-            )
-    return rows
+            row = [f"  {each.name}", _ms(speed.seconds), f"{_ms(speed.low)}-{_ms(speed.high)}"]
+            row += [f"{speed.texts:,.0f}", f"{speed.tokens:,.0f}", f"{first / speed.seconds:.2f}"]
+            row += ["" if each.memory is None else f"{each.memory / 1e6:.0f}"]
+            row += ["" if speed.peak_share is None else f"{speed.peak_share:.1%}"] if shares else []
+            rows.append(row)
+    return header + ["of peak"] * shares, rows
 
 
-def refused_lines(report: EncodeReport) -> list[str]:
-    """A line for each contestant that did not pass the gate."""
-    return [f"not timed: {each.name}: {each.refused}" for each in report.contestants if each.refused is not None]
-
-
-def encode_values(report: EncodeReport) -> dict[str, Any]:
+def values_of(report: EncodeReport) -> dict[str, Any]:
     """As JSON has it."""
     profiles = {}
     for profile in report.profiles:
@@ -61,27 +52,13 @@ def encode_values(report: EncodeReport) -> dict[str, Any]:
         profiles[profile.name] = {**about, "speeds": raced}
     return plain(
         {
-            "mode": "encode",
+            "mode": report.mode,
             **{"model": report.model, "machine": report.machine, "profiles": profiles},
             "refused": {each.name: each.refused for each in report.contestants if each.refused is not None},
             "memory": {each.name: each.memory for each in report.contestants if each.memory is not None},
             "choice": None if report.choice is None else asdict(report.choice),
         }
     )
-
-
-def work_rows(speeds: Sequence[WorkSpeed]) -> list[list[str]]:
-    return [
-        [
-            *(each.name, f"{each.tokens:,.0f}", f"{each.low:,.0f} to {each.high:,.0f}", _ms(each.seconds)),
-            *(f"{each.memory / 1e6:.0f}", "" if each.peak_share is None else f"{each.peak_share:.1%}"),
-        ]
-        for each in speeds
-    ]
-
-
-def work_values(mode: str, model: str, machine: dict[str, Any], speeds: Sequence[WorkSpeed]) -> dict[str, Any]:
-    return plain({"mode": mode, "model": model, "machine": machine, "speeds": [asdict(each) for each in speeds]})
 
 
 def _ms(seconds: float) -> str:
@@ -100,11 +77,6 @@ def bars_of(report: EncodeReport) -> Bars:
         best = min(raced, key=lambda each: each.speeds[profile.name].seconds)
         bars.append((profile.name, [(each.name, each.speeds[profile.name].tokens, each is best) for each in raced]))
     return bars
-
-
-def work_bars(mode: str, speeds: Sequence[WorkSpeed]) -> Bars:
-    best = max(speeds, key=lambda each: each.tokens)
-    return [(mode, [(each.name, each.tokens, each is best) for each in speeds])]
 
 
 def check_plot(path: Path | None) -> None:
@@ -147,14 +119,19 @@ def _matplotlib() -> Any:
 
 
 def _write_png(path: Path, title: str, bars: Bars) -> None:
-    figure = _matplotlib()(figsize=(8, 0.8 + 0.35 * sum(len(group) + 1 for _, group in bars)), layout="constrained")
-    axes = figure.subplots(len(bars), 1, squeeze=False)[:, 0]
+    sizes = [len(group) + 1 for _, group in bars]
+    figure = _matplotlib()(figsize=(8, 0.5 + 0.35 * sum(sizes)), layout="constrained")
+    axes = figure.subplots(len(bars), 1, squeeze=False, height_ratios=sizes)[:, 0]
     for axis, (name, group) in zip(axes, bars, strict=True):
         labels, values = [label for label, _, _ in group], [value for _, value, _ in group]
         axis.barh(labels, values, color=["#3366aa" if best else "#a9bcd9" for _, _, best in group])
         axis.bar_label(axis.containers[0], labels=[f"{value:,.0f}" for value in values], padding=3)
         axis.set_title(f"{name}: tokens/s", loc="left", fontsize=10)
+        axis.set_xlim(0, 1.15 * max(values))  # room for the figures
         axis.invert_yaxis()
+        axis.xaxis.set_visible(False)
+        axis.spines[:].set_visible(False)
+        axis.tick_params(length=0)
     figure.suptitle(re.sub(r"([$\\])", r"\\\1", title), fontsize=11)  # no formulas
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)

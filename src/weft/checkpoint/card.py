@@ -11,6 +11,7 @@ from typing import Any, Literal
 from weft.config import build, values_of
 from weft.errors import UserError, listed, refuse, shown
 from weft.files import MEGABYTE, digest, digest_of_values, read_json, write_json, write_text
+from weft.models.limits import LIMITS
 
 FORMAT = 2
 CARD = "weft.json"
@@ -90,6 +91,29 @@ class Made:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GraphSettings:
+    """What of a model decides how its exported graph is run: enough to answer without the code of its network."""
+
+    family: str
+    one_way: bool  # its hidden states know only what stands before them
+    context: int  # tokens
+    segments: int
+    width: int
+    heads: int  # of an attention layer; 0: none
+    vocabulary: int
+    outputs: dict[str, int]  # of each head
+    row: int | None = None  # tokens of a row, where the context has no practical limit
+
+    def __post_init__(self) -> None:
+        for name in ("context", "segments", "width", "heads", "vocabulary"):
+            size, least = vars(self)[name], int(name not in ("segments", "heads"))
+            if not least <= size <= LIMITS[name]:
+                raise UserError(f"graph: {name} must be between {least} and {LIMITS[name]}, not {size}")
+        sizes = (*self.outputs.values(), self.row or 1)
+        refuse((not all(0 < size <= 1 << 20 for size in sizes), "graph: outputs and row must be above 0"))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Card:
     """The contents of `weft.json`."""
 
@@ -113,6 +137,7 @@ class Card:
     recipe: str | None = None  # hash
     backend: Literal["torch", "onnx", "ctranslate2"] | None = None  # what runs it, where that is not torch
     precision: Literal["fp32", "fp16", "bf16", "int8", "int4"] | None = None  # of the weights of an exported model
+    graph: GraphSettings | None = None  # of an ONNX model
     made: Made | None = None
     files: dict[str, str] = field(default_factory=dict)  # sha256 of every file of an export, by its path
 

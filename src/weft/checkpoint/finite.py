@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 PART = 1 << 16  # numbers that are looked at together, so that they stay in a processor's cache
 ZEROS = np.zeros(PART, np.float32)
@@ -34,6 +35,8 @@ def all_finite(array: NDArray[Any], bits: np.uint16 = HALF) -> bool:
 
 def tensor_is_finite(tensor: Tensor) -> bool:
     """The same for a tensor of stored weights, on the CPU; several times as fast as asking each number by torch."""
+    import torch
+
     if tensor.dtype == torch.bfloat16:  # NumPy has no such type
         return all_finite(tensor.view(torch.float16).numpy(), BRAIN)
     return all_finite(tensor.numpy())

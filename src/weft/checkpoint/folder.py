@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -59,6 +59,8 @@ class LoadedModel:
     folder: Path | None = None  # that it was loaded from, for messages
     precision: Precision = "auto"  # of answers on a GPU
     predictor: Any = None  # a faster backend of the same weights (see `weft.backends.predictors`); None: the network
+
+    graph: ClassVar[Any] = None  # of a model that is run without a network: see `weft.tasks.light`
 
     def answering(self, head: str | None) -> Any:
         """What answers are computed by: the network, or a faster backend of it; `head`: None for the hidden states."""

@@ -21,6 +21,7 @@ from weft.files import check_new_folder, check_new_run
 from weft.progress import decimals
 
 if TYPE_CHECKING:
+    from weft.tasks.light import LightModel
     from weft.tasks.model import Model
 
 T = TypeVar("T")
@@ -111,6 +112,21 @@ def load_model(
     model = weft.load(folder, task=task, backend=backend, **options)
     fixed = model.opened.exported or model.opened.predictor is not None
     return model.to(device or ("cpu" if fixed else best_device()))
+
+
+def open_light(
+    folder: str,
+    device: str | None = None,
+    backend: str | None = None,
+    online: bool = False,
+    trust: bool = False,
+    **options: Any,
+) -> LightModel | None:
+    """An exported model that can answer without torch, which takes longer to import than all the rest; else None."""
+    asked = any(options.get(name, default) != default for name, default in (("language", None), ("precision", "auto")))
+    if asked or device not in (None, "cpu") or backend not in (None, "onnx"):
+        return None
+    return late.light.open_light(late.locate.find_folder(folder, online), trust)
 
 
 def best_device() -> str:
@@ -271,7 +287,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Columns under their names, numbers to the right; never cut, whatever the width of the terminal."""
     cells = [[escaped(cell) for cell in row] for row in (header, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(header))]
-    numeric = [all(row[column].lstrip("-")[:1].isdigit() for row in cells[1:]) for column in range(len(header))]
+    filled = [[row[column] for row in cells[1:] if row[column]] for column in range(len(header))]
+    numeric = [all(cell.lstrip("-")[:1].isdigit() for cell in column) for column in filled]
     lines = []
     for row in cells:
         parts = zip(row, widths, numeric, strict=True)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from weft.pruning import options
     from weft.quantization import quantize
     from weft.runs import finetune, ladder, pages, preparation, recipes
-    from weft.tasks import base, choose, complete, embed, evaluate, model, perplexity, templates, word_vectors
+    from weft.tasks import base, choose, complete, embed, evaluate, light, model, perplexity, templates, word_vectors
     from weft.text import records, rows, sources
     from weft.text.tokenizers import training
     from weft.training import signals
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "attention", "attribution", "attribution_view", "base", "beam_tree", "card", "choose", "columns", "complete",
     "contexts", "dataset", "embed", "evaluate", "external", "families", "finetune", "folder", "gradients", "ladder",
-    "lens", "live", "locate", "model", "next_words", "opening", "options", "pages", "perplexity", "picture",
+    "lens", "light", "live", "locate", "model", "next_words", "opening", "options", "pages", "perplexity", "picture",
     "positions", "preparation", "probe", "quantize", "recipe", "recipes", "records", "report", "rows", "shards",
     "signals", "sources", "table_writer", "tables", "templates", "tokenizer_view", "training", "walk", "walks_list",
     "word_map", "word_vectors",
@@ -55,7 +55,7 @@ ROOMS = {
     "weft.pruning": "options",
     "weft.quantization": "quantize",
     "weft.runs": "finetune ladder pages preparation recipes",
-    "weft.tasks": "base choose complete embed evaluate model perplexity templates word_vectors",
+    "weft.tasks": "base choose complete embed evaluate light model perplexity templates word_vectors",
     "weft.text": "records rows sources",
     "weft.text.tokenizers": "training",
     "weft.training": "signals",

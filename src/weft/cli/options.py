@@ -296,7 +296,8 @@ class RuntimeOptions:
     )
     backend: str | None = option(
         None, "--backend", metavar="NAME",
-        help="torch, onednn, onednn-bf16, onnx or onnx-int8. Default: what weft bench has chosen, else torch.",
+        help="torch, onednn, onednn-bf16, onnx, onnx-int8, ctranslate2 or ctranslate2-int8. Default: what weft bench "
+        "has chosen, else torch.",
     )  # fmt: skip
     online: bool = option(False, "--online", help="Allow a download when the model is not on this machine.")
     trust: bool = option(False, "--trust", help="Open an exported model whose files have changed since its export.")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, replace
@@ -38,6 +39,7 @@ from weft.version import VERSION
 if TYPE_CHECKING:
     from weft.data.tables import Table
     from weft.tasks.evaluate import Row
+    from weft.tasks.light import LightModel
     from weft.tasks.model import Model
 
 
@@ -85,7 +87,9 @@ def predict(
     inputs.check_rows(rows, data)
     folders = [folder, *folders]
     inputs.check_models(*folders, **runtime)
-    predictions = Predictions([inputs.load_model(name, chosen=True, **runtime) for name in folders], jsonl)
+    light = inputs.open_light(folder, **runtime) if len(folders) == 1 else None
+    models = [inputs.load_model(name, chosen=True, **runtime) for name in folders] if light is None else [light]
+    predictions = Predictions(models, jsonl)
     task = predictions.model.task_object
     if task.reads_tables:
         files = {} if data is None else {"files": data}
@@ -118,7 +122,7 @@ def _check_no_data_file(folder: str, texts: Sequence[str] | None) -> None:
 class Predictions:
     """Predictions of a model, or of an ensemble, for a screen or a file; and how much was read for them."""
 
-    def __init__(self, models: Sequence[Model], jsonl: bool) -> None:
+    def __init__(self, models: Sequence[Model | LightModel], jsonl: bool) -> None:
         self.model, *self.others = models
         self.jsonl, self.skipped = jsonl, late.rows.Skipped()
         self.read = self.windows = self.truncated = 0
@@ -153,11 +157,15 @@ class Predictions:
             before, empty = table.count, dict.fromkeys(self.model.task_object.prediction_columns)
             rows = islice(late.evaluate.rows_of(self.model, data, self.skipped), before, None)
             try:
-                while some := list(islice(rows, late.model.CHUNK)):
-                    chunk = late.model.answered(self.model, some, self.others)
+                size, begin = late.evaluate.CHUNK, time.perf_counter()
+                while some := list(islice(rows, size)):
+                    chunk = late.evaluate.answered(self.model, some, self.others)
                     table.add((row.values, empty if answer is None else answer.columns()) for row, answer in chunk)
                     self.count(chunk)
                     tick(len(chunk))
+                    begin, before_it = time.perf_counter(), begin
+                    if begin - before_it < inputs.MOMENT:  # more texts of like length go together
+                        size = min(2 * size, inputs.LARGEST)
                 named = table.finish()
             except KeyboardInterrupt:
                 to_stderr(f"weft: {table.count:,} rows are in {table.path}; the same command continues")
@@ -174,7 +182,7 @@ class Predictions:
         layout = self._json if self.jsonl else _line if human else self._tabbed
         with progress("reading", "texts") as tick:
             for rows in chunks:
-                chunk = late.model.answered(self.model, rows, self.others)
+                chunk = late.evaluate.answered(self.model, rows, self.others)
                 self.count(chunk)
                 tick(len(chunk))
                 for row, answer in chunk:
@@ -357,7 +365,7 @@ def _check_out(out: Path | None) -> None:
 
 def _text_model(folder: str, runtime: Given) -> Model:
     """A model that writes one text from another; a published one whose card has no task is taken for one."""
-    model = inputs.load_model(folder, **runtime)
+    model = inputs.load_model(folder, chosen=True, **runtime)
     family = model.opened.family
     if family.numbers:
         raise UserError(f"{folder}: writes from vectors, not from texts: weft describe")

@@ -71,7 +71,7 @@ def generate(
         ("logprobs" in options and not jsonl, "--logprobs are printed as JSON: give --jsonl too"),
         (template is None and parts, "--example and --context are parts of a --template: give --template too"),
     )
-    model = inputs.load_model(folder, "complete", **runtime)
+    model = inputs.load_model(folder, "complete", chosen=True, **runtime)
     chosen = None
     if template is not None:
         chosen = late.templates.template_of(template)

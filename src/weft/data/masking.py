@@ -137,7 +137,7 @@ class Masking:
         hidden, changed = act < 1 - self.shown, act < 1 - self.shown / 2
         tokens[places] = np.where(hidden, self.mask, np.where(changed, other, labels))
         if filled:  # for a network that is compiled for one shape
-            room = int(self.rate * len(tokens)) + len(drawn.starts) - len(places)
+            room = max(0, int(self.rate * len(tokens)) + len(drawn.starts) - len(places))  # 0: of very long words
             places, labels = np.r_[places, np.zeros(room, dtype=np.int64)], np.r_[labels, np.full(room, NOTHING)]
         targets = {"places": places, "words": labels}
         if drawn.follows is not None:

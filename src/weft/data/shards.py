@@ -43,6 +43,7 @@ from weft.text.records import document_kinds, read_texts
 from weft.text.rows import PART, Skipped, parts_of
 from weft.text.sentences import sentences as cut_sentences
 from weft.text.sources import digest_of, find_files, zip_and_member
+from weft.text.tokenizers.checked import CHECKED
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 SHARDS, TEACHERS = "shards", "teachers"  # rooms of the cache: tokenized texts, and outputs of teachers
@@ -117,9 +118,9 @@ def _size(folder: Path) -> int:
 
 
 def clear_cache() -> int:
-    """Remove compiled code, what `weft bench` has kept, and all folders that no process is writing to; bytes freed."""
+    """Remove all that no process is writing to; bytes freed."""
     freed = 0
-    for name in (COMPILED, BENCH):
+    for name in (COMPILED, BENCH, CHECKED):
         freed += _size(cache_folder() / name)
         shutil.rmtree(cache_folder() / name, ignore_errors=True)
     for folder in _folders():

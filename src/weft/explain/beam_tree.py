@@ -11,7 +11,8 @@ from weft.errors import UserError, refuse, shown
 from weft.explain.view import Panel, TextTable, View
 from weft.generation.options import GenerationOptions
 from weft.generation.search import BeamCandidate
-from weft.generation.text import Prompt, TextGenerator, Written, new_text
+from weft.generation.text import Prompt, TextGenerator, new_text
+from weft.generation.wording import Written
 from weft.picture import LIGHT, component
 from weft.tasks.answers import Text
 from weft.tasks.complete import generator_of, options_for, prompts_of, write

@@ -25,6 +25,7 @@ from weft.picture import (
     paragraph,
     table,
 )
+from weft.picture.charts import DOTS, LIGHT
 from weft.picture.page import json_text
 
 PICTURES = (".png", ".svg")
@@ -114,17 +115,22 @@ class LinePlot(Panel):
         return {"heading": self.heading, "x": self.x, "y": self.y, "lines": lines}
 
     def draw(self, axes: Any) -> None:
-        for line in self.lines:
+        for number, line in enumerate(self.lines):
             style = ("--" if line.dashed else "-") if line.joined else ""
             across, up = ([point[n] for point in line.points] for n in (0, 1))
-            axes.plot(
-                across, up, style, marker="" if line.joined else "o", label=line.name, alpha=0.5 if line.faint else 1
-            )
+            marker = "o" if not line.joined or len(across) <= DOTS else ""
+            look = {"marker": marker, "markersize": 4, "alpha": 0.5 if line.faint else 1}
+            axes.plot(across, up, style, label=line.name, color=LIGHT[number % len(LIGHT)], **look)
         axes.set(xlabel=self.x, ylabel=self.y, title=self.title or self.heading)
         axes.set_xscale("log" if self.log_x else "linear")
         axes.set_yscale("log" if self.log_y else "linear")
+        axes.grid(alpha=0.25)
+        places = sorted({point[0] for line in self.lines for point in line.points})
+        if self.log_x and len(places) <= DOTS // 2:  # where it was measured, rather than powers of ten
+            axes.set_xticks(places, [f"{place:,g}" for place in places])
+            axes.minorticks_off()
         if len(self.lines) > 1:
-            axes.legend()
+            axes.legend(frameon=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,14 +224,17 @@ class View:
         # Its list of fonts belongs to what can be computed again, not into the home folder.
         os.environ.setdefault("MPLCONFIGDIR", str(cache_folder() / "matplotlib"))
         try:
-            figures = import_module("matplotlib.figure")
+            figures, library = import_module("matplotlib.figure"), import_module("matplotlib")
         except ImportError:
             raise UserError(f"{path}: pictures need matplotlib: pip install 'weft[look]'") from None
         figure = figures.Figure(figsize=(9, 4.5 * len(plots)), layout="constrained")
         for panel, axes in zip(plots, figure.subplots(len(plots), squeeze=False)[:, 0], strict=True):
             panel.draw(axes)
         picture = io.BytesIO()
-        figure.savefig(picture, format=path.suffix[1:], dpi=150)
+        # Words stay words in an .svg, and the same view gives the same file.
+        fixed: dict[str, Any] = {"metadata": {"Date": None}} if path.suffix == ".svg" else {}
+        with library.rc_context({"svg.fonttype": "none", "svg.hashsalt": "weft"}):
+            figure.savefig(picture, format=path.suffix[1:], dpi=150, **fixed)
         write_bytes(path, picture.getvalue())
 
     def _repr_html_(self) -> str:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.backends.onnx import GRAPH, OPSET, WORDS
+from weft.checkpoint.card import GraphSettings
 from weft.checkpoint.folder import LoadedModel, write_files
 from weft.errors import UserError, refuse, shown
 from weft.exporters.onnx_builder import FAR, FIRST, Graph, Precision, Ranges, cells, model_of
@@ -265,6 +266,7 @@ def write_onnx(
     plain: Any = precision.partition("-")[0]
     card = replace(opened.card, task=task, backend="onnx", precision=plain, weft=VERSION)
     heads = {} if head is None else {head: opened.heads[head]}
+    card = replace(card, graph=graph_settings(opened, heads))
     write_files(inside, replace(opened, heads=heads, card=card), weights=False)
     width, outputs = opened.config.width, opened.config.vocabulary
     if opened.family.series:
@@ -290,6 +292,17 @@ def write_onnx(
     if head == "words":
         hidden = {"hidden_states": torch.zeros(3, width)}
         _write_traced(inside / WORDS, name, DenseNetwork(opened.network, head), hidden, 1, ["logits"])
+
+
+def graph_settings(opened: LoadedModel, heads: dict[str, int]) -> GraphSettings | None:
+    """What a folder says so that its graph can be run without torch; None where that takes more."""
+    c, family = opened.config, opened.family
+    if family.series or c.languages or opened.tokenizer is None:
+        return None
+    sizes = {"context": c.context, "segments": c.segments, "width": c.width, "heads": c.heads}
+    return GraphSettings(
+        family=family.name, one_way=family.one_way, vocabulary=c.vocabulary, outputs=heads, row=family.row, **sizes
+    )
 
 
 def ranges_of(opened: LoadedModel, read: Callable[[], Any]) -> Ranges:

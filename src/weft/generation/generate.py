@@ -54,8 +54,10 @@ def generate_steps(
     if not any(request.limits):
         return [[Completion([], "length", 0.0, 0.0)] for _ in prompts]
     if decoder.SEARCHES:
-        network: Any = decoder
-        return (yield from network.search(request))
+        engine: Any = decoder
+        if engine.does(request):
+            return (yield from engine.search(request))
+        request.decoder = engine.stand_in()
     if slots is None:
         slots = torch.device(request.device).type == "cuda"
     runner = runner_of(request) if slots else None

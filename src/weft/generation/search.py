@@ -23,11 +23,13 @@ from torch import Tensor
 from weft.errors import NotFinite, UserError, listed, refuse
 from weft.generation.sampling import LogitsProcessor, RandomDraws, Rules, Sampling, choose
 from weft.generation.typed import TypedLetters
+from weft.generation.wording import Reason
+from weft.models.base import Network
+from weft.nn.halved import is_watched
 from weft.nn.linear import decoding
 from weft.nn.rows import DecoderState, Ragged, Source
 from weft.text.tokenizers.spelling import Spelling
 
-Reason = Literal["end", "stop", "length", "context"]
 Ranked = list[tuple[int, float]]  # tokens and their log-probabilities, best first
 Advance = list[tuple[int, int | None]]  # rows that went on by a token, and which, where that is settled
 SearchSteps = Generator[Advance, None, list[list["Completion"]]]  # of a search: what it yields, and what it returns
@@ -244,6 +246,7 @@ class Decoding:
         self.options: dict[str, Any] = {"room": room, "attention": attention or request.attention}
         self.begins = [0 if self.context is None else max(0, len(prompt) - self.context) for prompt in prompts]
         self.windows = [1] * len(prompts)  # that were read of each row: more than one where the context slid
+        self.fuse = isinstance(self.decoder, Network) and not is_watched(self.decoder)
         self._read(prompts, None if request.sources is None else Ragged.of(request.sources, self.device))
         if request.attention and self.state.attention is None:
             raise UserError("this model looks at no source, so it has no alignments")
@@ -274,7 +277,7 @@ class Decoding:
         if self.context is None or max(self.lengths) < self.context:
             self.lengths = [length + 1 for length in self.lengths]
             latest = torch.tensor([own[-1] for own in generated], device=self.device)
-            with decoding():
+            with decoding(self.fuse):
                 self.scores = self.decoder.step(latest, self.state)
             return
         texts = [[*prompt, *own] for prompt, own in zip(prompts, generated, strict=True)]

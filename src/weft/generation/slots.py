@@ -19,9 +19,11 @@ from torch import Tensor, nn
 
 from weft.errors import NotFinite
 from weft.generation.sampling import DRAWS, RandomDraws, Rules, Sampling, choose
-from weft.generation.search import Advance, Completion, Detail, Hypothesis, Reason, Request, SearchSteps
+from weft.generation.search import Advance, Completion, Detail, Hypothesis, Request, SearchSteps
+from weft.generation.wording import Reason
 from weft.models.base import Network
 from weft.nn.fixed import has_kernel
+from weft.nn.graphs import captured, tried_out
 from weft.nn.halved import is_watched, places_of
 from weft.nn.rows import Ragged
 
@@ -185,14 +187,11 @@ class Slots(ABC):
         """The step as a graph; trying it out first, which sets libraries up, leaves no trace."""
         held = self.tensors()
         before = [tensor.clone() for tensor in held]
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        with tried_out(self.device):
             for _ in range(2):
                 self.step()
-        torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with captured(graph, self.device):
             self.step()
         for tensor, old in zip(held, before, strict=True):
             tensor.copy_(old)
@@ -214,9 +213,10 @@ class Report:
         if not tensors[0].is_cuda:
             self.copies = [tensor.clone() for tensor in tensors]
             return
-        self.copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
-        self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        self.event.record()
+        with torch.cuda.device_of(tensors[0]):  # type: ignore[no-untyped-call]
+            self.copies = [tensor.to("cpu", non_blocking=True) for tensor in tensors]
+            self.event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self.event.record()
 
     def wait(self) -> list[Tensor]:
         """The outputs, once they have come."""
@@ -415,7 +415,11 @@ class SlotRunner(ABC):
         network: Any = self.request.decoder
         self.name = (*sizes, *self.key(), places_of(network))
         kept = SLOTS.setdefault(self.request.decoder, {})  # type: ignore[arg-type]
-        return kept.pop(self.name, None) or self.make(*sizes)
+        slots = kept.pop(self.name, None)
+        if slots is None:
+            return self.make(*sizes)
+        slots.network = network
+        return slots
 
     def _keep(self) -> None:
         """Let the next request of this kind have the slots and their graph, unless they hold too much memory."""
@@ -426,9 +430,10 @@ class SlotRunner(ABC):
         layers = getattr(self.slots.state, "layers", ())
         held += sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
         if held < KEPT * torch.cuda.mem_get_info(self.slots.device)[1]:
+            self.slots.network = None  # which would never be freed if what is kept of it held it
             kept[self.name] = self.slots
-            while len(kept) > 2:
-                kept.pop(next(iter(kept)))
+            for name in list(kept)[:-2]:  # other threads may do the same
+                kept.pop(name, None)
 
 
 class SampleRunner(SlotRunner):

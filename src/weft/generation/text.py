@@ -14,7 +14,8 @@ from weft.errors import NotFinite, UserError, shown
 from weft.generation.generate import generate, generate_steps
 from weft.generation.options import BEAM, SAMPLING, GenerationOptions
 from weft.generation.sampling import Rules, Sampling
-from weft.generation.search import Beam, BeamCandidate, Completion, Reason, TokenDecoder
+from weft.generation.search import Beam, BeamCandidate, Completion, TokenDecoder
+from weft.generation.wording import Piece, Written
 from weft.nn.rows import Source
 from weft.text.tokenizers.spelling import BYTE, Spelling, after_typed, half_word
 from weft.text.tokenizers.tokenizer import Tokenizer
@@ -22,35 +23,6 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 HALF = "\ufffd"  # what part of a character is decoded to
 T = TypeVar("T")
 Progress = Callable[[int], None] | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Piece:
-    """One token of a written text, and what else might have stood there, best first."""
-
-    token: int
-    text: str  # as it stands in the vocabulary
-    logprob: float
-    alternatives: tuple[Piece, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wording:
-    """A text that a model wrote, and why it ended; `score` is its log-probability by length, as the search has it."""
-
-    text: str
-    score: float
-    logprob: float
-    finish_reason: Reason
-
-
-@dataclass(frozen=True, kw_only=True)
-class Written(Wording):
-    """The same with its tokens."""
-
-    tokens: tuple[int, ...]
-    pieces: tuple[Piece, ...] | None = None  # on request
-    alignment: tuple[tuple[float, ...], ...] | None = None  # on request: for each token, the part of each source token
 
 
 @contextmanager

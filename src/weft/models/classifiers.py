@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from weft.errors import UserError
 from weft.models.base import ModelConfig, Network, States
-from weft.models.shared import LIMITS, mean_of
+from weft.models.limits import LIMITS
+from weft.models.shared import mean_of
 from weft.nn.heads import DeepLabelHead, LabelHead
 from weft.nn.layers import neighbors
 from weft.nn.rows import Rows, check_context

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from weft.errors import UserError, shown
 from weft.models.base import ModelConfig, Network, States
-from weft.models.shared import LIMITS, start_weights
+from weft.models.limits import LIMITS
+from weft.models.shared import start_weights
 from weft.nn.characters import CharacterCnn, characters_of, cut_words, spelled
 from weft.nn.heads import Mix, WordHead
 from weft.nn.projected import TwoWayLstm

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.errors import UserError, refuse
+from weft.models.limits import LIMITS
 from weft.nn.heads import Mix, in_full
 from weft.nn.layer_choice import ChosenLayers, LayerChoice
 from weft.nn.layers import Layer, norm
@@ -19,17 +20,6 @@ from weft.nn.positions import Positions
 from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Rows
 
-# Far above anything published; a config from outside that asks for more would only exhaust the machine.
-LIMITS = {
-    **dict.fromkeys(("vocabulary", "source_vocabulary"), 1 << 26),
-    **dict.fromkeys(("context", "farthest"), 1 << 24),
-    **dict.fromkeys(("layers", "decoder_layers"), 2048),
-    **dict.fromkeys(("width", "embedding_width", "maps"), 1 << 18),
-    **dict.fromkeys(("inner", "decoder_inner", "features"), 1 << 20),
-    **dict.fromkeys(("head_width", "segments", "buckets"), 1 << 16),
-    **dict.fromkeys(("heads", "decoder_heads"), 1 << 14),
-    **{"kernel": 1 << 10, "window": 1 << 12},
-}
 DROPOUTS = [
     f"{place}dropout"
     for place in ("", "attention_", "embedding_", "inner_", "head_", "pooler_", "tag_", "answer_", "word_", "weight_")

@@ -16,8 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.errors import shown
 from weft.nn.attention import Cache, LayerMemory, Memory
+from weft.nn.linear import INSIDE
 from weft.nn.rows import DecoderState, Rows, RowState
+from weft.progress import to_logger
 
 
 class Fixed(Protocol):
@@ -37,8 +40,18 @@ class Fixed(Protocol):
 
 @cache
 def has_kernel() -> bool:
-    """Whether Triton, which brings the kernel of a decoding step, is installed."""
-    return find_spec("triton") is not None
+    """Whether Triton makes kernels here: it is installed, knows the GPU, and finds the C compiler that it needs."""
+    if find_spec("triton") is None:
+        return False
+    try:
+        from weft.nn.kernels import log_sums
+
+        log_sums(torch.zeros(1, 1, device="cuda"))
+    except Exception as error:  # of many kinds: plain operators do the same
+        lines = str(error).strip().splitlines() or [type(error).__name__]
+        to_logger(f"weft: note: answers without kernels of their own, which are faster: {shown(lines[-1], 200)}")
+        return False
+    return True
 
 
 def mix(
@@ -57,7 +70,7 @@ def mix(
     `origin` (R S): the row that holds each place of a row; `owner` (R): the row of the cache that a row reads.
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    if query.is_cuda and has_kernel():
+    if query.is_cuda and query.dtype != torch.float64 and has_kernel():
         from weft.nn.kernels import attend_step
 
         return attend_step(query, new, keys, values, lengths, origin, owner, bias, scale)
@@ -129,7 +142,6 @@ class FixedLayer:
 
     filled = True
     FEW = 4  # rows for which a layer goes through kernels of its own
-    BENDS = ("gelu", "gelu-tanh", "relu", "silu")  # that these kernels know
 
     def __init__(self, cache: FixedCache, like: Tensor, rows: int) -> None:
         self.cache = cache
@@ -138,7 +150,8 @@ class FixedLayer:
 
     def fuses(self, x: Tensor, activation: str) -> bool:
         """Whether a layer takes this step through kernels that do several things at once."""
-        return x.is_cuda and len(x) <= self.FEW and activation in self.BENDS and has_kernel()
+        few = x.is_cuda and len(x) <= self.FEW and x.dtype != torch.float64
+        return few and activation in INSIDE and has_kernel()
 
     def attend(
         self,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -14,6 +15,7 @@ KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 WATCHERS = ("watcher", "editor", "listener")  # attributes that are None unless somebody watches
 INVENTORIES: WeakKeyDictionary[nn.Module, Inventory] = WeakKeyDictionary()
 COPIES: WeakKeyDictionary[nn.Module, Halves] = WeakKeyDictionary()
+MAKING = threading.Lock()  # of copies: threads that answer by one network share them
 
 
 class Inventory:
@@ -85,6 +87,11 @@ def halved(network: Any, kind: torch.dtype | None) -> Any:
     """The copy of a network in this precision; itself where there is none, or where somebody watches it."""
     if kind is None or is_watched(network):
         return network
+    with MAKING:
+        return _copy_of(network, kind)
+
+
+def _copy_of(network: Any, kind: torch.dtype) -> Any:
     halves, places = COPIES.get(network), places_of(network)
     if halves is None or halves.places != places:
         halves = COPIES[network] = Halves(places)

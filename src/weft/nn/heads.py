@@ -42,10 +42,11 @@ def aligned_scores(x: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
     """The same by a table with rows of zeros up to a multiple of 64: others are four times as slow to multiply with."""
     version = 0 if table.is_inference() else table._version
     kept = ALIGNED.get(table)  # type: ignore[no-untyped-call]
-    if kept is None or kept[1].device != table.device:
-        kept = version, F.pad(table.detach(), (0, 0, 0, -len(table) % 64))
-    elif kept[0] != version:
-        kept[1][: len(table)] = table  # in place: a captured step reads it there
+    with torch.inference_mode(False), torch.no_grad():  # it may be used in any mode
+        if kept is None or kept[1].device != table.device:
+            kept = version, F.pad(table.detach(), (0, 0, 0, -len(table) % 64))
+        elif kept[0] != version:
+            kept[1][: len(table)] = table  # in place: a captured step reads it there
     ALIGNED[table] = version, kept[1]
     scores = F.linear(x, kept[1])[:, : len(table)]
     return scores if bias is None else scores + bias

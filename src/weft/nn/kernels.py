@@ -5,7 +5,9 @@ R: rows; S: places; H: heads; D: width of a head; K: inputs of a linear map; N: 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 import triton
@@ -14,6 +16,19 @@ from torch import Tensor, nn
 
 ACTIVATIONS = {"": 0, "gelu": 1, "gelu-tanh": 2, "relu": 3, "silu": 4}
 FEW, MANY = 64, 1024  # programs of attention: of one text, and of more than a GPU runs at once
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def on_its_device(launch: Callable[Concatenate[Tensor, P], T]) -> Callable[Concatenate[Tensor, P], T]:
+    """Triton launches on the current GPU, wherever the tensors are; torch's own operators on that of the tensors."""
+
+    @wraps(launch)
+    def launched(x: Tensor, /, *given: P.args, **named: P.kwargs) -> T:
+        with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+            return launch(x, *given, **named)
+
+    return launched
 
 
 @triton.jit  # type: ignore[untyped-decorator]
@@ -104,6 +119,7 @@ def tile_of(programs: int) -> tuple[int, int]:
     return (256, 8) if programs <= FEW else (128, 4) if programs <= MANY else (16, 1)
 
 
+@on_its_device
 def attend_step(
     query: Tensor,
     new: tuple[Tensor, Tensor] | None,
@@ -242,6 +258,7 @@ def columns_of(outputs: int, inputs: int) -> tuple[int, int]:
     return (2, 1) if inputs <= 1024 else (1, 1)
 
 
+@on_its_device
 def linear_step(
     x: Tensor, map: nn.Linear, norm: Any = None, activation: str = "", residual: Tensor | None = None
 ) -> Tensor:
@@ -254,7 +271,7 @@ def linear_step(
     shift = norm.bias if isinstance(norm, nn.LayerNorm) else None
     _linear_step[triton.cdiv(outputs, columns), rows](
         x,
-        map.weight,
+        map.weight.contiguous(),  # as all are but a few that come from transposed tables
         x if map.bias is None else map.bias,
         x if norm is None else norm.weight,
         x if shift is None else shift,
@@ -304,6 +321,7 @@ def _add_norm(  # type: ignore[no-untyped-def]
     tl.store(normed + row * width + place, scaled.to(x.dtype.element_ty), mask=there)
 
 
+@on_its_device
 def add_norm(x: Tensor, residual: Tensor, norm: Any, keeps: bool) -> tuple[Tensor, Tensor]:
     """The sum of two (R K), where it is kept, and its layer norm, in one kernel."""
     x, residual = x.contiguous(), residual.contiguous()
@@ -385,6 +403,7 @@ def _take_best(  # type: ignore[no-untyped-def]
         tl.store(done + row, (ended > 0).to(tl.int8))
 
 
+@on_its_device
 def take_best(
     scores: Tensor,
     tokens: Tensor,
@@ -436,6 +455,7 @@ def _log_sums(scores, sums, size, block: tl.constexpr):  # type: ignore[no-untyp
     tl.store(sums + row, highest + tl.log(total))
 
 
+@on_its_device
 def log_sums(scores: Tensor) -> Tensor:
     """R V -> R: the logarithm of the sum of powers of each row, read once."""
     sums = scores.new_empty(len(scores), dtype=torch.float32)

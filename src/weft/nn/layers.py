@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from weft.nn.attention import Attention, CrossAttention, LayerCache, LayerMemory, MultiHead, Sources, turn
 from weft.nn.fixed import FixedLayer, has_kernel
-from weft.nn.linear import Linear
+from weft.nn.linear import INSIDE, Linear, fuses, step_map
 from weft.nn.rows import Rows
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "silu", "tanh", "gated-gelu", "gated-gelu-tanh", "gated-silu"]
@@ -127,7 +127,7 @@ class Layer(nn.Module):
         cache: LayerCache | None = None,
         sources: Sources | LayerMemory | None = None,
     ) -> Tensor:
-        if isinstance(cache, FixedLayer) and cache.fuses(x, self.feedforward.activation):
+        if cache is not None and self._fuses_step(x, cache):
             return self._fused_step(x, rows, bias, turns, cache, sources)
         if self._fuses(x):
             return self._fused(x, rows, bias, turns, cache, sources)
@@ -140,6 +140,13 @@ class Layer(nn.Module):
         if sources is not None:
             x = self.cross_norm(x + self.cross_drop(self.cross(x, rows, sources)))
         return self.feedforward_norm(x + self.feedforward_drop(self.feedforward(x)))
+
+    def _fuses_step(self, x: Tensor, cache: LayerCache) -> bool:
+        """Whether a decoding step goes through products that do several things at once."""
+        if isinstance(cache, FixedLayer):
+            return cache.fuses(x, self.feedforward.activation)
+        plain = type(self.attention) is Attention and isinstance(cache, LayerCache) and not self.training
+        return plain and cache.filled and self.feedforward.activation in INSIDE and fuses(x)
 
     def _fuses(self, x: Tensor) -> bool:
         """Whether sums and layer norms go through one kernel: where half precision answers on a GPU."""
@@ -178,12 +185,15 @@ class Layer(nn.Module):
         rows: Rows,
         bias: Tensor | None,
         turns: Tensor | None,
-        cache: FixedLayer,
+        cache: LayerCache | FixedLayer,
         sources: Sources | LayerMemory | None,
     ) -> Tensor:
-        """A decoding step of very few rows, in which launching kernels is what takes longest: in five of them."""
-        from weft.nn.kernels import linear_step
+        """A decoding step in which the calls take longest: on a GPU those of very few rows, in five kernels."""
+        linear_step: Any = step_map
+        if x.is_cuda:
+            from weft.nn import kernels
 
+            linear_step = kernels.linear_step
         before, own, inner = self.norm_before, self.attention, self.feedforward
         assert isinstance(own, Attention)
         qkv = linear_step(x, own.qkv, self.attention_norm if before else None)

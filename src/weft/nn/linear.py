@@ -23,6 +23,9 @@ SMALL = 1 << 18  # products; below, the call itself takes oneDNN longer than all
 ROWS = 32  # for which a weight is laid out; the layout serves any number of them
 SHARE = 0.25  # of the memory of the machine that copies may take
 DECODING: ContextVar[bool] = ContextVar("decoding", default=False)
+FUSING: ContextVar[bool] = ContextVar("fusing", default=False)
+# What a product can end in: the non-linearity and its kind, in the kernel's words.
+INSIDE = {"gelu": ("gelu", "none"), "gelu-tanh": ("gelu", "tanh"), "relu": ("relu", ""), "silu": ("swish", "")}
 
 
 def has_onednn() -> bool:
@@ -39,13 +42,17 @@ ONEDNN = has_onednn()
 
 
 @contextmanager
-def decoding() -> Iterator[None]:
-    """Lay out every weight that is used within, since it will be used for many tokens."""
-    before = DECODING.set(True)
+def decoding(fuse: bool = False) -> Iterator[None]:
+    """Lay out every weight that is used within, since it will be used for many tokens.
+
+    `fuse`: a layer may take a step by `step_map`, which calls none of its modules; so nobody watches them.
+    """
+    before = DECODING.set(True), FUSING.set(fuse and not torch.is_autocast_enabled("cpu"))
     try:
         yield
     finally:
-        DECODING.reset(before)
+        DECODING.reset(before[0])
+        FUSING.reset(before[1])
 
 
 class PackedWeight:
@@ -53,7 +60,8 @@ class PackedWeight:
 
     held: ClassVar[int] = 0  # bytes of all copies
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        self.dtype = dtype  # of the copy
         self.packed: Tensor | None = None
         self.source: Tensor | None = None  # kept, so that no other weight can come to lie at its address
         self.version = -1
@@ -68,7 +76,8 @@ class PackedWeight:
         too_much = self.held + weight.nbytes > memory_here() * SHARE
         if too_much or not DECODING.get() or weight.is_inference():  # in inference mode no change could be seen
             return weight
-        self.packed, self.source, self.version = laid_out(weight), weight.detach(), weight._version
+        self.packed, self.source = laid_out(weight.to(self.dtype)), weight.detach()
+        self.version = weight._version
         type(self).held += weight.nbytes
         return self.packed
 
@@ -82,12 +91,33 @@ class PackedWeight:
         self.release()
 
     def __reduce__(self) -> Any:  # neither copied nor sent with its module: it can be made anew
-        return PackedWeight, ()
+        return PackedWeight, (self.dtype,)
 
 
 def laid_out(weight: Tensor) -> Tensor:
     """The copy itself: numbers in another order."""
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
+
+
+def product(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    packed: PackedWeight,
+    activation: str = "",
+    residual: Tensor | None = None,
+) -> Tensor:
+    """N I, O I -> N O by oneDNN, in the precision of the laid out copy; what comes in and out is float32."""
+    assert not (activation and residual is not None), "a product ends in one of them"
+    laid = packed.of(weight)
+    end, algorithm = INSIDE.get(activation, ("none", ""))
+    if laid.dtype is not torch.float32:
+        bias = None if bias is None else bias.to(laid.dtype)
+        made = torch.ops.mkldnn._linear_pointwise(x.to(laid.dtype), laid, bias, end, [], algorithm).float()
+        return made if residual is None else residual + made
+    if residual is not None:
+        return torch.ops.mkldnn._linear_pointwise.binary(x, residual, laid, bias, "add")
+    return torch.ops.mkldnn._linear_pointwise(x, laid, bias, end, [], algorithm)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight) -> Tensor:
@@ -104,7 +134,23 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight)
         or torch.is_autocast_enabled("cpu")
     ):
         return F.linear(x, weight, bias)
-    return torch.ops.mkldnn._linear_pointwise(x, packed.of(weight), bias, "none", [], "")
+    return product(x, weight, bias, packed)
+
+
+def fuses(x: Tensor) -> bool:
+    """Whether a decoding step of a layer goes through `step_map`: on a CPU small operators would take much of it."""
+    return ONEDNN and FUSING.get() and x.is_cpu and x.dtype is torch.float32 and not torch.is_grad_enabled()
+
+
+def step_map(
+    x: Tensor, map: Any, norm: nn.Module | None = None, activation: str = "", residual: Tensor | None = None
+) -> Tensor:
+    """N I -> N O in a decoding step: a linear map, the norm before it, and inside the product what comes after it."""
+    if isinstance(norm, nn.LayerNorm):
+        x = torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+    elif norm is not None:
+        x = norm(x)
+    return product(x, map.weight, map.bias, map.packed, activation, residual)
 
 
 class Packs(nn.Module):

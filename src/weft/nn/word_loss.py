@@ -42,7 +42,9 @@ def word_loss(hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor
     device = hidden.device.type
     half = torch.is_autocast_enabled(device) and hidden.dtype != torch.float64
     hidden = hidden.to(torch.get_autocast_dtype(device)) if half else hidden
-    return Loss.apply(hidden, table, bias, labels, smoothing)  # type: ignore[no-untyped-call]
+    # Without gradients torch says all the same that weights need them.
+    learns = torch.is_grad_enabled()
+    return Loss.apply(hidden, table, bias, labels, smoothing, learns)  # type: ignore[no-untyped-call]
 
 
 class Loss(torch.autograd.Function):
@@ -50,9 +52,9 @@ class Loss(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float
+        ctx: Any, hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, learns: bool
     ) -> Tensor:
-        wanted = [bool(needed) for needed in ctx.needs_input_grad[:3]]
+        wanted = [learns and bool(needed) for needed in ctx.needs_input_grad[:3]]
         fused = torch.compiler.is_compiling()
         loss, *gradients = chunked_loss(hidden, table, bias, labels, smoothing, wanted, fused)
         ctx.save_for_backward(*gradients)
@@ -67,7 +69,7 @@ class Loss(torch.autograd.Function):
             return (full * arriving[0]).to(gradient.dtype)
 
         pairs = zip(ctx.saved_tensors, ctx.wanted, strict=True)
-        return (*(scaled(gradient) if wanted else None for gradient, wanted in pairs), None, None)
+        return (*(scaled(gradient) if wanted else None for gradient, wanted in pairs), None, None, None)
 
 
 # The compiler does not look inside: the number of chunks follows from the number of rows.

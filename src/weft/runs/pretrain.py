@@ -288,7 +288,7 @@ def _announced(run: Run, job: Job, dataset: TextDataset, state: State) -> str:
     if held_out and recipe.objective.name == "next":
         held_out += " (its perplexity includes the ends of documents)"
     steps = state.steps or setup.steps
-    amount = f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes of steps"
+    amount = f"{steps:,} steps" if minutes is None else f"{minutes:g} minute{'s' * (minutes != 1)} of steps"
     epochs = f", {steps * feed.rows / dataset.source.count:.1f} epochs" if minutes is None else ""
     return (
         f"{run.folder}: {model.family.name}, {preparation.size_of(model.config)}, "

@@ -358,6 +358,8 @@ def find_recipe(name: str) -> tuple[str, str]:
     plain = path.name.removesuffix(".toml")
     if plain in known and len(path.parts) <= 2 and path.parts[0] in ("recipes", path.name):
         return known[plain], f"{plain}.toml"
+    if name in SUPERVISED:
+        raise UserError(f"{name} is a task, not a recipe: give --task {name}")
     names = f"({listed(known, 20)}){did_you_mean(plain, known)}"
     raise UserError(f"{shown(name)}: neither a file nor a recipe of the package {names}")
 

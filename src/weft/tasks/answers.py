@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar, Literal
 
-from weft.generation.text import Wording, Written
+from weft.generation.wording import Wording, Written
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,21 +8,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from weft.checkpoint.card import Card, Window
-from weft.checkpoint.families import Family
-from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import find_columns, is_blank, text_in
 from weft.data.dataset import Begin, read_table, split, split_whole
 from weft.data.tables import Table
 from weft.errors import UserError, listed, one_of, shown
 from weft.metrics.bootstrap import Ratios
-from weft.objectives.losses import SoftTargets
 from weft.progress import Log
 from weft.tasks.forward import InputWindows, chunked, framing_for, head_outputs, tokenizer_of, window_for
 from weft.tasks.targets import LogitTarget
@@ -31,6 +27,12 @@ from weft.text.rows import Skipped
 from weft.text.tags import TagNormalizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, words_in
+
+if TYPE_CHECKING:  # an exported model answers without torch
+    from torch import Tensor
+
+    from weft.checkpoint.families import Family
+    from weft.checkpoint.folder import LoadedModel
 
 Columns = dict[str, str]  # what a file calls the columns of a task
 # The outputs of a teacher for one example, as the cache keeps them: arrays of at least one dimension each; a name that
@@ -561,6 +563,8 @@ class Task:
         """The task of a student of these teachers, by the section [distill] of a recipe."""
         if not self.supervised:
             raise UserError(f"a model for {self.name} teaches no task: fine-tune it, or use --pretrain")
+        from weft.objectives.losses import SoftTargets
+
         task: Any = self
         return replace(task, soft=SoftTargets(settings.temperature, settings.hard))
 

@@ -9,9 +9,9 @@ import torch
 
 from weft.backends.choice import stored
 from weft.backends.opening import ENGINES, backend_of
-from weft.backends.predictors import BACKENDS, TORCH, with_predictor
+from weft.backends.predictors import BACKENDS, TORCH, WRITING, generates, with_predictor
 from weft.checkpoint.locate import find_folder
-from weft.errors import UserError, one_of
+from weft.errors import UserError, listed, one_of
 from weft.nn.halved import Precision
 from weft.progress import to_logger
 from weft.tasks import model as plain
@@ -31,14 +31,15 @@ def load(
 ) -> Model:
     """A model from a folder, else from the local Hugging Face cache, else, only when `online`, from its hub.
 
-    `backend`: torch, onednn, onednn-bf16, onnx or onnx-int8; by default the one that `weft bench` has chosen for this
-    model on this machine, else torch. `trust` opens an exported folder whose files have changed since, with a warning.
-    `language`: of the texts, for a model with language embeddings; by default the one that it was fine-tuned in, or its
-    first. `precision`: of answers on a GPU, fp32, bf16 or fp16; auto: bf16 where a model generates, else fp16.
+    `backend`: torch, onednn, onednn-bf16, onnx, onnx-int8, or for a model that generates ctranslate2 or
+    ctranslate2-int8; by default the one that `weft bench` has chosen for this model on this machine, else torch.
+    `trust` opens an exported folder whose files have changed since, with a warning. `language`: of the texts, for a
+    model with language embeddings; by default the one that it was fine-tuned in, or its first. `precision`: of answers
+    on a GPU, fp32, bf16 or fp16; auto: bf16 where a model generates, else fp16.
     """
     if backend is not None:
         one_of(backend, dict.fromkeys((*BACKENDS, *ENGINES)), "backend")
-    if isinstance(name, str | os.PathLike) and backend not in (None, TORCH, "ctranslate2"):
+    if isinstance(name, str | os.PathLike) and backend not in (None, TORCH):
         if backend_of(find_folder(os.fspath(name), online)) is None:
             loaded = plain.load(name, task, device, None, online, trust, language, precision)
             return answering_by(loaded, backend)
@@ -48,7 +49,7 @@ def load(
     fixed = backend is not None or loaded.opened.exported or language is not None or loaded.folder is None
     if fixed or loaded.opened.device.type != "cpu" or loaded.folder is None:
         return loaded
-    choice = stored(loaded.folder, loaded.task)
+    choice = stored(loaded.folder, measured_as(loaded))
     if choice is None or choice.backend == TORCH or choice.backend not in BACKENDS:
         return loaded
     try:
@@ -61,9 +62,21 @@ def load(
     return fast
 
 
+def measured_as(model: Model) -> str:
+    """What a choice of a backend is stored under: its task; one name for all tasks that write."""
+    return WRITING if generates(model.opened, task_class(model.task)) else model.task
+
+
 def answering_by(model: Model, backend: str) -> Model:
     """The same model, answering by a backend."""
-    kind = task_class(model.task)
-    if kind.writes or model.opened.family.reads or model.opened.family.series:
-        raise UserError(f"backend {backend} runs models that read texts; a model for {model.task} runs in torch")
+    kind, limits = task_class(model.task), BACKENDS[backend]
+    writes = generates(model.opened, kind)
+    if writes and not limits.nats and backend != TORCH:
+        able = listed([name for name, each in BACKENDS.items() if each.nats])
+        raise UserError(
+            f"backend {backend} runs models that read texts; a model for {model.task} runs in torch, {able}"
+        )
+    if not writes and (not limits.tolerance or model.opened.family.series):
+        does = "generate" if limits.nats and not limits.tolerance else "read texts"
+        raise UserError(f"backend {backend} runs models that {does}; a model for {model.task} runs in torch")
     return Model(replace(with_predictor(backend, model.opened, kind), folder=model.folder), model.task, model.folder)

@@ -9,22 +9,17 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from weft.checkpoint.card import Card
-from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import NAMES, file_of, is_one, number_in, word_in, words_in_list
 from weft.data.dataset import FEW, Unlabeled
-from weft.data.examples import Examples, ExamplesBuilder
-from weft.data.masking import NOTHING
 from weft.errors import UserError, listed, shown
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
 from weft.metrics.numeric import RegressionMetrics
-from weft.objectives.losses import LOGITS, SoftTargets, Texts
 from weft.tasks.answers import Answer, Label, Labels, Value
 from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, stacked
 from weft.tasks.forward import InputWindows, pieces_in, softmax, tokenizer_of
@@ -33,6 +28,11 @@ from weft.text.records import Record
 from weft.text.tables import folded
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow
+
+if TYPE_CHECKING:  # an exported model answers without torch
+    from weft.checkpoint.folder import LoadedModel
+    from weft.data.examples import Examples
+    from weft.objectives.losses import SoftTargets, Texts
 
 POINTS = 1000  # predicted and true values that an evaluation keeps for a scatter
 
@@ -154,6 +154,10 @@ class TextTask(Task):
     def dataset(
         self, examples: Sequence[Example], model: LoadedModel, windows: Framing, teacher_outputs: TeacherRows = None
     ) -> Examples:
+        from weft.data.examples import ExamplesBuilder
+        from weft.data.masking import NOTHING
+        from weft.objectives.losses import LOGITS
+
         arrays: dict[str, NDArray[Any]] = {"importance": np.ones(len(examples), dtype=np.float32)}
         if teacher_outputs is None:
             arrays["target"] = targets = self.targets(examples)
@@ -182,6 +186,8 @@ class TextTask(Task):
         return pieces_in(windows, tokenizer, texts)
 
     def objective(self) -> Texts:
+        from weft.objectives.losses import Texts
+
         return Texts(self.kind, self.outputs, self.words, self.soft)
 
     def encode(self, inputs: Sequence[tuple[str, ...]], tokenizer: Tokenizer, windows: Framing) -> InputWindows:
@@ -378,6 +384,8 @@ class ValueTask(TextTask):
 
     def prepare(self, model: LoadedModel, examples: Sequence[Example], fresh: bool) -> ValueTask:
         """A trained head gives values in the units of the data; here they become distances from the mean."""
+        from weft.tasks.value_head import can_shift, rescale
+
         task, network = self, model.network
         if not can_shift(network):
             task = replace(self, center=0.0, spread=math.hypot(self.center, self.spread))
@@ -387,16 +395,10 @@ class ValueTask(TextTask):
 
     @contextmanager
     def saving(self, network: Any) -> Iterator[None]:
-        moved = list(last_linear(network.heads["classify"]).parameters())
-        moved += [] if len(moved) > 1 or not can_shift(network) else [last_norm(network).bias]
-        before = [parameter.detach().clone() for parameter in moved]
-        rescale(network, self.spread, self.center)
-        try:
+        from weft.tasks.value_head import rescaled
+
+        with rescaled(network, self.spread, self.center):
             yield
-        finally:
-            with torch.no_grad():
-                for parameter, value in zip(moved, before, strict=True):
-                    parameter.copy_(value)
 
     def target_output(self, prediction: Prediction, target: Any) -> tuple[str, int]:
         if target not in (None, "value"):
@@ -442,33 +444,3 @@ class ValueTask(TextTask):
         values = stacked(outputs, "output").astype(np.float64)
         # A teacher with one value for all texts is a poor one, but its student can still learn that.
         return replace(self, center=float(values.mean()), spread=float(values.std()) or 1.0)
-
-
-def rescale(network: Any, scale: float, shift: float) -> None:
-    """Make the head of values give `scale` times its output plus `shift`; without a bias, by the last norm below it."""
-    output = last_linear(network.heads["classify"])
-    with torch.no_grad():
-        output.weight.mul_(scale)
-        if output.bias is not None:
-            output.bias.mul_(scale).add_(shift)
-        elif shift:
-            row = output.weight[0].double()
-            last_norm(network).bias.add_((shift * row / row.square().sum()).to(output.weight.dtype))
-
-
-def last_norm(network: Any) -> Any:
-    """The norm whose output the heads read, where each head reads it as it is."""
-    final = network.final_norm
-    return network.layers[-1].feedforward_norm if isinstance(final, torch.nn.Identity) else final
-
-
-def can_shift(network: Any) -> bool:
-    """Whether the head of values can be given another mean."""
-    if last_linear(network.heads["classify"]).bias is not None:
-        return True
-    alone = set(network.heads) == {"classify"} and network.mix is None
-    return alone and "bias" in dict(last_norm(network).named_parameters())
-
-
-def last_linear(head: torch.nn.Module) -> torch.nn.Linear:
-    return [module for module in head.modules() if isinstance(module, torch.nn.Linear)][-1]

@@ -12,13 +12,15 @@ import torch
 from numpy.typing import NDArray
 
 from weft.backends.passes import running
+from weft.backends.predictors import WRITING
 from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import check_features, list_in, numbers_of
 from weft.errors import UserError, refuse, shown
 from weft.generation.options import SAMPLING, GenerationOptions, options_of
 from weft.generation.search import Beam, Completion, Ensemble
-from weft.generation.text import Progress, Prompt, Stream, TextGenerator, Wording, search_of
+from weft.generation.text import Progress, Prompt, Stream, TextGenerator, search_of
+from weft.generation.wording import Wording
 from weft.nn.rows import Ragged, Source
 from weft.tasks.answers import Text, Translation
 from weft.tasks.base import Example, Prediction, Task
@@ -146,7 +148,8 @@ def generator_of(opened: LoadedModel, others: Sequence[LoadedModel] = ()) -> Tex
     """What writes with this model, or with several together, where it can."""
     tokenizer = writing_tokenizer(opened)
     together(opened, others)
-    networks: list[Any] = [running(each) for each in (opened, *others)]
+    head = None if others else WRITING  # together they go step by step, which an engine does not
+    networks: list[Any] = [running(each, head) for each in (opened, *others)]
     return TextGenerator(
         decoder=Ensemble(networks) if others else networks[0],
         tokenizer=opened.target_tokenizer or tokenizer,

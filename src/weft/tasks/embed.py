@@ -128,12 +128,12 @@ class Embedder:
             rows = ragged.rows.map(lambda tensor: tensor.to(hidden.device))  # noqa: B023
             mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
             pooled = self._pool(hidden, rows, mask).double().cpu().numpy()
-            for (number, _), vector, tokens in zip(batch, pooled, own, strict=True):
+            for (number, _), vector, marked in zip(batch, pooled, own, strict=True):
                 if self.pooling == "max":
                     np.maximum(vectors[number], vector, out=vectors[number])
                     continue
                 vectors[number] += vector
-                counts[number] += 1 if self.pooling == "first" else tokens.sum()
+                counts[number] += 1 if self.pooling == "first" else marked.sum()
         with np.errstate(all="ignore"):  # what is no number is refused below
             vectors = vectors if self.pooling == "max" else vectors / counts[:, None]
             if self.normalize:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
-from weft.checkpoint.folder import LoadedModel
 from weft.config import build
 from weft.data.columns import file_of
 from weft.data.dataset import LONG, Unlabeled, begin_with, examples_of, long_note
@@ -29,8 +28,12 @@ from weft.text.records import Record
 from weft.text.rows import Skipped
 from weft.text.windows import Framing
 
+if TYPE_CHECKING:
+    from weft.checkpoint.folder import LoadedModel
+
 MAX_EVALUATION = 256 * MEGABYTE  # bytes of evaluation.json
 LOOKED_AT = 300  # rows, to see whether the two sides of pairs are swapped
+CHUNK = 256  # inputs that are answered, and rows that are read, at a time
 MATRIX = 40  # labels; of more, the most frequent confusions are listed instead of drawn
 LISTED = 20  # confusions in that list
 SHOWN = {"target": "true", "prediction": "predicted", "near": "similarity", "where": "row"}  # what mistakes hold
@@ -219,6 +222,14 @@ class Row:
     values: dict[str, Any]
     input: Any
     problem: str | None = None
+
+
+def answered(model: Any, rows: Iterable[Row], others: Sequence[Any] = ()) -> list[tuple[Row, Any]]:
+    """Some rows with their answers; None for a row that has none."""
+    rows = list(rows)
+    inputs = [row.input for row in rows if row.problem is None]
+    answers = iter(model(inputs, others=others) if inputs else [])
+    return [(row, next(answers) if row.problem is None else None) for row in rows]
 
 
 def rows_of(model: Any, table: Table, skipped: Skipped) -> Iterator[Row]:

@@ -5,22 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from weft.backends.passes import finite_outputs, running
 from weft.budget import BUDGET, by_budget
 from weft.checkpoint.card import Window
-from weft.checkpoint.folder import LoadedModel
 from weft.errors import NotFinite, UserError, shown
-from weft.models.ngram import UNSEEN, UnseenContext
-from weft.nn.rows import Batch, Rows
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.windows import Framing, TextWindow, framing_of, left_out, pieces, segments_of, special_tokens
+
+if TYPE_CHECKING:  # an exported model answers without torch
+    import torch
+    from torch import Tensor
+
+    from weft.checkpoint.folder import LoadedModel
+    from weft.nn.rows import Batch
 
 
 def check_finite(model: LoadedModel, values: Tensor, infinite: bool = False) -> Tensor:
@@ -33,6 +34,8 @@ def check_finite(model: LoadedModel, values: Tensor, infinite: bool = False) -> 
 @contextmanager
 def unseen_in_words(model: LoadedModel, prompts: Sequence[str] = ()) -> Iterator[None]:
     """An error about tokens becomes one about words: those of the prompt, also where the vocabulary lacks them."""
+    from weft.models.ngram import UNSEEN, UnseenContext
+
     try:
         yield
     except UnseenContext as error:
@@ -137,6 +140,10 @@ def batches(pieces: Sequence[TextWindow], device: torch.device, segments: int) -
 
     They are still in the memory of the CPU.
     """
+    import torch
+
+    from weft.nn.rows import Batch, Rows
+
     order = sorted(range(len(pieces)), key=lambda number: len(pieces[number].tokens))
     begins = [
         not number or not piece.cut.start for number, piece in enumerate(pieces)
@@ -180,8 +187,15 @@ def head_outputs(
 
     `allowed`: which tokens of a window an answer may consist of, for a head that has to know it.
     """
-    network: Any = running(model, head)
     flat = [piece for pieces in windows.pieces for piece in pieces]
+    if model.graph is not None and allowed is None:
+        rest = iter(graph_outputs(model, flat, windows.framing, by_token))
+        return [[next(rest) for _ in pieces] for pieces in windows.pieces]
+    import torch
+
+    from weft.backends.passes import finite_outputs, running
+
+    network: Any = running(model, head)
     by_window: list[NDArray[Any]] = [np.empty(0)] * len(flat)
 
     def work(network: Any, batch: Batch) -> Tensor:
@@ -204,6 +218,27 @@ def head_outputs(
                 by_window[number] = part.clone().numpy()
     rest = iter(by_window)
     return [[next(rest) for _ in pieces] for pieces in windows.pieces]
+
+
+def graph_outputs(
+    model: LoadedModel, pieces: Sequence[TextWindow], framing: Framing, by_token: bool
+) -> list[NDArray[Any]]:
+    """What a graph that needs no torch gives for each window: for each token (n C), or for the window (C)."""
+    marks = framing.marks(any(piece.border < len(piece.tokens) for piece in pieces))
+    outputs: list[NDArray[Any]] = [np.empty(0)] * len(pieces)
+    order = sorted(range(len(pieces)), key=lambda number: len(pieces[number].tokens))
+    for some in by_budget(order, lambda number: len(pieces[number].tokens), BUDGET):
+        rows = [pieces[number] for number in some]
+        lengths = np.array([len(piece.tokens) for piece in rows])
+        starts = [0, *np.cumsum(lengths).tolist()]
+        tokens = np.array([token for piece in rows for token in piece.tokens], np.int64)
+        segments = segments_of(np.array([piece.border for piece in rows]), lengths, marks) if marks else None
+        logits = model.graph.computed(tokens, starts, segments)
+        if not np.isfinite(logits).all():
+            raise NotFinite(model.folder)
+        for place, number in enumerate(some):
+            outputs[number] = logits[starts[place] : starts[place + 1]] if by_token else logits[place]
+    return outputs
 
 
 def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:

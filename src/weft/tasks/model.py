@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -33,7 +33,7 @@ from weft.tasks.base import Prediction, Task
 from weft.tasks.classify import TextTask
 from weft.tasks.complete import stream
 from weft.tasks.embed import embed
-from weft.tasks.evaluate import Evaluation, Row, evaluate, inputs_in_call
+from weft.tasks.evaluate import CHUNK, Evaluation, evaluate, inputs_in_call
 from weft.tasks.forecast import forecasts_of
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.registry import task_class, task_for
@@ -41,8 +41,6 @@ from weft.text.rows import Skipped
 from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
-
-CHUNK = 256  # inputs that are answered, and rows that are read, at a time
 
 
 class Model:
@@ -421,11 +419,3 @@ def vocabularies_of(
         if config.tied == "all":
             fields["tied"] = "decoder"
     return fields
-
-
-def answered(model: Model, rows: Iterable[Row], others: Sequence[Model] = ()) -> list[tuple[Row, Any]]:
-    """Some rows with their answers; None for a row that has none."""
-    rows = list(rows)
-    inputs = [row.input for row in rows if row.problem is None]
-    answers = iter(model(inputs, others=others) if inputs else [])
-    return [(row, next(answers) if row.problem is None else None) for row in rows]

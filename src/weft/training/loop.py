@@ -406,7 +406,8 @@ class Trainer:
                 state.steps = min(steps, limit or steps)
                 self.setup = s.of_steps(state.steps)
                 enough = " are enough, and" if state.steps == limit else ""
-                self.log.line(f"{state.steps:,} steps{enough} fit into {minutes:g} minutes at this speed")
+                time_given = f"{minutes:g} minute{'s' * (minutes != 1)}"
+                self.log.line(f"{state.steps:,} steps{enough} fit into {time_given} at this speed")
                 self.feed.close()
                 self._read_on()
             self.moment = Moment()
@@ -458,9 +459,12 @@ class Trainer:
         if self.stepper.compiled:
             values["graphs"] = graphs_compiled()
         self.log.record(values)
-        left = time_left(seconds / len(losses) * (s.steps - state.step))
+        total: int | None = s.steps
+        left = seconds / len(losses) * (s.steps - state.step)
+        if s.plan.minutes is not None and state.steps is None:  # how many steps there are is not known yet
+            left, total = min(left, max(0.0, 60 * s.plan.minutes - state.seconds)), None
         values["limit"] = limit_of(self.moment, seconds, behind, s.device)
-        self.log.line(live_line(values, s.steps, left), passing=True)
+        self.log.line(live_line(values, total, time_left(left)), passing=True)
 
 
 def _slots(batch: Batch) -> int:
@@ -482,10 +486,11 @@ def limit_of(moment: Moment, seconds: float, behind: float, device: torch.device
     return "GPU" if behind > AHEAD * seconds else "launching kernels"
 
 
-def live_line(values: Mapping[str, Any], steps: int, left: str) -> str:
-    """One line for people, in 80 columns; the share of the peak where that is known."""
+def live_line(values: Mapping[str, Any], steps: int | None, left: str) -> str:
+    """One line for people, in 80 columns; the number of all steps and the share of the peak where they are known."""
+    total = "" if steps is None else f"/{steps:,}"
     parts = [
-        *(f"step {values['step']:,}/{steps:,}", f"{left} left", f"loss {values['loss']:.4f}"),
+        *(f"step {values['step']:,}{total}", f"{left} left", f"loss {values['loss']:.4f}"),
         f"{values['tokens_per_second']:,} tokens/s",
         *([f"{100 * values['mfu']:.0f} % of peak"] if "mfu" in values else []),
         *([f"limit: {values['limit']}"] if values.get("limit", "computation") != "computation" else []),

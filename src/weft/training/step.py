@@ -22,6 +22,7 @@ from weft.errors import UserError, refuse
 from weft.files import cache_folder
 from weft.models.base import Network
 from weft.nn.attention import Attention
+from weft.nn.graphs import captured, tried_out
 from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.losses import Objective
@@ -281,12 +282,15 @@ class Passes:
 
     def _record(self, batch: Batch, counts: Tensor, whole: bool) -> None:
         losses = self.losses.clone()
+        graphs = Graphs(self, batch, counts)
         try:
-            self.graphs[_shapes(batch), whole] = Graphs(self, batch, counts, whole)
+            graphs.capture(self, whole)
+            self.graphs[_shapes(batch), whole] = graphs
         except torch.OutOfMemoryError:
             raise  # smaller passes may do
         except RuntimeError as error:  # no graph of this is to be had: it goes without
-            self.capture = False
+            # Nor with those from before, whose random numbers would be the same in every step.
+            self.capture, self.graphs = False, {}
             warnings.warn(f"passes cannot be captured: {str(error).splitlines()[0]}", stacklevel=2)
         self.forget()
         self.losses.copy_(losses)
@@ -316,28 +320,27 @@ class Passes:
 class Graphs:
     """A pass recorded as CUDA graphs: the first of a step writes the gradients, later ones add to them."""
 
-    def __init__(self, passes: Passes, batch: Batch, counts: Tensor, whole: bool) -> None:
-        """`whole`: the only pass of its step, with the update of the weights in the same graph."""
+    def __init__(self, passes: Passes, batch: Batch, counts: Tensor) -> None:
+        """Tries the pass out, which compiles it; what fails here would fail without a graph too."""
         self.batch, self.counts = batch, counts.clone()
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            # Compiles, and lets every library set itself up; a second shape finds that done.
+        with tried_out(passes.device):  # a second shape finds all libraries set up
             for _ in range(1 if passes.graphs else 3):
                 passes.run(_anew(batch), self.counts)
                 passes.forget()
-        torch.cuda.current_stream().wait_stream(side)
+
+    def capture(self, passes: Passes, whole: bool) -> None:
+        """`whole`: the only pass of its step, with the update of the weights in the same graph."""
+        batch = self.batch
         self.first, self.later = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # One memory for all graphs: nothing but the gradients, which are held, outlives a replay.
         passes.pool = passes.pool or torch.cuda.graph_pool_handle()
-        # The loader works in a thread of its own meanwhile: what it asks of the GPU is no part of this.
-        with torch.cuda.graph(self.first, pool=passes.pool, capture_error_mode="thread_local"):
+        with captured(self.first, passes.device, passes.pool):
             passes.run(_anew(batch), self.counts)
             self.norm = passes.finish() if whole and passes.finish is not None else None
         # Of a whole step the gradients have been used up.
         self.gradients = [] if whole else [(parameter, parameter.grad) for parameter in passes.weights]
         if not whole:
-            with torch.cuda.graph(self.later, pool=passes.pool, capture_error_mode="thread_local"):
+            with captured(self.later, passes.device, passes.pool):
                 passes.run(_anew(batch), self.counts)
 
     def play(self, batch: Batch, counts: Tensor, first: bool) -> None:

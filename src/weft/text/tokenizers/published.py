@@ -14,6 +14,7 @@ from tokenizers import Tokenizer as Library
 from weft.errors import UserError, listed, shown
 from weft.files import MEGABYTE, parse_json, read_bytes, read_json, read_text
 from weft.text.tokenizers import sentencepiece, tokenizer
+from weft.text.tokenizers.checked import Check
 from weft.text.tokenizers.japanese import JapaneseTokenizer, is_japanese, read_japanese
 from weft.text.tokenizers.moses import SETTINGS, MosesSplitter, MosesTokenizer, read_moses
 from weft.text.tokenizers.schema import (
@@ -249,12 +250,18 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
         if file.name in dict(PAIRS):
             library = read_bpe(file, folder / dict(PAIRS)[file.name], settings, _family(folder, settings))
         elif file.suffix == ".json":
-            library, vocabulary = _read_whole(file)
+            text = read_text(file, MAX_FILE_BYTES)
+            if (check := Check(text)).passed():
+                library = _without_limits(Library.from_str(text))
+                return Tokenizer(library, tokenizer.find_roles(settings, library, folder), settings, True)
+            library, vocabulary, unchanged = _read_whole(text, file)
         elif file.suffix == ".txt":
             library = read_wordpiece(file, settings)
         else:
             library = read_pieces(file, settings, _family(folder, settings))
         tokenizer.check(library, file, vocabulary)
+    if vocabulary is not None and unchanged:
+        check.record()
     whole = file.suffix == ".json" and file.name not in dict(PAIRS)
     return Tokenizer(library, tokenizer.find_roles(settings, library, folder), settings, whole)
 
@@ -283,9 +290,14 @@ def _family(folder: Path, settings: dict[str, Any]) -> str:
     return family.lower().replace("-", "").replace("_", "")
 
 
-def _read_whole(file: Path) -> tuple[Library, dict[str, int]]:
-    """tokenizer.json, with what would cut, pad or vary the tokens taken out, and the ids of its tokens."""
-    text = read_text(file, MAX_FILE_BYTES)
+def _without_limits(library: Library) -> Library:
+    library.no_truncation()
+    library.no_padding()
+    return library
+
+
+def _read_whole(text: str, file: Path) -> tuple[Library, dict[str, int], bool]:
+    """tokenizer.json, with what would cut, pad or vary the tokens taken out; its ids; whether nothing was."""
     data = parse_json(text, file)
     before = _settings_of(data)
     normalizer = data.get("normalizer")
@@ -303,9 +315,8 @@ def _read_whole(file: Path) -> tuple[Library, dict[str, int]]:
         tokens = [AddedToken(**{key: token[key] for key in flags}) for token in added]
         tokenizer.check_added_tokens(tokens, bare, str(file))
     # Writing a whole vocabulary again takes longer than anything else here, and most files need no change.
-    library = Library.from_str(text if _settings_of(data) == before else json.dumps(data))
-    library.no_truncation()
-    library.no_padding()
+    unchanged = _settings_of(data) == before
+    library = _without_limits(Library.from_str(text if unchanged else json.dumps(data)))
     for token in added:  # the library gives its own ids, in order, whatever the file says
         name, number = token["content"], token["id"]
         if library.token_to_id(name) != number:
@@ -316,7 +327,7 @@ def _read_whole(file: Path) -> tuple[Library, dict[str, int]]:
         if isinstance(entries, dict)
         else dict(zip(map(itemgetter(0), entries), range(len(entries)), strict=True))
     )
-    return library, {**ids, **{token["content"]: token["id"] for token in added}}
+    return library, {**ids, **{token["content"]: token["id"] for token in added}}, unchanged
 
 
 def _settings_of(data: dict[str, Any]) -> str:
