@@ -24,7 +24,7 @@ from common import RESULTS, machine, minilm, parse, peer, write
 
 import weft
 from weft.backends.choice import cpu_name, version_of
-from weft.backends.engine import grouped
+from weft.backends.groups import grouped
 from weft.backends.onnx import GRAPH
 from weft.backends.predictors import BACKENDS
 from weft.bench.encode import EncodeReport, encode_report, prepare_export, race
