@@ -18,6 +18,7 @@ from weft.budget import by_budget
 from weft.cli import late
 from weft.errors import UserError, escaped, one_of
 from weft.files import check_new_folder, check_new_run
+from weft.loading import collector_paused
 from weft.progress import decimals
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ def open_light(
 
 
 def best_device() -> str:
-    import torch
+    with collector_paused():  # this may be the first import of torch
+        import torch
 
     return "cuda" if torch.cuda.is_available() else "cpu"
 
