@@ -9,6 +9,7 @@ from weft.loading import collector_paused
 from weft.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from weft.client import Client
     from weft.comparison.compare import compare
     from weft.distillation.distill import distill
     from weft.explain.watch import watch
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from weft.text.tokenizers.tokenizer import Tokenizer
 
 __all__ = [
+    "Client",
     "Model",
     "Tokenizer",
     "UserError",
@@ -47,6 +49,7 @@ __all__ = [
 
 # `import weft` must not wait for torch: what needs it is fetched when it is first asked for.
 _LAZY = {
+    "Client": "weft.client",
     "Model": "weft.tasks.model",
     "load": "weft.tasks.chosen",
     "new": "weft.tasks.model",

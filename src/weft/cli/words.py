@@ -25,8 +25,8 @@ from weft.progress import live as progress
 from weft.progress import to_stderr
 
 if TYPE_CHECKING:
+    from weft.tasks.answers import Suggestions
     from weft.tasks.embed import Index, Rerank
-    from weft.tasks.suggest import Suggestions
 
 
 Pooling = Annotated[str | None, flag("How token vectors become one. Default: as the folder says.", "[mean|first|max]")]

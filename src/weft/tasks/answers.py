@@ -350,3 +350,24 @@ class Forecast(Answer):
 
     def line(self, text: str) -> str:
         return "  ".join(" ".join(f"{value:.5g}" for value in column) for column in self.values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggestion:
+    """What may come next, and how likely that is."""
+
+    text: str  # '' is the end of the text
+    probability: float
+    tokens: tuple[int, ...]  # of its likeliest spelling
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggestions:
+    """The likeliest words of one model, the likeliest first."""
+
+    words: tuple[Suggestion, ...]
+    n_tokens: int  # of the text that was read
+    truncated: bool  # whether the text was longer than the model's context
+    exact: bool  # no beginning was left aside that could have become a likelier word
+    aside: float  # the probability of all that was left aside: so much likelier a word may be at most
+    completes: str = ""  # the letters that all words begin with: the last word of the text, where it is completed

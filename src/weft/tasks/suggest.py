@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, shown
 from weft.nn.rows import Ragged
+from weft.tasks.answers import Suggestion, Suggestions
 from weft.tasks.forward import check_finite, evaluating, unseen_in_words
 from weft.tasks.model import Model
 from weft.tasks.perplexity import as_prompts, writing_tokenizer
@@ -26,27 +27,6 @@ from weft.text.tokenizers.tokenizer import Tokenizer
 LONGEST = 40  # tokens of a word, the spaces before it included
 WHOLE = 0.5  # the probability of the typed letters being all of the word from which on they are taken for it
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Suggestion:
-    """What may come next, and how likely that is."""
-
-    text: str  # '' is the end of the text
-    probability: float
-    tokens: tuple[int, ...]  # of its likeliest spelling
-
-
-@dataclass(frozen=True, kw_only=True)
-class Suggestions:
-    """The likeliest words of one model, the likeliest first."""
-
-    words: tuple[Suggestion, ...]
-    n_tokens: int  # of the text that was read
-    truncated: bool  # whether the text was longer than the model's context
-    exact: bool  # no beginning was left aside that could have become a likelier word
-    aside: float  # the probability of all that was left aside: so much likelier a word may be at most
-    completes: str = ""  # the letters that all words begin with: the last word of the text, where it is completed
 
 
 @torch.inference_mode()

@@ -1,0 +1,447 @@
+"""`weft.Client`: the models of a running `weft serve`, called as those of `weft.load` are. It imports no torch."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import http.client
+import inspect
+import json
+import os
+import random
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any, NamedTuple, overload
+from urllib.parse import urlsplit
+
+from weft.config import build
+from weft.errors import UserError, did_you_mean, listed, shown
+from weft.generation import wording
+from weft.tasks import answers
+from weft.tasks.answers import Answer, Ranked, Text, Vector
+
+URL = "http://127.0.0.1:8000"
+TIMEOUT = 60.0  # seconds of one call, with all its waiting
+LARGEST = 256 << 20  # bytes of one reply, and of one line of a stream
+TRIES = 20  # of one call that a busy server refuses
+PAUSE = 0.25  # seconds before the next try, where the server names none
+BUSY = (429, 503)  # tried again where the reply says when
+# Answers by the name of their class as JSON has it: "label" is a Label.
+KINDS: dict[str, Any] = {
+    "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_"): kind
+    for module in (answers, wording)
+    for name, kind in vars(module).items()
+    if inspect.isclass(kind) and kind.__module__ == module.__name__
+}
+# The route of each task.
+ROUTES = dict.fromkeys(("classify", "multilabel", "regress", "pair", "spans"), "classify")
+ROUTES |= {name: name for name in ("tag", "answer", "translate", "summarize", "rewrite", "fill", "rank", "forecast")}
+ROUTES |= {"choose": "choose", "suggest": "suggest", "complete": "completions", "embed": "embeddings"}
+
+
+class ServerError(UserError):
+    """What a server answered instead of a result: its line, the HTTP status and the field that it names."""
+
+    def __init__(self, message: str, status: int, field: str | None = None) -> None:
+        super().__init__(message if field is None or field in message else f"{field}: {message}")
+        self.status, self.field = status, field
+
+
+class Exchange(NamedTuple):
+    """A reply whose body has not been read yet, and what it came over."""
+
+    connection: http.client.HTTPConnection
+    response: http.client.HTTPResponse
+
+
+class Client:
+    """A running `weft serve`; its models answer as those of `weft.load` do.
+
+    `api_key`: the key that the server was started with; by default the environment variable WEFT_API_KEY. `timeout`:
+    seconds that a call may take, with its waiting in the queue of the server; a busy server is asked again until then.
+    One client may be used by several threads; each keeps a connection of its own.
+    """
+
+    def __init__(self, url: str = URL, api_key: str | None = None, timeout: float = TIMEOUT) -> None:
+        parts = urlsplit(url if "//" in url else f"//{url}", scheme="http")
+        try:
+            port = parts.port
+        except ValueError:
+            port = -1
+        if parts.scheme not in ("http", "https") or not parts.hostname or port == -1 or parts.query or parts.fragment:
+            raise UserError(f"{shown(url)!r} is not the address of a server, such as {URL}")
+        if not timeout > 0:
+            raise UserError(f"timeout {timeout} is not a number of seconds above 0")
+        self.url, self.timeout = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}", timeout
+        self._secure, self._host, self._port, self._path = parts.scheme == "https", parts.hostname, port, parts.path
+        key = os.environ.get("WEFT_API_KEY") if api_key is None else api_key
+        if key and not (key.isascii() and key.isprintable()):
+            raise UserError("the API key has characters that a header cannot hold")
+        self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        self._headers |= {"Authorization": f"Bearer {key}"} if key else {}
+        self._local = threading.local()
+
+    def __repr__(self) -> str:
+        return f"<weft.Client {self.url}>"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection of this thread; the next call opens a new one."""
+        connection = self._local.__dict__.pop("connection", None)
+        if connection is not None:
+            connection.close()
+
+    # ---------------------------------------------------------------------------------------------------------- calls
+
+    def models(self) -> list[dict[str, Any]]:
+        """What the server serves: for each model its name (`id`), task, routes, version and sizes."""
+        return self.get("/v1/models")["data"]
+
+    def model(self, name: str) -> ServedModel:
+        """One model of the server, to be called as a model of `weft.load`."""
+        models = {each["id"]: each for each in self.models()}
+        if name not in models:
+            near = did_you_mean(name, models) or f"; it serves {listed(models)}"
+            raise UserError(f"{self.url} serves no model {shown(name)!r}{near}")
+        return ServedModel(self, name, models[name])
+
+    def classify(self, model: str, texts: Any, /, **options: Any) -> Any:
+        """The label, labels or value of one text (or pair, a tuple), or of each of a list."""
+        return self._task("classify", model, texts, options)
+
+    def tag(self, model: str, texts: Any, /, **options: Any) -> Any:
+        """The tags and entities of one text, or of each of a list."""
+        return self._task("tag", model, texts, options)
+
+    def answer(self, model: str, questions: Any, /, **options: Any) -> Any:
+        """The answer to a question in its context, a tuple of both, or to each of a list of them."""
+        return self._task("answer", model, questions, options)
+
+    def translate(self, model: str, texts: Any, /, **options: Any) -> Any:
+        """What a model for translations writes for one text, or for each of a list."""
+        return self._task("translate", model, texts, options)
+
+    def fill(self, model: str, texts: Any, /, **options: Any) -> Any:
+        """The likeliest words for the gaps of one text, or of each of a list."""
+        return self._task("fill", model, texts, options)
+
+    def suggest(self, model: str, texts: Any, /, **options: Any) -> Any:
+        """The likeliest next words of one text, or of each of a list."""
+        return self._task("suggest", model, texts, options)
+
+    def choose(self, model: str, prompts: Any, /, **options: Any) -> Any:
+        """The option that fits best: of (context, options), or of each of a list of them."""
+        return self._task("choose", model, prompts, options)
+
+    def forecast(self, model: str, data: Any, /, **options: Any) -> Any:
+        """The next steps of each series: of rows (a list of dicts), or of {name: values}."""
+        rows = {"rows": list(data)} if not isinstance(data, Mapping) else data
+        whole = rows if {"rows", "series"} & set(rows) else {"series": rows}
+        return self.call("/v1/forecast", {"model": model, "input": whole, **options})
+
+    def rank(self, model: str, query: str, texts: Sequence[str], /, **options: Any) -> Ranked:
+        """The texts nearest to a query, best first."""
+        body = {"model": model, "input": {"query": query, "texts": list(texts)}, **options}
+        return self.call("/v1/rank", body)[0]
+
+    def embed(self, model: str, texts: Any, /, **options: Any) -> Any:
+        """The vector of one text, or of each of a list."""
+        one = isinstance(texts, str)
+        body = {"model": model, "input": [texts] if one else list(texts), "encoding_format": "base64", **options}
+        reply = self.post("/v1/embeddings", body)
+        counted = reply.get("answers") or [{}] * len(reply["data"])
+        vectors = [_vector(each, more) for each, more in zip(reply["data"], counted, strict=True)]
+        return vectors[0] if one else vectors
+
+    def complete(self, model: str, prompts: Any, /, **options: Any) -> Any:
+        """What a language model writes after one prompt, or after each of a list; options as of `weft.load`'s models.
+
+        The likeliest token is taken at each step unless a sampling option (`temperature`, `top_p` ...) is given.
+        """
+        one = isinstance(prompts, str)
+        texts = self.call("/v1/complete", {"model": model, "input": [prompts] if one else list(prompts), **options})
+        return texts[0] if one else texts
+
+    def stream(self, model: str, prompt: str, /, **options: Any) -> RemoteStream:
+        """What a language model writes after a prompt, piece by piece; at the end the stream has its `answer`."""
+        body = {"model": model, "input": prompt, "stream": True, **options}
+        return RemoteStream(self.events("/v1/complete", body))
+
+    def _task(self, route: str, model: str, inputs: Any, options: Mapping[str, Any]) -> Any:
+        one = not isinstance(inputs, list)
+        body = {"model": model, "input": [_plain(each) for each in ([inputs] if one else inputs)], **options}
+        if not one and not inputs:
+            return []
+        result = self.call(f"/v1/{route}", body)
+        return result[0] if one else result
+
+    def call(self, path: str, body: Mapping[str, Any]) -> list[Any]:
+        """The answers of a task's route, as the dataclasses that `weft.load`'s models give."""
+        return [answer_of(values) for values in self.post(path, body)["answers"]]
+
+    # ----------------------------------------------------------------------------------------------------------- HTTP
+
+    def get(self, path: str) -> Any:
+        """The JSON of a route."""
+        return self._json("GET", path, None)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The JSON that a route answers to a JSON body."""
+        try:
+            data = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            raise UserError(f"an input or option cannot be sent as JSON: {shown(str(error), 120)}") from None
+        return self._json("POST", path, data)
+
+    def text(self, path: str) -> str:
+        """The text of a route that answers no JSON, such as /metrics."""
+        exchange = self._exchange("GET", path, None, time.monotonic() + self.timeout)
+        return self._whole(exchange).decode("utf-8", "replace")
+
+    def _json(self, method: str, path: str, body: bytes | None) -> Any:
+        exchange = self._exchange(method, path, body, time.monotonic() + self.timeout)
+        return _parsed(self._whole(exchange), self.url)
+
+    def _whole(self, exchange: Exchange) -> bytes:
+        """The body of a reply."""
+        try:
+            data = exchange.response.read(LARGEST + 1)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise self._broken(error) from None
+        if len(data) > LARGEST:
+            self.close()
+            raise UserError(f"{self.url} answered with more than {LARGEST >> 20} MiB")
+        return data
+
+    def events(self, path: str, body: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
+        """The events of a streamed reply; leaving the generator closes the connection, and the server stops."""
+        data = json.dumps(body, ensure_ascii=False).encode()
+        exchange = self._exchange("POST", path, data, time.monotonic() + self.timeout)
+        ended = False
+        try:
+            while line := exchange.response.readline(LARGEST):
+                kind, _, value = line.decode("utf-8", "replace").strip().partition(":")
+                if kind != "data":
+                    continue
+                if value.strip() == "[DONE]":
+                    ended = True
+                    break
+                event = _parsed(value.encode(), self.url)
+                if "error" in event:
+                    raise _refused(event, exchange.response.status)
+                yield event
+            if not ended:
+                raise UserError(f"{self.url} ended its reply too early")
+            exchange.response.read(LARGEST)
+        except (OSError, http.client.HTTPException) as error:
+            raise self._broken(error) from None
+        finally:
+            if not ended:
+                self.close()
+
+    def _exchange(self, method: str, path: str, body: bytes | None, until: float) -> Exchange:
+        """A reply of status 200; a server that is busy is asked again while there is time."""
+        for attempt in range(1, TRIES + 1):
+            exchange = self._sent(method, path, body, until)
+            response = exchange.response
+            if response.status == 200:
+                return exchange
+            error = _refused(_parsed(self._whole(exchange), self.url, response.status), response.status)
+            wait = _seconds(response.getheader("Retry-After"), error.status)
+            if wait is None or attempt == TRIES:
+                raise error
+            pause = wait * random.uniform(1.0, 1.25)  # callers that were refused together do not come back together
+            if time.monotonic() + pause >= until:
+                raise error
+            time.sleep(pause)
+        raise AssertionError
+
+    def _sent(self, method: str, path: str, body: bytes | None, until: float) -> Exchange:
+        """One request and the head of its reply; a kept connection that the server has closed is opened again."""
+        kept = "connection" in self._local.__dict__
+        left = until - time.monotonic()
+        if left <= 0:
+            raise UserError(f"{self.url}: no answer within {self.timeout:g} seconds")
+        connection = self._local.connection if kept else self._opened(left)
+        connection.timeout = left
+        if connection.sock is not None:
+            connection.sock.settimeout(left)
+        try:
+            headers = {**self._headers, "Weft-Deadline": f"{left:.3f}"} if body is not None else self._headers
+            connection.request(method, self._path.rstrip("/") + path, body, headers)
+            return Exchange(connection, connection.getresponse())
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            # Every route only computes, so that a request may be sent twice.
+            if kept and isinstance(error, ConnectionError | http.client.BadStatusLine):
+                return self._sent(method, path, body, until)
+            raise self._broken(error) from None
+
+    def _opened(self, timeout: float) -> http.client.HTTPConnection:
+        if self._secure:
+            context = ssl.create_default_context()
+            self._local.connection = http.client.HTTPSConnection(
+                self._host, self._port, timeout=timeout, context=context
+            )
+        else:
+            self._local.connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+        return self._local.connection
+
+    def _broken(self, error: Exception) -> UserError:
+        if isinstance(error, TimeoutError):
+            return UserError(f"{self.url}: no answer within {self.timeout:g} seconds")
+        if isinstance(error, ConnectionRefusedError):
+            return UserError(f"{self.url}: nothing listens there; start a server with weft serve FOLDER")
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+        return UserError(f"{self.url}: the connection failed: {shown(reason)}")
+
+
+class ServedModel:
+    """One model of a server; `model(texts)` answers as the model of `weft.load` does."""
+
+    def __init__(self, client: Client, name: str, info: Mapping[str, Any]) -> None:
+        self.client, self.name, self.info = client, name, dict(info)
+        self.task: str = info["task"]
+
+    def __repr__(self) -> str:
+        return f"<weft.ServedModel {self.task}: {self.name} at {self.client.url}>"
+
+    @overload
+    def __call__(self, texts: str | tuple[str, str], /, **options: Any) -> Answer: ...
+    @overload
+    def __call__(self, texts: list[Any], /, **options: Any) -> list[Answer]: ...
+    @overload
+    def __call__(self, texts: Any, /, **options: Any) -> Any: ...
+    def __call__(self, texts: Any, /, **options: Any) -> Answer | list[Answer]:
+        """Answer one text or a list of them; a pair, or a question and its context, is a tuple of two."""
+        if self.task not in ROUTES:
+            raise UserError(f"no route of {self.client.url} answers {self.task}")
+        if self.task == "embed":
+            return self.client.embed(self.name, texts, **options)
+        if self.task == "complete":
+            return self.client.complete(self.name, texts, **options)
+        return self.client._task(ROUTES[self.task], self.name, texts, options)
+
+    def stream(self, text: str, /, **options: Any) -> RemoteStream:
+        """What the model writes for one text, piece by piece; at the end the stream has its `answer`."""
+        return self.client.stream(self.name, text, **options)
+
+    def embed(self, texts: Any, /, **options: Any) -> Any:
+        """The vector of one text, or of each of a list, whatever the task of the model is."""
+        return self.client.embed(self.name, texts, **options)
+
+    def rank(self, query: str, texts: Sequence[str], /, **options: Any) -> Ranked:
+        """The texts nearest to a query, best first."""
+        return self.client.rank(self.name, query, texts, **options)
+
+    def forecast(self, data: Any, /, **options: Any) -> list[Any]:
+        """The next steps of each series: of rows (a list of dicts), or of {name: values}."""
+        return self.client.forecast(self.name, data, **options)
+
+
+class RemoteStream:
+    """Text as a server writes it: iterate over its pieces; `answer` is the whole once they are all there."""
+
+    def __init__(self, events: Iterable[dict[str, Any]]) -> None:
+        self._events = iter(events)
+        self._answer: Text | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        for event in self._events:
+            if piece := event.get("text"):
+                yield piece
+            if event.get("answers"):
+                self._answer = answer_of(event["answers"][0])
+
+    def close(self) -> None:
+        """End the text early: the server stops to write it."""
+        with suppress(AttributeError):
+            self._events.close()  # type: ignore[attr-defined]
+
+    @property
+    def answer(self) -> Text:
+        if self._answer is None:
+            raise UserError("the text is not all there yet: iterate over the stream first")
+        return self._answer
+
+
+# ---------------------------------------------------------------------------------------------------------------- JSON
+
+
+def answer_of(values: Any) -> Any:
+    """An answer as the dataclass that its "object" names; what a newer server adds is left out."""
+    if isinstance(values, list):
+        return [answer_of(each) for each in values]
+    if not isinstance(values, Mapping):
+        return values
+    if values.get("object") == "vector":
+        return _vector(values)
+    kind = KINDS.get(values.get("object", ""))
+    plain = {name: answer_of(value) for name, value in values.items() if name != "object"}
+    if kind is None:
+        return plain
+    known = {field.name for field in fields(kind)}
+    return build(kind, {name: value for name, value in plain.items() if name in known}, values["object"])
+
+
+def _vector(values: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Vector:
+    """A vector, which travels as little-endian float32 in base64, and as a list where that was asked for."""
+    given, counts = values.get("base64", values.get("embedding")), {**values, **(more or {})}
+    numbers: Sequence[float]
+    if isinstance(given, str):
+        try:
+            data = base64.b64decode(given, validate=True)
+            numbers = struct.unpack(f"<{len(data) // 4}f", data)
+        except (binascii.Error, struct.error):
+            raise UserError("the server answered with a vector that cannot be read") from None
+    else:
+        numbers = given or ()
+    return Vector(
+        values=tuple(numbers),
+        n_tokens=counts.get("n_tokens", 0),
+        n_windows=counts.get("n_windows", 1),
+        truncated=counts.get("truncated", False),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """An input as JSON has it: a tuple is a list."""
+    return list(map(_plain, value)) if isinstance(value, tuple | list) else value
+
+
+def _parsed(data: bytes, url: str, status: int = 200) -> Any:
+    try:
+        return json.loads(data)
+    except ValueError:
+        what = "is this the address of weft serve?" if status < 500 else f"status {status}"
+        raise UserError(f"{url} answered with {shown(data, 60)!r}, which is no JSON; {what}") from None
+
+
+def _refused(reply: Any, status: int) -> ServerError:
+    """The error of a reply, in OpenAI's form."""
+    error = reply.get("error") if isinstance(reply, Mapping) else None
+    given = error if isinstance(error, Mapping) else {}
+    message = str(given.get("message") or f"the server answered with status {status}")
+    code = given.get("code")
+    return ServerError(message, code if isinstance(code, int) else status, given.get("param"))
+
+
+def _seconds(header: str | None, status: int) -> float | None:
+    """When a busy server wants to be asked again; None where it does not."""
+    if status not in BUSY or (header is None and status != 429):
+        return None
+    try:
+        return max(0.0, float(header)) if header else PAUSE
+    except ValueError:
+        return PAUSE
