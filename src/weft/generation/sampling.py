@@ -233,6 +233,20 @@ class RandomDraws:
         return self.drawn[list(rows), place]
 
 
+class RowDraws:
+    """The random numbers of one row, the same as `RandomDraws` has for it."""
+
+    def __init__(self, generator: torch.Generator) -> None:
+        self.generator = generator
+        self.left: list[float] = []  # that were drawn, the next one last
+
+    def take(self) -> float:
+        """The next number."""
+        if not self.left:
+            self.left = torch.rand(DRAWS, generator=self.generator, dtype=torch.float64).flip(0).tolist()
+        return self.left.pop()
+
+
 def best_token(scores: Tensor) -> Tensor:
     """B: the best token of each row, the first of equal ones."""
     if scores.device.type != "cpu" or scores.dtype not in (torch.float32, torch.float64):

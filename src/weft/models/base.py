@@ -112,6 +112,9 @@ class Network(nn.Module):
     operations: Callable[[Rows, Rows], float]  # products and sums of a forward pass over a source and a target
 
     in_slots: Callable[..., Any] | None = None  # (state, slots, copies, room, source room): a state as in `nn.fixed`
+    open_rows: Callable[..., Any] | None = None  # (network, device): rows that come and go, as in `nn.open_rows`
+    further: Callable[..., Tensor]  # (tokens N, cache): hidden states of tokens after those in the cache: N width
+    read_sources: Callable[..., Any]  # (sources): what an encoder with a cache has made of them
     tokens: Any  # the table of token vectors
     heads: Any
 

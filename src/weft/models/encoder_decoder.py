@@ -15,6 +15,7 @@ from weft.models.shared import matrices
 from weft.nn.attention import Cache, Memory, Sources
 from weft.nn.fixed import FixedCache
 from weft.nn.heads import in_full
+from weft.nn.open_rows import CachedRows
 from weft.nn.rows import Ragged, Rows
 
 Embedded = tuple[Tensor, Tensor | None, Tensor | None]  # N width; a bias on the scores, and turns, where there are
@@ -55,6 +56,7 @@ class TransformerSides(EncoderDecoder):
     """Stacks of Transformer layers that read and write: `encoder`, `decoder` and their norms."""
 
     in_slots = FixedCache
+    open_rows = CachedRows
     TOP = (*Network.TOP, "decoder_norm")
     encoder_norm: nn.Module
     decoder_norm: nn.Module
@@ -108,10 +110,7 @@ class TransformerSides(EncoderDecoder):
 
     def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False) -> Started:
         assert source is not None, "an encoder-decoder needs something to read"
-        read = self.encode(source)
-        memory = Memory(read.rows, read.hidden.shape[0], read.hidden.dtype, attention)
-        for layer in self.decoder:
-            memory.add(*layer.cross.keys_and_values(read.hidden))
+        memory = self.read_sources(source, attention)
         cache = Cache(len(self.decoder), prompt.rows, room, memory)
         lasts = prompt.rows.lasts()
         hidden = self.decode(prompt.tokens, prompt.rows, None, cache=cache)
@@ -119,11 +118,23 @@ class TransformerSides(EncoderDecoder):
         return in_full(self.words(hidden[lasts])), cache
 
     def step(self, tokens: Tensor, state: Cache) -> Tensor:
-        hidden = self.decode(tokens, Rows.single(len(tokens), tokens.device), None, cache=state)
+        hidden = self.further(tokens, state)
         state.advance()
         assert state.memory is not None
         state.memory.settle()
         return in_full(self.words(hidden))
+
+    def further(self, tokens: Tensor, cache: Any) -> Tensor:
+        """N tokens that come after what is in the cache -> N width"""
+        return self.decode(tokens, Rows.single(len(tokens), tokens.device), None, cache=cache)
+
+    def read_sources(self, source: Ragged, attention: bool = False) -> Memory:
+        """What the layers of the decoder look at."""
+        read = self.encode(source)
+        memory = Memory(read.rows, read.hidden.shape[0], read.hidden.dtype, attention)
+        for layer in self.decoder:
+            memory.add(*layer.cross.keys_and_values(read.hidden))
+        return memory
 
     def operations(self, source: Rows, rows: Rows) -> float:
         c = self.config

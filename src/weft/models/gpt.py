@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +19,7 @@ from weft.nn.attention import Cache
 from weft.nn.fixed import FixedCache
 from weft.nn.heads import LabelHead, WordHead, in_full
 from weft.nn.layers import Activation, NormKind, NormPlace
+from weft.nn.open_rows import CachedRows
 from weft.nn.positions import Kind
 from weft.nn.rows import Ragged, Rows
 
@@ -54,6 +56,7 @@ class Gpt(Network):
     """The decoder, and the heads asked for: words, classify, choose, tag, answer."""
 
     in_slots = FixedCache
+    open_rows = CachedRows
     HEADS = ("words", "classify", "choose", "tag", "answer")
     STACK = True
 
@@ -102,9 +105,13 @@ class Gpt(Network):
         return in_full(self.words(hidden[prompt.rows.lasts()])), cache
 
     def step(self, tokens: Tensor, state: Cache) -> Tensor:
-        hidden = self(tokens, Rows.single(len(tokens), tokens.device), cache=state)
+        hidden = self.further(tokens, state)
         state.advance()
         return in_full(self.words(hidden))
+
+    def further(self, tokens: Tensor, cache: Any) -> Tensor:
+        """N tokens that come after what is in the cache -> N width"""
+        return self(tokens, Rows.single(len(tokens), tokens.device), cache=cache)
 
     @torch.no_grad()
     def initialize(self) -> None:

@@ -7,7 +7,7 @@ left out unless asked for. N: tokens; n: the places asked for; B: rows; K: token
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,8 @@ from weft.models.base import ModelConfig, Network, Started, States
 from weft.nn.fixed import FixedRows
 from weft.nn.heads import WordHead, in_full
 from weft.nn.layers import neighbors
-from weft.nn.rows import Ragged, Rows, RowState, check_context
+from weft.nn.open_rows import JoinedRows
+from weft.nn.rows import Ragged, Rows, WindowState, check_context
 
 NOTHING = -1  # in the place of a token, before a text begins
 
@@ -42,30 +43,12 @@ class MlpConfig(ModelConfig):
         return self.window
 
 
-class WindowState(RowState):
-    """The state between two steps: the last K tokens of each row, the newest last."""
-
-    def __init__(self, tokens: Tensor) -> None:
-        self.tokens = tokens  # B K int64
-
-    def pick(self, rows: Tensor) -> None:
-        self.tokens = self.tokens.index_select(0, rows)
-
-    def parts(self) -> list[Tensor]:
-        return [self.tokens]
-
-    def put(self, parts: Sequence[Tensor]) -> None:
-        (self.tokens,) = parts
-
-    def laid_out(self, rows: int, source_room: int) -> WindowState:
-        return WindowState(self.tokens.new_zeros(rows, self.tokens.shape[1]))
-
-
 class Mlp(Network):
     """The table of tokens, the hidden layer and the word head."""
 
     TOP = (*Network.TOP, "project")
     in_slots = FixedRows
+    open_rows = JoinedRows
 
     def __init__(self, config: MlpConfig, heads: Mapping[str, int]) -> None:
         super().__init__(config)

@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from weft.errors import UserError, refuse
 from weft.models.base import ModelConfig, Network, Started, States
 from weft.ngrams import FLOOR, Flat, find, put_listed, score_one, unsound, walk
-from weft.nn.rows import DecoderState, Ragged, Rows, check_context
+from weft.nn.open_rows import JoinedRows
+from weft.nn.rows import Ragged, Rows, WindowState, check_context
 
 HIGHEST = 7
 FEW = 4  # words that are looked up one by one
@@ -89,19 +90,10 @@ class NgramConfig(ModelConfig):
     weight_scale = 0.0  # no weights
 
 
-class NgramState(DecoderState):
-    """What each row looks back at."""
-
-    def __init__(self, context: Tensor) -> None:
-        self.context = context  # B C
-
-    def pick(self, rows: Tensor) -> None:
-        self.context = self.context.index_select(0, rows)
-
-
 class Ngram(Network):
     """The tables: of order 1 one entry for each word of the vocabulary, of the others those that were seen."""
 
+    open_rows = JoinedRows
     SCORES_TARGETS = True
     products = 0.0  # it looks up, and multiplies nothing
 
@@ -223,12 +215,12 @@ class Ngram(Network):
 
     def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False) -> Started:
         context = self(prompt.tokens, prompt.rows)[prompt.rows.lasts()]
-        return self.words(context), NgramState(context)
+        return self.words(context), WindowState(context)
 
-    def step(self, tokens: Tensor, state: NgramState) -> Tensor:
+    def step(self, tokens: Tensor, state: WindowState) -> Tensor:
         """Where nothing ever followed this context, the text ends."""
-        state.context = torch.cat((state.context, tokens[:, None]), 1)[:, 1:]
-        scores = self._words(state.context)
+        state.tokens = torch.cat((state.tokens, tokens[:, None]), 1)[:, 1:]
+        scores = self._words(state.tokens)
         if self.config.end is not None:  # a beam, or a rule, may have gone on with a word of no chance
             scores[scores.isinf().all(1), self.config.end] = 0.0
         return scores.float()

@@ -18,6 +18,7 @@ from weft.models.base import ModelConfig, Network, Started, States
 from weft.models.shared import matrices, mean_of
 from weft.nn.fixed import FixedRows
 from weft.nn.heads import AttentionPooler, LabelHead, TableHead, WordHead, in_full
+from weft.nn.open_rows import JoinedRows
 from weft.nn.recurrent import Bend, Carried, Cell, Parts, Recurrent, State, locked_dropout, stacked
 from weft.nn.rows import Ragged, Rows, check_context, filled, spread
 
@@ -66,6 +67,7 @@ class RecurrentNetwork(Network):
     """The table of tokens, the layers, and the heads asked for: words, classify, tag."""
 
     in_slots = FixedRows
+    open_rows = JoinedRows
     HEADS = ("words", "classify", "tag")
     CARRIES = UNROLLS = True
 

@@ -21,6 +21,7 @@ from weft.models.encoder_decoder import EncoderDecoder, numbered, sides_of
 from weft.models.shared import matrices
 from weft.nn.fixed import FixedRows
 from weft.nn.heads import in_full
+from weft.nn.open_rows import JoinedRows
 from weft.nn.recurrent import Bridge, Cell, DecoderPlace, Looking, Recurrent, RecurrentDecoderState, SourceMemory, Steps
 from weft.nn.rows import Ragged, Rows, check_context, filled, gathered, spread
 
@@ -57,6 +58,7 @@ class RecurrentDecoder(EncoderDecoder):
     """A recurrent decoder, with or without attention to what was read."""
 
     in_slots = FixedRows
+    open_rows = JoinedRows
     READS_OWN = True
     dropout: nn.Module
     looking: Looking | None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -17,6 +18,7 @@ from weft.nn.attention import Cache
 from weft.nn.fixed import FixedCache
 from weft.nn.heads import LabelHead, SpanHead, WordHead, in_full
 from weft.nn.layers import Activation, NormKind, NormPlace, norm
+from weft.nn.open_rows import CachedRows
 from weft.nn.positions import Kind
 from weft.nn.rows import Ragged, Rows
 
@@ -82,6 +84,7 @@ class Xlm(Network):
     """The network, and the heads asked for; `segments` are the languages of the tokens."""
 
     in_slots = FixedCache
+    open_rows = CachedRows
     HEADS = ("words", "classify", "choose", "tag", "answer", "spans")
     STACK = True
     RESETS = True
@@ -144,6 +147,10 @@ class Xlm(Network):
         return in_full(self.words(hidden[prompt.rows.lasts()])), cache
 
     def step(self, tokens: Tensor, state: Cache) -> Tensor:
-        hidden = self(tokens, Rows.single(len(tokens), tokens.device), cache=state)
+        hidden = self.further(tokens, state)
         state.advance()
         return in_full(self.words(hidden))
+
+    def further(self, tokens: Tensor, cache: Any) -> Tensor:
+        """N tokens that come after what is in the cache -> N width"""
+        return self(tokens, Rows.single(len(tokens), tokens.device), cache=cache)

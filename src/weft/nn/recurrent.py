@@ -448,6 +448,22 @@ class RecurrentDecoderState(RowState):
     def put(self, parts: Sequence[Tensor]) -> None:
         self.place = DecoderPlace(unflat(self.place.state, parts[:-1]), parts[-1])
 
+    def join(self, state: RecurrentDecoderState) -> None:
+        super().join(state)
+        m, other = self.memory, state.memory
+        longest = max(m.may.shape[1], other.may.shape[1])
+
+        def together(one: Tensor | None, two: Tensor | None) -> Tensor | None:
+            if one is None or two is None:
+                return None
+            pads = ((0, 0) * (x.dim() - 2) + (0, longest - x.shape[1]) for x in (one, two))
+            return torch.cat([F.pad(x, pad) for x, pad in zip((one, two), pads, strict=True)])
+
+        may = together(m.may, other.may)
+        assert may is not None
+        self.memory = SourceMemory((), may, together(m.values, other.values), together(m.keys, other.keys))
+        self.sources = torch.arange(len(may), device=may.device)
+
     def read(self) -> list[Tensor]:
         return [x for x in (self.memory.may, self.memory.values, self.memory.keys) if x is not None]
 

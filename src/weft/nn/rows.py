@@ -172,9 +172,32 @@ class RowState(DecoderState):
         """What every step reads of a source, B S ... each."""
         return []
 
+    def join(self, state: Any) -> None:
+        """Take in the rows of another state of this kind, after its own."""
+        self.put([torch.cat(pair) for pair in zip(self.parts(), state.parts(), strict=True)])
+
     def laid_out(self, rows: int, source_room: int) -> RowState:
         """A state of the same kind for so many rows, with zeros in it, and sources of so many places."""
         raise NotImplementedError
+
+
+class WindowState(RowState):
+    """The last K tokens of each row, the newest last: all that a model of a fixed window goes on from."""
+
+    def __init__(self, tokens: Tensor) -> None:
+        self.tokens = tokens  # B K int64
+
+    def pick(self, rows: Tensor) -> None:
+        self.tokens = self.tokens.index_select(0, rows)
+
+    def parts(self) -> list[Tensor]:
+        return [self.tokens]
+
+    def put(self, parts: Sequence[Tensor]) -> None:
+        (self.tokens,) = parts
+
+    def laid_out(self, rows: int, source_room: int) -> WindowState:
+        return WindowState(self.tokens.new_zeros(rows, self.tokens.shape[1]))
 
 
 def check_context(longest: int, context: int) -> None:

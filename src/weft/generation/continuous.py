@@ -1,0 +1,499 @@
+"""Continuous batching: one decoding step for all prompts under way, which enter and leave between two steps.
+
+Each prompt has its own options, and its completions are those of `generate` for it alone. A long prompt is read in
+parts beside the steps of the others. What rows cannot do (beams, a sliding window, half-typed words, families whose
+states cannot be joined) goes through the plain search, some prompts in turn. R: rows; V: vocabulary.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from weft.errors import NotFinite, UserError
+from weft.generation.generate import generate_steps
+from weft.generation.sampling import RandomDraws, RowDraws, Rules, Sampling, choose
+from weft.generation.search import Completion, Detail, Hypothesis, Request, check_scores
+from weft.generation.wording import Reason
+from weft.models.base import Network
+from weft.nn.halved import is_watched
+from weft.nn.linear import decoding
+from weft.nn.open_rows import OpenRows, RowReading
+
+ROWS, PLACES = 64, 1 << 16  # at a time, by default; a place is one token of a cache
+CHUNK = 64  # tokens of prompts that are read beside the steps of other rows, which wait for them so long
+READ = 512  # tokens of prompts that are read at once where nothing waits for them
+PLAIN = 4  # plain searches that take turns
+BEAM_ROWS = 64  # hypotheses of prompts that are searched together
+
+
+def fits_rows(request: Request) -> bool:
+    """Whether a request can be generated in rows that come and go."""
+    network, choice = request.decoder, request.choice
+    if not isinstance(network, Network) or network.open_rows is None or is_watched(network):
+        return False
+    single = isinstance(choice, Sampling) or choice.width == 1
+    read = request.sources is None or all(request.sources)
+    watched = request.attention or request.observer is not None
+    return single and read and not watched and not request.slide and request.spelling is None
+
+
+@dataclass(frozen=True)
+class TokenChoice:
+    """How some rows choose their next token: what their groups are made by."""
+
+    sampling: Sampling
+    rules: Rules
+    ends: frozenset[int]
+    alternatives: int | None
+
+    @property
+    def counted(self) -> int:
+        """From how many tokens on it makes no difference how many a row has."""
+        return max(len(self.rules.forced), self.rules.min_tokens)
+
+
+@dataclass(eq=False)
+class PendingText:
+    """One prompt on its way: what was generated so far, and at the end its completions, or why there are none."""
+
+    request: Request
+    options: dict[str, Any]
+    asked: float = field(default_factory=time.monotonic)
+    entered: float | None = None  # when it was first read
+    tokens: list[list[int]] = field(default_factory=list)  # of each sample, as they come; none of a beam
+    details: list[list[Detail]] = field(default_factory=list)  # of each token, where log-probabilities are asked for
+    reasons: list[Reason | None] = field(default_factory=list)  # of samples that are over
+    completions: list[Completion] | None = None
+    error: Exception | None = None
+    cancelled: bool = False
+    in_rows: bool = False
+
+    @property
+    def over(self) -> bool:
+        return self.completions is not None or self.error is not None or self.cancelled
+
+
+@dataclass(eq=False, slots=True)
+class SampleRow:
+    """One sample of a prompt, or the prompt while it is read."""
+
+    text: PendingText
+    number: int
+    sample: int
+    choice: TokenChoice
+    answer: Hypothesis
+    draws: RowDraws | None
+    unread: list[int]  # of the prompt
+
+    def group(self) -> tuple[int, int]:
+        """Rows of one group are alike for the rules."""
+        return id(self.choice), min(len(self.answer.tokens), self.choice.counted)
+
+
+class Continuous:
+    """Prompts that are written on together by one decoder."""
+
+    def __init__(
+        self, decoder: Any, *, device: torch.device | str = "cpu", rows: int = ROWS, places: int = PLACES
+    ) -> None:
+        """`rows` and `places`: samples that are under way at a time, and tokens that they may come to."""
+        self.decoder, self.device, self.most_rows, self.most_places = decoder, device, rows, places
+        stand_in = getattr(decoder, "stand_in", None) if decoder.SEARCHES else None
+        self.network: Any = stand_in() if stand_in is not None else decoder
+        self.open: OpenRows | None = None
+        self.numbers = itertools.count()
+        self.waiting: deque[PendingText] = deque()
+        self.reading: list[SampleRow] = []  # rows whose prompts are not all read, in order
+        self.going: list[SampleRow] = []
+        self.held: dict[PendingText, list[SampleRow]] = {}  # the rows of every text that has entered
+        self.needed: dict[PendingText, int] = {}  # places that it may come to
+        self.plain_waiting: deque[PendingText] = deque()
+        self.plain: deque[PlainSearch] = deque()
+        self.steps = self.generated = 0
+
+    def admit(self, prompt: Sequence[int], *, source: Any = None, seed: int = 0, **options: Any) -> PendingText:
+        """Let a prompt in as soon as there is room; `options`: those of a `Request` for one prompt."""
+        options |= {"sources": None if source is None else [source], "seeds": [seed], "device": self.device}
+        options["prompts"] = [list(prompt)]
+        request = Request(decoder=self.network, **options)
+        text = PendingText(request, options, in_rows=fits_rows(request))
+        if not any(request.limits):
+            text.completions = [Completion([], "length", 0.0, 0.0)]
+        elif text.in_rows:
+            self._check_room(text)
+            self.waiting.append(text)
+        else:
+            self.plain_waiting.append(text)
+        return text
+
+    @torch.inference_mode()
+    def cancel(self, text: PendingText) -> None:
+        """Give up a prompt: its rows are free for the next step."""
+        if text.over:
+            return
+        text.cancelled = True
+        self._leave([text])
+        for queue in (self.waiting, self.plain_waiting):
+            if text in queue:
+                queue.remove(text)
+        for search in [search for search in self.plain if search.over]:
+            search.close()
+            self.plain.remove(search)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do."""
+        return bool(self.waiting or self.held or self.plain_waiting or self.plain)
+
+    @property
+    def rows_held(self) -> int:
+        """Rows that are taken."""
+        return sum(self._rows_of(text) for text in self.held)
+
+    @property
+    def places_held(self) -> int:
+        """Places that memory is held for now."""
+        return 0 if self.open is None else self.open.places
+
+    @torch.inference_mode()
+    def step(self) -> list[PendingText]:
+        """One step for everything that is under way; the prompts that went on, or are over."""
+        changed: dict[PendingText, None] = {}
+        self._enter(changed)
+        entries = self._entries()
+        if entries:
+            self.steps += 1
+            with decoding(fuse=True):
+                self._pass(entries, changed)
+        self._search(changed)
+        return list(changed)
+
+    # ------------------------------------------------------------------------------------------ who is under way
+
+    @staticmethod
+    def _rows_of(text: PendingText) -> int:
+        return text.request.choice.n if isinstance(text.request.choice, Sampling) else 1
+
+    def _places_of(self, text: PendingText) -> int:
+        """Places that all samples of a prompt may come to."""
+        request = text.request
+        source = 0 if request.sources is None else len(request.sources[0])
+        return self._rows_of(text) * self._opened().needs(len(request.prompts[0]) + request.limits[0], source)
+
+    def _opened(self) -> OpenRows:
+        if self.open is None:
+            self.open = self.network.open_rows(self.network, self.device)
+        return self.open
+
+    def _check_room(self, text: PendingText) -> None:
+        """Refuse what would wait for ever."""
+        rows, places = self._rows_of(text), self._places_of(text)
+        if rows > self.most_rows:
+            raise UserError(f"n is {rows}, and there is room for {self.most_rows} texts at a time")
+        if places > self.most_places:
+            raise UserError(
+                f"a prompt of {len(text.request.prompts[0])} tokens with max_tokens {text.request.limits[0]} and "
+                f"n {rows} takes {places} places of the cache, which has {self.most_places}"
+            )
+
+    def _enter(self, changed: dict[PendingText, None]) -> None:
+        """Prompts enter in the order in which they came, as long as there is room."""
+        new = list[PendingText]()
+        rows, places = self.rows_held, sum(self.needed.values())
+        while self.waiting:
+            text = self.waiting[0]
+            own, needed = self._rows_of(text), self._places_of(text)
+            if rows + own > self.most_rows or places + needed > self.most_places:
+                break
+            rows, places = rows + own, places + needed
+            self.needed[self.waiting.popleft()] = needed
+            new.append(text)
+        if new:
+            try:
+                self._take(new)
+            except Exception:  # each alone: the others can go on
+                for text in new:
+                    try:
+                        self._take([text])
+                    except Exception as error:
+                        self._fail([text], error, changed)
+
+    def _take(self, pending: Sequence[PendingText]) -> None:
+        """Open a row for the prompt of each."""
+        requests, numbers = [each.request for each in pending], [next(self.numbers) for _ in pending]
+        sources = None if requests[0].sources is None else [each.sources[0] for each in requests if each.sources]
+        with decoding(fuse=True):
+            self._opened().enter(numbers, sources, [len(each.prompts[0]) for each in requests])
+        for text, request, number in zip(pending, requests, numbers, strict=True):
+            sampling = request.choice if isinstance(request.choice, Sampling) else Sampling()
+            choice = TokenChoice(sampling, request.rules, frozenset(request.ends), request.alternatives)
+            known = (row.choice for row in (*self.going, *self.reading))
+            choice = next((other for other in known if other == choice), choice)  # one object, so that groups are large
+            generators = [None] * sampling.n if sampling.greedy else RandomDraws(request.seeds, sampling.n).generators
+            answers = [Hypothesis([], 0.0, 0, []) for _ in range(sampling.n)]
+            text.entered = time.monotonic()
+            text.tokens, text.reasons = [answer.tokens for answer in answers], [None] * sampling.n
+            text.details = [answer.details for answer in answers]
+            self.held[text] = [
+                SampleRow(text, number, sample, choice, answer, None if generator is None else RowDraws(generator), [])
+                for sample, (answer, generator) in enumerate(zip(answers, generators, strict=True))
+            ]
+            first = self.held[text][0]
+            first.unread = list(request.prompts[0])
+            self.reading.append(first)
+
+    def _leave(self, pending: Iterable[PendingText]) -> None:
+        """Free the rows of prompts that are over."""
+        gone = {row for text in pending for row in self.held.pop(text, [])}
+        if not gone:
+            return
+        present = [row for row in (*self.reading, *self.going) if row in gone]
+        self.reading = [row for row in self.reading if row not in gone]
+        self.going = [row for row in self.going if row not in gone]
+        self._opened().leave([row.number for row in present])
+        for row in gone:
+            self.needed.pop(row.text, None)
+
+    def _fail(self, pending: Iterable[PendingText], error: Exception, changed: dict[PendingText, None]) -> None:
+        for text in pending:
+            text.error = error
+            changed[text] = None
+            self.needed.pop(text, None)
+        self._leave(pending)
+
+    # ------------------------------------------------------------------------------------------ one step
+
+    def _entries(self) -> list[tuple[SampleRow, RowReading]]:
+        """What is read in a step: the latest token of every row, and some of the prompts."""
+        entries = [(row, RowReading(row.number, row.answer.tokens[-1:])) for row in self.going]
+        budget = CHUNK if entries else READ
+        for row in self.reading:
+            size = len(row.unread)
+            if self._opened().PARTS:
+                size = min(size, budget)
+            elif budget < size and budget < (CHUNK if self.going else READ):
+                break
+            if size <= 0:
+                break
+            budget -= size
+            entries.append((row, RowReading(row.number, row.unread[:size], asks=size == len(row.unread))))
+        return entries
+
+    def _pass(self, entries: list[tuple[SampleRow, RowReading]], changed: dict[PendingText, None]) -> None:
+        """Let the network read, and go on from its scores; a prompt that it refuses does not hinder the others."""
+        opened = self._opened()
+        try:
+            scores = opened.read([reading for _, reading in entries])
+        except Exception as error:
+            fresh = [(row, reading) for row, reading in entries if row.unread]
+            if not fresh or len(entries) == 1:
+                self._fail({row.text: None for row, _ in entries}, error, changed)
+                return
+            stepping = [entry for entry in entries if not entry[0].unread]
+            for entry in fresh:
+                self._pass([entry], changed)
+            if stepping:
+                self._pass(stepping, changed)
+            return
+        rows, places = list[SampleRow](), list[int]()  # that choose a token, and which scores are theirs
+        asked = 0
+        for row, reading in entries:
+            if row.unread:
+                del row.unread[: len(reading.tokens)]
+                if not row.unread:
+                    self.reading.remove(row)
+                    twins = self.held[row.text][1:]
+                    for twin in twins:
+                        twin.number = next(self.numbers)
+                    opened.copy(row.number, [twin.number for twin in twins])
+                    self.going += [row, *twins]
+                    rows += [row, *twins]
+                    places += [asked] * (1 + len(twins))
+            else:
+                rows.append(row)
+                places.append(asked)
+            asked += reading.asks
+        if rows:
+            self._choose(rows, scores if places == list(range(len(scores))) else scores[places], changed)
+
+    def _choose(self, rows: list[SampleRow], scores: Tensor, changed: dict[PendingText, None]) -> None:
+        """Take the next token of every row, those with equal options together; what is over leaves."""
+        groups: dict[tuple[int, int], list[int]] = {}
+        for place, row in enumerate(rows):
+            groups.setdefault(row.group(), []).append(place)
+        failed: dict[PendingText, Exception] = {}
+        ended = list[SampleRow]()
+        for places in groups.values():
+            own = [rows[place] for place in places]
+            self._choose_alike(own, scores if len(own) == len(rows) else scores[places], failed, ended)
+        for row in rows:
+            changed[row.text] = None
+        done = set[PendingText]()
+        for row in ended:
+            row.text.reasons[row.sample] = row.text.reasons[row.sample] or "stop"
+            if all(reason is not None for reason in row.text.reasons) and row.text not in failed:
+                done.add(row.text)
+        for text in done:
+            text.completions = self._completions(text)
+        for text, error in failed.items():
+            self._fail([text], error, changed)
+        self._leave(done)
+        alone = [row for row in ended if row.text in self.held]  # its other samples go on
+        if alone:
+            gone = set(alone)
+            self.going = [row for row in self.going if row not in gone]
+            self._opened().leave([row.number for row in alone])
+
+    def _choose_alike(
+        self, rows: list[SampleRow], scores: Tensor, failed: dict[PendingText, Exception], ended: list[SampleRow]
+    ) -> None:
+        """Take the next token of rows with equal options: R V."""
+        first, sampling = rows[0].text.request, rows[0].choice.sampling
+        processor, raw = first.processor, scores
+        prompts = [row.text.request.prompts[0] for row in rows]
+        generated = [row.answer.tokens for row in rows]
+        scores = processor.penalize(scores, prompts, generated)
+        allowed = processor.forbid(scores, prompts, generated)
+        draws = torch.empty(0)
+        if not sampling.greedy:
+            draws = torch.tensor([row.draws.take() for row in rows if row.draws is not None], dtype=torch.float64)
+        tokens = choose(allowed, sampling, draws)
+        if first.alternatives is None:
+            own = scores.gather(1, tokens[:, None]).squeeze(1) - scores.logsumexp(-1)
+            ranked = None
+        else:
+            logs = scores.log_softmax(-1)
+            own, ranked = logs.gather(1, tokens[:, None]).squeeze(1), first.ranked(logs)
+        if processor.busy:  # where nothing is allowed the choice means nothing
+            own = own.masked_fill(allowed.gather(1, tokens[:, None]).squeeze(1) == -torch.inf, -torch.inf)
+        chosen = torch.stack((own.double(), tokens.double()), -1).tolist()
+        for place, (row, (logprob, token)) in enumerate(zip(rows, chosen, strict=True)):
+            if math.isnan(logprob):  # also where every token is ruled out, which ends the answer
+                try:
+                    check_scores(raw[place])
+                except NotFinite as error:
+                    failed[row.text] = error
+                    continue
+            if not logprob > -torch.inf:
+                ended.append(row)
+                continue
+            self.generated += 1
+            if ranked is not None:
+                row.answer.details.append(Detail(logprob, ranked[place], None))
+            row.answer.logprob += logprob
+            row.answer.tokens.append(int(token))
+            try:
+                reason = row.text.request.reason(0, row.answer.tokens)
+            except Exception as error:
+                failed[row.text] = error
+                continue
+            if reason is not None:
+                row.text.reasons[row.sample] = reason
+                ended.append(row)
+
+    def _completions(self, text: PendingText) -> list[Completion]:
+        request = text.request
+        penalty = 1.0 if isinstance(request.choice, Sampling) else request.choice.length_penalty
+        pairs = zip(self.held[text], text.reasons, strict=True)
+        return [request.completion(row.answer, reason or "stop", 1, penalty) for row, reason in pairs]
+
+    # ------------------------------------------------------------------------------------------ plain searches
+
+    def _search(self, changed: dict[PendingText, None]) -> None:
+        """One step of the plain search whose turn it is."""
+        while self.plain_waiting and len(self.plain) < PLAIN:
+            self.plain.append(PlainSearch(self.decoder, self._together()))
+        if not self.plain:
+            return
+        search = self.plain.popleft()
+        if search.step():
+            self.plain.append(search)
+        elif len(search.pending) > 1 and any(text.error is not None for text in search.pending):
+            for text in reversed(search.pending):  # each alone: the others can go on
+                text.error = None
+                if not text.cancelled:
+                    text.tokens = []
+                    self.plain.append(PlainSearch(self.decoder, [text]))
+            return
+        changed.update(dict.fromkeys(search.pending))
+
+    def _together(self) -> list[PendingText]:
+        """The prompt that waits longest, and others that can be searched by the same beam."""
+        first = self.plain_waiting.popleft()
+        width = 1 if isinstance(first.request.choice, Sampling) else first.request.choice.width
+        if width == 1:
+            return [first]
+        same = [text for text in self.plain_waiting if alike(text.request, first.request)]
+        same = same[: max(0, BEAM_ROWS // width - 1)]
+        for text in same:
+            self.plain_waiting.remove(text)
+        return [first, *same]
+
+
+def alike(one: Request, other: Request) -> bool:
+    """Whether two requests can be made as one of several prompts."""
+    names = ("choice", "rules", "ends", "alternatives", "attention", "slide", "context")
+    typed = any(one.typed) or any(other.typed)
+    return not typed and all(getattr(one, name) == getattr(other, name) for name in names)
+
+
+class PlainSearch:
+    """Prompts that are generated from by the plain search, all by the same options."""
+
+    def __init__(self, decoder: Any, pending: list[PendingText]) -> None:
+        self.pending = pending
+        options = {name: value for name, value in pending[0].options.items() if name != "seeds"}
+        for name in ("prompts", "sources", "typed"):
+            parts = [text.options.get(name) for text in pending]
+            if parts[0]:
+                options[name] = [part for own in parts for part in own or ()]
+        if len(pending) > 1:
+            limits = (text.options.get("max_tokens") for text in pending)
+            options["max_tokens"] = [limit[0] if isinstance(limit, list) else limit for limit in limits]
+            options["stopped"] = self._stopped if any(w.options.get("stopped") for w in pending) else None
+        seeds = [seed for text in pending for seed in text.options["seeds"]]
+        self.steps = generate_steps(decoder, options.pop("prompts"), seeds=seeds, **options)
+        # Where several samples are drawn, nobody knows whose token is the latest.
+        self.streams = [1 if text.request.choice.n == 1 else 0 for text in pending]
+        for text, stream in zip(pending, self.streams, strict=True):
+            text.tokens = [[] for _ in range(stream)]
+
+    def _stopped(self, row: int, generated: list[int]) -> bool:
+        stopped = self.pending[row].request.stopped
+        return stopped is not None and stopped(0, generated)
+
+    @property
+    def over(self) -> bool:
+        return all(text.over for text in self.pending)
+
+    def step(self) -> bool:
+        """One step; whether there are more."""
+        for text in self.pending:
+            text.entered = text.entered or time.monotonic()
+        try:
+            advance = next(self.steps)
+        except StopIteration as end:
+            for text, completions in zip(self.pending, end.value, strict=True):
+                if not text.cancelled:
+                    text.completions = completions
+            return False
+        except Exception as error:
+            for text in self.pending:
+                text.error = error
+            return False
+        for row, token in advance:
+            if token is not None and self.streams[row]:
+                self.pending[row].tokens[0].append(token)
+        return True
+
+    def close(self) -> None:
+        self.steps.close()

@@ -1,0 +1,167 @@
+"""Rows of a decoder that come and go between two passes: what continuous batching reads and writes with.
+
+N: tokens; V: vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from weft.nn.heads import in_full
+from weft.nn.row_cache import RowCache, room_for
+from weft.nn.rows import Ragged, Source
+
+
+class RowReading(NamedTuple):
+    """What a row reads in a pass."""
+
+    row: int
+    tokens: Sequence[int]
+    asks: bool = True  # for the scores of the token after them
+
+
+class OpenRows(ABC):
+    """The rows of one decoder; each has a number of its own."""
+
+    PARTS: ClassVar[bool] = False  # whether a prompt can be read in parts
+
+    def __init__(self, network: Any, device: torch.device | str) -> None:
+        self.network, self.device = network, torch.device(device)
+
+    @abstractmethod
+    def enter(self, rows: Sequence[int], sources: Sequence[Source] | None, places: Sequence[int]) -> None:
+        """New rows, which will read their prompts, with what they are written from, and the lengths of the prompts."""
+
+    @abstractmethod
+    def read(self, reading: Sequence[RowReading]) -> Tensor:
+        """Let rows read tokens; for those that ask the logits of the next one, in this order: rows V."""
+
+    @abstractmethod
+    def copy(self, row: int, twins: Sequence[int]) -> None:
+        """New rows that go on from what a row has read."""
+
+    @abstractmethod
+    def leave(self, rows: Iterable[int]) -> None:
+        """Rows that are over."""
+
+    def needs(self, tokens: int, source: int) -> int:
+        """Places that a row of so many tokens, and such a source, takes of the memory."""
+        return 1 + source
+
+    @property
+    def places(self) -> int:
+        """Places that memory is held for now."""
+        return 0
+
+
+class CachedRows(OpenRows):
+    """Rows of a network with a cache of keys and values, which reads on from wherever a row is."""
+
+    PARTS = True
+
+    def __init__(self, network: Any, device: torch.device | str) -> None:
+        super().__init__(network, device)
+        self.cache = RowCache(len(network.layers if network.decoder is None else network.decoder), self.device)
+
+    def enter(self, rows: Sequence[int], sources: Sequence[Source] | None, places: Sequence[int]) -> None:
+        if sources is not None:
+            self.cache.add_sources(rows, self.network.read_sources(Ragged.of(sources, self.device)))
+        for row, length in zip(rows, places, strict=True):
+            self.cache.add(row, length + 1)
+
+    def read(self, reading: Sequence[RowReading]) -> Tensor:
+        self.cache.prepare([(each.row, len(each.tokens)) for each in reading])
+        flat = torch.tensor([token for each in reading for token in each.tokens], device=self.device)
+        hidden = self.network.further(flat, self.cache)
+        if len(flat) > len(reading) or not all(each.asks for each in reading):
+            asked, last = [], -1
+            for each in reading:
+                last += len(each.tokens)
+                if each.asks:
+                    asked.append(last)
+            hidden = hidden[torch.tensor(asked, dtype=torch.int64, device=self.device)]
+        scores = in_full(self.network.words(hidden)) if len(hidden) else hidden.new_zeros(0, 0)
+        self.cache.advance()
+        return scores
+
+    def copy(self, row: int, twins: Sequence[int]) -> None:
+        for twin in twins:
+            self.cache.copy(row, twin)
+
+    def leave(self, rows: Iterable[int]) -> None:
+        for row in rows:
+            self.cache.remove(row)
+
+    def needs(self, tokens: int, source: int) -> int:
+        return room_for(tokens) + (room_for(source) if source else 0)
+
+    @property
+    def places(self) -> int:
+        return self.cache.places
+
+
+class JoinedRows(OpenRows):
+    """Rows of a network whose state is a few tensors with a row for each text, which are joined."""
+
+    def __init__(self, network: Any, device: torch.device | str) -> None:
+        super().__init__(network, device)
+        self.state: Any = None
+        self.order: list[int] = []  # the rows of the state
+        self.sources: dict[int, Source] = {}  # of rows that have read nothing yet
+
+    def enter(self, rows: Sequence[int], sources: Sequence[Source] | None, places: Sequence[int]) -> None:
+        if sources is not None:
+            self.sources.update(zip(rows, sources, strict=True))
+
+    def read(self, reading: Sequence[RowReading]) -> Tensor:
+        assert all(each.asks for each in reading), "prompts are read whole"
+        tokens, known = {each.row: each.tokens for each in reading}, set(self.order)
+        new, started = [row for row in tokens if row not in known], None
+        parts = []
+        if new:  # first of all: where a prompt is refused, nothing has happened yet
+            sources = [self.sources[row] for row in new] if self.sources else None
+            source = None if sources is None else Ragged.of(sources, self.device)
+            scores, started = self.network.start(Ragged.of([tokens[row] for row in new], self.device), source)
+            parts.append(scores)
+        if len(new) < len(tokens):
+            assert len(tokens) - len(new) == len(self.order), "all rows go on together"
+            latest = torch.tensor([tokens[row][0] for row in self.order], device=self.device)
+            parts.insert(0, self.network.step(latest, self.state))
+        order = [*(self.order if len(new) < len(tokens) else ()), *new]
+        if started is not None:
+            if self.order:
+                self.state.join(started)
+            else:
+                self.state = started
+            self.order = [*self.order, *new]
+            for row in new:
+                self.sources.pop(row, None)
+        scores = parts[0] if len(parts) == 1 else torch.cat(parts)
+        if order == list(tokens):
+            return scores
+        places = {row: place for place, row in enumerate(order)}
+        return scores[torch.tensor([places[row] for row in tokens], device=self.device)]
+
+    def copy(self, row: int, twins: Sequence[int]) -> None:
+        place = self.order.index(row)
+        self._pick([*range(len(self.order)), *[place] * len(twins)])
+        self.order[len(self.order) - len(twins) :] = twins
+
+    def leave(self, rows: Iterable[int]) -> None:
+        gone = set(rows)
+        for row in gone:
+            self.sources.pop(row, None)
+        if not gone.isdisjoint(self.order):
+            self._pick([place for place, row in enumerate(self.order) if row not in gone])
+
+    def _pick(self, places: list[int]) -> None:
+        self.order = [self.order[place] for place in places]
+        if self.order:
+            self.state.pick(torch.tensor(places, device=self.device))
+        else:
+            self.state = None
