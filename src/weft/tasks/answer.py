@@ -61,7 +61,8 @@ class AnswerTask(Task):
     name = "answer"
     head = "answer"
     needs = "looks both ways and has an answer head"
-    by_token = True
+    by_token = windowed = True
+    answer_options = ("top",)
     loss_by_token = True
     overlap = 2 / 3  # of windows of 384: as in the paper, 128 tokens from one to the next
     pair = True
@@ -211,14 +212,6 @@ class AnswerTask(Task):
     ) -> Candidates:
         """The best spans of one question."""
         return candidates(logits, pieces_of, context, offsets)
-
-    def window_logits(self, model: LoadedModel, windows: InputWindows) -> list[list[NDArray[Any]]]:
-        """What the head gives for each token of each window of each input."""
-        return head_outputs(model, windows, self.head, self.by_token)
-
-    def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
-        encoded = self.encode(inputs, tokenizer_of(model), windows)
-        return self.decode(self.window_logits(model, encoded), encoded)
 
     def span(self, candidates: Candidates) -> tuple[int, int] | None:
         """The characters of the answer; None: there is none."""

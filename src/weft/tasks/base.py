@@ -108,6 +108,7 @@ class Task:
     parallel: ClassVar[bool] = False  # its rows may also come from two files, line for line
     linear_baseline: ClassVar[bool] = False  # a linear model can be trained for it
     by_token: ClassVar[bool] = False  # its head gives an output for each token
+    windowed: ClassVar[bool] = False  # `decode` needs nothing but what its head gives for windows
     loss_by_token: ClassVar[bool] = False  # its losses can be compared for one vocabulary only
     overlap: ClassVar[float] = 0.0  # share of a window that the next one repeats
     whole_groups: ClassVar[bool] = False  # all rows of a group stand on one side of a split
@@ -124,6 +125,7 @@ class Task:
     combines: ClassVar[bool] = False  # ... of which one answer can be made
     unbounded: ClassVar[bool] = False  # its outputs are numbers of any size, not probabilities
     run: ClassVar[Callable[..., list[Any]] | None] = None  # a function that answers; None: by predictions
+    answer_options: ClassVar[tuple[str, ...]] = ()  # of a call, that `answer` takes
     timing_options: ClassVar[Mapping[str, Any]] = {}  # of a call that is timed
     chance_metric: str | None = ""  # that guessing brings to `chance_level`; "": the default metric
     reads_tables: ClassVar[bool] = False  # its examples come from a whole table, rather than one from each row
@@ -419,10 +421,14 @@ class Task:
         """The inputs as windows of tokens."""
         raise UserError(f"a model for {self.name} makes no predictions before its answers")
 
+    def window_logits(self, model: LoadedModel, windows: InputWindows) -> list[list[NDArray[Any]]]:
+        """What the head gives for each window of each input: for each of its tokens, or for the whole."""
+        return head_outputs(model, windows, self.head, self.by_token)
+
     def predict(self, model: LoadedModel, windows: Framing, inputs: Sequence[Any]) -> list[Prediction]:
         """A prediction for each input: encoded, passed through the network, decoded."""
         encoded = self.encode(inputs, tokenizer_of(model), windows)
-        return self.decode(head_outputs(model, encoded, self.head, self.by_token), encoded)
+        return self.decode(self.window_logits(model, encoded), encoded)
 
     def answer(self, prediction: Prediction, input: Any, **options: Any) -> Any:
         """A prediction for people."""
@@ -600,13 +606,6 @@ class Task:
     ) -> Iterator[str]:
         """The texts that a student's vocabulary is learned from; `outputs` runs the teacher, which may take long."""
         return (text for example in examples for text in example.texts)
-
-
-def stacked(outputs: Sequence[TeacherArrays], name: str) -> NDArray[Any]:
-    """E ...: the outputs for every example under one name, where all have the same shape."""
-    first = np.asarray(outputs[0][name])
-    kind = np.dtype((first.dtype, first.shape))
-    return np.fromiter((outputs[number][name] for number in range(len(outputs))), kind, len(outputs))
 
 
 class UnsupervisedTask(Task):

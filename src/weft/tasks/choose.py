@@ -53,6 +53,7 @@ class ChoiceTask(Task):
 
     name = "choose"
     head = "choose"
+    windowed = True
     overlap = 0.125
     whole_groups = True
     outputs = 1

@@ -21,8 +21,8 @@ from weft.errors import UserError, listed, shown
 from weft.metrics.classification import ClassificationMetrics, MultiLabelMetrics, best_thresholds
 from weft.metrics.numeric import RegressionMetrics
 from weft.tasks.answers import Answer, Label, Labels, Value
-from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, stacked
-from weft.tasks.forward import InputWindows, pieces_in, softmax, tokenizer_of
+from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows
+from weft.tasks.forward import InputWindows, pieces_in, softmax, stacked, tokenizer_of
 from weft.tasks.targets import LogitTarget, Term, read_texts, target_of
 from weft.text.records import Record
 from weft.text.tables import folded
@@ -71,6 +71,7 @@ class TextTask(Task):
     settings: ClassVar[tuple[str, ...]] = ("class_weights", "labels", "words")
     head = "classify"
     linear_baseline = True
+    windowed = True
     overlap = 0.125
     averages = combines = True
     prediction_columns: ClassVar[tuple[str, ...]] = ("prediction", "probability")

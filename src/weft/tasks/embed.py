@@ -24,13 +24,14 @@ from weft.nn.layer_choice import LayerChoice
 from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.losses import TextVectors
 from weft.tasks.answers import Central, Choice, Hit, Ranked, TokenVectors, Value, Vector
-from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask, stacked
-from weft.tasks.forward import budget_on, check_finite, evaluating, stripped, tokenizer_of, window_for
+from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask
+from weft.tasks.forward import budget_on, check_finite, evaluating, stacked, stripped, tokenizer_of, window_for
 from weft.tasks.tag import joined, raw
 from weft.text.sentences import sentence_spans
 from weft.text.windows import Framing, TextWindow, frame, pieces, segment_ids
 
 Pooling = Literal["mean", "first", "max"]
+WindowVector = tuple[NDArray[np.float64], int]  # of a window: the sum (or maximum) over its tokens, and their number
 PER = ("text", "token", "word")  # what has a vector of its own
 TEXTS = 256  # texts that go through together, fewer where they are long
 CHARACTERS = 1 << 20  # of them together
@@ -108,32 +109,49 @@ class Embedder:
     @torch.inference_mode()
     def vectors(self, texts: Sequence[str], done: int = 0) -> Embedded:
         """The vectors of a few texts, of which `done` have gone before."""
-        ids = self.tokenizer.ids(list(texts), specials=False)
+        windows = self.windows(self.tokenizer.ids(list(texts), specials=False), done)
+        flat = [(number, window) for number, some in enumerate(windows) for window in some]
+        flat.sort(key=lambda item: len(item[1].tokens))  # of one length: attention then has nothing to fill up
+        parts: list[list[WindowVector]] = [[] for _ in windows]
+        for batch in by_budget(flat, lambda item: len(item[1].tokens), budget_on(self.model.device)):
+            starts = [(number, window.cut.start) for number, window in batch]
+            for (number, _), part in zip(batch, self.pooled([window for _, window in batch], starts), strict=True):
+                parts[number].append(part)
+        return self.joined(windows, parts)
+
+    def windows(self, ids: Sequence[Sequence[int]], done: int = 0) -> list[list[TextWindow]]:
+        """The windows of texts that are tokens already."""
         extra = len(self.framing.before) + len(self.framing.after)
         for number, tokens in enumerate(ids, done + 1):
             if not tokens and not extra:
                 raise UserError(f"text {number} is empty, and this model puts no tokens around a text")
-        windows = [pieces(self.framing, tokens) for tokens in ids]
-        # One vector for each text from those of its windows, in float64: the order of the windows leaves no trace. By
-        # NumPy, since torch's threads would go on waiting on the processors that those of an engine need next.
-        vectors = np.full((len(ids), self.width), -np.inf if self.pooling == "max" else 0.0)
-        counts = np.zeros(len(ids))
-        flat = [(number, window) for number, some in enumerate(windows) for window in some]
-        flat.sort(key=lambda item: len(item[1].tokens))  # of one length: attention then has nothing to fill up
-        for batch in by_budget(flat, lambda item: len(item[1].tokens), budget_on(self.model.device)):
-            starts = [(number, window.cut.start) for number, window in batch]
-            ragged = Ragged.of([window.tokens for _, window in batch], windows=starts)
-            own = [own_tokens(window, self.model.network.CONTINUES) for _, window in batch]
-            hidden = self.hidden(ragged)
-            rows = ragged.rows.map(lambda tensor: tensor.to(hidden.device))  # noqa: B023
-            mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
-            pooled = self._pool(hidden, rows, mask).double().cpu().numpy()
-            for (number, _), vector, marked in zip(batch, pooled, own, strict=True):
+        return [pieces(self.framing, tokens) for tokens in ids]
+
+    @torch.inference_mode()
+    def pooled(self, windows: Sequence[TextWindow], starts: Sequence[tuple[int, int]] = ()) -> list[WindowVector]:
+        """Of each window, in one pass of any texts: its part of a text's vector, and how many tokens that is of."""
+        ragged = Ragged.of([window.tokens for window in windows], windows=starts)
+        own = [own_tokens(window, self.model.network.CONTINUES) for window in windows]
+        hidden = self.hidden(ragged)
+        rows = ragged.rows.map(lambda tensor: tensor.to(hidden.device))
+        mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
+        pooled = self._pool(hidden, rows, mask).double().cpu().numpy()
+        counts = [1 if self.pooling == "first" else int(marked.sum()) for marked in own]
+        return list(zip(pooled, counts, strict=True))
+
+    def joined(self, windows: Sequence[Sequence[TextWindow]], parts: Sequence[Sequence[WindowVector]]) -> Embedded:
+        """One vector for each text from those of its windows."""
+        # In float64: the order of the windows leaves no trace. By NumPy, since torch's threads would go on waiting on
+        # the processors that those of an engine need next.
+        vectors = np.full((len(parts), self.width), -np.inf if self.pooling == "max" else 0.0)
+        counts = np.zeros(len(parts))
+        for number, some in enumerate(parts):
+            for vector, count in some:
                 if self.pooling == "max":
                     np.maximum(vectors[number], vector, out=vectors[number])
-                    continue
-                vectors[number] += vector
-                counts[number] += 1 if self.pooling == "first" else marked.sum()
+                else:
+                    vectors[number] += vector
+                    counts[number] += count
         with np.errstate(all="ignore"):  # what is no number is refused below
             vectors = vectors if self.pooling == "max" else vectors / counts[:, None]
             if self.normalize:
@@ -141,7 +159,8 @@ class Embedder:
             numbers = vectors.astype(np.float32)
         if not np.isfinite(numbers).all():
             raise NotFinite(self.model.folder)
-        lengths = [len(tokens) + extra for tokens in ids]
+        extra = len(self.framing.before) + len(self.framing.after)
+        lengths = [some[-1].cut.end + extra for some in windows]
         return Embedded(torch.from_numpy(numbers), lengths, [len(some) for some in windows])
 
     def hidden(self, ragged: Ragged) -> Tensor:
@@ -457,22 +476,31 @@ class Index:
 
     def hits(self, scores: Tensor, count: int) -> list[Hit]:
         """The best texts by their vectors alone."""
-        count = min(count, len(scores))
-        among = (scores >= scores.topk(count).values[-1]).nonzero()[:, 0]  # of equal ones the earlier
-        numbers = among[scores[among].argsort(descending=True, stable=True)][:count].tolist()
-        pairs = zip(numbers, scores[numbers].tolist(), strict=True)
-        return [Hit(text=self.texts[number], number=number, score=score, stage="embedding") for number, score in pairs]
+        return best_hits(self.texts, scores, count)
 
     def scored(self, queries: Iterable[str]) -> Iterator[tuple[str, Tensor, int, int]]:
         """Each query with the scores of all texts, and its tokens and windows; in memory that stays bounded."""
         for some in by_budget(queries, lambda query: max(len(self.texts), SCORES // TOGETHER), SCORES):
             asked = iter(some)
             for embedded in self.embedder.chunks(some):
-                # In float64, so that equal texts score the same, in a batch as alone.
-                blocks = (self.vectors[begin : begin + BLOCK].double() for begin in range(0, len(self.texts), BLOCK))
-                scores = torch.cat([(embedded.vectors.double() @ block.T).float() for block in blocks], 1)
+                scores = scores_of(embedded.vectors, self.vectors)
                 for row, tokens, windows in zip(scores, embedded.n_tokens, embedded.n_windows, strict=True):
                     yield next(asked), row, tokens, windows
+
+
+def scores_of(queries: Tensor, vectors: Tensor) -> Tensor:
+    """queries texts: in float64, so that equal texts score the same, in a batch as alone."""
+    blocks = (vectors[begin : begin + BLOCK].double() for begin in range(0, len(vectors), BLOCK))
+    return torch.cat([(queries.double() @ block.T).float() for block in blocks], 1)
+
+
+def best_hits(texts: Sequence[str], scores: Tensor, count: int) -> list[Hit]:
+    """The texts with the highest scores, of equal ones the earlier."""
+    count = min(count, len(scores))
+    among = (scores >= scores.topk(count).values[-1]).nonzero()[:, 0]
+    numbers = among[scores[among].argsort(descending=True, stable=True)][:count].tolist()
+    pairs = zip(numbers, scores[numbers].tolist(), strict=True)
+    return [Hit(text=texts[number], number=number, score=score, stage="embedding") for number, score in pairs]
 
 
 def rank(model: LoadedModel, queries: str | Sequence[str], texts: Sequence[str], **options: Any) -> list[Ranked]:

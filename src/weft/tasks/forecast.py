@@ -29,8 +29,8 @@ from weft.nn.rows import Rows
 from weft.objectives.forecast import SHARE, TEACHER, SquaredErrors
 from weft.objectives.losses import SoftTargets
 from weft.tasks.answers import Forecast
-from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, stacked
-from weft.tasks.forward import ON_GPU, check_finite, framing_for
+from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows
+from weft.tasks.forward import ON_GPU, check_finite, framing_for, stacked
 from weft.tasks.series import SeriesTask, SeriesWindow
 from weft.text.rows import Skipped
 from weft.text.tokenizers.tokenizer import Tokenizer

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -239,6 +239,13 @@ def graph_outputs(
         for place, number in enumerate(some):
             outputs[number] = logits[starts[place] : starts[place + 1]] if by_token else logits[place]
     return outputs
+
+
+def stacked(outputs: Sequence[Mapping[str, NDArray[Any]]], name: str) -> NDArray[Any]:
+    """E ...: the outputs of a teacher for every example under one name, where all have the same shape."""
+    first = np.asarray(outputs[0][name])
+    kind = np.dtype((first.dtype, first.shape))
+    return np.fromiter((outputs[number][name] for number in range(len(outputs))), kind, len(outputs))
 
 
 def softmax(logits: NDArray[Any]) -> NDArray[np.float64]:

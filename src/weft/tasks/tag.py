@@ -75,7 +75,7 @@ class TagTask(Task):
     name = "tag"
     head = "tag"
     settings = ("labels",)
-    by_token = True
+    by_token = windowed = True
     overlap = 0.25
     averages = True
 

@@ -1,0 +1,151 @@
+"""Frames between the server and its workers: a length of four bytes, big-endian, and as many bytes of a JSON object.
+
+Nothing else crosses: no pickle, no file descriptor. A frame that is too long, is not JSON or holds no object raises
+`BadFrame`, and its connection is of no use afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from weft.errors import UserError, shown
+
+MOST = 64 << 20  # bytes of a frame
+HEADER = struct.Struct(">I")
+CHUNK = 1 << 18  # bytes that are read at once
+
+Message = dict[str, Any]
+
+
+class BadFrame(UserError):
+    """Bytes that are no frame."""
+
+
+def _no_number(name: str) -> Any:
+    raise BadFrame(f"a frame holds {name}, which is no JSON number")
+
+
+def packed(message: Message) -> bytes:
+    """A message as a frame. Text is escaped to ASCII, so that half of a surrogate pair is no fault here."""
+    try:
+        data = json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii")
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadFrame(f"a message cannot be written as JSON: {shown(str(error), 160)}") from None
+    if len(data) > MOST:
+        raise BadFrame(f"a message of {len(data):,} bytes is longer than a frame of {MOST:,}")
+    return HEADER.pack(len(data)) + data
+
+
+def unpacked(data: bytes | bytearray | memoryview) -> Message:
+    """The message of a frame, without its length."""
+    try:
+        message = json.loads(bytes(data), parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:  # also what is not UTF-8, and numbers of too many digits
+        raise BadFrame(f"a frame is no JSON: {shown(str(error), 160)}") from None
+    if not isinstance(message, dict):
+        raise BadFrame(f"a frame holds a {type(message).__name__} where an object is expected")
+    return message
+
+
+class FrameBuffer:
+    """Cuts bytes, as they come, into frames."""
+
+    def __init__(self) -> None:
+        self.held = bytearray()
+        self.wanted = -1  # bytes of the frame that is coming; -1: its length is not known yet
+
+    def take(self, data: bytes) -> Iterator[Message]:
+        """The messages that are complete with these bytes."""
+        held = self.held
+        held += data
+        place = 0
+        try:
+            while True:
+                if self.wanted < 0:
+                    if len(held) - place < HEADER.size:
+                        return
+                    (self.wanted,) = HEADER.unpack_from(held, place)
+                    place += HEADER.size
+                    if self.wanted > MOST:
+                        raise BadFrame(f"a frame of {self.wanted:,} bytes is longer than {MOST:,}")
+                if len(held) - place < self.wanted:
+                    return
+                body = bytes(memoryview(held)[place : place + self.wanted])
+                place, self.wanted = place + self.wanted, -1
+                yield unpacked(body)
+        finally:
+            del held[:place]
+
+
+class FrameChannel:
+    """The blocking side of a connection: one thread reads, any thread writes."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.lock = threading.Lock()
+        self.buffer = FrameBuffer()
+
+    def messages(self) -> Iterator[Message]:
+        """The messages of the other side, until it closes the connection."""
+        while data := self._received():
+            yield from self.buffer.take(data)
+
+    def _received(self) -> bytes:
+        try:
+            return self.connection.recv(CHUNK)
+        except ConnectionError:  # it was killed
+            return b""
+
+    def write(self, messages: Sequence[Message]) -> None:
+        """Send messages, together where there are several. Whoever reads has gone: nobody is left to be served."""
+        data = b"".join(map(packed, messages))
+        self.send(data)
+
+    def send(self, data: bytes) -> None:
+        """Send frames that are packed already."""
+        with self.lock:
+            try:
+                self.connection.sendall(data)
+            except OSError:
+                return
+
+
+class FrameProtocol(asyncio.Protocol):
+    """The asyncio side of a connection: `received` gets each message, `closed` why the connection ended."""
+
+    def __init__(self, received: Callable[[Message], None], closed: Callable[[Exception | None], None]) -> None:
+        self.received, self.closed = received, closed
+        self.buffer = FrameBuffer()
+        self.transport: Any = None  # that of uvloop is no subclass of asyncio's
+        self.fault: Exception | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for message in self.buffer.take(data):
+                self.received(message)
+        except BadFrame as error:
+            self.fault = error
+            if self.transport is not None:
+                self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.transport = None
+        self.closed(self.fault or exc)
+
+    def write(self, message: Message) -> None:
+        """Send a message, if the connection still stands."""
+        self.send(packed(message))
+
+    def send(self, data: bytes) -> None:
+        """Send a frame that is packed already."""
+        if self.transport is not None:
+            self.transport.write(data)

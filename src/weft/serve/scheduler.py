@@ -1,0 +1,240 @@
+"""Passes of bounded size, filled with units of many jobs, so that a long document never stalls a short request.
+
+Jobs take turns by tokens (start-time fair queueing: Goyal et al., 1996): each has a tag that grows with every token
+that goes through the model for it, a new one begins where the others are, and the lowest tag is served first. A pass
+has as many tokens as take `PASS_SECONDS` at the speed measured so far. Nothing waits for a timer where one client asks:
+an idle model runs at once what is there, and while it is busy jobs gather. Only where several jobs came back from the
+last pass does the next one wait a moment for their clients.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush, heapreplace
+from typing import Any
+
+from weft.serve.plans import Plan, Prepared, Unit
+
+PASS_SECONDS = 0.04
+LEAST, MOST = 512, 8192  # tokens of a pass
+FIRST_SPEED = 20_000.0  # tokens a second, before anything is measured
+CHOICE = 4  # budgets of waiting units among which those of similar length are chosen
+GATHER, LONGEST_GATHER = 0.1, 0.004  # of the time of the last pass, and seconds, that a pass waits for more jobs
+NEW = 0.3  # weight of the newest pass in the measured speed
+
+
+@dataclass
+class Work:
+    """A job on its way through a worker."""
+
+    number: int
+    plan: Plan | None = None
+    prepared: Prepared | None = None
+    arrived: float = field(default_factory=time.perf_counter)
+    tokenizing: float = 0.0  # seconds
+    model: float = 0.0
+    batch_tokens: int = 0
+    cancelled: bool = False
+    tag: float = 0.0
+    waiting: deque[int] = field(default_factory=deque)  # numbers of the units that no pass has taken
+    left: int = 0  # units without an output
+    outputs: list[Any] = field(default_factory=list)
+
+    @property
+    def units(self) -> list[Unit]:
+        assert self.prepared is not None
+        return self.prepared.units
+
+    def begin(self, plan: Plan, prepared: Prepared) -> None:
+        """It is tokenized."""
+        self.plan, self.prepared, self.left = plan, prepared, len(prepared.units)
+        self.outputs, self.waiting = [None] * self.left, deque(range(self.left))
+
+    def waiting_tokens(self, most: int) -> int:
+        """Tokens of the units that wait, counted up to about so many."""
+        held = 0
+        for place in self.waiting:
+            held += self.units[place].size
+            if held >= most:
+                break
+        return held
+
+    def take(self, places: set[int]) -> None:
+        """These units, which are among the first that wait, are in a pass now."""
+        kept, count = list[int](), len(places)
+        while count:
+            place = self.waiting.popleft()
+            if place in places:
+                count -= 1
+                self.tag += self.units[place].size
+            else:
+                kept.append(place)
+        self.waiting.extendleft(reversed(kept))
+
+    def timings(self, post: float) -> dict[str, float]:
+        """Seconds of its stages; the queue has what no other stage has."""
+        whole = time.perf_counter() - self.arrived
+        queue = max(0.0, whole - self.tokenizing - self.model - post)
+        return {"queue": queue, "tokenize": self.tokenizing, "model": self.model, "post": post}
+
+
+@dataclass
+class ModelPass:
+    """Units of several jobs that go through the model together, each with its job and its place there."""
+
+    plan: Plan
+    parts: list[tuple[Work, int]]
+
+    @property
+    def units(self) -> list[Unit]:
+        return [work.units[place] for work, place in self.parts]
+
+    @property
+    def tokens(self) -> int:
+        return sum(work.units[place].size for work, place in self.parts)
+
+    def by_work(self) -> list[ModelPass]:
+        """The same work by work, where one of them has made the whole fail."""
+        parts: dict[int, list[tuple[Work, int]]] = {}
+        for part in self.parts:
+            parts.setdefault(part[0].number, []).append(part)
+        return [ModelPass(self.plan, some) for some in parts.values()]
+
+
+class Scheduler:
+    """The queue of a model: any thread adds jobs, one thread takes passes."""
+
+    def __init__(self) -> None:
+        self.heap: list[tuple[float, int, Work]] = []
+        self.changed = threading.Condition(threading.Lock())
+        self.stopping = False
+        self.order = 0  # of arrival, among equal tags
+        self.now = 0.0  # the tag at which the model works
+        self.speeds: dict[type[Plan], float] = {}
+        self.waiting_tokens = 0
+        self.last_works, self.last_seconds = 1, 0.0  # of the last pass
+
+    def add(self, work: Work) -> None:
+        """A job that is tokenized."""
+        with self.changed:
+            work.tag = self.now
+            self.waiting_tokens += sum(unit.size for unit in work.units)
+            self._push(work)
+            self.changed.notify()
+
+    def _push(self, work: Work) -> None:
+        self.order += 1
+        heappush(self.heap, (work.tag, self.order, work))
+
+    def stop(self) -> None:
+        """Let `take` return None once nothing is left."""
+        with self.changed:
+            self.stopping = True
+            self.changed.notify()
+
+    def take(self) -> ModelPass | None:
+        """The next pass; waits until there is one. None: there will be none."""
+        with self.changed:
+            while True:
+                while not self.heap and not self.stopping:
+                    self.changed.wait()
+                self._gather()
+                if self.heap and (some := self._chosen()) is not None:
+                    return some
+                if self.stopping and not self.heap:
+                    return None
+
+    def _gather(self) -> None:
+        """Wait a moment for the other clients of the last pass, which ask again just now."""
+        end = time.perf_counter() + min(LONGEST_GATHER, GATHER * self.last_seconds)
+        while len(self.heap) < self.last_works and not self.stopping:
+            rest = end - time.perf_counter()
+            if rest <= 0 or not self.changed.wait(rest):
+                return
+
+    def _chosen(self) -> ModelPass | None:
+        """Units by the tags of their jobs, of one plan, as many as the budget holds; None: all were cancelled."""
+        first = self._pop()
+        if first is None:
+            return None
+        assert first.plan is not None
+        self.now, budget = max(self.now, first.tag), self.budget(first.plan)
+        works = self._companions(first, CHOICE * budget) if first.plan.together else [first]
+        candidates = in_turn(works, CHOICE * budget if first.plan.together else budget)
+        chosen = alike([(work, place, work.units[place].size) for work, place in candidates], budget)
+        for work in works:
+            own = {place for each, place in chosen if each is work}
+            work.take(own)
+            self.waiting_tokens -= sum(work.units[place].size for place in own)
+            if work.waiting:
+                self._push(work)
+        self.last_works = len({work.number for work, _ in chosen})
+        return ModelPass(first.plan, chosen)
+
+    def _companions(self, first: Work, most: int) -> list[Work]:
+        """Jobs of the same plan in the order of their tags, the first one among them, of about so many tokens."""
+        works, others, held = [first], list[Work](), first.waiting_tokens(most)
+        while held < most and (work := self._pop()) is not None:
+            if work.plan is first.plan:
+                works.append(work)
+                held += work.waiting_tokens(most)
+            else:
+                others.append(work)
+        for other in others:
+            self._push(other)
+        return works
+
+    def _pop(self) -> Work | None:
+        """The job with the lowest tag that nobody has cancelled."""
+        while self.heap:
+            _, _, work = heappop(self.heap)
+            if not work.cancelled:
+                return work
+            self.waiting_tokens -= sum(work.units[place].size for place in work.waiting)
+        return None
+
+    def budget(self, plan: Plan) -> int:
+        """Tokens of the next pass of such a plan."""
+        return int(min(MOST, max(LEAST, PASS_SECONDS * self.speeds.get(type(plan), FIRST_SPEED))))
+
+    def ran(self, some: ModelPass, seconds: float) -> None:
+        """A pass took so long."""
+        self.last_seconds = seconds
+        kind, tokens = type(some.plan), some.tokens
+        if tokens >= LEAST // 4 and seconds > 0:  # a small one says nothing of the speed of a large one
+            speed = self.speeds.get(kind, tokens / seconds)
+            self.speeds[kind] = (1 - NEW) * speed + NEW * tokens / seconds
+
+
+def in_turn(works: Sequence[Work], most: int) -> list[tuple[Work, int]]:
+    """Units of these jobs as they take turns, about so many tokens."""
+    heap = [(work.tag, number, iter(work.waiting), work) for number, work in enumerate(works)]
+    heapify(heap)
+    turns, held = list[tuple[Work, int]](), 0
+    while heap and held < most:
+        tag, number, rest, work = heap[0]
+        place = next(rest, None)
+        if place is None:
+            heappop(heap)
+            continue
+        size = work.units[place].size
+        turns.append((work, place))
+        held += size
+        heapreplace(heap, (tag + size, number, rest, work))
+    return turns
+
+
+def alike(parts: Sequence[tuple[Work, int, int]], budget: int) -> list[tuple[Work, int]]:
+    """Of units with their sizes, more than a budget: the first, and those that are nearest to its length."""
+    if sum(size for _, _, size in parts) <= budget:
+        return [(work, place) for work, place, _ in parts]
+    length, held, kept = parts[0][2], parts[0][2], {0}
+    for number in sorted(range(1, len(parts)), key=lambda number: abs(parts[number][2] - length)):
+        if held + parts[number][2] <= budget:
+            kept.add(number)
+            held += parts[number][2]
+    return [(parts[number][0], parts[number][1]) for number in sorted(kept)]

@@ -1,0 +1,285 @@
+"""A worker: the process that holds one model and answers the jobs of the server, until its connection ends.
+
+One thread reads frames and tokenizes short jobs, one tokenizes long ones, one runs the model, and a writer generates
+text. The process may be killed at any moment: all that it holds is the model and jobs that the server knows too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from weft.config import build
+from weft.errors import UserError
+from weft.serve import messages
+from weft.serve.faults import fault_of, log
+from weft.serve.frames import BadFrame, FrameChannel, Message
+from weft.serve.plans import Fault
+from weft.serve.scheduler import ModelPass, Scheduler, Work
+
+if TYPE_CHECKING:
+    from weft.serve.opened import OpenedModel
+
+SHORT = 8192  # characters of a job that the reading thread tokenizes itself
+SWITCH = 0.001  # seconds after which a Python thread lets another one run
+STATS = 1.0  # seconds from one report to the next
+
+
+def writer_of(model: OpenedModel, worker: Worker) -> Any:
+    """What generates text beside the passes."""
+    from weft.serve.one_by_one import OneByOne
+
+    return OneByOne(model, worker.write, worker.count)
+
+
+class Worker:
+    """Answers the jobs of one connection by one model."""
+
+    def __init__(self, model: OpenedModel, channel: FrameChannel) -> None:
+        self.model, self.channel, self.write = model, channel, channel.write
+        self.scheduler = Scheduler()
+        self.works: dict[int, Work] = {}
+        self.long: queue.SimpleQueue[tuple[Work, Message] | None] = queue.SimpleQueue()
+        self.tokens = self.steps = 0
+        self.busy = threading.Event()
+        self.writer: Any = None
+        self.writing: set[int] = set()
+        self.counting = threading.Lock()
+
+    def serve(self) -> None:
+        """Answer jobs until the server wants no more, or has gone."""
+        model = threading.Thread(target=self._run, name="model", daemon=True)
+        tokenizer = threading.Thread(target=self._tokenize, name="tokenizer", daemon=True)
+        for thread in (model, tokenizer, threading.Thread(target=self._report, name="stats", daemon=True)):
+            thread.start()
+        for message in self.channel.messages():
+            if messages.checked(message, messages.TO_WORKER)["type"] == "stop":
+                break
+            self._take(message)
+        else:
+            return  # nobody is left to be answered, so nothing is finished either
+        self.long.put(None)
+        tokenizer.join()
+        self.scheduler.stop()
+        model.join()
+        if self.writer is not None:
+            self.writer.finish()
+
+    def count(self, tokens: int, steps: int) -> None:
+        """Tokens that went through the model, in so many steps."""
+        with self.counting:
+            self.tokens += tokens
+            self.steps += steps
+        self.busy.set()
+
+    # ----------------------------------------------------------------------------------------------- the reading thread
+
+    def _take(self, message: Message) -> None:
+        number = message["id"]
+        if message["type"] == "cancel":
+            work = self.works.pop(number, None)
+            if work is not None:
+                work.cancelled = True
+            if self.writer is not None:
+                self.writer.cancel(number)
+        elif message["kind"] == "generate" or (message.get("stream") and self.model.task.writes):
+            self._generate(message)
+        else:
+            work = self.works[number] = Work(number)
+            if messages.characters(message["inputs"]) <= SHORT:
+                self._prepare(work, message)
+            else:
+                self.long.put((work, message))
+
+    def _generate(self, message: Message) -> None:
+        try:
+            if not self.model.can_write:
+                raise Fault(422, f"a model for {self.model.task.name} generates no text", "model")
+            if self.writer is None:
+                self.writer = writer_of(self.model, self)
+            self.writer.add(message, time.perf_counter())
+        except Exception as error:
+            self._fail(message["id"], error)
+
+    def _tokenize(self) -> None:
+        while (item := self.long.get()) is not None:
+            self._prepare(*item)
+
+    def _prepare(self, work: Work, message: Message) -> None:
+        """Check and tokenize a job, and put it in line."""
+        if work.cancelled:
+            return
+        begin = time.perf_counter()
+        try:
+            name = message["view"] if message["kind"] == "look" else message.get("task", "embed")
+            plan = self.model.plan(message["kind"], name, message["options"])
+            prepared = plan.prepare(message["inputs"])
+            most = message["limits"].get("tokens")
+            if most is not None and prepared.tokens > most:
+                what = f"{prepared.tokens:,} tokens in one request, more than {most:,}"
+                raise Fault(413, what, "input")
+        except Exception as error:
+            self._fail(work.number, error)
+            return
+        work.begin(plan, prepared)
+        work.tokenizing = time.perf_counter() - begin
+        if prepared.units:
+            self.scheduler.add(work)
+        else:
+            self._deliver([work])
+
+    # ------------------------------------------------------------------------------------------------- the model thread
+
+    def _run(self) -> None:
+        try:
+            self._passes()
+        except BaseException as error:  # a mistake of ours: another worker is better than one that answers nobody
+            fault_of(error)
+            leave(3)
+
+    def _passes(self) -> None:
+        while (some := self.scheduler.take()) is not None:
+            begin = time.perf_counter()
+            failed = self._attempt(some)
+            seconds = time.perf_counter() - begin
+            tokens = some.tokens
+            self.scheduler.ran(some, seconds)
+            ended = dict[int, Work]()
+            for work, _ in some.parts:
+                ended[work.number] = work
+            for number, work in ended.items():
+                work.model += seconds
+                work.batch_tokens = tokens
+                if number in failed:
+                    work.cancelled = True
+                    self._fail(number, failed[number])
+            self._deliver([work for work in ended.values() if not work.left and not work.cancelled])
+            self.count(tokens, 1)
+
+    def _attempt(self, some: ModelPass) -> dict[int, Exception]:
+        """Run a pass; where it fails, job by job, so that one harms no other. The failures of jobs by their numbers."""
+        try:
+            self._pass(some)
+            return {}
+        except Exception as error:
+            parts = some.by_work()
+            if len(parts) == 1:
+                return {some.parts[0][0].number: error}
+        failed = dict[int, Exception]()
+        for part in parts:
+            try:
+                self._pass(part)
+            except Exception as error:
+                failed[part.parts[0][0].number] = error
+        return failed
+
+    def _pass(self, some: ModelPass) -> None:
+        outputs = some.plan.run(some.units)
+        for (work, place), output in zip(some.parts, outputs, strict=True):
+            work.outputs[place] = output
+            work.left -= 1
+
+    def _deliver(self, works: Sequence[Work]) -> None:
+        """Make answers of outputs, and send those of one pass together."""
+        replies = list[Message]()
+        for work in works:
+            begin = time.perf_counter()
+            assert work.plan is not None and work.prepared is not None
+            try:
+                answers = work.plan.finish(work.prepared, work.outputs)
+            except Exception as error:
+                self._fail(work.number, error)
+                continue
+            if self.works.pop(work.number, None) is None:
+                continue  # cancelled in the meantime
+            timings = work.timings(time.perf_counter() - begin)
+            tokens = work.prepared.tokens
+            done = messages.done(work.number, answers, prompt_tokens=tokens, timings=timings,
+                                 batch_tokens=work.batch_tokens)  # fmt: skip
+            replies.append(done)
+        if replies:
+            self._send(replies)
+
+    def _send(self, replies: Sequence[Message]) -> None:
+        try:
+            self.write(replies)
+        except BadFrame:  # a number that is none, or an answer that is too long
+            for reply in replies:
+                try:
+                    self.write([reply])
+                except BadFrame as error:
+                    self._fail(reply["id"], RuntimeError(str(error)))
+
+    def _fail(self, number: int, error: Exception) -> None:
+        self.works.pop(number, None)
+        fault = fault_of(error, self.model)
+        self.write([messages.error(number, fault.status, str(fault), fault.field)])
+
+    # ---------------------------------------------------------------------------------------------------------- reports
+
+    def _report(self) -> None:
+        """Say about every second how it goes, while something happens."""
+        from weft.serve.opened import memory
+
+        while True:
+            self.busy.wait()
+            time.sleep(STATS)
+            self.busy.clear()
+            waiting = self.scheduler.waiting_tokens + (0 if self.writer is None else self.writer.waiting_tokens)
+            self.write([messages.stats(memory(), self.tokens, self.steps, waiting)])
+
+
+def leave(status: int) -> None:
+    """End the process at once: what libraries would do at their end, nobody waits for."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+    os._exit(status)
+
+
+def ready_process(threads: int) -> None:
+    """Signals go to the server, which tells its workers; and so many threads compute, before libraries ask for that."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if name in vars(signal):
+            signal.signal(vars(signal)[name], signal.SIG_IGN)
+    if threads:
+        for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
+            os.environ[variable] = str(threads)
+    sys.setswitchinterval(SWITCH)
+
+
+def main(descriptor: str, given: str) -> None:
+    """The code of a worker process: its end of the connection, and what it opens, as JSON."""
+    values = json.loads(given)
+    ready_process(int(values.get("threads", 0)))
+    channel = FrameChannel(socket.socket(fileno=int(descriptor)))
+    from weft.loading import collector_paused
+
+    try:
+        with collector_paused():
+            from weft.serve.opened import OpenedModel, Opening
+
+            model = OpenedModel(build(Opening, values, "worker"))
+            info = model.info()
+            model.warm_up()
+        channel.write([messages.ready(info)])
+    except Exception as error:
+        internal = not isinstance(error, UserError)
+        if internal:
+            fault_of(error)
+        channel.write([messages.failed("internal error (see the log)" if internal else str(error))])
+        leave(2)
+    try:
+        Worker(model, channel).serve()
+    except BadFrame as error:
+        log("frame", error=str(error))
+        leave(2)
+    leave(0)
