@@ -9,8 +9,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from weft.backends import onednn
 from weft.backends.choice import export_of, folder_of
@@ -20,6 +24,7 @@ from weft.errors import UserError, one_of, shown
 from weft.models.base import Network
 from weft.nn.halved import is_watched
 
+VERSION_OF = attrgetter("_version")  # how often a tensor has been changed
 TORCH = "torch"
 ANY = "*"  # in place of a head: a backend that has all of them
 WRITING = "write"  # in place of a head: what generates text
@@ -88,11 +93,11 @@ class Predictor:
 
     def _state(self) -> tuple[list[int], list[int]]:
         """Changes with every change of a weight, and where the network is moved."""
-        return [each._version for each in self.counted], [each.data_ptr() for each in self.parameters]
+        return list(map(VERSION_OF, self.counted)), list(map(Tensor.data_ptr, self.parameters))
 
     def _parts(self) -> list[int]:
         """Changes where a module or a weight is replaced by another."""
-        return [id(part) for table in self.tables for part in table.values()]
+        return list(map(id, chain.from_iterable(map(dict.values, self.tables))))  # no loop: it is asked of every call
 
     def _is_current(self) -> bool:
         """Whether the network is still as it was, on the CPU, and nobody looks into it."""

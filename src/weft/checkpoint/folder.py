@@ -69,7 +69,13 @@ class LoadedModel:
     @property
     def device(self) -> torch.device:
         """Where the network is; one that counts has tables and no weights to ask."""
-        return next(chain(self.network.parameters(), self.network.buffers())).device
+        modules = list[Any]([self.network])
+        for module in modules:  # in order, up to the first weight: every call asks for it
+            for tensor in chain(module._parameters.values(), module._buffers.values()):
+                if tensor is not None:
+                    return tensor.device
+            modules += [child for child in module._modules.values() if child is not None]
+        raise AssertionError("a network has weights or tables")
 
     @property
     def exported(self) -> bool:

@@ -74,9 +74,12 @@ def in_training(module: Any) -> bool:
     below = [module]  # a plain list: calls of calls would take as long as a short text in a small model
     while below:
         module = below.pop()
+        if module is None:
+            continue
         if module.training:
             return True
-        below += [child for child in module._modules.values() if child is not None]
+        if children := module._modules:
+            below += children.values()
     return False
 
 
