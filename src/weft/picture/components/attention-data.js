@@ -15,11 +15,12 @@ function attentionShorts(text) {
 }
 
 export class AttentionData {
-  // Weights are texts in elements of their own beside the root, so that a layer that is not shown costs nothing.
+  // Weights are texts in elements of their own beside the root, so that a layer that is not shown costs nothing; or,
+  // where the content did not come with a page, they are in the layers.
   constructor(root, content) {
     this.stacks = content.stacks;
     this.texts = new Map();
-    for (const node of root.parentElement.querySelectorAll("script[data-weights]")) this.texts.set(node.dataset.weights, node);
+    for (const node of (root.parentElement ?? root).querySelectorAll("script[data-weights]")) this.texts.set(node.dataset.weights, node);
     this.unpackedKey = "";
     this.unpacked = null;
   }
@@ -28,8 +29,9 @@ export class AttentionData {
   layerBits(stackNumber, layerNumber) {
     const key = `${stackNumber}/${layerNumber}`;
     if (this.unpackedKey !== key) {
-      const [values, index] = ["values", "index"].map((name) => this.texts.get(`${key}/${name}`));
-      this.unpacked = { values: attentionShorts(values.textContent), index: index ? attentionShorts(index.textContent) : null };
+      const layer = this.stacks[stackNumber].layers[layerNumber];
+      const [values, index] = ["values", "index"].map((name) => layer[name]?.data ?? this.texts.get(`${key}/${name}`)?.textContent);
+      this.unpacked = { values: attentionShorts(values), index: index === undefined ? null : attentionShorts(index) };
       this.unpackedKey = key;
     }
     return this.unpacked;

@@ -75,7 +75,7 @@ export function isDark() {
   return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
 }
 
-const themeListeners = [];
+let themeListeners = [];
 
 // Call back when the theme changes, for what is drawn on a canvas.
 export function onTheme(callback) {
@@ -84,6 +84,21 @@ export function onTheme(callback) {
 
 export function themeChanged() {
   for (const callback of themeListeners) callback();
+}
+
+// Run what builds a part of the page; the function that comes back forgets the listeners that the part added, so that
+// a part which is replaced can be freed.
+export function withThemeListeners(build) {
+  const before = themeListeners;
+  themeListeners = [];
+  let own = [];
+  try {
+    build();
+  } finally {
+    own = themeListeners;
+    themeListeners = [...before, ...own];
+  }
+  return () => { themeListeners = themeListeners.filter((callback) => !own.includes(callback)); };
 }
 
 function between(stops, t) {

@@ -3,7 +3,7 @@ import { el, isDark, themeChanged } from "./base.js";
 const THEMES = { auto: ["◐", "Theme: as the system"], light: ["☀", "Theme: light"], dark: ["☾", "Theme: dark"] };
 
 // The button goes from the system's theme to the other one, then to the same one, then back to the system's.
-function themeButton() {
+export function themeButton() {
   const system = matchMedia("(prefers-color-scheme: dark)");
   const page = document.documentElement;
   const button = el("button", { id: "theme", type: "button" });

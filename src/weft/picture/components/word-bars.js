@@ -1,7 +1,8 @@
 import { el, hideTooltip, tooltip } from "./base.js";
 
-// The same words by several models: data has `words`, `models` and `values` (words x models, null: not known).
-export function wordBars(root, data) {
+// The same words by several models: data has `words`, `models` and `values` (words x models, null: not known). With
+// `choose` the words are buttons that call it.
+export function wordBars(root, data, choose) {
   root.classList.add("word-bars");
   const largest = Math.max(1e-9, ...data.values.flat().map((value) => value ?? 0));
   const best = data.models.map((_, model) => data.values.reduce((top, row, word) => ((row[model] ?? -1) > (data.values[top][model] ?? -1) ? word : top), 0));
@@ -19,12 +20,16 @@ export function wordBars(root, data) {
       el("div", { class: "cell" }, el("span", {}, el("div", { class: "fill-bar", style: { width: `${(100 * (value ?? 0)) / largest}%` } })), el("span", { text: percent(value) })));
   }
 
+  function named(word) {
+    return choose ? el("button", { type: "button", text: word, on: { click: () => choose(word) } }) : word;
+  }
+
   function draw() {
     heads.forEach((head, model) => head.setAttribute("aria-pressed", String(model === order)));
     const numbers = data.words.map((_, word) => word);
     if (order !== null) numbers.sort((a, b) => (data.values[b][order] ?? -1) - (data.values[a][order] ?? -1));
     body.replaceChildren(...numbers.map((word) => el("tr", { class: query && !data.words[word].toLowerCase().includes(query) ? "dimmed" : "" },
-      el("th", { class: "word", scope: "row", text: data.words[word] }), data.models.map((_, model) => cell(word, model)))));
+      el("th", { class: "word", scope: "row" }, named(data.words[word])), data.models.map((_, model) => cell(word, model)))));
   }
 
   const head = el("thead", {}, el("tr", {}, el("th", { scope: "col", class: "word", text: "next word" }), heads.map((button) => el("th", { scope: "col" }, button))));

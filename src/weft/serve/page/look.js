@@ -1,0 +1,76 @@
+// Look: what a model computes for a text. The views are those of `weft look`.
+
+import { el, segmented } from "/static/picture/base.js";
+import { attention } from "/static/picture/attention.js";
+import { attribution } from "/static/picture/attribution.js";
+import { lens } from "/static/picture/lens.js";
+import { tokenStrips } from "/static/picture/token-strips.js";
+import { walk } from "/static/picture/walk.js";
+import { wordBars } from "/static/picture/word-bars.js";
+
+const VIEWS = [["attention", "Attention"], ["walk", "Step by step"], ["lens", "Logit lens"], ["attribution", "Words"], ["tokens", "Tokens"]];
+const ABOUT = {
+  attention: "What each head of each layer looks at.",
+  walk: "One head with all of its numbers, from the embeddings to the prediction.",
+  lens: "What each layer would predict if it were the last.",
+  attribution: "Which words raised or lowered the answer of the model.",
+  tokens: "How the text is cut into tokens.",
+};
+const COMPONENTS = { attention, attribution, lens, walk, "token-strips": tokenStrips, "word-bars": wordBars };
+
+function viewsOf(model) {
+  return VIEWS.filter(([view]) => model.views?.includes(view) ?? true);
+}
+
+function chosenView(view) {
+  const names = viewsOf(view.model).map(([name]) => name);
+  const name = view.setting("view", names[0]);
+  return names.includes(name) ? name : names[0];
+}
+
+function numberField(view, name, label) {
+  const input = el("input", { type: "number", min: 0, max: 99, value: view.setting(name, 0), on: { input: () => { if (input.validity.valid && input.value !== "") view.set(name, Number(input.value)); } } });
+  return el("label", { class: "control" }, label, input);
+}
+
+function panelNode({ kind, title, note }) {
+  const shown = kind in COMPONENTS;
+  return el("section", {}, title && el("h2", { text: title }), shown && el("div", { class: "panel-of-view" }), note && el("p", { class: "note", text: note }));
+}
+
+/** @type {import("./view.js").Tab} */
+export const look = {
+  id: "look",
+  name: "Look",
+  about: "See what the model computes.",
+  serves: (model) => model.tasks.includes("look") && viewsOf(model).length > 0,
+  wait: 0.6,
+  box: { key: "shared", label: "Text", placeholder: "Type a text to look at", rows: 3 },
+  examples: () => [
+    { name: "A sentence", text: "The prince looked at the old soldier and smiled." },
+    { name: "It", text: "The animal did not cross the street because it was too tired." },
+  ],
+  controls: (view) => {
+    const chosen = chosenView(view);
+    return [
+      segmented("View", viewsOf(view.model), chosen, (name) => { view.set("view", name, { again: false }); view.rebuild(); }),
+      ...(chosen === "walk" ? [numberField(view, "layer", "Layer"), numberField(view, "head", "Head")] : []),
+    ];
+  },
+  async run(view) {
+    const name = chosenView(view);
+    view.about.textContent = ABOUT[name];
+    const body = { model: view.model.id, view: name, input: view.text };
+    if (name === "walk") Object.assign(body, { layer: view.setting("layer", 0), head: view.setting("head", 0) });
+    if (name === "attribution") body.method = "integrated-gradients";
+    const { panels, ...reply } = await view.post("/v1/look", body);
+    const held = view.output.querySelector(".walk")?.parentElement;
+    if (name === "walk" && held && view.walked === view.model.id) walk(held, panels[0].data); // the step that is open stays open
+    else {
+      const nodes = panels.map(panelNode);
+      view.show(() => nodes, () => panels.forEach(({ kind, data }, n) => COMPONENTS[kind]?.(nodes[n].querySelector(".panel-of-view"), data)));
+    }
+    view.walked = name === "walk" ? view.model.id : null;
+    view.say(reply.title ?? "");
+  },
+};
