@@ -11,10 +11,16 @@ from weft.tasks.model import Model
 from weft.tasks.targets import read_texts
 
 
+def has_window_scores(model: Model) -> bool:
+    """Whether its answer to a text is the mean over windows."""
+    task = model.task_object
+    return task.averages and not (task.by_token or task.reads_tables or task.pair)
+
+
 def windows_view(model: Model, text: str) -> View:
     """The windows of a text with their scores, for models that give a label, labels or a value."""
     opened, task = model.opened, model.task_object
-    if not task.averages or task.by_token or task.reads_tables or task.pair:
+    if not has_window_scores(model):
         raise UserError(f"a model for {model.task} gives no scores of single windows")
     tokenizer, framing = tokenizer_of(opened), framing_for(opened)
     checked = task.check_inputs([text])

@@ -6,11 +6,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from weft.errors import UserError, shown
+from weft.picture.page import finite
 from weft.serve.messages import VIEWS
 from weft.serve.plans import Fault
 from weft.tasks.light import LightModel
 
-CHARACTERS = {"attention": 4000, "attribution": 2000, "walk": 500, "lens": 2000, "tokens": 20_000, "next": 4000}
+CHARACTERS = {
+    "attention": 4000, "attribution": 2000, "walk": 500, "lens": 2000, "tokens": 20_000, "next": 4000, "windows": 200_000,
+}  # fmt: skip
 ANY = (str, int, float, bool, list, type(None))
 # Of each view the options that a client may give, and the types that they may have.
 OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
@@ -20,6 +23,7 @@ OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
     "lens": {"top": (int,), "window": (int,), "target": (str, type(None))},
     "tokens": {},
     "next": {"top": (int,)},
+    "windows": {},
 }
 
 
@@ -31,6 +35,7 @@ def views_of(model: Any) -> list[str]:
     if not isinstance(model, LightModel) and not opened.exported:
         from weft.explain.attention import check_attention
         from weft.explain.lens import check_lens
+        from weft.explain.text_windows import has_window_scores
 
         checks: dict[str, Callable[[], None]] = {
             "attention": lambda: check_attention(opened),
@@ -42,6 +47,8 @@ def views_of(model: Any) -> list[str]:
             except UserError:
                 continue
             names += ["attention", "attribution", "walk"] if name == "attention" else [name]
+        if has_window_scores(model):
+            names.append("windows")
         if opened.family.generates and not opened.family.reads and "words" in opened.heads:
             names.append("next")
     return [name for name in VIEWS if name in (*names, "tokens")]
@@ -82,8 +89,12 @@ def as_json(view: Any) -> dict[str, Any]:
     """A view of `weft.explain`: its panels by kind, each with what a component of the page draws."""
     panels = []
     for panel in view.panels:
-        kind = vars(panel).get("component") or type(panel).__name__
-        panels.append({"kind": kind, "title": panel.heading, "note": panel.note, "data": panel.data()})
+        about = vars(panel)
+        kind = about.get("component") or type(panel).__name__
+        data = (
+            about["content"] if "content" in about else panel.data()
+        )  # arrays stay packed: lists are 10 times as long
+        panels.append({"kind": kind, "title": panel.heading, "note": panel.note, "data": finite(data)})
     return {"object": "view", "title": view.title, "intro": view.intro, "panels": panels}
 
 
@@ -128,6 +139,12 @@ def _next(model: Any, texts: list[str], options: Mapping[str, Any]) -> dict[str,
     return as_json(next_words_view([model], texts[0], **options))
 
 
+def _windows(model: Any, texts: list[str], options: Mapping[str, Any]) -> dict[str, Any]:
+    from weft.explain.text_windows import windows_view
+
+    return as_json(windows_view(model, texts[0]))
+
+
 SHOWING: dict[str, Callable[[Any, list[str], Mapping[str, Any]], dict[str, Any]]] = {
     "attention": _attention,
     "attribution": _attribution,
@@ -135,4 +152,5 @@ SHOWING: dict[str, Callable[[Any, list[str], Mapping[str, Any]], dict[str, Any]]
     "lens": _lens,
     "tokens": _tokens,
     "next": _next,
+    "windows": _windows,
 }

@@ -14,7 +14,7 @@ from weft.errors import shown
 from weft.serve.frames import BadFrame, Message
 
 KINDS = ("task", "embed", "generate", "look")
-VIEWS = ("attention", "attribution", "walk", "lens", "tokens", "next")
+VIEWS = ("attention", "attribution", "walk", "lens", "tokens", "next", "windows")
 NESTED = 24  # lists and objects inside each other in what a client sends
 STATUSES = (400, 413, 422, 500, 503)
 

@@ -5,7 +5,7 @@ import { themeButton } from "/static/picture/shell.js";
 import { ServerError, ask, onKeyNeeded } from "./api.js";
 import { describeAnswer, ground } from "./footer.js";
 import { askKey, shortcutsDialog } from "./dialogs.js";
-import { button, message } from "./parts.js";
+import { button, count, message } from "./parts.js";
 import { keep, kept, place, setPlace } from "./state.js";
 import { View } from "./view.js";
 import { write } from "./write.js";
@@ -55,11 +55,14 @@ class App {
 
   async load() {
     this.main.setAttribute("aria-busy", "true");
-    this.main.replaceChildren(el("div", { class: "skeleton", role: "status", "aria-label": "Loading the models" }, el("span"), el("span"), el("span")));
+    if (!this.main.querySelector(".waiting")) this.main.replaceChildren(el("div", { class: "skeleton", role: "status", "aria-label": "Loading the models" }, el("span"), el("span"), el("span")));
     try {
       const { reply } = await ask("/v1/models");
-      this.models = reply.data ?? [];
-      this.begin();
+      this.models = (reply.data ?? []).filter((model) => model.ready !== false);
+      const opening = (reply.data ?? []).length - this.models.length;
+      if (!opening) return this.begin();
+      this.main.replaceChildren(message("waiting", `${count(opening, "model")} still loading …`));
+      setTimeout(() => this.load(), 1000);
     } catch (error) {
       if (!(error instanceof ServerError)) throw error;
       const [title, detail] = error.status === 0

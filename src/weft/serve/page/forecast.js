@@ -81,7 +81,7 @@ export const forecast = {
   missing: (view) => (!view.text.trim() ? "Paste a table with a header, or numbers; or try an example." : readTable(view.text).problem ?? ""),
   async run(view) {
     const table = readTable(view.text);
-    const name = view.model.columns?.[0] ?? "value";
+    const name = view.model.values?.[0] ?? "value";
     const input = table.values ? { series: { [name]: table.values } } : { rows: table.rows };
     const { answers } = await view.post("/v1/forecast", { model: view.model.id, input });
     const interval = answers.find((answer) => answer.low)?.interval;

@@ -19,7 +19,7 @@ const ABOUT = {
 const COMPONENTS = { attention, attribution, lens, walk, "token-strips": tokenStrips, "word-bars": wordBars };
 
 function viewsOf(model) {
-  return VIEWS.filter(([view]) => model.views?.includes(view) ?? true);
+  return VIEWS.filter(([view]) => model.views?.includes(view));
 }
 
 function chosenView(view) {
@@ -43,7 +43,7 @@ export const look = {
   id: "look",
   name: "Look",
   about: "See what the model computes.",
-  serves: (model) => model.tasks.includes("look") && viewsOf(model).length > 0,
+  serves: (model) => viewsOf(model).length > 0,
   wait: 0.6,
   box: { key: "shared", label: "Text", placeholder: "Type a text to look at", rows: 3 },
   examples: () => [

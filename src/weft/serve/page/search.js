@@ -20,7 +20,7 @@ export const search = {
   id: "search",
   name: "Search",
   about: "Paste lines and ask for something; the nearest in meaning come first.",
-  serves: (model) => model.tasks.includes("rank") || (model.tasks.includes("rerank") && model.task === "pair"),
+  serves: (model) => model.tasks.includes("rank"),
   made: ["embed", "rank", "pair"],
   box: { key: "lines", label: "Texts, one on each line", placeholder: "Paste the lines to search in", rows: 8 },
   fields: [{ key: "query", label: "Query", placeholder: "What are you looking for?" }],
@@ -31,15 +31,8 @@ export const search = {
   ],
   missing: (view) => (!view.text.trim() ? "Paste some lines, or try an example." : !view.field("query").trim() ? "Type what you are looking for." : ""),
   async run(view) {
-    const [query, texts, { id, tasks }] = [view.field("query"), linesOf(view), view.model];
-    let hits;
-    if (tasks.includes("rank")) {
-      const { answers: [reply] } = await view.post("/v1/rank", { model: id, input: { query, texts }, top: Math.min(SHOWN, texts.length) });
-      hits = reply.hits;
-    } else {
-      const reply = await view.post("/v1/rerank", { model: id, query, documents: texts, top_n: Math.min(SHOWN, texts.length) });
-      hits = reply.results.map(({ index, relevance_score: score }) => ({ text: texts[index], number: index, score }));
-    }
+    const [query, texts, { id }] = [view.field("query"), linesOf(view), view.model];
+    const { answers: [{ hits }] } = await view.post("/v1/rank", { model: id, input: { query, texts }, top: Math.min(SHOWN, texts.length) });
     const largest = Math.max(1e-9, ...hits.map((hit) => hit.score));
     const list = bars("Results", hits.map((hit, n) => ({ name: hit.text, value: hit.score, best: n === 0, note: format(hit.score, 3) })), { of: Math.max(1, largest) });
     list.classList.add("results");

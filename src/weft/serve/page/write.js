@@ -89,7 +89,8 @@ class Writing {
     this.choices = Array.from({ length: view.setting("temperature", 0.8) > 0 ? ALTERNATIVES : 1 }, () => new Continuation());
     this.list = el("div", { class: "continuations" });
     this.words = el("div", { class: "next-words" });
-    this.hint = el("p", { class: "note", text: "Tab takes the gray text, → a word of it, Alt ↓ shows the next one. Darker tokens were less expected: point at one, or use ← and →." });
+    this.hint = el("p", { class: "note" }, "Press one to take it. Tinted words surprised the model more.",
+      el("span", { class: "with-keys", text: " In the box, Tab takes the gray text, → a word of it, and Alt ↓ shows the next one. Point at a word, or use ← and →, to see its probability." }));
     this.shown = false;
   }
 
@@ -166,7 +167,7 @@ export const write = {
   id: "write",
   name: "Write",
   about: "The model goes on as you type.",
-  serves: (model) => model.tasks.includes("completions"),
+  serves: (model) => model.tasks.includes("complete"),
   wait: 0.3,
   box: { key: "shared", label: "Text", placeholder: "Begin a sentence …", rows: 5, hint: "" },
   examples: () => [
