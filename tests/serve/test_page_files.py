@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from weft.serve.page_files import CONTENT_SECURITY_POLICY, page_files
+from weft.serve.pages import CONTENT_SECURITY_POLICY, page_files
 
 IMPORT = re.compile(r'^import .* from "([^"]+)";$', re.MULTILINE)
 ROOT = Path(__file__).parents[2]

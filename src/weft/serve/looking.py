@@ -12,8 +12,9 @@ from weft.serve.plans import Fault
 from weft.tasks.light import LightModel
 
 CHARACTERS = {
-    "attention": 4000, "attribution": 2000, "walk": 500, "lens": 2000, "tokens": 20_000, "next": 4000, "windows": 200_000,
-}  # fmt: skip
+    **{"attention": 4000, "attribution": 2000, "walk": 500, "lens": 2000},
+    **{"tokens": 20_000, "next": 4000, "windows": 200_000},
+}
 ANY = (str, int, float, bool, list, type(None))
 # Of each view the options that a client may give, and the types that they may have.
 OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
