@@ -20,7 +20,7 @@ from typing import Annotated, Any
 import typer
 from typer import Option
 
-from weft.cli import bench, compare, forecast, look, look_views, models, predict, training, words
+from weft.cli import bench, compare, forecast, look, look_views, models, predict, serve, training, words
 from weft.cli.options import GroupHelp, Verb, VerbHelp
 from weft.errors import UserError, did_you_mean, hint, shown
 from weft.files import reason
@@ -96,6 +96,7 @@ VERBS: dict[str, tuple[Any, ...]] = {
         *(predict.predict, words.answer, words.generate),
         *(predict.translate, predict.summarize, predict.rewrite, predict.describe, forecast.forecast),
         *(words.fill, words.embed, words.rank, words.central, words.next_, words.choose, words.suggest),
+        serve.serve,
     ),
     "Shrink": (training.distill, compare.quantize, compare.prune, compare.export),
     "Look": (

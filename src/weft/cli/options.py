@@ -24,7 +24,7 @@ T = TypeVar("T")
 # The order of the panels; what has none comes under "Options".
 PANELS = (
     *("Arguments", "Task", "Model", "Data", "Tokenizer", "Vectors", "Distillation", "Generation", "Training"),
-    *("Options", "Run"),
+    *("Server", "Limits", "Options", "Run"),
 )
 
 

@@ -1,0 +1,121 @@
+"""The application: every route with what /openapi.json says of it."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from fastapi import FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from weft.serve import openai_routes, task_routes
+from weft.serve.front import Front
+from weft.serve.metrics import CONTENT_TYPE, Metrics
+from weft.serve.openapi import Described, document
+from weft.serve.refusals import Refusal
+from weft.serve.schemas import CompletionRequest, EmbeddingRequest, LookRequest, RequestSchema, RerankRequest
+from weft.serve.static import StaticFiles
+from weft.serve.task_routes import TASK_ROUTES
+
+WRONG = {404: "there is no such route; GET /openapi.json lists them", 405: "this route takes another method"}
+
+
+class ServedApp:
+    """The routes of one server."""
+
+    def __init__(self, front: Front, metrics: Metrics) -> None:
+        self.front, self.metrics = front, metrics
+        self.static, self.created = StaticFiles(), int(time.time())
+        self.described: list[Described] = []
+        self.app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, exception_handlers=HANDLERS)
+        self._add_models()
+        self._add_pages()
+
+    def _add_models(self) -> None:
+        """Routes to models."""
+        front = self.front
+        routes: tuple[tuple[str, type[RequestSchema], str, Any, bool], ...] = (
+            ("/v1/completions", CompletionRequest, "complete", openai_routes.completions, True),
+            ("/v1/embeddings", EmbeddingRequest, "embed", openai_routes.embeddings, False),
+            ("/v1/rerank", RerankRequest, "rank", openai_routes.rerank, False),
+            *((r.path, r.schema, r.task, task_routes.handler_of(r), r.streams) for r in TASK_ROUTES),
+            ("/v1/look", LookRequest, "look", task_routes.look, False),
+        )
+        for path, schema, task, handler, streams in routes:
+            self.described.append(Described(path, schema, task, streams))
+            self.app.router.routes.append(Route(path, front.endpoint(path, schema, task, handler), methods=["POST"]))
+
+    def _add_pages(self) -> None:
+        """Routes that ask no model."""
+        static = self.static
+        for path, handler in (
+            ("/v1/models", self.models),
+            ("/v1/models/{name}", self.one_model),
+            ("/health", self.health),
+            ("/ready", self.ready),
+            ("/metrics", self.prometheus),
+            ("/openapi.json", self.openapi),
+            ("/docs", static.docs),
+            ("/", static.index),
+            ("/favicon.ico", static.icon),
+            ("/static/{path:path}", static.file),
+        ):
+            self.app.router.routes.append(Route(path, counted(path, handler), methods=["GET"]))
+
+    # ------------------------------------------------------------------------------------------------------- handlers
+
+    async def models(self, request: Request) -> Response:
+        cards = [openai_routes.model_card(name, info, self.created) for name, info in self.front.infos().items()]
+        return JSONResponse({"object": "list", "data": cards})
+
+    async def one_model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        return JSONResponse(openai_routes.model_card(name, self.front.known(name), self.created))
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """Whether requests should be sent here: every model is loaded, and the server is not about to end."""
+        if self.front.is_draining():
+            raise Refusal(503, "the server is ending", reason="draining")
+        waiting = [name for name, info in self.front.infos().items() if info is None]
+        if waiting:
+            raise Refusal(503, f"not ready yet: {', '.join(waiting)}", reason="not ready", headers={"Retry-After": "1"})
+        return JSONResponse({"status": "ready", "models": list(self.front.infos())})
+
+    async def prometheus(self, request: Request) -> Response:
+        return Response(self.metrics.text(), media_type=CONTENT_TYPE)
+
+    async def openapi(self, request: Request) -> Response:
+        return JSONResponse(document(self.described, self.front.infos(), self.front.options))
+
+
+def counted(path: str, handler: Any) -> Any:
+    """A handler whose route is known to log and metrics."""
+
+    async def answer(request: Request) -> Response:
+        request.scope["state"]["call"].route = path
+        return await handler(request)
+
+    return answer
+
+
+async def refused(request: Request, error: Exception) -> Response:
+    """A refusal as its reply; the guard writes down why."""
+    assert isinstance(error, Refusal)
+    request.scope["state"]["call"].reason = error.reason
+    return Response(error.body(), error.status, error.headers, "application/json")
+
+
+async def no_route(request: Request, error: Exception) -> Response:
+    """What the router refuses."""
+    assert isinstance(error, HTTPException)
+    headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
+    return await refused(request, Refusal(error.status_code, WRONG.get(error.status_code, "no"), headers=headers))
+
+
+HANDLERS: dict[Any, Any] = {Refusal: refused, HTTPException: no_route}

@@ -1,0 +1,275 @@
+"""`weft serve` as it runs: the socket, uvicorn, signals, and an end in which no reply is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from weft.errors import UserError, shown
+from weft.files import reason
+from weft.progress import to_stderr
+from weft.serve.app import ServedApp
+from weft.serve.calls import Call, LogWriter
+from weft.serve.connections import limited
+from weft.serve.front import Front
+from weft.serve.guard import Guard
+from weft.serve.limits import ServeOptions
+from weft.serve.metrics import Metrics
+from weft.serve.pool import Pool, PoolOptions, ServedModel
+
+GRACE = 0.3  # seconds in which requests that are on their way still come in, after the server has said it will end
+KEEP_ALIVE = 65  # seconds for which an idle connection is kept: more than most proxies keep it
+BACKLOG = 1024
+NAME = re.compile(r"[A-Za-z0-9][\w.:@+-]{0,127}", re.ASCII)
+ROUTES = {"complete": "/v1/completions", "embed": "/v1/embeddings"}  # the usual routes of tasks with several
+
+
+def listening_socket(options: ServeOptions) -> socket.socket:
+    """A socket at the address of the options; what is wrong with that address is the user's mistake."""
+    host, where = options.host.strip("[]"), f"{options.host}:{options.port}"
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(
+            host, options.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except (OSError, UnicodeError):
+        raise UserError(f"--host {shown(options.host)!r} is no address of this machine") from None
+    listener = socket.socket(kind, socket.SOCK_STREAM)
+    try:
+        if sys.platform != "win32":  # there it would let two servers share a port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise UserError(
+            f"cannot listen on {where}: {reason(error)}; try another --port (0: a free one) or --host"
+        ) from None
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    """The address to open in a browser."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class DrainingServer(uvicorn.Server):
+    """A server that finishes what it has begun: readiness goes off, then the door shuts, then it waits."""
+
+    def __init__(self, config: uvicorn.Config, options: ServeOptions, on_reload: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.options, self.on_reload = options, on_reload
+        self.draining = False
+        self.lost = 0  # requests that were cut off at the end
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """In place of uvicorn's: the loop handles them, and no signal is raised again in the end."""
+        loop = asyncio.get_running_loop()
+        handlers: dict[int, Callable[[int], None]] = {signal.SIGINT: self.end, signal.SIGTERM: self.end}
+        if sys.platform != "win32":
+            handlers[signal.SIGHUP] = lambda number: self.on_reload()
+        for number, handler in handlers.items():
+            try:
+                loop.add_signal_handler(number, handler, number)
+            except NotImplementedError:  # of Windows
+                signal.signal(number, lambda n, frame: loop.call_soon_threadsafe(handlers[n], n))
+        yield
+
+    def end(self, number: int) -> None:
+        """SIGTERM or Ctrl-C: stop when all is answered; a second Ctrl-C leaves at once."""
+        if self.draining and number == signal.SIGINT:
+            with suppress(OSError):
+                os.write(2, b"weft: interrupted\n")
+            os._exit(128 + number)
+        if not self.draining:
+            again = "; Ctrl-C again leaves at once" if number == signal.SIGINT else ""
+            to_stderr(f"weft: finishing {len(self.server_state.tasks)} requests{again}")
+        self.draining = self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Wait for every reply, up to --drain seconds."""
+        self.draining = True
+        loop = asyncio.get_running_loop()
+        end = loop.time() + self.options.drain
+        # Load balancers and clients see that it is not ready, and replies close their connections; what was on its way
+        # when the signal came is still taken.
+        await asyncio.sleep(min(GRACE, self.options.drain))
+        for server in self.servers:
+            server.close()
+        for listener in sockets or ():
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        while self.server_state.tasks and loop.time() < end:
+            await asyncio.sleep(0.02)
+        while self.server_state.connections and loop.time() < end:  # replies that are still being sent
+            await asyncio.sleep(0.02)
+        tasks = list(self.server_state.tasks)
+        self.lost = len(tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=2)
+        await self.lifespan.shutdown()
+
+
+def protocol_class() -> type[Any]:
+    """The fastest HTTP parser that is there."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+    except ImportError:
+        from uvicorn.protocols.http.h11_impl import H11Protocol
+
+        return H11Protocol
+    return HttpToolsProtocol
+
+
+def server_for(app: Any, options: ServeOptions, on_reload: Callable[[], None]) -> DrainingServer:
+    """uvicorn with our limits, our log and our end."""
+    config = uvicorn.Config(
+        app,
+        http=limited(protocol_class(), options.max_connections, options.timeout),
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        backlog=BACKLOG,
+    )
+    return DrainingServer(config, options, on_reload)
+
+
+def names_of(models: Sequence[str]) -> dict[str, str]:
+    """The folders of the models by name: NAME=FOLDER, or a folder, whose last part is its name."""
+    folders: dict[str, str] = {}
+    for given in models:
+        name, equals, folder = given.partition("=")
+        if not equals or Path(given).is_dir():
+            folder, name = given, Path(given.rstrip("/")).name
+        if name in ("", ".", ".."):
+            name = Path(folder).resolve().name
+        if not NAME.fullmatch(name):
+            raise UserError(f"{shown(name)!r} cannot be the name of a model: give one as NAME={shown(folder)}")
+        if name in folders:
+            raise UserError(f"two models have the name {name!r}: give one as NAME={shown(folder)}")
+        folders[name] = folder
+    return folders
+
+
+class Serving:
+    """One server with its workers, from its start to its end."""
+
+    def __init__(self, models: Sequence[ServedModel], options: ServeOptions) -> None:
+        self.options, self.key = options, options.key()
+        limits = PoolOptions(queue_jobs=options.max_queue, deadline=options.deadline)
+        self.pool = Pool(models, limits)
+        self.log = LogWriter()
+        self.front = Front(options, self.pool, lambda: self.server.draining)
+        self.metrics = Metrics(self.states, lambda: len(self.server.server_state.connections))
+        guard = Guard(
+            ServedApp(self.front, self.metrics).app, options, self.key, self.done, lambda: self.server.draining
+        )
+        self.server = server_for(guard, options, self.reload)
+        self.reloading: asyncio.Task[None] | None = None
+
+    def done(self, call: Call) -> None:
+        """A request has ended."""
+        self.metrics.count(call)
+        if self.options.access_log:
+            self.log.add(call.line())
+
+    def states(self) -> dict[str, dict[str, float]]:
+        """The state of the models for the metrics."""
+        return {
+            name: {
+                "queue": state["waiting"],
+                "running": state["running"],
+                "workers": sum(worker["state"] == "ready" for worker in state["workers"]),
+                "memory": sum(worker["memory"] for worker in state["workers"]),
+                "restarts": state["restarts"],
+            }
+            for name, state in self.pool.state().items()
+        }
+
+    async def run(self) -> int:
+        """Serve until a signal comes; the exit status."""
+        listener = listening_socket(self.options)
+        serving = asyncio.create_task(self.server.serve([listener]))
+        try:
+            opening = asyncio.create_task(self.pool.start())
+            await asyncio.wait((opening, serving), return_when=asyncio.FIRST_COMPLETED)
+            if opening.done():
+                opening.result()  # a model that cannot be opened
+                self.announce(listener)
+            else:
+                opening.cancel()
+            await serving
+        except UserError:
+            self.server.options = replace(self.options, drain=0.0)
+            self.server.should_exit = True
+            await serving
+            raise
+        finally:
+            await self.pool.drain(1.0)
+            self.log.close()
+        lost = self.server.lost
+        if lost:
+            to_stderr(f"weft: {lost} requests were not finished within {self.options.drain:g} seconds")
+        return 1 if lost else 0
+
+    def announce(self, listener: socket.socket) -> None:
+        """A line for each model, and the address."""
+        for name, info in self.pool.models.items():
+            print(f"{name}: {about(info)}")
+        lock = " (with an API key)" if self.key else ""
+        print(f"open {address_of(listener)}{lock}", flush=True)
+
+    def reload(self) -> None:
+        """SIGHUP: open all folders anew, while the models that are there answer."""
+        if self.reloading is None or self.reloading.done():
+            self.reloading = asyncio.create_task(self._reload())
+
+    async def _reload(self) -> None:
+        for name in self.pool.models:
+            try:
+                await self.pool.reload(name)
+            except UserError as error:
+                to_stderr(f"weft: note: {name} stays as it is: {error}")
+            else:
+                to_stderr(f"weft: {name} was opened anew: {about(self.pool.models[name])}")
+
+
+def about(info: Mapping[str, Any]) -> str:
+    """A model in one line: its task, backend and size, and what it answers."""
+    count = info.get("parameters")
+    size = f"{count:,} parameters" if count else f"vocabulary of {info['vocabulary']:,}"
+    routes = [ROUTES.get(task, f"/v1/{task}") for task in info["tasks"]]
+    return f"{info['task']}, {info['family']} on {info['backend']}, {size}; {' '.join(routes)}"
+
+
+def run(models: Sequence[ServedModel], options: ServeOptions) -> int:
+    """Serve some models; the exit status."""
+    try:
+        import uvloop
+    except ImportError:
+        factory = None
+    else:
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(Serving(models, options).run())

@@ -1,0 +1,24 @@
+"""One server with a model of each kind, for all tests that do not end it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.once import once
+from tests.serve.running import Served, save_models
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders of small models."""
+    return once(tmp_path_factory, "served", save_models)
+
+
+@pytest.fixture(scope="session")
+def server(models: Path) -> Iterator[Served]:
+    folders = [str(models / name) for name in ("reviews", "names", "qa", "bert", "gpt")]
+    with Served(*folders, "--timeout", "3") as served:
+        yield served

@@ -1,0 +1,231 @@
+"""The real `openai` package against the server: completions, streams, embeddings, errors."""
+
+from __future__ import annotations
+
+import base64
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openai
+import pytest
+
+import weft
+from tests.serve.running import Served, until
+
+PROMPTS = ["The weaver", "An old loom"]
+
+
+@pytest.fixture(scope="module")
+def client(server: Served) -> openai.OpenAI:
+    return openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def gpt(models: Path) -> Any:
+    return weft.load(models / "gpt")
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["reviews", "names", "qa", "bert", "gpt"]
+    assert client.models.retrieve("gpt").owned_by == "weft"
+    with pytest.raises(openai.NotFoundError, match="no model 'gtp'"):
+        client.models.retrieve("gtp")
+
+
+def test_greedy_completions_are_those_of_load(client: openai.OpenAI, gpt: Any) -> None:
+    reply = client.completions.create(model="gpt", prompt=PROMPTS, temperature=0, max_tokens=8)
+    expected = gpt(PROMPTS, temperature=0.0, max_tokens=8)
+    assert [choice.text for choice in reply.choices] == [answer.text for answer in expected]
+    assert [choice.index for choice in reply.choices] == [0, 1]
+    assert {choice.finish_reason for choice in reply.choices} <= {"stop", "length"}
+    assert reply.object == "text_completion" and reply.model == "gpt" and reply.id.startswith("cmpl-")
+    assert reply.usage is not None
+    assert reply.usage.prompt_tokens == sum(answer.n_tokens for answer in expected)
+    assert reply.usage.completion_tokens == sum(len(answer.tokens) for answer in expected)
+    assert reply.usage.total_tokens == reply.usage.prompt_tokens + reply.usage.completion_tokens
+    more = reply.model_dump()
+    assert more["version"] == reply.system_fingerprint and len(more["version"]) == 12
+    assert [choice["n_tokens"] for choice in more["choices"]] == [answer.n_tokens for answer in expected]
+
+
+def test_samples_are_those_of_load(client: openai.OpenAI, gpt: Any) -> None:
+    reply = client.completions.create(model="gpt", prompt=PROMPTS, seed=7, n=2, top_p=0.9, max_tokens=6)
+    expected = gpt(PROMPTS, seed=7, n=2, temperature=1.0, top_p=0.9, max_tokens=6)
+    texts = [text.text for answer in expected for text in answer.best]
+    assert sorted(choice.text for choice in reply.choices) == sorted(texts)
+    assert [choice.index for choice in reply.choices] == [0, 1, 2, 3]
+
+
+def test_defaults_are_those_of_openai(client: openai.OpenAI) -> None:
+    """Sixteen tokens, sampled, another text each time."""
+    replies = [client.completions.create(model="gpt", prompt="The weaver") for _ in range(4)]
+    assert len({reply.choices[0].text for reply in replies}) > 1
+    assert {reply.usage.completion_tokens for reply in replies if reply.usage} <= set(range(1, 17))
+    same = [client.completions.create(model="gpt", prompt="The weaver", seed=3).choices[0].text for _ in range(2)]
+    assert same[0] == same[1]
+
+
+def test_greedy_choices_are_equal(client: openai.OpenAI) -> None:
+    reply = client.completions.create(model="gpt", prompt="The", temperature=0, n=3, max_tokens=4)
+    assert len({choice.text for choice in reply.choices}) == 1
+    assert [choice.index for choice in reply.choices] == [0, 1, 2]
+
+
+def test_best_of_are_the_likeliest(client: openai.OpenAI, gpt: Any) -> None:
+    reply = client.completions.create(model="gpt", prompt="The", seed=1, best_of=4, max_tokens=4)
+    texts = gpt("The", seed=1, n=4, temperature=1.0, max_tokens=4).best
+    likeliest = max(texts, key=lambda text: text.logprob / max(1, len(text.tokens)))
+    assert [choice.text for choice in reply.choices] == [likeliest.text]
+    for wrong in ({"n": 2, "best_of": 1}, {"best_of": 2, "stream": True}):
+        with pytest.raises(openai.UnprocessableEntityError, match="best_of"):
+            client.completions.create(model="gpt", prompt="The", **wrong)
+
+
+def test_logprobs(client: openai.OpenAI, gpt: Any) -> None:
+    reply = client.completions.create(model="gpt", prompt="The weaver", temperature=0, logprobs=3, max_tokens=5)
+    (choice,) = reply.choices
+    logprobs = choice.logprobs
+    assert logprobs is not None and logprobs.tokens and logprobs.token_logprobs
+    assert logprobs.top_logprobs and logprobs.text_offset
+    expected = gpt("The weaver", temperature=0.0, logprobs=3, max_tokens=5)
+    assert np.allclose(logprobs.token_logprobs, [piece.logprob for piece in expected.pieces], atol=1e-4)
+    assert "".join(logprobs.tokens) == choice.text and logprobs.text_offset[0] == len("The weaver")
+    for token, logprob, offset, top in zip(
+        logprobs.tokens, logprobs.token_logprobs, logprobs.text_offset, logprobs.top_logprobs, strict=True
+    ):
+        assert f"The weaver{choice.text}"[offset:].startswith(token)
+        assert top[token] == logprob and 3 <= len(top) <= 4
+        assert math.fsum(math.exp(each) for each in top.values()) <= 1.001
+
+
+def test_echo(client: openai.OpenAI) -> None:
+    plain = client.completions.create(model="gpt", prompt="The weaver", temperature=0, max_tokens=4)
+    reply = client.completions.create(model="gpt", prompt="The weaver", temperature=0, max_tokens=4, echo=True)
+    assert reply.choices[0].text == f"The weaver{plain.choices[0].text}"
+
+
+def test_echo_of_a_prompt_alone_scores_it(client: openai.OpenAI) -> None:
+    reply = client.completions.create(model="gpt", prompt="The weaver", max_tokens=0, echo=True, logprobs=1)
+    (choice,) = reply.choices
+    assert choice.text == "The weaver" and choice.logprobs is not None
+    assert choice.logprobs.token_logprobs is not None and choice.logprobs.tokens is not None
+    assert "".join(choice.logprobs.tokens) == "The weaver"
+    assert all(value is None or value < 0 for value in choice.logprobs.token_logprobs)
+
+
+def test_token_ids(client: openai.OpenAI, gpt: Any) -> None:
+    ids = gpt.tokenizer.ids(PROMPTS, specials=False)
+    by_ids = client.completions.create(model="gpt", prompt=ids, temperature=0, max_tokens=4)
+    by_text = client.completions.create(model="gpt", prompt=PROMPTS, temperature=0, max_tokens=4)
+    assert [choice.text for choice in by_ids.choices] == [choice.text for choice in by_text.choices]
+    one = client.completions.create(model="gpt", prompt=ids[0], temperature=0, max_tokens=4)
+    assert one.choices[0].text == by_text.choices[0].text
+    with pytest.raises(openai.UnprocessableEntityError) as error:
+        client.completions.create(model="gpt", prompt=[[1, 2], [1, 100_000]])
+    assert error.value.param == "prompt[1]" or "prompt[1]" in str(error.value)
+
+
+def test_stop(client: openai.OpenAI) -> None:
+    whole = client.completions.create(model="gpt", prompt="The weaver", temperature=0, max_tokens=12).choices[0].text
+    stop = whole[3:5]
+    for given in (stop, [stop, "not there"]):
+        (choice,) = client.completions.create(
+            model="gpt", prompt="The weaver", temperature=0, max_tokens=12, stop=given
+        ).choices
+        assert choice.text == whole[: whole.index(stop)] and choice.finish_reason == "stop"
+
+
+def test_streams(client: openai.OpenAI) -> None:
+    whole = client.completions.create(model="gpt", prompt=PROMPTS, temperature=0, max_tokens=9)
+    texts, ends, chunks = {0: "", 1: ""}, dict[int, str](), 0
+    for chunk in client.completions.create(model="gpt", prompt=PROMPTS, temperature=0, max_tokens=9, stream=True):
+        chunks += 1
+        assert chunk.object == "text_completion" and chunk.usage is None
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+            if choice.finish_reason:
+                ends[choice.index] = choice.finish_reason
+    assert [texts[0], texts[1]] == [choice.text for choice in whole.choices] and chunks > 4
+    assert [ends[0], ends[1]] == [choice.finish_reason for choice in whole.choices]
+
+
+def test_a_stream_of_samples_with_usage(client: openai.OpenAI) -> None:
+    asked: dict[str, Any] = {"model": "gpt", "prompt": "The", "seed": 5, "n": 2, "max_tokens": 7}
+    whole = client.completions.create(**asked)
+    texts, usage = {0: "", 1: ""}, []
+    for chunk in client.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
+        if chunk.usage is not None:
+            assert chunk.choices == []
+            usage.append(chunk.usage)
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+    assert sorted(texts.values()) == sorted(choice.text for choice in whole.choices)
+    assert whole.usage is not None and [each.total_tokens for each in usage] == [whole.usage.total_tokens]
+
+
+def test_leaving_a_stream_frees_its_slot(client: openai.OpenAI, server: Served) -> None:
+    stream = client.completions.create(model="gpt", prompt="The", max_tokens=200, stream=True)
+    next(iter(stream))
+    stream.close()
+    until(lambda: server.metric("weft_running", model="gpt") == 0)
+
+
+def test_embeddings(client: openai.OpenAI, models: Path) -> None:
+    texts = ["The loom sang.", "A dull day."]
+    expected = [answer.values for answer in weft.load(models / "bert").embed(texts)]
+    packed = client.embeddings.create(model="bert", input=texts)  # asks for base64
+    plain = client.embeddings.create(model="bert", input=texts, encoding_format="float")
+    for reply in (packed, plain):
+        assert np.allclose([each.embedding for each in reply.data], expected, atol=1e-5)
+        assert [each.index for each in reply.data] == [0, 1] and reply.model == "bert"
+        assert reply.usage.prompt_tokens == reply.usage.total_tokens > 0
+    raw = client.embeddings.with_raw_response.create(model="bert", input="The loom sang.", encoding_format="base64")
+    values = np.frombuffer(base64.b64decode(raw.http_response.json()["data"][0]["embedding"]), "<f4")
+    assert np.allclose(values, expected[0], atol=1e-5)
+    assert client.embeddings.create(model="bert", input="x", dimensions=64).data
+    with pytest.raises(openai.UnprocessableEntityError, match="dimensions: the vectors of this model have 64"):
+        client.embeddings.create(model="bert", input="x", dimensions=16)
+
+
+def test_embeddings_of_token_ids(client: openai.OpenAI, models: Path) -> None:
+    tokenizer: Any = weft.load(models / "bert").tokenizer
+    ids = tokenizer.ids(["the loom"], specials=False)[0]
+    by_ids = client.embeddings.create(model="bert", input=[ids, ids]).data
+    (by_text,) = client.embeddings.create(model="bert", input="the loom").data
+    for each in by_ids:
+        assert np.allclose(each.embedding, by_text.embedding, atol=1e-5)
+
+
+def test_errors_are_those_of_openai(client: openai.OpenAI) -> None:
+    create: Any = client.completions.create
+    with pytest.raises(openai.NotFoundError) as missing:
+        create(model="nothing", prompt="x")
+    assert missing.value.code == "model_not_found" and missing.value.param == "model"
+    cases: dict[str, dict[str, Any]] = {
+        "frequency_penalty": {"frequency_penalty": 0.5},
+        "presence_penalty": {"presence_penalty": -1},
+        "logit_bias": {"logit_bias": {"1": 5}},
+        "suffix": {"suffix": "!"},
+        "n": {"n": 5},
+        "stop": {"stop": list("abcde")},
+        "logprobs": {"logprobs": 6},
+        "temperature": {"temperature": 2.5},
+        "top_p": {"top_p": 1.5},
+        "max_tokens": {"max_tokens": -1},
+        "stream_options": {"stream_options": {"include_usage": True}},
+        "messages": {"extra_body": {"messages": []}},
+        "seed": {"seed": -1},
+    }
+    for name, more in cases.items():
+        with pytest.raises(openai.UnprocessableEntityError) as wrong:
+            create(model="gpt", prompt="x", **more)
+        assert wrong.value.param == name and name in str(wrong.value), name
+    with pytest.raises(openai.APIStatusError) as large:
+        create(model="gpt", prompt="x", n=4, max_tokens=100_000)
+    assert large.value.status_code == 413 and large.value.param == "max_tokens"
+    defaults = {"frequency_penalty": 0, "presence_penalty": 0.0, "logit_bias": {}, "suffix": None, "user": "somebody"}
+    assert create(model="gpt", prompt="x", max_tokens=1, best_of=1, logprobs=None, **defaults).choices
+    with pytest.raises(openai.UnprocessableEntityError, match="does not complete: it can"):
+        create(model="reviews", prompt="x")
