@@ -80,14 +80,17 @@ CALLS: dict[str, str] = {
 LONG = {"steps", "epochs", "minutes", "seeds", "patience", "repeats", "runs"}
 
 
+ENDLESS = ("serve",)  # that end when somebody ends them: tests/serve attacks these
+
+
 def commands() -> Iterator[tuple[str, Any]]:
-    """Every verb with its parameters."""
+    """Every verb that ends by itself, with its parameters."""
 
     def walk(command: Any, name: str) -> Iterator[tuple[str, Any]]:
         if hasattr(command, "commands"):
             for word, inner in command.commands.items():
                 yield from walk(inner, f"{name} {word}".strip())
-        else:
+        elif name not in ENDLESS:
             yield name, command
 
     yield from walk(typer.main.get_command(app), "")

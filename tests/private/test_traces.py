@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
 import typer
 
+import weft
 from tests.engines import need_engine
 from tests.once import once
 from tests.private.traces import Places, faults, need_strace, strace, traced
@@ -73,8 +78,6 @@ def test_onnx_prediction_in_short(tmp_path: Path) -> None:
     """ONNX Runtime writes its database as soon as it is imported, so that a second is enough to see it."""
     need_strace()
     need_engine("onnx")
-    import weft
-
     weft.export(model_for("classify", 2, vocabulary(), ("a", "b")), "onnx", out=tmp_path / "model")
     places = Places(tmp_path / "traced")
     (places.work / "rows.csv").write_text("text\nthe cat\n")
@@ -111,7 +114,38 @@ def verbs(group: typer.Typer, before: tuple[str, ...] = ()) -> set[tuple[str, ..
 
 def test_every_verb_is_traced() -> None:
     commands = {command[:2] for command in COMMANDS} | {command[:1] for command in COMMANDS}
-    assert verbs(app) <= commands
+    assert verbs(app) - {("serve",)} <= commands  # which has a test of its own
+
+
+LISTENING = re.compile(
+    r"\d+\s+(?:<\.\.\. )?(?:socket\(AF_INET, SOCK_STREAM|(?:bind|getsockname|getpeername|accept4?)\b.*"
+    r'sa_family=AF_INET, sin_port=htons\(\d+\), sin_addr=inet_addr\("127\.0\.0\.1"\))'
+)
+
+
+def test_a_server_listens_on_loopback_and_calls_nobody(tmp_path: Path) -> None:
+    """The one verb with sockets: it takes connections of this machine, and opens none."""
+    need_strace()
+    pytest.importorskip("fastapi")
+    model_for("classify", 2, vocabulary(), ("a", "b")).save(tmp_path / "model")
+    places = Places(tmp_path / "traced")
+    weft_here = [sys.executable, "-P", "-m", "weft"]
+    command = [*strace(places.base / "trace.log"), *weft_here, "serve", str(tmp_path / "model"), "--port", "0"]
+    environment = {**places.environment(), "PYTHONPATH": str(Path(weft.__file__).parents[1])}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, cwd=places.work, env=environment, **pipes) as child:  # type: ignore[call-overload]
+        lines = iter(child.stdout.readline, "")
+        address = next(line.split()[1] for line in lines if line.startswith("open http://127.0.0.1:"))
+        body = json.dumps({"model": "model", "input": "the cat"}).encode()
+        with urllib.request.urlopen(f"{address}/v1/classify", body, timeout=60) as reply:
+            assert json.load(reply)["answers"][0]["label"] in "ab"
+        (traced_process,) = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+        os.kill(int(traced_process), signal.SIGTERM)
+        _, errors = child.communicate(timeout=60)
+    assert child.returncode == 0, errors
+    trace = (places.base / "trace.log").read_text(errors="replace")
+    assert re.search(r'bind\(.*inet_addr\("127\.0\.0\.1"\)', trace)
+    assert [line for line in faults(places) if not LISTENING.match(line)] == []
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.once import once
-from tests.serve.running import Served, save_models
+from tests.serve.running import MODELS, Served, save_models
 
 
 @pytest.fixture(scope="session")
@@ -19,6 +19,5 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(models: Path) -> Iterator[Served]:
-    folders = [str(models / name) for name in ("reviews", "names", "qa", "bert", "gpt")]
-    with Served(*folders, "--timeout", "3") as served:
+    with Served(*(str(models / name) for name in MODELS), "--timeout", "3") as served:
         yield served

@@ -13,20 +13,23 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import weft
 from tests.children import start_child
 from tests.tasks.small import model_for, vocabulary
+from weft.tasks.model import Model
 from weft.text.tokenizers.training import learn
 
 ROOT = Path(__file__).parents[2]
+MODELS = ("reviews", "names", "qa", "bert", "gpt", "dates")
 SECONDS = 120  # that a server may take to start, however busy the machine is
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "WEFT_DEBUG": "0"}
 
 
-def save_models(folder: Path, names: Sequence[str] = ("reviews", "names", "qa", "bert", "gpt")) -> Path:
+def save_models(folder: Path, names: Sequence[str] = MODELS) -> Path:
     """Small models with random weights, each in a folder of its name."""
     lines = (ROOT / "examples" / "weaver.txt").read_text().splitlines()
     for name in names:
@@ -35,11 +38,15 @@ def save_models(folder: Path, names: Sequence[str] = ("reviews", "names", "qa", 
         elif name == "names":
             made = model_for("tag", 3, vocabulary(), ("O", "B-PER", "I-PER"))
         elif name == "qa":
-            made = model_for("answer", 2, vocabulary(), length=48)
+            made = model_for("answer", 2, vocabulary())
         elif name == "pairs":
             made = model_for("pair", 2, vocabulary(), ("no", "yes"))
         elif name == "bert":
             made = weft.new("bert", learn(lines, "wordpiece", 400), size="1x64", settings={"context": 128}, seed=1)
+        elif name == "dates":
+            words = learn(lines, "bpe", 400, specials={"unknown": "<unk>", "start": "<s>", "end": "</s>"})
+            plain = weft.new("transformer", words, size="1x64", settings={"context": 64}, seed=1)
+            made = Model(replace(plain.opened, card=replace(plain.card, task="translate")), "translate")
         else:
             made = weft.new("gpt2", learn(lines, "bpe", 400), size="1x64", settings={"context": 256}, seed=1)
         made.save(folder / name)

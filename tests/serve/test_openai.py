@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import openai
 import pytest
 
 import weft
-from tests.serve.running import Served, until
+from tests.serve.running import MODELS, Served, until
 
 PROMPTS = ["The weaver", "An old loom"]
 
@@ -28,7 +27,7 @@ def gpt(models: Path) -> Any:
 
 
 def test_models(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["reviews", "names", "qa", "bert", "gpt"]
+    assert [model.id for model in client.models.list()] == list(MODELS)
     assert client.models.retrieve("gpt").owned_by == "weft"
     with pytest.raises(openai.NotFoundError, match="no model 'gtp'"):
         client.models.retrieve("gtp")
@@ -83,50 +82,6 @@ def test_best_of_are_the_likeliest(client: openai.OpenAI, gpt: Any) -> None:
             client.completions.create(model="gpt", prompt="The", **wrong)
 
 
-def test_logprobs(client: openai.OpenAI, gpt: Any) -> None:
-    reply = client.completions.create(model="gpt", prompt="The weaver", temperature=0, logprobs=3, max_tokens=5)
-    (choice,) = reply.choices
-    logprobs = choice.logprobs
-    assert logprobs is not None and logprobs.tokens and logprobs.token_logprobs
-    assert logprobs.top_logprobs and logprobs.text_offset
-    expected = gpt("The weaver", temperature=0.0, logprobs=3, max_tokens=5)
-    assert np.allclose(logprobs.token_logprobs, [piece.logprob for piece in expected.pieces], atol=1e-4)
-    assert "".join(logprobs.tokens) == choice.text and logprobs.text_offset[0] == len("The weaver")
-    for token, logprob, offset, top in zip(
-        logprobs.tokens, logprobs.token_logprobs, logprobs.text_offset, logprobs.top_logprobs, strict=True
-    ):
-        assert f"The weaver{choice.text}"[offset:].startswith(token)
-        assert top[token] == logprob and 3 <= len(top) <= 4
-        assert math.fsum(math.exp(each) for each in top.values()) <= 1.001
-
-
-def test_echo(client: openai.OpenAI) -> None:
-    plain = client.completions.create(model="gpt", prompt="The weaver", temperature=0, max_tokens=4)
-    reply = client.completions.create(model="gpt", prompt="The weaver", temperature=0, max_tokens=4, echo=True)
-    assert reply.choices[0].text == f"The weaver{plain.choices[0].text}"
-
-
-def test_echo_of_a_prompt_alone_scores_it(client: openai.OpenAI) -> None:
-    reply = client.completions.create(model="gpt", prompt="The weaver", max_tokens=0, echo=True, logprobs=1)
-    (choice,) = reply.choices
-    assert choice.text == "The weaver" and choice.logprobs is not None
-    assert choice.logprobs.token_logprobs is not None and choice.logprobs.tokens is not None
-    assert "".join(choice.logprobs.tokens) == "The weaver"
-    assert all(value is None or value < 0 for value in choice.logprobs.token_logprobs)
-
-
-def test_token_ids(client: openai.OpenAI, gpt: Any) -> None:
-    ids = gpt.tokenizer.ids(PROMPTS, specials=False)
-    by_ids = client.completions.create(model="gpt", prompt=ids, temperature=0, max_tokens=4)
-    by_text = client.completions.create(model="gpt", prompt=PROMPTS, temperature=0, max_tokens=4)
-    assert [choice.text for choice in by_ids.choices] == [choice.text for choice in by_text.choices]
-    one = client.completions.create(model="gpt", prompt=ids[0], temperature=0, max_tokens=4)
-    assert one.choices[0].text == by_text.choices[0].text
-    with pytest.raises(openai.UnprocessableEntityError) as error:
-        client.completions.create(model="gpt", prompt=[[1, 2], [1, 100_000]])
-    assert error.value.param == "prompt[1]" or "prompt[1]" in str(error.value)
-
-
 def test_stop(client: openai.OpenAI) -> None:
     whole = client.completions.create(model="gpt", prompt="The weaver", temperature=0, max_tokens=12).choices[0].text
     stop = whole[3:5]
@@ -135,34 +90,6 @@ def test_stop(client: openai.OpenAI) -> None:
             model="gpt", prompt="The weaver", temperature=0, max_tokens=12, stop=given
         ).choices
         assert choice.text == whole[: whole.index(stop)] and choice.finish_reason == "stop"
-
-
-def test_streams(client: openai.OpenAI) -> None:
-    whole = client.completions.create(model="gpt", prompt=PROMPTS, temperature=0, max_tokens=9)
-    texts, ends, chunks = {0: "", 1: ""}, dict[int, str](), 0
-    for chunk in client.completions.create(model="gpt", prompt=PROMPTS, temperature=0, max_tokens=9, stream=True):
-        chunks += 1
-        assert chunk.object == "text_completion" and chunk.usage is None
-        for choice in chunk.choices:
-            texts[choice.index] += choice.text
-            if choice.finish_reason:
-                ends[choice.index] = choice.finish_reason
-    assert [texts[0], texts[1]] == [choice.text for choice in whole.choices] and chunks > 4
-    assert [ends[0], ends[1]] == [choice.finish_reason for choice in whole.choices]
-
-
-def test_a_stream_of_samples_with_usage(client: openai.OpenAI) -> None:
-    asked: dict[str, Any] = {"model": "gpt", "prompt": "The", "seed": 5, "n": 2, "max_tokens": 7}
-    whole = client.completions.create(**asked)
-    texts, usage = {0: "", 1: ""}, []
-    for chunk in client.completions.create(**asked, stream=True, stream_options={"include_usage": True}):
-        if chunk.usage is not None:
-            assert chunk.choices == []
-            usage.append(chunk.usage)
-        for choice in chunk.choices:
-            texts[choice.index] += choice.text
-    assert sorted(texts.values()) == sorted(choice.text for choice in whole.choices)
-    assert whole.usage is not None and [each.total_tokens for each in usage] == [whole.usage.total_tokens]
 
 
 def test_leaving_a_stream_frees_its_slot(client: openai.OpenAI, server: Served) -> None:

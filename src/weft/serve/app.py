@@ -13,7 +13,7 @@ from starlette.routing import Route
 
 from weft.serve import openai_routes, task_routes
 from weft.serve.front import Front
-from weft.serve.metrics import CONTENT_TYPE, Metrics
+from weft.serve.metrics import CONTENT_TYPE, ServerMetrics
 from weft.serve.openapi import Described, document
 from weft.serve.refusals import Refusal
 from weft.serve.schemas import CompletionRequest, EmbeddingRequest, LookRequest, RequestSchema, RerankRequest
@@ -26,7 +26,7 @@ WRONG = {404: "there is no such route; GET /openapi.json lists them", 405: "this
 class ServedApp:
     """The routes of one server."""
 
-    def __init__(self, front: Front, metrics: Metrics) -> None:
+    def __init__(self, front: Front, metrics: ServerMetrics) -> None:
         self.front, self.metrics = front, metrics
         self.static, self.created = StaticFiles(), int(time.time())
         self.described: list[Described] = []

@@ -51,6 +51,18 @@ class Asked:
         if len(values) > most:
             raise Refusal(422, f"{param}: {len(values):,} {what}, where at most {most:,} are taken", param)
 
+    def check_written(self, options: Mapping[str, Any], count: int) -> int:
+        """Refuse more generated text than the limits allow; the tokens that are left for the input."""
+        limits, n = self.options, options.get("n") or 1
+        if n > limits.max_n:
+            raise Refusal(422, f"n: at most {limits.max_n} texts for each input, not {n}", "n")
+        self.check_count(options.get("stop") or (), "stop", limits.max_stop, "stop strings")
+        written = count * n * (options.get("max_tokens") or 0)
+        if written > limits.max_tokens:
+            what = f"{written:,} tokens may be generated, where at most {limits.max_tokens:,} are in a request"
+            raise Refusal(413, f"max_tokens: {what}", "max_tokens", reason="tokens")
+        return limits.max_tokens - written
+
     async def run(self, job: Message) -> Message:
         """The `done` message of a job; it is cancelled where the client goes away."""
         self.call.inputs = len(inputs_of(job))
@@ -84,6 +96,12 @@ class Asked:
         call.batch_tokens = done.get("batch_tokens", 0)
         call.stages = done["timings"]
         self.version = done["version"]  # of the files that answered: a reload may have come in between
+
+
+def usage_of(done: Message) -> Json:
+    """How many tokens were read and written."""
+    read, written = done["usage"]["prompt_tokens"], done["usage"].get("completion_tokens", 0)
+    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
 def refusal_of(error: JobError) -> Refusal:

@@ -64,11 +64,11 @@ class StateCollector(Collector):
         yield GaugeMetricFamily("weft_connections", "Open connections.", value=self.connections())
 
 
-class Metrics:
+class ServerMetrics:
     """Counts of one server, in a registry of its own."""
 
     def __init__(self, states: Callable[[], Mapping[str, ModelState]], connections: Callable[[], int]) -> None:
-        disable_created_metrics()  # a time for each series, which nobody reads
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # a time for each series, which nobody reads
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "weft_requests", "Requests by route, model and status.", ("route", "model", "status"), registry=registry

@@ -14,11 +14,10 @@ from typing import Any
 from starlette.responses import Response
 
 from weft.serve.frames import Message
-from weft.serve.front import Asked, EventReply, Json, JsonReply
+from weft.serve.front import Asked, EventReply, Json, JsonReply, usage_of
 from weft.serve.messages import embed_job, generate_job, task_job
 from weft.serve.refusals import Refusal
 from weft.serve.schemas import CompletionRequest, EmbeddingRequest, RerankRequest
-from weft.serve.task_routes import check_written, usage_of
 
 DEFAULT_TOKENS = 16  # of a completion, as OpenAI has it
 ENDS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
@@ -57,7 +56,7 @@ class Completions:
 
     def job(self) -> Message:
         wanted, options = self.wanted, self.options()
-        tokens = check_written(self.asked, options, len(self.prompts))
+        tokens = self.asked.check_written(options, len(self.prompts))
         stream, echo = bool(wanted.stream), bool(wanted.echo)
         return generate_job(self.prompts, options, tokens=tokens, stream=stream, echo=echo)
 

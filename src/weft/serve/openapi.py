@@ -229,7 +229,7 @@ def document(routes: Sequence[Described], infos: Mapping[str, Json | None], opti
 
 def operation(route: Described, able: Sequence[str], references: Mapping[str, str], components: Json) -> Json:
     """One route to a model."""
-    schema = {"$ref": REFERENCE.format(model=route.schema.__name__)}
+    schema: Json = {"$ref": REFERENCE.format(model=route.schema.__name__)}
     if able:  # what the models of this server are called
         schema = {"allOf": [schema, {"properties": {"model": {"enum": list(able)}}}]}
     first = able[0] if able else "MODEL"
@@ -279,11 +279,10 @@ def reply_of(route: Described, references: Mapping[str, str]) -> Json:
 
 def read_only(path: str, summary: str, text: str, reply: Json, names: Sequence[str]) -> Json:
     """One route that asks no model."""
-    parameters, allowed = list[Json](), {"enum": list(names)} if names else {}
+    parameters = list[Json]()
+    named_one: Json = {**TEXT, "enum": list(names)} if names else TEXT
     if "{name}" in path:
-        parameters.append(
-            {"name": "name", "in": "path", "required": True, "schema": {**TEXT, **allowed}}
-        )
+        parameters.append({"name": "name", "in": "path", "required": True, "schema": named_one})
     return {
         "operationId": path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
         "summary": summary,

@@ -25,7 +25,7 @@ from weft.serve.connections import limited
 from weft.serve.front import Front
 from weft.serve.guard import Guard
 from weft.serve.limits import ServeOptions
-from weft.serve.metrics import Metrics
+from weft.serve.metrics import ServerMetrics
 from weft.serve.pool import Pool, PoolOptions, ServedModel
 
 GRACE = 0.3  # seconds in which requests that are on their way still come in, after the server has said it will end
@@ -181,7 +181,7 @@ class Serving:
         self.pool = Pool(models, limits)
         self.log = LogWriter()
         self.front = Front(options, self.pool, lambda: self.server.draining)
-        self.metrics = Metrics(self.states, lambda: len(self.server.server_state.connections))
+        self.metrics = ServerMetrics(self.states, lambda: len(self.server.server_state.connections))
         guard = Guard(
             ServedApp(self.front, self.metrics).app, options, self.key, self.done, lambda: self.server.draining
         )

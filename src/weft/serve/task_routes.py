@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
 
 from weft.serve.frames import Message
-from weft.serve.front import Asked, EventReply, Json, JsonReply
+from weft.serve.front import Asked, EventReply, Json, JsonReply, usage_of
 from weft.serve.messages import generate_job, look_job, task_job
 from weft.serve.refusals import Refusal
 from weft.serve.schemas import (
@@ -70,26 +70,6 @@ def options_of(wanted: RequestSchema) -> Json:
     }
 
 
-def usage_of(done: Message) -> Json:
-    usage: Json = dict(done["usage"])
-    read, written = usage["prompt_tokens"], usage.get("completion_tokens", 0)
-    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
-
-
-def check_written(asked: Asked, options: Mapping[str, Any], count: int) -> int:
-    """Refuse more generated text than the limits allow; the tokens that are left for the input."""
-    limits, n = asked.options, options.get("n") or 1
-    if n > limits.max_n:
-        raise Refusal(422, f"n: at most {limits.max_n} texts for each input, not {n}", "n")
-    stop: Sequence[str] = options.get("stop") or ()
-    asked.check_count(stop, "stop", limits.max_stop, "stop strings")
-    written = count * n * (options.get("max_tokens") or 0)
-    if written > limits.max_tokens:
-        what = f"{written:,} tokens may be generated, where at most {limits.max_tokens:,} are in a request"
-        raise Refusal(413, f"max_tokens: {what}", "max_tokens", reason="tokens")
-    return limits.max_tokens - written
-
-
 def handler_of(route: TaskRoute) -> Callable[[Asked, Any], Any]:
     """What answers a route."""
 
@@ -100,7 +80,7 @@ def handler_of(route: TaskRoute) -> Callable[[Asked, Any], Any]:
         asked.check_count(inputs, "input", asked.options.max_texts, "inputs")
         check_parts(asked, inputs)
         options = options_of(wanted)
-        tokens = check_written(asked, options, len(inputs))
+        tokens = asked.check_written(options, len(inputs))
         stream = vars(wanted).get("stream") or False
         if route.task == "complete":
             job = generate_job(inputs, options, tokens=tokens, stream=stream)
