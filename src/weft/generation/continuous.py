@@ -25,14 +25,17 @@ from weft.generation.search import Completion, Detail, Hypothesis, Request, chec
 from weft.generation.wording import Reason
 from weft.models.base import Network
 from weft.nn.halved import is_watched
+from weft.nn.heads import in_full
 from weft.nn.linear import decoding
 from weft.nn.open_rows import OpenRows, RowReading
+from weft.nn.rows import Ragged
 
 ROWS, PLACES = 64, 1 << 16  # at a time, by default; a place is one token of a cache
 CHUNK = 64  # tokens of prompts that are read beside the steps of other rows, which wait for them so long
 READ = 512  # tokens of prompts that are read at once where nothing waits for them
 PLAIN = 4  # plain searches that take turns
 BEAM_ROWS = 64  # hypotheses of prompts that are searched together
+NOTHING = Completion([], "length", 0.0, 0.0)  # of a prompt after which nothing is to be generated
 
 
 def fits_rows(request: Request) -> bool:
@@ -76,6 +79,8 @@ class PendingText:
     error: Exception | None = None
     cancelled: bool = False
     in_rows: bool = False
+    scores_prompt: bool = False
+    prompt_details: list[Detail] = field(default_factory=list)  # of each token of the prompt but the first
 
     @property
     def over(self) -> bool:
@@ -118,16 +123,21 @@ class Continuous:
         self.needed: dict[PendingText, int] = {}  # places that it may come to
         self.plain_waiting: deque[PendingText] = deque()
         self.plain: deque[PlainSearch] = deque()
-        self.steps = self.generated = 0
+        self.steps = self.generated = self.read = 0  # passes, tokens that were chosen and tokens that were read
 
-    def admit(self, prompt: Sequence[int], *, source: Any = None, seed: int = 0, **options: Any) -> PendingText:
-        """Let a prompt in as soon as there is room; `options`: those of a `Request` for one prompt."""
+    def admit(
+        self, prompt: Sequence[int], *, source: Any = None, seed: int = 0, scores_prompt: bool = False, **options: Any
+    ) -> PendingText:
+        """Let a prompt in as soon as there is room; `options`: those of a `Request` for one prompt.
+
+        `scores_prompt`: also keep the log-probabilities of the tokens of the prompt, which a decoder continues.
+        """
         options |= {"sources": None if source is None else [source], "seeds": [seed], "device": self.device}
         options["prompts"] = [list(prompt)]
         request = Request(decoder=self.network, **options)
-        text = PendingText(request, options, in_rows=fits_rows(request))
-        if not any(request.limits):
-            text.completions = [Completion([], "length", 0.0, 0.0)]
+        text = PendingText(request, options, in_rows=fits_rows(request), scores_prompt=scores_prompt)
+        if not any(request.limits) and not scores_prompt:
+            text.completions = [NOTHING] * request.choice.n
         elif text.in_rows:
             self._check_room(text)
             self.waiting.append(text)
@@ -249,6 +259,8 @@ class Continuous:
             ]
             first = self.held[text][0]
             first.unread = list(request.prompts[0])
+            if text.scores_prompt and not self._opened().PARTS:
+                text.prompt_details = scored(self.network, request)
             self.reading.append(first)
 
     def _leave(self, pending: Iterable[PendingText]) -> None:
@@ -275,17 +287,18 @@ class Continuous:
     def _entries(self) -> list[tuple[SampleRow, RowReading]]:
         """What is read in a step: the latest token of every row, and some of the prompts."""
         entries = [(row, RowReading(row.number, row.answer.tokens[-1:])) for row in self.going]
-        budget = CHUNK if entries else READ
+        budget = whole = CHUNK if entries else READ
         for row in self.reading:
-            size = len(row.unread)
+            scores, size = row.text.scores_prompt and self._opened().PARTS, len(row.unread)
             if self._opened().PARTS:
-                size = min(size, budget)
-            elif budget < size and budget < (CHUNK if self.going else READ):
+                size = min(size, budget, CHUNK if scores else budget)  # a table of all scores is wide
+            elif budget < size and budget < whole:
                 break
             if size <= 0:
                 break
             budget -= size
-            entries.append((row, RowReading(row.number, row.unread[:size], asks=size == len(row.unread))))
+            asks = size if scores else int(size == len(row.unread))
+            entries.append((row, RowReading(row.number, row.unread[:size], asks)))
         return entries
 
     def _pass(self, entries: list[tuple[SampleRow, RowReading]], changed: dict[PendingText, None]) -> None:
@@ -307,23 +320,38 @@ class Continuous:
         rows, places = list[SampleRow](), list[int]()  # that choose a token, and which scores are theirs
         asked = 0
         for row, reading in entries:
-            if row.unread:
-                del row.unread[: len(reading.tokens)]
-                if not row.unread:
-                    self.reading.remove(row)
-                    twins = self.held[row.text][1:]
-                    for twin in twins:
-                        twin.number = next(self.numbers)
-                    opened.copy(row.number, [twin.number for twin in twins])
-                    self.going += [row, *twins]
-                    rows += [row, *twins]
-                    places += [asked] * (1 + len(twins))
-            else:
+            first, asked = asked, asked + reading.asks
+            self.read += len(reading.tokens)
+            if not row.unread:
                 rows.append(row)
-                places.append(asked)
-            asked += reading.asks
+                places.append(first)
+                continue
+            if row.text.scores_prompt and opened.PARTS:
+                targets = row.unread[1 : len(reading.tokens) + 1]
+                row.text.prompt_details += details_of(row.text.request, scores[first : first + len(targets)], targets)
+            del row.unread[: len(reading.tokens)]
+            if row.unread:
+                continue
+            self.reading.remove(row)
+            if not any(row.text.request.limits):
+                self._finish_scored(row.text, changed)
+                continue
+            twins = self.held[row.text][1:]
+            for twin in twins:
+                twin.number = next(self.numbers)
+            opened.copy(row.number, [twin.number for twin in twins])
+            self.going += [row, *twins]
+            rows += [row, *twins]
+            places += [asked - 1] * (1 + len(twins))
         if rows:
             self._choose(rows, scores if places == list(range(len(scores))) else scores[places], changed)
+
+    def _finish_scored(self, text: PendingText, changed: dict[PendingText, None]) -> None:
+        """A prompt that was to be scored and not continued."""
+        row = self.held.pop(text)[0]
+        self.needed.pop(text, None)
+        self._opened().leave([row.number])
+        text.completions, changed[text] = [NOTHING] * text.request.choice.n, None
 
     def _choose(self, rows: list[SampleRow], scores: Tensor, changed: dict[PendingText, None]) -> None:
         """Take the next token of every row, those with equal options together; what is over leaves."""
@@ -477,9 +505,12 @@ class PlainSearch:
 
     def step(self) -> bool:
         """One step; whether there are more."""
-        for text in self.pending:
-            text.entered = text.entered or time.monotonic()
         try:
+            for text in self.pending:
+                if text.entered is None:
+                    text.entered = time.monotonic()
+                    if text.scores_prompt:
+                        text.prompt_details = scored(text.request.decoder, text.request)
             advance = next(self.steps)
         except StopIteration as end:
             for text, completions in zip(self.pending, end.value, strict=True):
@@ -497,3 +528,25 @@ class PlainSearch:
 
     def close(self) -> None:
         self.steps.close()
+
+
+def details_of(request: Request, scores: Tensor, targets: Sequence[int]) -> list[Detail]:
+    """The log-probability of each of these tokens, with the likeliest others: n V."""
+    logs = scores[: len(targets)].log_softmax(-1)
+    own = logs.gather(1, torch.tensor(targets, dtype=torch.int64, device=logs.device)[:, None]).squeeze(1).tolist()
+    ranked = request.ranked(logs) or [[] for _ in targets]
+    return [Detail(logprob, alternatives, None) for logprob, alternatives in zip(own, ranked, strict=True)]
+
+
+def scored(network: Any, request: Request) -> list[Detail]:
+    """The log-probabilities of all tokens of a prompt but the first, where it is not read in parts."""
+    prompt = request.prompts[0]
+    if network.SCORES_TEXTS:  # an engine that hands out no other scores
+        return [Detail(logprob, [], None) for logprob in network.text_logprobs([prompt])[0]]
+    ragged = Ragged.of([prompt[:-1]] if len(prompt) > 1 else [prompt], request.device)
+    hidden = network.next_states(ragged.tokens, ragged.rows)
+    details = list[Detail]()
+    for first in range(0, len(prompt) - 1, CHUNK):
+        targets = prompt[first + 1 : first + 1 + CHUNK]
+        details += details_of(request, in_full(network.words(hidden[first : first + len(targets)])), targets)
+    return details

@@ -77,7 +77,7 @@ class TextGenerator:
         for batch in batches:
             own = [seeds[number] for number in batch]
             with naming(self.folder):
-                request = self._request([prompts[number] for number in batch], options)
+                request = self.request_options([prompts[number] for number in batch], options)
                 some = generate(self.decoder, **request, seeds=own, on_progress=ticks)
             for number, best in zip(batch, some, strict=True):
                 completions[number] = best
@@ -85,7 +85,7 @@ class TextGenerator:
 
     def pieces(self, prompt: Prompt, options: GenerationOptions) -> Generator[str, None, list[Completion]]:
         """The text of one prompt piece by piece, in whole characters; at the end what `completions` gives for it."""
-        steps = generate_steps(self.decoder, **self._request([prompt], options), seeds=options.seeds(1))
+        steps = generate_steps(self.decoder, **self.request_options([prompt], options), seeds=options.seeds(1))
         tokens: list[int] = []
         shown_text = ""
         while True:
@@ -104,8 +104,8 @@ class TextGenerator:
             yield rest
         return completions
 
-    def _request(self, prompts: Sequence[Prompt], options: GenerationOptions) -> dict[str, Any]:
-        """The options of `generate`, in tokens."""
+    def request_options(self, prompts: Sequence[Prompt], options: GenerationOptions) -> dict[str, Any]:
+        """The options of `generate`, in tokens, and its prompts."""
         limits = [prompt.max_tokens if options.max_tokens is None else options.max_tokens for prompt in prompts]
         limits = [limit and limit + prompt.taken for limit, prompt in zip(limits, prompts, strict=True)]
         end, tokenizer = self.tokenizer.id_of("end"), self.tokenizer

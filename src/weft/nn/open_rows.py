@@ -22,7 +22,7 @@ class RowReading(NamedTuple):
 
     row: int
     tokens: Sequence[int]
-    asks: bool = True  # for the scores of the token after them
+    asks: int = 1  # after how many of them, the last ones, the scores of the next token are wanted
 
 
 class OpenRows(ABC):
@@ -39,7 +39,7 @@ class OpenRows(ABC):
 
     @abstractmethod
     def read(self, reading: Sequence[RowReading]) -> Tensor:
-        """Let rows read tokens; for those that ask the logits of the next one, in this order: rows V."""
+        """Let rows read tokens; the logits that they ask for, in this order: n V."""
 
     @abstractmethod
     def copy(self, row: int, twins: Sequence[int]) -> None:
@@ -78,12 +78,11 @@ class CachedRows(OpenRows):
         self.cache.prepare([(each.row, len(each.tokens)) for each in reading])
         flat = torch.tensor([token for each in reading for token in each.tokens], device=self.device)
         hidden = self.network.further(flat, self.cache)
-        if len(flat) > len(reading) or not all(each.asks for each in reading):
-            asked, last = [], -1
+        if any(each.asks < len(each.tokens) for each in reading):
+            asked, end = list[int](), 0
             for each in reading:
-                last += len(each.tokens)
-                if each.asks:
-                    asked.append(last)
+                end += len(each.tokens)
+                asked += range(end - each.asks, end)
             hidden = hidden[torch.tensor(asked, dtype=torch.int64, device=self.device)]
         scores = in_full(self.network.words(hidden)) if len(hidden) else hidden.new_zeros(0, 0)
         self.cache.advance()
@@ -119,7 +118,7 @@ class JoinedRows(OpenRows):
             self.sources.update(zip(rows, sources, strict=True))
 
     def read(self, reading: Sequence[RowReading]) -> Tensor:
-        assert all(each.asks for each in reading), "prompts are read whole"
+        assert all(each.asks == 1 for each in reading), "prompts are read whole"
         tokens, known = {each.row: each.tokens for each in reading}, set(self.order)
         new, started = [row for row in tokens if row not in known], None
         parts = []
