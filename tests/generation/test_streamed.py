@@ -7,8 +7,7 @@ import random
 import pytest
 
 from tests.tasks.small import vocabulary
-from weft.generation.streamed import StreamedText
-from weft.generation.text import Prompt, new_text, settled
+from weft.generation.text import Prompt, StreamedText, new_text, settled
 
 KINDS = ["wordpiece", "bpe", "unigram", "word", "character"]
 
@@ -23,8 +22,7 @@ def test_the_same_as_decoding_all_of_it(kind: str, stop: tuple[str, ...]) -> Non
         prompt = Prompt(tokenizer.ids([texts[number % 4]], specials=False)[0] or [tokenizer.id_of("unknown") or 0])
         usual = tokenizer.ids(["the film is a good one, and long (too long). " * 4], specials=False)[0]
         tokens = [
-            chance.choice(usual) if chance.random() < 0.6 else chance.randrange(tokenizer.vocabulary)
-            for _ in range(90)
+            chance.choice(usual) if chance.random() < 0.6 else chance.randrange(tokenizer.vocabulary) for _ in range(90)
         ]
         streamed, shown = StreamedText(tokenizer, prompt, stop), ""
         for count in range(1, len(tokens) + 1):

@@ -70,7 +70,7 @@ class PendingText:
 
     request: Request
     options: dict[str, Any]
-    asked: float = field(default_factory=time.monotonic)
+    asked: float = field(default_factory=time.perf_counter)
     entered: float | None = None  # when it was first read
     tokens: list[list[int]] = field(default_factory=list)  # of each sample, as they come; none of a beam
     details: list[list[Detail]] = field(default_factory=list)  # of each token, where log-probabilities are asked for
@@ -250,7 +250,7 @@ class Continuous:
             choice = next((other for other in known if other == choice), choice)  # one object, so that groups are large
             generators = [None] * sampling.n if sampling.greedy else RandomDraws(request.seeds, sampling.n).generators
             answers = [Hypothesis([], 0.0, 0, []) for _ in range(sampling.n)]
-            text.entered = time.monotonic()
+            text.entered = time.perf_counter()
             text.tokens, text.reasons = [answer.tokens for answer in answers], [None] * sampling.n
             text.details = [answer.details for answer in answers]
             self.held[text] = [
@@ -508,7 +508,7 @@ class PlainSearch:
         try:
             for text in self.pending:
                 if text.entered is None:
-                    text.entered = time.monotonic()
+                    text.entered = time.perf_counter()
                     if text.scores_prompt:
                         text.prompt_details = scored(text.request.decoder, text.request)
             advance = next(self.steps)

@@ -35,9 +35,9 @@ STATS = 1.0  # seconds from one report to the next
 
 def writer_of(model: OpenedModel, worker: Worker) -> Any:
     """What generates text beside the passes."""
-    from weft.serve.one_by_one import OneByOne
+    from weft.serve.writing import ContinuousWriter
 
-    return OneByOne(model, worker.write, worker.count)
+    return ContinuousWriter(model, worker.write, worker.count)
 
 
 class Worker:

@@ -252,7 +252,7 @@ def translate(
     by_text: list[list[tuple[Part, list[Completion]]]] = [[] for _ in texts]
     for part, completions in zip(parts, generator.completions(prompts, chosen, batches, on_progress), strict=True):
         by_text[part.text].append((part, completions))
-    return [_translation(opened, pieces, chosen.n) for pieces in by_text]
+    return [translation(opened, pieces, chosen.n) for pieces in by_text]
 
 
 def check_writer(opened: LoadedModel) -> None:
@@ -308,7 +308,7 @@ def parts_of(opened: LoadedModel, texts: Sequence[str], prefix: str, context: in
     return parts
 
 
-def _translation(opened: LoadedModel, pieces: list[tuple[Part, list[Completion]]], n: int) -> Translation:
+def translation(opened: LoadedModel, pieces: list[tuple[Part, list[Completion]]], n: int) -> Translation:
     """The completions of the pieces of a text, put together; an empty text has none."""
     writer, reader = writer_of(opened), tokenizer_of(opened)
     sizes, first = [len(part.tokens) for part, _ in pieces], [completions[0] for _, completions in pieces]
