@@ -6,15 +6,18 @@
 All contestants take turns in one process on two threads. `before` is plain torch; `chosen` is the backend that
 `weft bench` would choose for this length and batch; a contestant counts only where its vectors agree with plain torch's
 (see docs/bench.md). Then mixed lengths with a classification head, beside transformers' text-classification pipeline.
-The part `openvino` runs the exported graphs by OpenVINO beside the backends of Weft; it is not one of the usual parts.
+Two parts are not among the usual ones: `openvino` runs the exported graphs by OpenVINO beside the backends of Weft, and
+`compile` a pass through the network by torch.compile, which needs a C++ compiler, beside torch and oneDNN.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ import torch
 from common import RESULTS, machine, minilm, parse, peer, write
 
 import weft
+from weft.backends import onednn
 from weft.backends.choice import cpu_name, version_of
 from weft.backends.groups import grouped
 from weft.backends.onnx import GRAPH
@@ -33,6 +37,7 @@ from weft.bench.texts import Profile, profiles_of
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError
 from weft.exporters.onnx_export import write_onnx
+from weft.nn.rows import Ragged
 from weft.tasks.chosen import answering_by
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model
@@ -175,13 +180,40 @@ def beside_openvino(model: Model, profiles: Sequence[Profile], given: argparse.N
     return {"openvino": version, "milliseconds": rows, "1 - cosine, at most": turned, "refused": refused}
 
 
+def beside_compiled(model: Model, profiles: Sequence[Profile], given: argparse.Namespace) -> dict[str, Any]:
+    """Milliseconds of a pass through the network, compiled for exactly these lengths and not."""
+    rows: dict[str, dict[str, float]] = {}
+    for profile in profiles:
+        torch._dynamo.reset()
+        ids = tokenizer_of(model.opened).ids(list(profile.inputs)[: profile.batch])
+        ragged = Ragged.of([each[: min(map(len, ids))] for each in ids])
+        networks: dict[str, Any] = {"torch": model.network, "onednn": onednn.network_of(model.opened, "onednn")}
+        networks["compiled"] = torch.compile(model.network, dynamic=False)
+
+        def call(texts: Sequence[str], network: Any, ragged: Ragged = ragged) -> Any:
+            return network(ragged.tokens, ragged.rows)
+
+        calls = {name: partial(call, network=network) for name, network in networks.items()}
+        with torch.inference_mode():
+            begin = time.perf_counter()
+            calls["compiled"]([])
+            compiling = time.perf_counter() - begin
+            speeds = race(calls, profile, given.seconds)
+        rows[profile.name] = {name: round(1e3 * speed.seconds, 3) for name, speed in speeds.items()}
+        rows[profile.name]["seconds to compile"] = round(compiling, 1)
+        print(json.dumps({profile.name: rows[profile.name]}), flush=True)
+    return {"milliseconds": rows}
+
+
 def measure(part: str, model: Model, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One part of the works: texts of one length, of mixed lengths, or of mixed lengths through a head for labels."""
     options: dict[str, Any] = {"seconds": given.seconds, "memory": False, "keep": False, "log": print}
     peers, most = PEERS, model.config.context
     fixed = [(str(min(length, most)), min(batch, 2) if given.smoke else batch) for length, batch in FIXED]
-    if part == "openvino":
+    if part in ("openvino", "compile"):
         profiles = [profile for length, batch in fixed for profile in profiles_of(model, [length], [batch])]
+        if part == "compile":
+            return beside_compiled(model, profiles, given)
         return beside_openvino(model, [*profiles, *profiles_of(model, ["mixed"], [1], given.mixed)], given)
     if part == "lengths":
         profiles = [profile for length, batch in fixed for profile in profiles_of(model, [length], [batch])]
