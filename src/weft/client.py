@@ -15,8 +15,8 @@ import threading
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import fields
-from typing import Any, NamedTuple, overload
+from dataclasses import fields, is_dataclass
+from typing import Any, NamedTuple, get_args, get_origin, get_type_hints, overload
 from urllib.parse import urlsplit
 
 from weft.config import build
@@ -140,7 +140,7 @@ class Client:
         return self._task("suggest", model, texts, options)
 
     def choose(self, model: str, prompts: Any, /, **options: Any) -> Any:
-        """The option that fits best: of (context, options), or of each of a list of them."""
+        """The option that fits best: of (context, options) or (context, question, options), or of each of a list."""
         return self._task("choose", model, prompts, options)
 
     def forecast(self, model: str, data: Any, /, **options: Any) -> Any:
@@ -158,9 +158,7 @@ class Client:
         """The vector of one text, or of each of a list."""
         one = isinstance(texts, str)
         body = {"model": model, "input": [texts] if one else list(texts), "encoding_format": "base64", **options}
-        reply = self.post("/v1/embeddings", body)
-        counted = reply.get("answers") or [{}] * len(reply["data"])
-        vectors = [_vector(each, more) for each, more in zip(reply["data"], counted, strict=True)]
+        vectors = [_vector(each) for each in self.post("/v1/embeddings", body)["data"]]
         return vectors[0] if one else vectors
 
     def complete(self, model: str, prompts: Any, /, **options: Any) -> Any:
@@ -179,7 +177,8 @@ class Client:
 
     def _task(self, route: str, model: str, inputs: Any, options: Mapping[str, Any]) -> Any:
         one = not isinstance(inputs, list)
-        body = {"model": model, "input": [_plain(each) for each in ([inputs] if one else inputs)], **options}
+        plain = [_plain(route, each) for each in ([inputs] if one else inputs)]
+        body = {"model": model, "input": plain, **options}
         if not one and not inputs:
             return []
         result = self.call(f"/v1/{route}", body)
@@ -379,25 +378,41 @@ class RemoteStream:
 # ---------------------------------------------------------------------------------------------------------------- JSON
 
 
-def answer_of(values: Any) -> Any:
+def answer_of(values: Mapping[str, Any]) -> Any:
     """An answer as the dataclass that its "object" names; what a newer server adds is left out."""
-    if isinstance(values, list):
-        return [answer_of(each) for each in values]
-    if not isinstance(values, Mapping):
-        return values
-    if values.get("object") == "vector":
+    name = values.get("object")
+    if name == "vector":
         return _vector(values)
-    kind = KINDS.get(values.get("object", ""))
-    plain = {name: answer_of(value) for name, value in values.items() if name != "object"}
-    if kind is None:
-        return plain
-    known = {field.name for field in fields(kind)}
-    return build(kind, {name: value for name, value in plain.items() if name in known}, values["object"])
+    if name not in KINDS:
+        raise UserError(f"the server answered with {shown(str(name))!r}, which this version of Weft does not know")
+    return build(KINDS[name], _known(KINDS[name], values), name)
 
 
-def _vector(values: Mapping[str, Any], more: Mapping[str, Any] | None = None) -> Vector:
+def _known(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass from plain values, those of the dataclasses inside of it too."""
+    hints = get_type_hints(kind)
+    names = {field.name for field in fields(kind)}
+    return {name: _revived(hints[name], value) for name, value in values.items() if name in names}
+
+
+def _revived(hint: Any, value: Any) -> Any:
+    """A value in which objects are dataclasses, of the kind in `hint` or one that has more fields."""
+    if isinstance(value, Mapping):
+        kind: Any = next((each for each in (hint, *get_args(hint)) if is_dataclass(each)), None)
+        if kind is None:
+            return value
+        kinds: list[Any] = [kind, *(each for each in KINDS.values() if issubclass(each, kind))]
+        best = max(kinds, key=lambda each: sum(field.name in value for field in fields(each)))
+        return build(best, _known(best, value), best.__name__.lower())
+    if isinstance(value, list):
+        inner = next((each for each in (hint, *get_args(hint)) if get_origin(each) is tuple), None)
+        return [_revived(get_args(inner)[0] if inner else None, each) for each in value]
+    return value
+
+
+def _vector(values: Mapping[str, Any]) -> Vector:
     """A vector, which travels as little-endian float32 in base64, and as a list where that was asked for."""
-    given, counts = values.get("base64", values.get("embedding")), {**values, **(more or {})}
+    given = values.get("base64", values.get("embedding"))
     numbers: Sequence[float]
     if isinstance(given, str):
         try:
@@ -407,17 +422,16 @@ def _vector(values: Mapping[str, Any], more: Mapping[str, Any] | None = None) ->
             raise UserError("the server answered with a vector that cannot be read") from None
     else:
         numbers = given or ()
-    return Vector(
-        values=tuple(numbers),
-        n_tokens=counts.get("n_tokens", 0),
-        n_windows=counts.get("n_windows", 1),
-        truncated=counts.get("truncated", False),
-    )
+    counts = {name: values[name] for name in ("n_tokens", "n_windows", "truncated") if name in values}
+    return Vector(values=tuple(numbers), **{"n_tokens": 0, **counts})
 
 
-def _plain(value: Any) -> Any:
-    """An input as JSON has it: a tuple is a list."""
-    return list(map(_plain, value)) if isinstance(value, tuple | list) else value
+def _plain(route: str, value: Any) -> Any:
+    """An input as the routes take it."""
+    if route == "choose" and isinstance(value, tuple | list) and len(value) in (2, 3):
+        question = {"question": value[1]} if len(value) == 3 else {}
+        return {"context": value[0], **question, "options": list(value[-1])}
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _parsed(data: bytes, url: str, status: int = 200) -> Any:

@@ -55,6 +55,7 @@ class Stub:
                 pass
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.handle_error = lambda *_: None  # type: ignore[method-assign]  # of a client that did not wait
         self.url = f"http://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -146,7 +147,7 @@ def test_nested_answers_keep_their_own_kind() -> None:
         {"text": "a", "number": 0, "score": 1.0, "probability": 1.0, "logprob": -1.0, "n_tokens": 2, "crossing": False}
     ]
     values = {"object": "chosen", "text": "a", "number": 0, "n_tokens": 2}
-    chosen = answer_of({**values, "options": [{"object": "continuation", **options[0]}]})
+    chosen = answer_of({**values, "options": options})
     assert isinstance(chosen.options[0], kinds.Continuation) and chosen.options[0].logprob == -1.0
 
 
