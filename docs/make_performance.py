@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,6 +162,7 @@ class Page:
             ("Growth of time and memory", self.growth),
             ("Complexity of layers", self.complexity),
             ("Start-up", self.startup),
+            ("Serving", self.serving),
             ("Counting and vectors", self.counting),
             ("The word loss in chunks", self.word_loss),
         ]
@@ -345,6 +346,48 @@ class Page:
                 rows.append(line(f"{title}: texts/s", text(ours, 0), peer, ratio, Goal(0.9)))
         return [source("python benchmarks/startup.py", values), table(rows)]
 
+    def serving(self) -> list[str]:
+        values = self.read("serve")
+        entries = {name: part(values, name) for name in ("classify", "generate", "overload", "soak", "parity")}
+        rows: Rows = [*classified(entries["classify"])]
+        for name, work in entries["generate"].items():
+            speeds = part(work, "tokens a second")
+            if speeds:
+                ours, alone = speeds.get("together"), speeds.get("one at a time")
+                title = f"generate, {name}, 16 clients: tokens/s"
+                rows.append(line(title, text(ours, 0), text(alone, 0, ", one at a time"), at(work, "ratio"), Goal(4.0)))
+        storm, soak = entries["overload"], entries["soak"]
+        if storm:
+            under, calm = at(storm, "accepted", "p99"), at(storm, "p99 at 80 %")
+            title = "ten times the load: p99 of what is accepted, beside that at 80 %"
+            rows.append(line(title, text(under, 0, " ms"), text(calm, 0, " ms"), share(under, calm), Goal(2.0, True)))
+            refused = at(storm, "refused", "p99")
+            rows.append(line("ten times the load: p99 of a refusal", text(refused, 0, " ms")))
+            again = at(storm, "share of capacity from 2 seconds after it on")
+            rows.append(
+                line("two seconds after it: share of full speed", text(again), goal=Goal(0.9, unit=""), value=again)
+            )
+        if soak:
+            grown, count = at(soak, "growth, %"), text(at(soak, "requests"), 0)
+            first, last = (text(at(soak, f"memory {when}, MiB"), 0) for when in ("after a tenth", "at the end"))
+            title, ours = f"{count} mixed requests: growth of memory", f"{text(grown)} % ({first} to {last} MiB)"
+            rows.append(line(title, ours, goal=Goal(2.0, True, " %"), value=grown))
+        for backend, work in entries["parity"].items():
+            if isinstance(work, dict):
+                ours = f"{text(at(work, 'other labels'), 0)} of {text(at(work, 'texts'), 0)}, probabilities within "
+                worst = at(work, "largest difference of a probability")
+                ours += "" if worst is None else f"{worst:.1g}"
+                title = f"other labels than `weft predict`, {backend}"
+                rows.append(line(title, ours, goal=Goal(0, True, ""), value=at(work, "other labels")))
+        note = (
+            "Requests of one text with 4 to 160 words to a 6 x 384 encoder on two cores, which the program that sends "
+            "them shares. The peer is FastAPI with a pipeline of transformers in threads, on the same weights; the "
+            "better of two numbers of threads. In brackets p99. Equal p99: the most requests a second of Weft whose "
+            "p99 is not above the peer's."
+        )
+        made = source("python benchmarks/serve.py", *entries.values())
+        return [made, *([note] if rows else []), table(rows)]
+
     def counting(self) -> list[str]:
         ngram, vectors = self.read("ngram"), self.read("vectors_cbow")
         rows: Rows = []
@@ -401,6 +444,31 @@ class Page:
                     name = what.format(words(work, "work") + (f", {model} encoder" if model else ""))
                     parts.append(f"- {name}: {said} ({words(values, 'date')})")
         return parts
+
+
+def classified(values: Mapping[str, Any]) -> Iterator[list[str]]:
+    """Rows of requests a second by clients, each side beside the better peer, and at equal p99."""
+    measured, compared = part(values, "clients"), part(values, "against the peer")
+    peers = {name: each for name, each in measured.items() if not name.startswith("weft ")}
+    for name, each in measured.items():
+        if name in peers or not isinstance(each, Mapping):
+            continue
+        for clients, point in each.items():
+            best = max((part(one, clients) for one in peers.values()), key=rate_of, default={})
+            cells = [
+                f"{text(at(one, 'requests a second'), 0)} ({text(at(one, 'p99'), 0, ' ms')})" for one in (point, best)
+            ]
+            title = f"classify, {name.removeprefix('weft ')}, {clients} client{'s' * (clients != '1')}: requests/s"
+            ratio = share(at(point, "requests a second"), at(best, "requests a second"))
+            yield line(title, *cells, ratio, Goal(1.0) if clients == "1" else None)
+        least = at(compared, name, "least at equal p99")
+        if least is not None:
+            yield line(f"classify, {name.removeprefix('weft ')}, equal p99: the least ratio", "", "", least, Goal(3.0))
+
+
+def rate_of(point: Mapping[str, Any]) -> float:
+    rate = point.get("requests a second")
+    return rate if isinstance(rate, int | float) else 0.0
 
 
 # Of the README: the file, the beginning of the work, the unit, the peer, and what is said.

@@ -7,10 +7,15 @@ import os
 import re
 import runpy
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import fields
 from importlib import import_module
 from pathlib import Path
 
@@ -28,6 +33,8 @@ GIVEN = [
     "new --model bert --size 2x128 --tokenizer tok/ --out runs/bert",
     "new --model gpt2 --size 2x128 --tokenizer pieces/ --out runs/gpt",
 ]
+# A server of a page runs until the end of the page, at a port that is free here.
+SERVER, PORT = re.compile(r"^weft serve .*$", re.MULTILINE), "8000"
 
 
 def blocks(page: Path) -> list[tuple[str, str]]:
@@ -65,11 +72,46 @@ def test_every_documented_command(page: Path, tmp_path: Path, warm: Path) -> Non
     if page.name != "README.md" and re.search(r"runs/(bert|gpt)\b|\b(tok|pieces)/", said):
         given = "".join(f"weft {line}\n" for line in GIVEN)
         subprocess.run(["bash", "-euc", given], cwd=tmp_path, env=environment, check=True, capture_output=True)
-    for language, text in blocks(page):
-        command = ["bash", "-euc", text] if language == "sh" else [python, "-c", text]
-        found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
-        assert found.returncode == 0, f"{text}\n{found.stderr}"
-        assert "Traceback" not in found.stderr
+    with ExitStack() as servers:
+        port = str(free_port())
+        for language, text in blocks(page):
+            text = text.replace(PORT, port) if PORT in said and SERVER.search(said) else text
+            serves = SERVER.search(text) if language == "sh" else None
+            text = text.replace(serves[0], "") if serves else text
+            command = ["bash", "-euc", text] if language == "sh" else [python, "-c", text]
+            found = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+            assert found.returncode == 0, f"{text}\n{found.stderr}"
+            assert "Traceback" not in found.stderr
+            assert '"server_error"' not in found.stdout, f"{text}\n{found.stdout}"
+            if serves:
+                servers.enter_context(documented_server(serves[0].split(), port, tmp_path, environment))
+
+
+@contextmanager
+def documented_server(words: list[str], port: str, folder: Path, environment: dict[str, str]) -> Iterator[None]:
+    """A server of a page, until the end of the page; it then ends by itself when it is asked to."""
+    command = [sys.executable, "-P", "-m", *words]
+    with (
+        (folder / "server.log").open("w+") as log,
+        start_child(command, cwd=folder, env=environment, stdout=log, stderr=log) as process,
+    ):
+        try:
+            for _ in range(600):
+                with suppress(OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/ready") as reply:
+                    assert reply.status == 200
+                    break
+                assert process.poll() is None, (folder / "server.log").read_text()
+                time.sleep(0.1)
+            yield
+            process.terminate()
+            assert process.wait(60) == 0, (folder / "server.log").read_text()
+        finally:
+            process.kill()
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def test_links_lead_somewhere() -> None:
@@ -130,6 +172,15 @@ def test_documented_limits_are_those_of_the_code() -> None:
     assert len(rows) > 40
     for value, module, name in rows:
         assert f"{getattr(import_module(module), name):,}" == value, f"{module}.{name}"
+
+
+def test_documented_limits_of_the_server_are_its_defaults() -> None:
+    from weft.serve.limits import ServeOptions
+
+    rows = re.findall(r"^\| `--([\w-]+)` \| ([\d.]+) \|", (ROOT / "docs/serve.md").read_text(), re.MULTILINE)
+    given = {name.replace("-", "_"): value for name, value in rows}
+    defaults = {field.name: str(field.default) for field in fields(ServeOptions)}
+    assert given == {name: value for name, value in defaults.items() if re.fullmatch(r"[\d.]+", value)}
 
 
 def test_the_demo_runs(tmp_path: Path) -> None:
