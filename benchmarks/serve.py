@@ -42,7 +42,6 @@ from typing import IO, Any
 from common import RESULTS, about, minilm, parse, peer, write
 
 import weft
-from weft.backends.choice import BackendChoice, key_of, store
 from weft.backends.predictors import BACKENDS
 from weft.bench.encode import prepare_export
 from weft.text.tokenizers.training import learn
@@ -67,17 +66,15 @@ def mixed_texts(count: int, longest: int) -> list[str]:
     return texts
 
 
-def encoder(folder: Path, weights: Path, backend: str) -> Path:
-    """A classifier on these weights; a backend is the choice that is stored for it, as `weft bench` stores one."""
+def encoder(folder: Path, weights: Path, backends: Sequence[str]) -> Path:
+    """A classifier on these weights, with what its backends need in the cache, as `weft bench` leaves it there."""
     rows = [{"text": text, "label": f"class {number % 2}"} for number, text in enumerate(mixed_texts(32, 40))]
     settings: Any = {"task": {"name": "classify", "baseline": False}, "device": "cpu", "training": {"epochs": 1}}
     if not folder.exists():
         weft.finetune(rows, base=str(weights), out=str(folder), **settings)
-    if backend != "torch":
-        model = weft.load(folder, device="cpu", backend="torch")
-        if BACKENDS[backend].precision:
-            prepare_export(model, backend)
-        store(key_of(folder, model.task), BackendChoice(backend, faster=1.0))
+    for backend in backends:
+        if backend != "torch" and BACKENDS[backend].precision:
+            prepare_export(weft.load(folder, device="cpu", backend="torch"), backend)
     return folder
 
 
@@ -215,12 +212,11 @@ def bodies(texts: Sequence[str], model: str = "reviews") -> list[tuple[str, Any]
 def classify(asked: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """Requests a second and p99 by clients, both servers in turns."""
     texts = mixed_texts(asked.texts, asked.longest)
-    folder = encoder(scratch / "reviews", asked.weights, "torch")
+    folder = encoder(scratch / "reviews", asked.weights, asked.backends)
     sides: dict[str, Callable[[int], dict[str, Any]]] = {}
     with ExitStack() as servers:
         for backend in asked.backends:
-            encoder(folder, asked.weights, backend)
-            port, _ = servers.enter_context(weft_server([folder], *asked.flags))
+            port, _ = servers.enter_context(weft_server([folder], "--backend", backend, *asked.flags))
             name = f"weft {backend}"
             sides[name] = lambda n, port=port: load(port, bodies(texts), n, asked.seconds)  # type: ignore[misc]
         if not asked.no_peer and peer("transformers") is not None:
@@ -301,12 +297,13 @@ def generate(asked: argparse.Namespace, scratch: Path) -> dict[str, Any]:
 
 def overload(asked: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """Ten times what can be answered: what is accepted, what is refused, memory, and the time after."""
-    folder = encoder(scratch / "reviews", asked.weights, asked.backends[0])
+    backend = asked.backends[0]
+    folder = encoder(scratch / "reviews", asked.weights, [backend])
     dice, texts = random.Random(2), mixed_texts(800, asked.longest)
     requests = [
         ("/v1/classify", {"model": "reviews", "input": dice.sample(texts, asked.texts_a_request)}) for _ in range(200)
     ]
-    with weft_server([folder], *asked.flags) as (port, pid):
+    with weft_server([folder], "--backend", backend, *asked.flags) as (port, pid):
         load(port, requests, 4, min(3, asked.seconds))
         capacity = load(port, requests, 32, asked.seconds)["requests a second"]
         calm = load(port, requests, 256, asked.overload_seconds / 3, rate=0.8 * capacity)
@@ -318,6 +315,7 @@ def overload(asked: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     settled = after["by second"][2:-1] or after["by second"]
     result = {
         **about(),
+        "backend": backend,
         "texts a request": asked.texts_a_request,
         "capacity, requests a second": capacity,
         "p99 at 80 %": calm["milliseconds"]["200"]["p99"],
@@ -339,7 +337,7 @@ def overload(asked: argparse.Namespace, scratch: Path) -> dict[str, Any]:
 
 def soak(asked: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """Many requests of several kinds; memory after a tenth of them and at the end."""
-    folders = [encoder(scratch / "reviews", asked.weights, asked.backends[0]), writer(scratch / "gpt", asked.sizes[0])]
+    folders = [encoder(scratch / "reviews", asked.weights, []), writer(scratch / "gpt", asked.sizes[0])]
     dice, texts = random.Random(3), mixed_texts(2000, asked.longest)
     requests: list[tuple[str, Any]] = []
     for number in range(1000):
@@ -379,14 +377,13 @@ def parity(asked: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """`weft predict` beside the server, for each backend."""
     texts = mixed_texts(asked.compared, asked.longest)
     (scratch / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
-    folder, result = scratch / "reviews", about()
+    folder, result = encoder(scratch / "reviews", asked.weights, asked.backends), about()
     for backend in asked.backends:
-        encoder(folder, asked.weights, backend)
-        command = [sys.executable, "-P", "-m", "weft", "predict", str(folder), "--jsonl", "--device", "cpu"]
+        command = [sys.executable, "-P", "-m", "weft", "predict", str(folder), "--jsonl", "--backend", backend]
         with open(scratch / "texts.txt", encoding="utf-8") as lines:
             done = subprocess.run(command, stdin=lines, capture_output=True, text=True, check=True)
         alone = [json.loads(line) for line in done.stdout.splitlines()]
-        with weft_server([folder], *asked.flags) as (port, _), ThreadPoolExecutor(16) as pool:
+        with weft_server([folder], "--backend", backend, *asked.flags) as (port, _), ThreadPoolExecutor(16) as pool:
             client = weft.Client(f"http://127.0.0.1:{port}")
             served = list(pool.map(lambda text: client.classify("reviews", text), texts))  # noqa: B023
         pairs = list(zip(alone, served, strict=True))
@@ -411,7 +408,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, default=minilm(), help="folder of the encoder")
     parser.add_argument("--result", type=Path, default=RESULTS / "serve.json")
     parser.add_argument("--scratch", type=Path, help="where models are made; a temporary folder unless given")
-    parser.add_argument("--backends", nargs="*", default=["onnx-int8", "torch"], help="stored choices of the encoder")
+    parser.add_argument("--backends", nargs="*", default=["onnx-int8", "torch"], help="of the encoder")
     parser.add_argument("--no-peer", action="store_true")
     parser.add_argument("--clients", nargs="*", type=int, default=CLIENTS)
     parser.add_argument("--rounds", type=int, default=3)
