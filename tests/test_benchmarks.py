@@ -12,7 +12,7 @@ import pytest
 import torch
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
-SHARED = {"common", "small_rows", "smoke_data"}  # imported by the scripts
+SHARED = {"common", "serve_load", "serve_peer", "small_rows", "smoke_data"}  # imported by the scripts, or run by them
 SCRIPTS = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem not in SHARED)
 
 

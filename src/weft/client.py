@@ -107,13 +107,13 @@ class Client:
         """What the server serves: for each model its name (`id`), task, routes, version and sizes."""
         return self.get("/v1/models")["data"]
 
-    def model(self, name: str) -> ServedModel:
+    def model(self, name: str) -> RemoteModel:
         """One model of the server, to be called as a model of `weft.load`."""
         models = {each["id"]: each for each in self.models()}
         if name not in models:
             near = did_you_mean(name, models) or f"; it serves {listed(models)}"
             raise UserError(f"{self.url} serves no model {shown(name)!r}{near}")
-        return ServedModel(self, name, models[name])
+        return RemoteModel(self, name, models[name])
 
     def classify(self, model: str, texts: Any, /, **options: Any) -> Any:
         """The label, labels or value of one text (or pair, a tuple), or of each of a list."""
@@ -306,7 +306,7 @@ class Client:
         return UserError(f"{self.url}: the connection failed: {shown(reason)}")
 
 
-class ServedModel:
+class RemoteModel:
     """One model of a server; `model(texts)` answers as the model of `weft.load` does."""
 
     def __init__(self, client: Client, name: str, info: Mapping[str, Any]) -> None:
@@ -314,7 +314,7 @@ class ServedModel:
         self.task: str = info["task"]
 
     def __repr__(self) -> str:
-        return f"<weft.ServedModel {self.task}: {self.name} at {self.client.url}>"
+        return f"<weft.RemoteModel {self.task}: {self.name} at {self.client.url}>"
 
     @overload
     def __call__(self, texts: str | tuple[str, str], /, **options: Any) -> Answer: ...

@@ -80,7 +80,7 @@ CALLS: dict[str, str] = {
 LONG = {"steps", "epochs", "minutes", "seeds", "patience", "repeats", "runs"}
 
 
-ENDLESS = ("serve",)  # that end when somebody ends them: tests/serve attacks these
+ENDLESS = ("serve", "top")  # that end when somebody ends them, or need a server: tests/serve attacks these
 
 
 def commands() -> Iterator[tuple[str, Any]]:

@@ -97,6 +97,7 @@ VERBS: dict[str, tuple[Any, ...]] = {
         *(predict.translate, predict.summarize, predict.rewrite, predict.describe, forecast.forecast),
         *(words.fill, words.embed, words.rank, words.central, words.next_, words.choose, words.suggest),
         serve.serve,
+        serve.top,
     ),
     "Shrink": (training.distill, compare.quantize, compare.prune, compare.export),
     "Look": (

@@ -1,15 +1,20 @@
-"""`weft serve`: models behind HTTP. The web framework is imported when it runs."""
+"""`weft serve` and `weft top`: models behind HTTP, and what a server does now."""
 
 from __future__ import annotations
 
-from typing import Annotated
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
 from weft.cli import inputs, late
-from weft.cli.options import Flags, Given, argument
-from weft.errors import UserError
+from weft.cli.options import Flags, Given, argument, flag
+from weft.errors import UserError, escaped, refuse
+from weft.files import read_text
 
+ADDRESS = "http://127.0.0.1:8000"
 Placement = Annotated[Given, Flags("weft.cli.options:RuntimeOptions", without=("online", "language", "precision"))]
 
 
@@ -44,3 +49,53 @@ def serve(
     ]
     if status := server.run(served, chosen):
         raise typer.Exit(status)
+
+
+def top(
+    url: Annotated[str, argument("[URL]", "Address of a server. Default: http://127.0.0.1:8000")] = ADDRESS,
+    once: Annotated[bool, flag("Print the figures since the start of the server, and exit.", None, "--once")] = False,
+    json: Annotated[bool, flag("Print them once as JSON.", None, "--json")] = False,
+    interval: Annotated[float, flag("Time from one look to the next.", "SECONDS")] = 2.0,
+    api_key: Annotated[str | None, flag("File with the key of the server. Default: $WEFT_API_KEY.", "FILE")] = None,
+) -> None:
+    """Show what a server does: requests and latencies by route, queues, tokens and memory by model.
+
+    Rates and latencies are those of the last ten seconds; with --once, or where the output is no terminal, those since
+    the start of the server. Ctrl-C ends it.
+
+    Example: weft top
+    Example: weft top http://127.0.0.1:8080 --once
+    """
+    from weft.client import Client
+    from weft.serve.top import Watcher
+
+    refuse((not 0.1 <= interval <= 3600, f"--interval must be between 0.1 and 3,600 seconds, not {interval}"))
+    watcher = Watcher(Client(url, None if api_key is None else read_text(Path(api_key), 4096).strip(), timeout=10.0))
+    if json:
+        inputs.print_json(watcher.since_start().values())
+    elif once or not sys.stdout.isatty():
+        print(shown_figures(watcher.since_start(), watcher.client.url))
+    else:
+        show_live(watcher, interval)
+
+
+def shown_figures(figures: Any, url: str) -> str:
+    """The server in one line, and a table of routes and one of models."""
+    return "\n\n".join([escaped(figures.line(url)), *(inputs.table(*each) for each in figures.tables())])
+
+
+def show_live(watcher: Any, interval: float) -> None:
+    """Tables that are written over, until Ctrl-C."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False, markup=False)
+    try:
+        with Live(console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                text = shown_figures(watcher.lately(), watcher.client.url)
+                live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
+                time.sleep(interval)
+    except KeyboardInterrupt:  # how one leaves it
+        pass

@@ -227,6 +227,7 @@ class WorkerProcess:
         kind = messages.checked(message, messages.TO_SERVER)["type"]
         if kind == "ready":
             self.state, self.info = "ready", message["info"]
+            self.stats = {**self.stats, "memory": self.info.get("memory", 0)}  # until something happens
             if not self.ready.done():
                 self.ready.set_result(None)
             self.room.dispatch()

@@ -79,6 +79,8 @@ def handler_of(route: TaskRoute) -> Callable[[Asked, Any], Any]:
             inputs = [inputs]  # two bare texts are one pair, where a model reads pairs
         asked.check_count(inputs, "input", asked.options.max_texts, "inputs")
         check_parts(asked, inputs)
+        if route.task == "choose":  # as models take it
+            inputs = [[item["context"], item.get("question", ""), item["options"]] for item in inputs]
         options = options_of(wanted)
         tokens = asked.check_written(options, len(inputs))
         stream = vars(wanted).get("stream") or False

@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.serve.running import Served
 from weft.serve.limits import LEAST_KEY, ServeOptions
 
 yaml = pytest.importorskip("yaml")
 pytest.importorskip("prometheus_client")
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 PORT = ServeOptions().port
 FLAGS = {flag for field in fields(ServeOptions) for flag in field.metadata["option"].flags}
@@ -197,30 +199,25 @@ def test_the_image_has_the_extras_that_a_server_needs() -> None:
 # ---------------------------------------------------------------------------------------------------------- metrics
 
 
-def exposed() -> set[str]:
-    """Names of the samples of a server that has answered requests."""
-    from weft.serve.calls import Call
-    from weft.serve.metrics import GAUGES, Metrics
-
-    state = dict.fromkeys(GAUGES, 1.0)
-    metrics = Metrics(lambda: {"m": state}, lambda: 1)
-    call = Call("1", "POST", "/v1/classify", "127.0.0.1")
-    call.route, call.model, call.status, call.reason = "/v1/classify", "m", 429, "queue"
-    call.stages, call.batch_tokens, call.tokens_in, call.tokens_out = {"model": 0.1}, 5, 5, 5
-    metrics.count(call)
-    return set(re.findall(r"^(\w+)", metrics.text().decode(), re.MULTILINE))
+def exposed(server: Served) -> set[str]:
+    """Names of the samples of a server that has answered, and refused, requests."""
+    for model in ("reviews", "nobody"):
+        server.post("/v1/classify", {"model": model, "input": "The weaver sang."})
+    server.post("/v1/complete", {"model": "gpt", "input": "The weaver", "max_tokens": 2})
+    return set(re.findall(r"^(\w+)", server.get("/metrics").body.decode(), re.MULTILINE))
 
 
-def test_dashboard_and_alerts_use_metrics_that_the_server_has() -> None:
+def test_dashboard_and_alerts_use_metrics_that_the_server_has(server: Served) -> None:
+    there = exposed(server)
     dashboard = json.loads(text("grafana/dashboard.json"))
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
     assert len(expressions) > 10
     alerts = [rule for group in documents("alerts.yaml")[0]["groups"] for rule in group["rules"]]
     expressions += [rule["expr"] for rule in alerts]
     used = {name for expression in expressions for name in re.findall(r"\bweft_\w+", expression)}
-    assert used <= exposed(), used - exposed()
+    assert used <= there, used - there
     documented = set(re.findall(r"`(weft_\w+)`", (ROOT / "docs" / "serve.md").read_text()))
-    names = {re.sub(r"_(bucket|sum|count)$", "", name) for name in exposed() if not name.endswith("_created")}
+    names = {re.sub(r"_(bucket|sum|count)$", "", name) for name in there if not name.endswith("_created")}
     assert documented == names
 
 
