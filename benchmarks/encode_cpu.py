@@ -27,10 +27,9 @@ from common import RESULTS, machine, minilm, parse, peer, write
 
 import weft
 from weft.backends import onednn
-from weft.backends.choice import cpu_name, version_of
+from weft.backends.choice import BACKENDS, cpu_name, version_of
 from weft.backends.groups import grouped
 from weft.backends.onnx import GRAPH
-from weft.backends.predictors import BACKENDS
 from weft.bench.encode import EncodeReport, encode_report, prepare_export, race
 from weft.bench.square import rectangle
 from weft.bench.texts import Profile, profiles_of

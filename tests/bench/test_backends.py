@@ -15,8 +15,8 @@ import weft
 from tests.engines import need_engine
 from tests.tasks.small import model_for, vocabulary
 from weft.backends import choice, onednn
-from weft.backends.choice import BackendChoice
-from weft.backends.predictors import BACKENDS, Predictor
+from weft.backends.choice import BACKENDS, BackendChoice
+from weft.backends.predictors import Predictor
 from weft.bench.agreement import fault_of, numbers_fault
 from weft.bench.encode import prepare_export
 from weft.cli.main import run

@@ -14,8 +14,7 @@ import weft
 from tests.engines import need_engine
 from tests.tasks.small import vocabulary
 from weft.backends import choice, onednn
-from weft.backends.choice import BackendChoice
-from weft.backends.predictors import BACKENDS, WRITING
+from weft.backends.choice import BACKENDS, WRITING, BackendChoice
 from weft.bench import encode, writing_agreement
 from weft.bench.encode import prepare_export
 from weft.bench.writing import made_up_prompts, writing_of

@@ -18,8 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import torch
-
+from weft.backends.threads import thread_count
 from weft.config import build
 from weft.data.shards import BENCH
 from weft.errors import UserError, shown
@@ -30,6 +29,39 @@ ROOM = BENCH  # of the cache
 PACKAGES = ("torch", "onnxruntime", "ctranslate2")  # that run models
 WEIGHTS = (".safetensors", ".onnx", ".bin", ".h5")
 SMALL = ("config.json", "weft.json", "tokenizer.json")  # what decides the answers beside the weights
+TORCH = "torch"
+ANY = "*"  # in place of a head: a backend that has all of them
+WRITING = "write"  # in place of a head: what generates text
+
+
+@dataclass(frozen=True)
+class Backend:
+    """One way to run a model, and how far its numbers may be from torch's."""
+
+    name: str
+    about: str
+    # Of the largest logit, or of the largest number of a vector; and how far a vector may turn, as 1 - cosine.
+    tolerance: float
+    angle: float
+    precision: str  # of the export, where there is one
+    # How far the mean log-probability of a token of torch's own answers may be off; 0: it generates no text.
+    nats: float = 0.0
+    engine: str = "onnx"  # of the export
+
+
+# In the order of the table; each but the first can be chosen in place of it.
+BACKENDS: dict[str, Backend] = {
+    each.name: each
+    for each in (
+        Backend(TORCH, "PyTorch as it is", 0.0, 0.0, ""),
+        Backend("onednn", "PyTorch with packed weights", 1e-4, 1e-6, ""),
+        Backend("onednn-bf16", "the same in bfloat16", 0.03, 1e-3, "", 0.02),
+        Backend("onnx", "ONNX Runtime", 1e-4, 1e-6, "fp32"),
+        Backend("onnx-int8", "ONNX Runtime, 8-bit weights and inputs", 0.2, 0.02, "int8"),
+        Backend("ctranslate2", "CTranslate2", 0.0, 0.0, "fp32", 1e-3, "ctranslate2"),
+        Backend("ctranslate2-int8", "CTranslate2, 8-bit weights and inputs", 0.0, 0.0, "int8", 0.05, "ctranslate2"),
+    )
+}
 
 
 @dataclass(frozen=True)
@@ -45,7 +77,8 @@ class BackendChoice:
     def line(self) -> str:
         """What is said where the choice is used."""
         profiles = ", ".join(self.profiles)
-        return f"backend {self.backend}: {self.faster:.2f} x torch in weft bench ({profiles}, {self.date})"
+        measured = f"{self.faster:.2f} x torch in weft bench ({profiles}, {self.date})"
+        return f"backend {self.backend}: {measured}; --backend torch for the plain path"
 
 
 def cpu_name() -> str:
@@ -104,7 +137,7 @@ def _remembered(path: Path, remember: bool) -> str:
 def key_of(folder: Path, task: str) -> dict[str, Any]:
     """All that a choice holds for."""
     versions = {name: version_of(name) for name in PACKAGES}
-    key = {"cpu": cpu_name(), "threads": torch.get_num_threads(), "weft": VERSION, "task": task}
+    key = {"cpu": cpu_name(), "threads": thread_count(), "weft": VERSION, "task": task}
     return {**key, **versions, "model": folder_of(folder)}
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.groups import grouped
+from weft.backends.threads import thread_count
 from weft.checkpoint.finite import all_finite
 from weft.errors import UserError, listed, refuse, shown
 from weft.files import MEGABYTE, read_bytes
@@ -489,16 +489,6 @@ class OnnxGraph:
         if 1 not in self.graphs:
             self.graphs[1], _ = started(self.folder / GRAPH, self.sizes, self.traced, 1)
         return self.graphs[1]
-
-
-def thread_count() -> int:
-    """Threads of one pass: those of torch where it is loaded, else as many as torch would take."""
-    if "torch" in sys.modules:
-        return int(sys.modules["torch"].get_num_threads())
-    asked = os.environ.get("OMP_NUM_THREADS", "")
-    if asked.isdecimal() and int(asked):
-        return int(asked)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> list[NDArray[Any]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from weft.backends import onednn
-from weft.backends.choice import export_of, folder_of
+from weft.backends.choice import ANY, BACKENDS, TORCH, WRITING, export_of, folder_of
 from weft.backends.opening import opened as open_exported
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of, shown
@@ -25,39 +25,6 @@ from weft.models.base import Network
 from weft.nn.halved import is_watched
 
 VERSION_OF = attrgetter("_version")  # how often a tensor has been changed
-TORCH = "torch"
-ANY = "*"  # in place of a head: a backend that has all of them
-WRITING = "write"  # in place of a head: what generates text
-
-
-@dataclass(frozen=True)
-class Backend:
-    """One way to run a model, and how far its numbers may be from torch's."""
-
-    name: str
-    about: str
-    # Of the largest logit, or of the largest number of a vector; and how far a vector may turn, as 1 - cosine.
-    tolerance: float
-    angle: float
-    precision: str  # of the export, where there is one
-    # How far the mean log-probability of a token of torch's own answers may be off; 0: it generates no text.
-    nats: float = 0.0
-    engine: str = "onnx"  # of the export
-
-
-# In the order of the table; each but the first can be chosen in place of it.
-BACKENDS: dict[str, Backend] = {
-    each.name: each
-    for each in (
-        Backend(TORCH, "PyTorch as it is", 0.0, 0.0, ""),
-        Backend("onednn", "PyTorch with packed weights", 1e-4, 1e-6, ""),
-        Backend("onednn-bf16", "the same in bfloat16", 0.03, 1e-3, "", 0.02),
-        Backend("onnx", "ONNX Runtime", 1e-4, 1e-6, "fp32"),
-        Backend("onnx-int8", "ONNX Runtime, 8-bit weights and inputs", 0.2, 0.02, "int8"),
-        Backend("ctranslate2", "CTranslate2", 0.0, 0.0, "fp32", 1e-3, "ctranslate2"),
-        Backend("ctranslate2-int8", "CTranslate2, 8-bit weights and inputs", 0.0, 0.0, "int8", 0.05, "ctranslate2"),
-    )
-}
 
 
 class Predictor:

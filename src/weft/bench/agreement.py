@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.backends.predictors import Backend
+from weft.backends.choice import Backend
 from weft.errors import shown
 from weft.exporters.export import difference, largest_difference, logits_of
 from weft.tasks.model import Model

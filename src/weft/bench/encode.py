@@ -15,8 +15,18 @@ from typing import Any
 
 import torch
 
-from weft.backends.choice import PACKAGES, BackendChoice, cpu_name, key_of, store, version_of
-from weft.backends.predictors import BACKENDS, TORCH, Backend, place_of_export
+from weft.backends.choice import (
+    BACKENDS,
+    PACKAGES,
+    TORCH,
+    Backend,
+    BackendChoice,
+    cpu_name,
+    key_of,
+    store,
+    version_of,
+)
+from weft.backends.predictors import place_of_export
 from weft.bench.agreement import fault_of, numbers_fault
 from weft.bench.memory import memory_of
 from weft.bench.peers import PEERS, Peer, peers_of

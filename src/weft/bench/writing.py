@@ -12,9 +12,8 @@ from functools import partial
 
 import torch
 
-from weft.backends.choice import key_of, store
+from weft.backends.choice import BACKENDS, TORCH, WRITING, key_of, store
 from weft.backends.passes import running
-from weft.backends.predictors import BACKENDS, TORCH, WRITING
 from weft.bench.encode import Contestant, EncodeReport, chosen_of, machine_of, prepare_export, time_all
 from weft.bench.memory import memory_of
 from weft.bench.texts import Profile, sentence_of

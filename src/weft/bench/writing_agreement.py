@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from weft.backends.predictors import Backend
+from weft.backends.choice import Backend
 from weft.generation.generate import generate
 from weft.generation.sampling import Rules, Sampling
 from weft.generation.search import Beam, Completion

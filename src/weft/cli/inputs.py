@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import re
 import sys
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -30,6 +32,7 @@ Ticker = Callable[[int], None]
 CHARACTERS = 1 << 24  # that are held in a batch, and read ahead
 LARGEST = 4096  # items of a batch
 MOMENT = 0.25  # seconds
+DEVICES = Path("/dev")
 
 # ------------------------------------------------------------------------------------- checks before torch is imported
 
@@ -123,11 +126,25 @@ def open_light(
     trust: bool = False,
     **options: Any,
 ) -> LightModel | None:
-    """An exported model that can answer without torch, which takes longer to import than all the rest; else None."""
+    """A model that ONNX Runtime can answer for without torch, which takes longer to import than all the rest."""
     asked = any(options.get(name, default) != default for name, default in (("language", None), ("precision", "auto")))
-    if asked or device not in (None, "cpu") or backend not in (None, "onnx"):
+    if asked or device not in (None, "cpu"):
         return None
-    return late.light.open_light(late.locate.find_folder(folder, online), trust)
+    path = late.locate.find_folder(folder, online)
+    exported = late.light.open_light(path, trust) if backend in (None, "onnx") else None
+    if exported is not None or (backend is None and device is None and not without_gpu()):
+        return exported
+    return late.light.open_chosen(path, backend, trust)
+
+
+def without_gpu() -> bool:
+    """Whether torch would find no CUDA device, as far as that can be told without its import."""
+    if sys.platform == "darwin" or (late.choice.version_of("torch") or "").endswith("+cpu"):
+        return True
+    if os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
+        return True
+    drivers = chain(DEVICES.glob("nvidia*"), DEVICES.glob("dxg"), DEVICES.glob("kfd"))  # the second is Windows' own
+    return sys.platform == "linux" and not any(drivers)
 
 
 def best_device() -> str:

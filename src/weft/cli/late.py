@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from weft import picture
-    from weft.backends import opening
+    from weft.backends import choice, opening
     from weft.checkpoint import card, external, families, folder, locate
     from weft.data import columns, dataset, shards, table_writer, tables
     from weft.distillation import recipe, report
@@ -37,16 +37,16 @@ if TYPE_CHECKING:
     from weft.training import signals
 
 __all__ = [
-    "attention", "attribution", "attribution_view", "base", "beam_tree", "card", "choose", "columns", "complete",
-    "contexts", "dataset", "embed", "evaluate", "external", "families", "finetune", "folder", "gradients", "ladder",
-    "lens", "light", "live", "locate", "model", "next_words", "opening", "options", "pages", "perplexity", "picture",
-    "positions", "preparation", "probe", "quantize", "recipe", "recipes", "records", "report", "rows", "shards",
-    "signals", "sources", "table_writer", "tables", "templates", "tokenizer_view", "training", "walk", "walks_list",
-    "word_map", "word_vectors",
+    "attention", "attribution", "attribution_view", "base", "beam_tree", "card", "choice", "choose", "columns",
+    "complete", "contexts", "dataset", "embed", "evaluate", "external", "families", "finetune", "folder",
+    "gradients", "ladder", "lens", "light", "live", "locate", "model", "next_words", "opening", "options", "pages",
+    "perplexity", "picture", "positions", "preparation", "probe", "quantize", "recipe", "recipes", "records",
+    "report", "rows", "shards", "signals", "sources", "table_writer", "tables", "templates", "tokenizer_view",
+    "training", "walk", "walks_list", "word_map", "word_vectors",
 ]  # fmt: skip
 ROOMS = {
     "weft": "picture",
-    "weft.backends": "opening",
+    "weft.backends": "choice opening",
     "weft.checkpoint": "card external families folder locate",
     "weft.data": "columns dataset shards table_writer tables",
     "weft.distillation": "recipe report",

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from weft.backends.choice import stored
+from weft.backends.choice import BACKENDS, TORCH, WRITING, stored
 from weft.backends.opening import ENGINES, backend_of
-from weft.backends.predictors import BACKENDS, TORCH, WRITING, generates, with_predictor
+from weft.backends.predictors import generates, with_predictor
 from weft.checkpoint.locate import find_folder
 from weft.errors import UserError, listed, one_of
 from weft.nn.halved import Precision
@@ -58,7 +58,7 @@ def load(
     except UserError as error:  # its export is gone, or its package
         to_logger(f"weft: note: {error}; plain torch is used")
         return loaded
-    to_logger(f"{choice.line()}; --backend torch for the plain path")
+    to_logger(choice.line())
     return fast
 
 

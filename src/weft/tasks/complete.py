@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from weft.backends.choice import WRITING
 from weft.backends.passes import running
-from weft.backends.predictors import WRITING
 from weft.budget import by_budget
 from weft.checkpoint.folder import LoadedModel
 from weft.data.columns import check_features, list_in, numbers_of

@@ -2,18 +2,22 @@
 
 What the code of its network would say, the card of its folder says (`GraphSettings`); all checks of the folder, its
 tokenizer and its graph are those of `weft.load`. Other tasks, and folders without that entry, are opened by torch.
+The same goes for a model of PyTorch weights that ONNX Runtime answers for, by an export in the cache.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from weft.backends.choice import BACKENDS, TORCH, export_of, folder_of, stored
 from weft.backends.onnx import WRITTEN, OnnxGraph
 from weft.checkpoint.card import Card, GraphSettings, check_hashes, read_card
 from weft.errors import UserError
+from weft.progress import to_logger
 from weft.tasks.base import Task
 from weft.tasks.registry import task_class
 from weft.text.tokenizers.published import load_tokenizer
@@ -65,19 +69,55 @@ class LightModel:
 
 
 def open_light(folder: Path, trust: bool = False) -> LightModel | None:
-    """The model of a folder; None where it needs torch. `trust`: see `check_hashes`."""
+    """The exported model of a folder; None where it needs torch. `trust`: see `check_hashes`."""
     card = read_card(folder)
     if card is None or card.backend != "onnx" or card.graph is None or card.task not in TASKS:
         return None
     check_hashes(folder, card, trust)
-    settings = card.graph
+    return _opened(folder, card, card.task, folder, card.graph)
+
+
+def open_chosen(folder: Path, backend: str | None = None, trust: bool = False) -> LightModel | None:
+    """A model of PyTorch weights that ONNX Runtime answers for, from the cache: by this backend, or as `weft bench`
+    has chosen for it; None where torch is needed, also to say what is wrong.
+
+    An export is kept by the hash of the weights that it was made from, so these need not be read.
+    """
+    card = read_card(folder)
+    if card is None or card.backend not in (None, TORCH) or card.task not in TASKS:
+        return None
+    choice = None
+    try:
+        if backend is None:
+            with warnings.catch_warnings(action="ignore"):  # of a damaged choice: torch, which is used then, says it
+                choice = stored(folder, card.task)
+            backend = TORCH if choice is None else choice.backend
+        kind = BACKENDS.get(backend)
+        if kind is None or not kind.precision or kind.engine != "onnx":
+            return None
+        export = export_of(folder_of(folder), card.task, kind.precision)
+        made = read_card(export)
+        if made is None or made.graph is None or made.backend != "onnx":
+            return None
+        check_hashes(export, made)
+        check_hashes(folder, card, trust)
+        model = _opened(folder, card, card.task, export, made.graph)
+    except (UserError, OSError):
+        return None
+    if choice is not None:
+        to_logger(choice.line())
+    return model
+
+
+def _opened(folder: Path, card: Card, task: str, export: Path, settings: GraphSettings) -> LightModel:
+    """The model of a folder, whose graph is in `export`."""
     tokenizer = load_tokenizer(folder)
     if tokenizer.vocabulary > settings.vocabulary:
         raise UserError(
             f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the model only {settings.vocabulary}"
         )
     graph = OnnxGraph()
-    graph.open(folder, settings, settings.outputs, settings.width, settings.family not in WRITTEN)
+    graph.open(export, settings, settings.outputs, settings.width, settings.family not in WRITTEN)
     family = GraphFamily(settings.family, settings.one_way, settings.row)
     opened = GraphFolder(family, settings, settings.outputs, tokenizer, card, folder, graph)
-    return LightModel(opened, card.task)
+    return LightModel(opened, task)
