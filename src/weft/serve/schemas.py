@@ -496,11 +496,13 @@ class ChooseRequest(TaskRequest):
 
 
 class LookRequest(RequestSchema):
-    """What a model computes for a text: attention, attribution, a walk, the logit lens, tokens, next words."""
+    """What a model computes for a text: attention, attribution, a walk, the logit lens, tokens, next words, windows."""
 
     examples = ({"model": "bert", "view": "attention", "input": "The loom sang."},)
 
-    view: Literal["attention", "attribution", "walk", "lens", "tokens", "next"] = Field(description="What to show.")
+    view: Literal["attention", "attribution", "walk", "lens", "tokens", "next", "windows"] = Field(
+        description="What to show."
+    )
     input: Annotated[
         list[str], *checked_by(check_viewed, {"anyOf": [TEXT, PAIR, {**several(TEXT), "maxItems": 2}]})
     ] = Field(description="A text, or a pair of texts.")
