@@ -92,6 +92,26 @@ def test_stop(client: openai.OpenAI) -> None:
         assert choice.text == whole[: whole.index(stop)] and choice.finish_reason == "stop"
 
 
+def test_tokens_of_logprobs_are_parts_of_the_text(client: openai.OpenAI) -> None:
+    """Joined they are the text, each begins where its offset says, and the token is one of its own alternatives."""
+    prompt = "The weaver"
+    for stream in (False, True):
+        made: Any = client.completions.create(
+            model="gpt", prompt=prompt, max_tokens=8, seed=2, logprobs=3, stream=stream
+        )
+        choices = [choice for event in (made if stream else [made]) for choice in event.choices]
+        text = "".join(choice.text for choice in choices)
+        known = [choice.logprobs for choice in choices if choice.logprobs]
+        tokens, offsets, values, tops = (
+            [item for part in known for item in getattr(part, name)]
+            for name in ("tokens", "text_offset", "token_logprobs", "top_logprobs")
+        )
+        assert "".join(tokens) == text and len(tokens) == 8
+        for token, offset, value, top in zip(tokens, offsets, values, tops, strict=True):
+            assert (prompt + text)[offset : offset + len(token)] == token
+            assert top[token] == value and 3 <= len(top) <= 4
+
+
 def test_leaving_a_stream_frees_its_slot(client: openai.OpenAI, server: Served) -> None:
     stream = client.completions.create(model="gpt", prompt="The", max_tokens=200, stream=True)
     next(iter(stream))

@@ -130,12 +130,13 @@ class Completions:
             return None
         tokens, offsets, tops = list[str](), list[int](), list[dict[str, float] | None]()
         for piece in pieces:
-            tokens.append(piece["text"])
+            tokens.append(piece["written"])  # " the", not the vocabulary's spelling: joined, they are the text
             offsets.append(offset)
-            offset += len(piece["text"])
+            offset += len(piece["written"])
             # The token itself is always among them, as with OpenAI.
-            top = {other["text"]: other["logprob"] for other in piece["alternatives"]}
-            tops.append(None if piece["logprob"] is None else {**top, piece["text"]: piece["logprob"]})
+            others = (other for other in piece["alternatives"] if other["token"] != piece["token"])
+            top = {other["written"]: other["logprob"] for other in others}
+            tops.append(None if piece["logprob"] is None else {**top, piece["written"]: piece["logprob"]})
         values = [piece["logprob"] for piece in pieces]
         return {"tokens": tokens, "token_logprobs": values, "top_logprobs": tops, "text_offset": offsets}
 

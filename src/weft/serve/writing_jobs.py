@@ -259,6 +259,7 @@ class CompletionJob(WritingJob):
         if part is None:
             part = self.tokenizer.decode([token])
             part = part if part and HALF not in part else name
+            part = " " + part if name.startswith("▁") and not part.startswith((" ", "▁")) else part
         others = [self.piece(*other) for other in alternatives]
         value = None if logprob is None else max(logprob, LEAST)
         return {"token": token, "text": name, "logprob": value, "alternatives": others, "written": part}
