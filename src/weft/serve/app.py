@@ -30,7 +30,9 @@ class ServedApp:
         self.front, self.metrics = front, metrics
         self.static, self.created = StaticFiles(), int(time.time())
         self.described: list[Described] = []
-        self.app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, exception_handlers=HANDLERS)
+        self.app = FastAPI(
+            openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, exception_handlers=HANDLERS
+        )
         self._add_models()
         self._add_pages()
 
@@ -118,4 +120,10 @@ async def no_route(request: Request, error: Exception) -> Response:
     return await refused(request, Refusal(error.status_code, WRONG.get(error.status_code, "no"), headers=headers))
 
 
-HANDLERS: dict[Any, Any] = {Refusal: refused, HTTPException: no_route}
+async def failed(request: Request, error: Exception) -> Response:
+    """What nobody has thought of; the guard gets to see it too, and writes it into the log."""
+    message = f"internal error; the log has it as request {request.scope['state']['call'].id}"
+    return await refused(request, Refusal(500, message))
+
+
+HANDLERS: dict[Any, Any] = {Refusal: refused, HTTPException: no_route, Exception: failed}

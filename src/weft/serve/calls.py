@@ -38,6 +38,8 @@ class Call:
     stages: dict[str, float] = field(default_factory=dict)  # seconds in the queue, in the tokenizer, in the model ...
     reason: str = ""  # why it was refused
     texts: str | None = None  # its body, where that is logged
+    asks_first: bool = False  # Expect: 100-continue
+    parent: str = ""  # the trace that it belongs to, as its header says
 
     def server_timing(self) -> str:
         """The stages as the header Server-Timing has them, in milliseconds."""

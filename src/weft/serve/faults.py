@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import sys
-import time
-import traceback
 from typing import Any
 
 from weft.errors import NotFinite, UserError
-from weft.progress import to_stderr
+from weft.serve.events import log, place_of
 from weft.serve.plans import Fault
 
 # What libraries say where they get no memory; torch has a class for it only on a GPU.
@@ -35,16 +31,3 @@ def without_folder(message: str, model: Any) -> str:
     """A message that does not say where the model lies."""
     folder = None if model is None else str(model.folder)
     return message if not folder else message.removeprefix(f"{folder}: ").replace(folder, "the model")
-
-
-def place_of(error: BaseException) -> list[str]:
-    """Where in the code it happened; the message may hold a client's text, so it is not kept."""
-    calls = traceback.extract_tb(error.__traceback__)[-6:]
-    return [f"{call.filename.rpartition('/')[2]}:{call.lineno}" for call in calls]
-
-
-def log(event: str, **values: Any) -> None:
-    """One line of JSON on standard error."""
-    to_stderr(json.dumps({"time": round(time.time(), 3), "event": event, **values}))
-    if sys.stderr is not None:
-        sys.stderr.flush()

@@ -8,25 +8,25 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-import logging
 import os
+import re
 from binascii import hexlify
 from collections.abc import Callable
-from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weft.errors import shown
 from weft.serve.calls import Call
-from weft.serve.limits import ServeOptions
+from weft.serve.events import log, place_of
+from weft.serve.limits import HEADER_BYTES, ServeOptions
 from weft.serve.refusals import ClientGone, Refusal
 
-logger = logging.getLogger("weft")
 Headers = list[tuple[bytes, bytes]]
 LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
 OPEN = frozenset(("/", "/health", "/ready", "/docs", "/favicon.ico"))  # that need no key ...
 OPEN_FOLDER = "/static/"  # ... nor does what is in here
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+?))\.?(?::\d{0,5})?")
 GONE = 499  # in log and metrics: the client did not wait
 USUAL: Headers = [
     (b"x-content-type-options", b"nosniff"),
@@ -43,6 +43,7 @@ ALLOWED: Headers = [
     (b"access-control-allow-headers", b"authorization, content-type, weft-deadline"),
     (b"access-control-max-age", b"600"),
 ]
+HEADERS_TOO_LARGE = Refusal(431, f"the headers are larger than {HEADER_BYTES:,} bytes", reason="headers")
 EXPOSED = b"server-timing, retry-after, x-request-id"
 
 
@@ -59,7 +60,8 @@ class Guard:
     ) -> None:
         self.app, self.options, self.done, self.is_draining = app, options, done, is_draining
         self.key = None if key is None else key.encode()
-        self.hosts = LOCAL | {_bare(options.host)} | {_bare(name) for name in options.allow_host}
+        own = options.host.lower().strip("[]").rstrip(".")
+        self.hosts = LOCAL | {own, *map(_bare, options.allow_host)}
         self.origins = frozenset(origin.lower() for origin in options.cors)
         self.prefix, self.count = hexlify(os.urandom(6)).decode(), 0
 
@@ -84,7 +86,8 @@ class Guard:
                 own = message["headers"] = [*message.get("headers", ()), *extra]
                 names = {name for name, _ in own}
                 own += [pair for pair in CLOSED if pair[0] not in names]
-                if self.is_draining():
+                # A client that asks before it sends a body may leave it out now, or not.
+                if self.is_draining() or (call.status >= 400 and call.asks_first):
                     own.append((b"connection", b"close"))
             else:
                 call.sent += len(message.get("body", b""))
@@ -102,11 +105,13 @@ class Guard:
             await refuse(refusal, call, answered)
         except ClientGone:
             call.reason, call.status = "client gone", GONE
-        except asyncio.CancelledError:
-            call.reason = call.reason or "cancelled"
-            raise
-        except Exception:
-            logger.exception("request %s: internal error", call.id)
+        except asyncio.CancelledError:  # the server has waited for this reply for as long as it may
+            call.reason = "draining"
+            ending = Refusal(503, "the server ends, and the answer was not ready in time", headers={"Retry-After": "1"})
+            if not await refuse(ending, call, answered):
+                raise
+        except Exception as error:
+            log("failure", request=call.id, error=type(error).__name__, at=place_of(error))
             call.reason = "internal_error"
             await refuse(Refusal(500, f"internal error; the log has it as request {call.id}"), call, answered)
         finally:
@@ -115,15 +120,23 @@ class Guard:
     def _checked(self, scope: Scope, extra: Headers) -> Headers | None:
         """Refuse who may not ask; headers are the reply to a browser that asks whether a page may."""
         hosts, origin, authorization, preflight = list[str](), "", b"", False
+        size = len(scope["raw_path"]) + len(scope["query_string"])
         for name, value in scope["headers"]:
+            size += len(name) + len(value) + 4
             if name == b"host":
                 hosts.append(value.decode("latin-1").lower())
             elif name == b"origin":
                 origin = value.decode("latin-1").lower()
             elif name == b"authorization":
                 authorization = value
+            elif name == b"expect":
+                scope["state"]["call"].asks_first = True
+            elif name == b"traceparent":
+                scope["state"]["call"].parent = value.decode("latin-1")[:128]
             elif name == b"access-control-request-method":
                 preflight = scope["method"] == "OPTIONS"
+        if size > HEADER_BYTES:
+            raise HEADERS_TOO_LARGE
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
             name = shown(hosts[0]) if hosts else ""
             raise Refusal(403, f"this server has no name {name!r} (see --allow-host)", reason="host")
@@ -167,19 +180,18 @@ class Guard:
 
 
 def _bare(host: str) -> str:
-    """The name in a Host header, without port, brackets and the dot at its end."""
-    try:
-        return (urlsplit(f"//{host}").hostname or "").rstrip(".")
-    except ValueError:
-        return ""
+    """The name in a Host header, without port, brackets and the dot at its end; empty where it is no such header."""
+    parts = HOST.fullmatch(host.lower())
+    return "" if parts is None else parts[1] or parts[2]
 
 
-async def refuse(refusal: Refusal, call: Call, send: Send) -> None:
+async def refuse(refusal: Refusal, call: Call, send: Send) -> bool:
     """Reply with an error, unless a reply has begun."""
     if call.status:
-        return
+        return False
     body = refusal.body()
     headers = [(name.lower().encode(), value.encode()) for name, value in refusal.headers.items()]
     headers += [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": refusal.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
+    return True

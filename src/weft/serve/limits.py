@@ -88,6 +88,8 @@ class ServeOptions:
             refuse((bad, f"--allow-host {shown(name)!r}: give the name alone, as example.org"))
         for origin in self.cors:
             refuse((not _is_origin(origin), f"--cors {shown(origin)!r}: write an origin as https://example.org"))
+        bad = self.traces is not None and not re.fullmatch(r"https?://[^/\s?#@]+(/[^\s?#]*)?", self.traces)
+        refuse((bad, f"--traces {shown(self.traces or '')!r}: write a URL as http://127.0.0.1:4318"))
 
     @property
     def is_local(self) -> bool:

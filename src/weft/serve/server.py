@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
+import select
 import signal
 import socket
 import sys
@@ -21,16 +23,19 @@ from weft.files import reason
 from weft.progress import to_stderr
 from weft.serve.app import ServedApp
 from weft.serve.calls import Call, LogWriter
-from weft.serve.connections import limited
+from weft.serve.connections import ConnectionLimits, limited
 from weft.serve.front import Front
 from weft.serve.guard import Guard
 from weft.serve.limits import ServeOptions
 from weft.serve.metrics import ServerMetrics
 from weft.serve.pool import Pool, PoolOptions, ServedModel
+from weft.serve.refusals import Refusal
+from weft.serve.traces import Tracer, collector_of
 
 GRACE = 0.3  # seconds in which requests that are on their way still come in, after the server has said it will end
 KEEP_ALIVE = 65  # seconds for which an idle connection is kept: more than most proxies keep it
 BACKLOG = 1024
+SPARE_FILES = 256  # beside the connections: workers, libraries, connections that are refused
 NAME = re.compile(r"[A-Za-z0-9][\w.:@+-]{0,127}", re.ASCII)
 ROUTES = {"complete": "/v1/completions", "embed": "/v1/embeddings"}  # the usual routes of tasks with several
 
@@ -108,16 +113,12 @@ class DrainingServer(uvicorn.Server):
         # Load balancers and clients see that it is not ready, and replies close their connections; what was on its way
         # when the signal came is still taken.
         await asyncio.sleep(min(GRACE, self.options.drain))
-        for server in self.servers:
-            server.close()
-        for listener in sockets or ():
-            listener.close()
-        for connection in list(self.server_state.connections):
-            connection.shutdown()
-        while self.server_state.tasks and loop.time() < end:
+        await self._shut_door(sockets or ())
+        patience = loop.time() + GRACE  # with those that came last, and have not asked yet
+        self._let_go(patience)
+        while (self.server_state.tasks or self.server_state.connections) and loop.time() < end:
             await asyncio.sleep(0.02)
-        while self.server_state.connections and loop.time() < end:  # replies that are still being sent
-            await asyncio.sleep(0.02)
+            self._let_go(patience)
         tasks = list(self.server_state.tasks)
         self.lost = len(tasks)
         for task in tasks:
@@ -125,6 +126,49 @@ class DrainingServer(uvicorn.Server):
         if tasks:
             await asyncio.wait(tasks, timeout=2)
         await self.lifespan.shutdown()
+
+    async def _shut_door(self, listeners: Sequence[socket.socket]) -> None:
+        """Take no more connections, but those that the system has taken for us."""
+        doors = [listener.dup() for listener in listeners]  # closing the last one would reset what waits there
+        for server in self.servers:
+            server.close()
+        for listener in listeners:
+            listener.close()
+        waiting = list[socket.socket]()
+        for door in doors:
+            with door, suppress(OSError):
+                while True:  # it does not block
+                    waiting.append(door.accept()[0])
+        for connection in waiting:
+            connection.setblocking(False)
+            with suppress(OSError):  # it may have gone
+                await asyncio.get_running_loop().connect_accepted_socket(self._protocol, connection)
+
+    def _protocol(self) -> asyncio.Protocol:
+        made: Any = self.config.http_protocol_class
+        connection: asyncio.Protocol = made(
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return connection
+
+    def _let_go(self, patience: float) -> None:
+        """Close connections that want nothing; the others end with their reply."""
+        now = asyncio.get_running_loop().time()
+        for each in list(self.server_state.connections):
+            connection: Any = each
+            is_new = connection.cycle is None and now <= patience
+            is_idle = connection.is_idle and not is_new and not has_data(connection.transport)
+            if is_idle or connection.is_busy:
+                connection.shutdown()
+
+
+def has_data(transport: asyncio.Transport) -> bool:
+    """Whether something has arrived that nobody has read yet."""
+    if sys.platform == "win32" or transport.is_closing():
+        return False
+    look = select.poll()
+    look.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(look.poll(0))
 
 
 def protocol_class() -> type[Any]:
@@ -138,11 +182,15 @@ def protocol_class() -> type[Any]:
     return HttpToolsProtocol
 
 
-def server_for(app: Any, options: ServeOptions, on_reload: Callable[[], None]) -> DrainingServer:
+def server_for(
+    app: Any, options: ServeOptions, on_reload: Callable[[], None], refused: Callable[[Refusal, str], None]
+) -> DrainingServer:
     """uvicorn with our limits, our log and our end."""
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings repeat what our log says
+    limits = ConnectionLimits(options.max_connections, options.timeout, refused)
     config = uvicorn.Config(
         app,
-        http=limited(protocol_class(), options.max_connections, options.timeout),
+        http=limited(protocol_class(), limits),
         ws="none",
         lifespan="on",
         log_config=None,
@@ -180,12 +228,14 @@ class Serving:
         limits = PoolOptions(queue_jobs=options.max_queue, deadline=options.deadline)
         self.pool = Pool(models, limits)
         self.log = LogWriter()
+        collector = collector_of(options.traces)
+        self.tracer = Tracer(collector) if collector else None
         self.front = Front(options, self.pool, lambda: self.server.draining)
         self.metrics = ServerMetrics(self.states, lambda: len(self.server.server_state.connections))
         guard = Guard(
             ServedApp(self.front, self.metrics).app, options, self.key, self.done, lambda: self.server.draining
         )
-        self.server = server_for(guard, options, self.reload)
+        self.server = server_for(guard, options, self.reload, self.refused)
         self.reloading: asyncio.Task[None] | None = None
 
     def done(self, call: Call) -> None:
@@ -193,6 +243,12 @@ class Serving:
         self.metrics.count(call)
         if self.options.access_log:
             self.log.add(call.line())
+        if self.tracer is not None:
+            self.tracer.add(call)
+
+    def refused(self, refusal: Refusal, client: str) -> None:
+        """A connection was refused before anything could be read as a request."""
+        self.done(Call("", "", "", client, status=refusal.status, reason=refusal.reason))
 
     def states(self) -> dict[str, dict[str, float]]:
         """The state of the models for the metrics."""
@@ -228,6 +284,8 @@ class Serving:
         finally:
             await self.pool.drain(1.0)
             self.log.close()
+            if self.tracer is not None:
+                self.tracer.close()
         lost = self.server.lost
         if lost:
             to_stderr(f"weft: {lost} requests were not finished within {self.options.drain:g} seconds")
@@ -263,8 +321,21 @@ def about(info: Mapping[str, Any]) -> str:
     return f"{info['task']}, {info['family']} on {info['backend']}, {size}; {' '.join(routes)}"
 
 
+def allow_files(count: int) -> None:
+    """Let this process have so many files and connections open, as far as the system allows it."""
+    if sys.platform != "win32":
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            with suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def run(models: Sequence[ServedModel], options: ServeOptions) -> int:
     """Serve some models; the exit status."""
+    allow_files(options.max_connections + SPARE_FILES)
     try:
         import uvloop
     except ImportError:

@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 from weft.config import build
 from weft.errors import UserError
 from weft.serve import messages
-from weft.serve.faults import fault_of, log
+from weft.serve.events import log
+from weft.serve.faults import fault_of
 from weft.serve.frames import BadFrame, FrameChannel, Message
 from weft.serve.plans import Fault
 from weft.serve.scheduler import ModelPass, Scheduler, Work

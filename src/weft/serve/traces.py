@@ -1,0 +1,95 @@
+"""OpenTelemetry traces: one span for each request and one for each of its stages, with counts and without texts.
+
+Nothing of OpenTelemetry is imported or sent unless --traces or its environment variable names a collector.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from threading import Thread
+from typing import Any
+
+from weft.errors import UserError
+from weft.serve.calls import Call
+from weft.version import VERSION
+
+VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
+FOLDER = "/v1/traces"  # where collectors take traces
+TIMEOUT = 5.0  # seconds for one export
+LAST = 3.0  # seconds in which the last spans may still be sent, when the server ends
+BILLION = 1_000_000_000
+
+
+def collector_of(given: str | None) -> str | None:
+    """Where traces are sent: the address of --traces or of the environment, with the path that collectors have."""
+    url = given or os.environ.get(VARIABLE, "")
+    if not url:
+        return None
+    return url if url.rstrip("/").endswith(FOLDER) else url.rstrip("/") + FOLDER
+
+
+class Tracer:
+    """Sends spans of the requests that have ended, from a thread of the library."""
+
+    def __init__(self, collector: str) -> None:
+        try:
+            from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+            from opentelemetry.sdk.resources import Resource
+            from opentelemetry.sdk.trace import TracerProvider
+            from opentelemetry.sdk.trace.export import BatchSpanProcessor
+            from opentelemetry.trace import SpanKind
+            from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+        except ImportError:
+            raise UserError("--traces needs the package opentelemetry: pip install 'weft[telemetry]'") from None
+        resource = Resource.create({"service.name": "weft", "service.version": VERSION})
+        self.provider = TracerProvider(resource=resource, shutdown_on_exit=False)
+        self.provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(collector, timeout=TIMEOUT)))
+        self.tracer = self.provider.get_tracer("weft.serve", VERSION)
+        self.kind, self.propagator = SpanKind.SERVER, TraceContextTextMapPropagator()
+
+    def add(self, call: Call) -> None:
+        """The spans of a request that has just ended; its stages come one after the other."""
+        from opentelemetry.trace import StatusCode, set_span_in_context
+
+        end = time.time_ns()
+        place = end - int(BILLION * (time.perf_counter() - call.begun))
+        parent = self.propagator.extract({"traceparent": call.parent}) if call.parent else None
+        name = f"{call.method} {call.route}".strip()
+        span = self.tracer.start_span(
+            name, context=parent, kind=self.kind, attributes=attributes_of(call), start_time=place
+        )
+        if call.status >= 500:
+            span.set_status(StatusCode.ERROR)
+        inside = set_span_in_context(span)
+        for stage, seconds in call.stages.items():
+            part = self.tracer.start_span(stage, context=inside, start_time=place)
+            place = min(end, place + int(BILLION * seconds))
+            part.end(place)
+        span.end(end)
+
+    def close(self) -> None:
+        """Send what is left, unless nobody takes it."""
+        ending = Thread(target=self.provider.shutdown, daemon=True)
+        ending.start()
+        ending.join(LAST)
+
+
+def attributes_of(call: Call) -> Mapping[str, Any]:
+    """What a span says of a request, by the names of OpenTelemetry where it has some."""
+    values = {
+        "http.request.method": call.method,
+        "http.route": call.route,
+        "http.response.status_code": call.status,
+        "http.request.body.size": call.received,
+        "http.response.body.size": call.sent,
+        "error.type": call.reason,
+        "weft.request": call.id,
+        "weft.model": call.model,
+        "weft.inputs": call.inputs,
+        "weft.tokens_in": call.tokens_in,
+        "weft.tokens_out": call.tokens_out,
+        "weft.batch_tokens": call.batch_tokens,
+    }
+    return {name: value for name, value in values.items() if value not in ("", 0)}
