@@ -277,7 +277,9 @@ class Client:
         if connection.sock is not None:
             connection.sock.settimeout(left)
         try:
-            headers = {**self._headers, "Weft-Deadline": f"{left:.3f}"} if body is not None else self._headers
+            headers = (
+                {**self._headers, "Weft-Deadline": f"{max(left, 0.001):.3f}"} if body is not None else self._headers
+            )
             connection.request(method, self._path.rstrip("/") + path, body, headers)
             return Exchange(connection, connection.getresponse())
         except (OSError, http.client.HTTPException) as error:

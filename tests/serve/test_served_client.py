@@ -59,7 +59,7 @@ def near(one: Any, two: Any) -> None:
 def test_streams_suggestions_vectors_and_choices(client: weft.Client, models: Path) -> None:
     gpt = weft.load(models / "gpt")
     ours, theirs = (m.stream("The weaver", max_tokens=6, temperature=0.7, seed=5) for m in (client.model("gpt"), gpt))
-    assert list(ours) == list(theirs)
+    assert "".join(ours) == "".join(theirs)  # where a client is slow, several pieces come as one
     near(ours.answer, theirs.answer)
     near(client.suggest("gpt", "The weaver ", top=3), weft.suggest(gpt, "The weaver ", top=3))
     near(client.embed("bert", ["the loom", "a weaver"]), weft.load(models / "bert").embed(["the loom", "a weaver"]))

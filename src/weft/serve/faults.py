@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from weft.errors import NotFinite, UserError
@@ -11,20 +12,31 @@ from weft.serve.plans import Fault
 # What libraries say where they get no memory; torch has a class for it only on a GPU.
 NO_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc", "Failed to allocate", "failed to allocate")
 
+# A flag in a message, the argument in capitals and the name in Python behind it; and one that is only an explanation.
+FLAG = re.compile(r"--([a-z][a-z-]*)(?: [A-Z]+\b)?(?: \(\w+=\w*\))?")
+ASIDE = re.compile(r" \(--[a-z-]+\)")
+
 
 def fault_of(error: BaseException, model: Any = None) -> Fault:
     """The reply to a failure; what is no mistake of the client goes to the log with its place in the code."""
     if isinstance(error, Fault):
-        return error
+        return Fault(error.status, as_field(without_folder(str(error), model)), error.field)
     if isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
         log("memory", error=type(error).__name__)
         return Fault(503, "there is not enough memory for this request")
     if isinstance(error, UserError) and not isinstance(error, NotFinite):
-        return Fault(422, without_folder(str(error), model))
+        return Fault(422, as_field(without_folder(str(error), model)))
     log("failure", error=type(error).__name__, at=place_of(error))
     if isinstance(error, NotFinite):
         return Fault(500, "the model's output is not a number")
     return Fault(500, "internal error")
+
+
+def as_field(message: str) -> str:
+    """A message in which flags of the command line are fields of a request, but for those of whole commands."""
+    if "weft " in message:
+        return message
+    return FLAG.sub(lambda flag: flag[1].replace("-", "_"), ASIDE.sub("", message))
 
 
 def without_folder(message: str, model: Any) -> str:

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from weft.errors import did_you_mean, shown
-from weft.serve.body import check_type, header, parse_body, read_body
+from weft.serve.body import check_type, parse_body, read_body
 from weft.serve.calls import Call
 from weft.serve.frames import Message
 from weft.serve.limits import ServeOptions
@@ -228,8 +228,8 @@ class Front:
 
     def seconds_for(self, scope: Scope) -> float:
         """How long a request may take: what it asks for in Weft-Deadline, and no longer than the server allows."""
-        asked = header(scope, b"weft-deadline")
-        if not asked:
+        asked = next((value for name, value in scope["headers"] if name == b"weft-deadline"), None)
+        if asked is None:
             return self.options.deadline
         try:
             seconds = float(asked)

@@ -7,24 +7,13 @@ from typing import Any
 
 from weft.errors import UserError, shown
 from weft.picture.page import finite
-from weft.serve.messages import VIEWS
+from weft.serve.messages import OF_PAIRS, VIEW_OPTIONS, VIEWS
 from weft.serve.plans import Fault
 from weft.tasks.light import LightModel
 
 CHARACTERS = {
     **{"attention": 4000, "attribution": 2000, "walk": 500, "lens": 2000},
     **{"tokens": 20_000, "next": 4000, "windows": 200_000},
-}
-ANY = (str, int, float, bool, list, type(None))
-# Of each view the options that a client may give, and the types that they may have.
-OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
-    "attention": {"layer": (int,), "head": (int,), "window": (int,), "target": (str, type(None))},
-    "attribution": {"method": (str, list), "target": (str, type(None)), "baseline": (str, type(None))},
-    "walk": {"layer": (int,), "head": (int,), "target": (str, type(None)), "top_k": (int,), "seed": (int,)},
-    "lens": {"top": (int,), "window": (int,), "target": (str, type(None))},
-    "tokens": {},
-    "next": {"top": (int,)},
-    "windows": {},
 }
 
 
@@ -67,7 +56,7 @@ def view_of(model: Any, name: str, inputs: list[Any], given: Mapping[str, Any]) 
 def checked_texts(name: str, inputs: list[Any]) -> list[str]:
     if not 1 <= len(inputs) <= 2 or not all(isinstance(text, str) for text in inputs):
         raise Fault(422, "a text is expected, or the two texts of a pair", "input")
-    if len(inputs) == 2 and name not in ("attention", "attribution"):
+    if len(inputs) == 2 and name not in OF_PAIRS:
         raise Fault(422, f"the view {name} is of one text", "input")
     if sum(map(len, inputs)) > CHARACTERS[name]:
         raise Fault(
@@ -77,7 +66,7 @@ def checked_texts(name: str, inputs: list[Any]) -> list[str]:
 
 
 def checked_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    known = OPTIONS[name]
+    known = VIEW_OPTIONS[name]
     for option, value in given.items():
         if option not in known:
             raise Fault(422, f"{shown(str(option))} is no option of the view {name}", shown(str(option)))

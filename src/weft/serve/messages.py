@@ -15,6 +15,17 @@ from weft.serve.frames import BadFrame, Message
 
 KINDS = ("task", "embed", "generate", "look")
 VIEWS = ("attention", "attribution", "walk", "lens", "tokens", "next", "windows")
+OF_PAIRS = ("attention", "attribution")  # views that show two texts too
+# Of each view the options that a client may give, and the types that they may have.
+VIEW_OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
+    "attention": {"layer": (int,), "head": (int,), "window": (int,), "target": (str, type(None))},
+    "attribution": {"method": (str, list), "target": (str, type(None)), "baseline": (str, type(None))},
+    "walk": {"layer": (int,), "head": (int,), "target": (str, type(None)), "top_k": (int,), "seed": (int,)},
+    "lens": {"top": (int,), "window": (int,), "target": (str, type(None))},
+    "tokens": {},
+    "next": {"top": (int,)},
+    "windows": {},
+}
 NESTED = 24  # lists and objects inside each other in what a client sends
 STATUSES = (400, 413, 422, 500, 503)
 
@@ -98,9 +109,10 @@ def generate_job(
     tokens: int | None = None,
     stream: bool = False,
     echo: bool = False,
+    field: str = "prompt",
 ) -> Message:
-    """Completions of prompts; `options`: those of `GenerationOptions` by name."""
-    return _job("generate", options, tokens, prompts=list(prompts), stream=stream, echo=echo)
+    """Completions of prompts; `options`: those of `GenerationOptions`; `field`: what errors call the prompts."""
+    return _job("generate", options, tokens, prompts=list(prompts), stream=stream, echo=echo, field=field)
 
 
 def look_job(

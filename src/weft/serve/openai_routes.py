@@ -219,7 +219,10 @@ async def rerank(asked: Asked, wanted: RerankRequest) -> Response:
     asked.check_count(wanted.documents, "documents", asked.options.max_embeddings, "documents")
     top = min(wanted.top_n or len(wanted.documents), len(wanted.documents))
     search = {"query": wanted.query, "texts": wanted.documents}
-    done = await asked.run(task_job("rank", [search], {"top": top}, tokens=asked.options.max_tokens))
+    try:
+        done = await asked.run(task_job("rank", [search], {"top": top}, tokens=asked.options.max_tokens))
+    except Refusal as refusal:
+        raise renamed(refusal, {"input[0].texts": "documents", "input[0].query": "query"}) from None
     (answer,) = done["answers"]
     results = [
         {
@@ -238,6 +241,15 @@ async def rerank(asked: Asked, wanted: RerankRequest) -> Response:
             "usage": usage, "meta": {"billed_units": {"search_units": 1}},
         },
     )  # fmt: skip
+
+
+def renamed(refusal: Refusal, fields: Mapping[str, str]) -> Refusal:
+    """A refusal with the field as it is called in the request."""
+    for inside, outside in fields.items():
+        if refusal.param and refusal.param.startswith(inside):
+            refusal.param = outside + refusal.param.removeprefix(inside)
+            refusal.message = refusal.message.replace(inside, outside, 1)
+    return refusal
 
 
 # --------------------------------------------------------------------------------------------------------------- models

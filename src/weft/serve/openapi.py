@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,15 +11,15 @@ from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from weft.serve.limits import ServeOptions
+from weft.serve.messages import OF_PAIRS, VIEW_OPTIONS, VIEWS
 from weft.serve.refusals import KINDS
-from weft.serve.schemas import Json, RequestSchema
+from weft.serve.schemas import PAIR, TEXT, TWO, Json, RequestSchema, one_or_more, several
 from weft.tasks import answers
 from weft.version import VERSION
 
 REFERENCE = "#/components/schemas/{model}"
 NUMBER: Json = {"type": "number"}
 COUNT: Json = {"type": "integer", "minimum": 0}
-TEXT: Json = {"type": "string"}
 FLAG: Json = {"type": "boolean"}
 READING = {"n_tokens": COUNT, "n_windows": COUNT, "truncated": FLAG}
 HEAD = {"model": TEXT, "version": {"type": ["string", "null"], "description": "Hash of the model's files."}}
@@ -154,8 +155,7 @@ SUGGESTIONS = named(
     {
         "object": {"const": "suggestions"},
         "words": listed_of(named({"text": TEXT, "probability": NUMBER, "tokens": listed_of(COUNT)})),
-        "n_tokens": COUNT,
-        "truncated": FLAG,
+        **READING,
     }
 )
 REPLIES = {"/v1/completions": COMPLETIONS, "/v1/embeddings": EMBEDDINGS, "/v1/rerank": RERANK, "/v1/look": VIEW}
@@ -175,6 +175,11 @@ READ_ONLY: dict[str, tuple[str, str, Json]] = {
         named({"status": TEXT, "models": listed_of(TEXT)}),
     ),
 }
+
+
+def can(info: Json, route: Described) -> bool:
+    """Whether a model answers a route."""
+    return bool(info["views"]) if route.task == "look" else route.task in info["tasks"]
 
 
 def snake_case(name: str) -> str:
@@ -206,7 +211,7 @@ def document(routes: Sequence[Described], infos: Mapping[str, Json | None], opti
     components.update(definitions["$defs"])
     paths: Json = {}
     for route in routes:
-        able = [name for name, info in infos.items() if info and (route.task in info["tasks"] or route.task == "look")]
+        able = {name: info for name, info in infos.items() if info and can(info, route)}
         paths[route.path] = {"post": operation(route, able, references, components)}
     for path, (summary, text, reply) in READ_ONLY.items():
         paths[path] = {"get": read_only(path, summary, text, reply, list(infos))}
@@ -227,22 +232,65 @@ def document(routes: Sequence[Described], infos: Mapping[str, Json | None], opti
     }
 
 
-def operation(route: Described, able: Sequence[str], references: Mapping[str, str], components: Json) -> Json:
+def narrowed(route: Described, able: Mapping[str, Json]) -> list[Json]:
+    """What is true of requests to certain models only: models that take the same are described together."""
+    if route.task == "look":
+        known = [(view, [name for name, info in able.items() if view in info["views"]]) for view in VIEWS]
+        return [{"properties": {"model": {"enum": names}, **view_fields(view)}} for view, names in known if names]
+    described = list[tuple[Json, list[str]]]()
+    for name, info in able.items():
+        own = own_fields(route.path, info)
+        names = next((names for fields, names in described if fields == own), None)
+        if names is None:
+            described.append((own, [name]))
+        else:
+            names.append(name)
+    return [{"properties": {"model": {"enum": names}, **fields}} for fields, names in described]
+
+
+def view_fields(view: str) -> Json:
+    """The fields of a request for a view: options that it does not have may only be null."""
+    options = {name for some in VIEW_OPTIONS.values() for name in some} - set(VIEW_OPTIONS[view])
+    one_text = {} if view in OF_PAIRS else {"input": {"anyOf": [TEXT, {**several(TEXT), "maxItems": 1}]}}
+    return {"view": {"const": view}, **one_text, **{name: {"type": "null"} for name in sorted(options)}}
+
+
+def own_fields(path: str, info: Json) -> Json:
+    """The fields of a request whose schema depends on the model."""
+    last = info["vocabulary"] - 1
+    if path == "/v1/classify":
+        return {"input": one_or_more(PAIR, TWO) if info["pair"] else one_or_more(TEXT)}
+    if path == "/v1/fill":
+        text: Json = {**TEXT, "pattern": re.escape(info["mask"])} if info["mask"] else TEXT
+        return {"input": one_or_more(text), "top": {"maximum": min(info["vocabulary"], 1000)}}
+    if path == "/v1/embeddings":
+        return {"input": texts_or_tokens_up_to(last), "dimensions": {"enum": [info["width"], None]}}
+    return {"prompt": texts_or_tokens_up_to(last)} if path == "/v1/completions" else {}
+
+
+def texts_or_tokens_up_to(last: int) -> Json:
+    """Texts, or token ids of a vocabulary."""
+    tokens: Json = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": last}}
+    return {"anyOf": [TEXT, several(TEXT), tokens, several(tokens)]}
+
+
+def operation(route: Described, able: Mapping[str, Json], references: Mapping[str, str], components: Json) -> Json:
     """One route to a model."""
     schema: Json = {"$ref": REFERENCE.format(model=route.schema.__name__)}
-    if able:  # what the models of this server are called
-        schema = {"allOf": [schema, {"properties": {"model": {"enum": list(able)}}}]}
-    first = able[0] if able else "MODEL"
+    if able:  # what the models of this server are called, and what each of them takes
+        kinds = narrowed(route, able)
+        schema = {"allOf": [schema, kinds[0] if len(kinds) == 1 else {"anyOf": kinds}]}
+    first = next(iter(able), "MODEL")
     examples = {str(n): {"value": {**each, "model": first}} for n, each in enumerate(route.schema.examples, 1)}
     content: Json = {"application/json": {"schema": reply_of(route, references)}}
     if route.streams:
         content["text/event-stream"] = {
-            "schema": {"type": "string", "description": "With `stream`: data: {...} lines."}
+            "schema": {"description": "With `stream`: an event for each piece of text, and [DONE] as the last one."}
         }
     deadline = {
         "name": "Weft-Deadline", "in": "header", "required": False,
-        "schema": {"type": "number", "exclusiveMinimum": 0, "maximum": 86_400},
-        "description": "Seconds after which nobody waits for the answer any more.",
+        "schema": {"type": "number", "exclusiveMinimum": 0},
+        "description": "Seconds after which nobody waits for the answer any more; the server may allow fewer.",
     }  # fmt: skip
     title = (route.schema.__doc__ or "").strip()
     return {
@@ -304,15 +352,18 @@ def errors(*statuses: int) -> Json:
 def limit_schemas(components: Json, options: ServeOptions) -> None:
     """Write the limits of this server into the schemas."""
     counts = {"CompletionRequest": ("prompt", options.max_texts), "EmbeddingRequest": ("input", options.max_embeddings)}
-    for schema, most in ((name, options.max_texts) for name in components if name.endswith("Request")):
-        field, most = counts.get(schema, ("input", most))
-        for kind in components[schema]["properties"].get(field, {}).get("anyOf", ()):
+    for schema in (name for name in components if name.endswith("Request")):
+        fields = components[schema]["properties"]
+        field, most = counts.get(schema, ("input", options.max_texts))
+        for kind in fields.get(field, {}).get("anyOf", ()):
             if kind.get("type") == "array" and kind["items"].get("type") != "integer":
                 kind.setdefault("maxItems", most)
-        for name, limit in (("n", options.max_n), ("best_of", options.max_n)):
-            for kind in components[schema]["properties"].get(name, {}).get("anyOf", ()):
+        for name, limit in (("n", options.max_n), ("best_of", options.max_n), ("max_tokens", options.max_tokens)):
+            for kind in fields.get(name, {}).get("anyOf", ()):
                 if kind.get("type") == "integer":
                     kind["maximum"] = limit
-        for kind in components[schema]["properties"].get("stop", {}).get("anyOf", ()):
+        for kind in fields.get("stop", {}).get("anyOf", ()):
             if kind.get("type") == "array":
                 kind["maxItems"] = options.max_stop
+        if "documents" in fields:
+            fields["documents"]["maxItems"] = options.max_embeddings

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from weft.errors import UserError, shown
+from weft.errors import NotFinite, UserError, shown
 from weft.tasks.answers import Forecast
 from weft.tasks.base import Prediction, Task
 from weft.tasks.forward import InputWindows, framing_for, tokenizer_of
@@ -228,9 +228,10 @@ class EmbedPlan(Plan):
         self.embedder = Embedder(model, **{name: value for name, value in given.items() if name in EMBEDDING})
 
     def prepare(self, inputs: Sequence[Any]) -> Prepared:
-        return self.encoded(self.tokens_of(inputs))
+        return self.encoded(self.tokens_of(inputs, lambda number: f"input[{number}]"))
 
-    def tokens_of(self, inputs: Sequence[Any]) -> list[Sequence[int]]:
+    def tokens_of(self, inputs: Sequence[Any], place: Callable[[int], str]) -> list[Sequence[int]]:
+        """The tokens of texts; `place` names an input that is wrong."""
         texts = [value for value in inputs if isinstance(value, str)]
         encoded = iter(self.embedder.tokenizer.ids(texts, specials=False))
         most, every = self.model.config.vocabulary, list[Sequence[int]]()
@@ -240,15 +241,20 @@ class EmbedPlan(Plan):
             elif isinstance(value, list) and all(type(token) is int and 0 <= token < most for token in value):
                 every.append(value)
             else:
-                what = f"a text or a list of tokens below {most:,} is expected"
-                raise Fault(422, what, f"input[{number}]")
+                raise Fault(422, f"a text or a list of tokens below {most:,} is expected", place(number))
+            if not every[-1] and not self.around:
+                raise Fault(422, "is empty, and this model puts no tokens around a text", place(number))
         return every
+
+    @property
+    def around(self) -> int:
+        """Tokens that the model puts around a text."""
+        return len(self.embedder.framing.before) + len(self.embedder.framing.after)
 
     def encoded(self, ids: Sequence[Sequence[int]], state: Any = None) -> Prepared:
         windows = self.embedder.windows(ids)
         units = [Unit(len(window.tokens), window) for some in windows for window in some]
-        extra = len(self.embedder.framing.before) + len(self.embedder.framing.after)
-        return Prepared(units, sum(map(len, ids)) + extra * len(ids), (windows, state))
+        return Prepared(units, sum(map(len, ids)) + self.around * len(ids), (windows, state))
 
     def run(self, units: Sequence[Unit]) -> list[Any]:
         windows: list[TextWindow] = [unit.content for unit in units]
@@ -278,7 +284,11 @@ class RankPlan(EmbedPlan):
 
     def prepare(self, inputs: Sequence[Any]) -> Prepared:
         questions = in_place(query_and_texts, inputs)
-        return self.encoded(self.tokens_of([text for query, texts in questions for text in (query, *texts)]), questions)
+        flat, places = list[str](), list[str]()
+        for number, (query, texts) in enumerate(questions):
+            flat += [query, *texts]
+            places += [f"input[{number}].query", *(f"input[{number}].texts[{place}]" for place in range(len(texts)))]
+        return self.encoded(self.tokens_of(flat, places.__getitem__), questions)
 
     def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> list[Any]:
         from weft.tasks.answers import Ranked
@@ -293,6 +303,14 @@ class RankPlan(EmbedPlan):
             ranked.append(plain_answer(answer))
             place += 1 + len(texts)
         return ranked
+
+
+def as_fault(error: UserError, options: Mapping[str, Any]) -> UserError:
+    """A mistake that was found while a model ran, with its field: the option that it begins with, else the input."""
+    if isinstance(error, Fault | NotFinite):
+        return error
+    name = str(error).removeprefix("--").partition(" ")[0].replace("-", "_")
+    return Fault(422, str(error), name if name in options else "input")
 
 
 class CallPlan(Plan):
@@ -319,10 +337,18 @@ class CallPlan(Plan):
         return Prepared(list(map(Unit, sizes, checked)), sum(sizes))
 
     def run(self, units: Sequence[Unit]) -> list[Any]:
-        return self.call([unit.content for unit in units], self.given)
+        try:
+            return self.call([unit.content for unit in units], self.given)
+        except UserError as error:
+            raise as_fault(error, self.given) from None
 
     def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> list[Any]:
-        return [plain_answer(answer) for answer in outputs]
+        return [{**plain_answer(answer), **self.usual_reading(answer)} for answer in outputs]
+
+    @staticmethod
+    def usual_reading(answer: Any) -> dict[str, int]:
+        """Answers that do not say it have read their text as a whole."""
+        return {} if "n_windows" in vars(answer) else {"n_windows": 1}
 
 
 class SeriesPlan(Plan):
@@ -395,7 +421,10 @@ class ViewPlan(Plan):
         return Prepared([Unit(1 + sum(len(text) for text in inputs if isinstance(text, str)), list(inputs))], 0)
 
     def run(self, units: Sequence[Unit]) -> list[Any]:
-        return [self.view(unit.content, self.given) for unit in units]
+        try:
+            return [self.view(unit.content, self.given) for unit in units]
+        except UserError as error:
+            raise as_fault(error, self.given) from None
 
     def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> list[Any]:
         return list(outputs)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, TypeVar
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
 
@@ -15,6 +16,7 @@ Json = dict[str, Any]
 TEXT: Json = {"type": "string"}
 TOKENS: Json = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": (1 << 31) - 1}}
 MOST_SEED = (1 << 62) - 1
+MOST_NUMBER = 1e300  # of a series
 
 
 def wrong(param: str, message: str) -> Refusal:
@@ -46,29 +48,35 @@ def texts_or_tokens(name: str) -> Callable[[Any], list[Any]]:
         kinds = set(map(type, value))
         if kinds == {str}:
             return value
-        if kinds == {int}:
-            check_tokens(name, value)
-            return [value]
+        if kinds <= {int, float}:
+            return [token_ids(name, value)]
         if kinds == {list}:
-            for number, tokens in enumerate(value):
-                check_tokens(f"{name}[{number}]", tokens)
-            return value
-        odd = next(number for number, item in enumerate(value) if type(item) is not type(value[0]))
-        raise wrong(f"{name}[{odd if len(kinds) > 1 else 0}]", "must be a text or a list of token ids, like the others")
+            return [token_ids(f"{name}[{number}]", tokens) for number, tokens in enumerate(value)]
+        odd = next((number for number, item in enumerate(value) if type(item) is not type(value[0])), 0)
+        what = "must be of the same kind as those before it" if odd else "must be a text or a list of token ids"
+        raise wrong(f"{name}[{odd}]", what)
 
     return check
 
 
-def check_tokens(name: str, tokens: list[Any]) -> None:
-    """Refuse what is no list of token ids."""
+def whole(value: Any) -> Any:
+    """A whole number as one, also where it was written with a point: JSON makes no difference."""
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
+def token_ids(name: str, tokens: list[Any]) -> list[int]:
+    """A list of token ids; anything else is refused."""
     if not tokens:
         raise wrong(name, "has no tokens")
     if set(map(type, tokens)) != {int}:
-        odd = next(number for number, token in enumerate(tokens) if type(token) is not int)
-        raise wrong(f"{name}[{odd}]", "must be a token id, a whole number")
+        tokens = list(map(whole, tokens))
+        odd = next((number for number, token in enumerate(tokens) if type(token) is not int), None)
+        if odd is not None:
+            raise wrong(f"{name}[{odd}]", "must be a token id, a whole number")
     if min(tokens) < 0 or max(tokens) >= 1 << 31:
         odd = next(number for number, token in enumerate(tokens) if not 0 <= token < 1 << 31)
         raise wrong(f"{name}[{odd}]", "is not a token id")
+    return tokens
 
 
 def text_at(name: str, value: Any) -> str:
@@ -149,7 +157,8 @@ def check_choices(value: Any) -> list[Json]:
         if not isinstance(fields["options"], list) or len(fields["options"]) < 2:
             raise wrong(f"{name}.options", "must be a list of two or more texts")
         for number, text in enumerate(fields["options"]):
-            text_at(f"{name}.options[{number}]", text)
+            if not text_at(f"{name}.options[{number}]", text).strip():
+                raise wrong(f"{name}.options[{number}]", "is empty")
         return fields
 
     return items(value, one)
@@ -192,7 +201,7 @@ def check_tables(value: Any) -> list[Json]:
             if not isinstance(values, list) or not values:
                 raise wrong(place, "must be a list of numbers")
             for number, content in enumerate(values):
-                if type(content) not in (int, float) or abs(content) > 1e300:
+                if type(content) not in (int, float) or abs(content) > MOST_NUMBER:
                     raise wrong(f"{place}[{number}]", "must be a number")
         return fields
 
@@ -244,16 +253,17 @@ QUESTION: Json = {
     "type": "object", "required": ["question", "context"], "properties": {"question": TEXT, "context": TEXT},
 }  # fmt: skip
 TWO: Json = {"type": "array", "minItems": 2, "maxItems": 2, "items": TEXT}
+OPTIONS: Json = {"type": "array", "minItems": 2, "items": {**TEXT, "pattern": r"\S"}}
 CHOICE: Json = {
     "type": "object",
     "required": ["context", "options"],
-    "properties": {"context": TEXT, "question": TEXT, "options": {"type": "array", "minItems": 2, "items": TEXT}},
+    "properties": {"context": TEXT, "question": TEXT, "options": OPTIONS},
 }
 SEARCH: Json = {
     "type": "object", "required": ["query", "texts"], "properties": {"query": TEXT, "texts": several(TEXT)},
 }  # fmt: skip
 CELL: Json = {"type": ["string", "number", "boolean", "null"]}
-NUMBERS: Json = several({"type": "number"})
+NUMBERS: Json = several({"type": "number", "minimum": -MOST_NUMBER, "maximum": MOST_NUMBER})
 ROWS: Json = several({"type": "object", "additionalProperties": CELL})
 SERIES: Json = {"type": "object", "minProperties": 1, "additionalProperties": NUMBERS}
 TABLE: Json = {
@@ -272,6 +282,8 @@ def one_or_more(*kinds: Json) -> Json:
     return {"anyOf": [*kinds, several(one)]}
 
 
+STOP_TEXT: Json = {**TEXT, "minLength": 1, "maxLength": 1000}
+STOP: Json = {"anyOf": [STOP_TEXT, several(STOP_TEXT), {"type": "null"}]}
 VIEWED: Json = {"anyOf": [TEXT, PAIR, {**several(TEXT), "maxItems": 2}]}
 TextOrTokens: Json = {"anyOf": [TEXT, several(TEXT), TOKENS, several(TOKENS)]}
 
@@ -320,8 +332,8 @@ class CompletionRequest(RequestSchema):
     seed: int | None = Field(
         None, ge=0, le=MOST_SEED, description="Prompt i samples with seed + i. Default: another one for each request."
     )
-    stop: Annotated[tuple[str, ...], *checked_by(check_stop, {"anyOf": [TEXT, several(TEXT), {"type": "null"}]})] = (
-        Field((), description="Texts before which a completion ends.")
+    stop: Annotated[tuple[str, ...], *checked_by(check_stop, STOP)] = Field(
+        (), description="Texts before which a completion ends."
     )
     stream: bool | None = Field(False, description="Send server-sent events while the text is generated.")
     stream_options: StreamOptions | None = Field(None, description="Only with stream.")
@@ -428,8 +440,8 @@ class CompleteRequest(TaskRequest):
     typical: float | None = Field(None, gt=0, le=1, description="Sample from the most typical tokens of this sum.")
     n: int | None = Field(None, ge=1, le=128, description="Texts for each input.")
     seed: int | None = Field(None, ge=0, le=MOST_SEED, description="Input i samples with seed + i.")
-    stop: Annotated[tuple[str, ...], *checked_by(check_stop, {"anyOf": [TEXT, several(TEXT), {"type": "null"}]})] = (
-        Field((), description="Texts before which a text ends.")
+    stop: Annotated[tuple[str, ...], *checked_by(check_stop, STOP)] = Field(
+        (), description="Texts before which a text ends."
     )
     logprobs: int | None = Field(None, ge=0, le=20, description="Log-probabilities, of so many alternatives too.")
     repetition_penalty: float | None = Field(None, gt=0, le=10, description="Above 1: fewer repetitions.")
@@ -503,9 +515,7 @@ class LookRequest(RequestSchema):
     view: Literal["attention", "attribution", "walk", "lens", "tokens", "next", "windows"] = Field(
         description="What to show."
     )
-    input: Annotated[
-        list[str], *checked_by(check_viewed, {"anyOf": [TEXT, PAIR, {**several(TEXT), "maxItems": 2}]})
-    ] = Field(description="A text, or a pair of texts.")
+    input: Annotated[list[str], *checked_by(check_viewed, VIEWED)] = Field(description="A text, or a pair of texts.")
     layer: int | None = Field(None, ge=-1024, le=1024, description="A layer, from 0.")
     head: int | None = Field(None, ge=0, le=1024, description="An attention head, from 0.")
     window: int | None = Field(None, ge=0, le=1 << 20, description="Which window of a long text, from 1.")
@@ -520,6 +530,13 @@ class LookRequest(RequestSchema):
 # ---------------------------------------------------------------------------------------------------------- validation
 
 
+@cache
+def whole_fields(schema: type[RequestSchema]) -> tuple[str, ...]:
+    """The fields of a request that are whole numbers."""
+    kinds = {name: field.annotation for name, field in schema.model_fields.items()}
+    return tuple(name for name, kind in kinds.items() if kind is int or int in get_args(kind))
+
+
 def validated(schema: type[S], values: Json) -> S:
     """A request from the JSON values of a body; the first mistake is a refusal that names its field."""
     names = schema.model_fields
@@ -527,6 +544,7 @@ def validated(schema: type[S], values: Json) -> S:
         if name not in names:
             word = shown(name)
             raise Refusal(422, f"unknown field {word!r}{did_you_mean(name, names)}", word, code="unknown_parameter")
+    values = values | {name: whole(values[name]) for name in whole_fields(schema) if name in values}
     try:
         return schema.model_validate(values)
     except ValidationError as error:

@@ -85,7 +85,7 @@ def handler_of(route: TaskRoute) -> Callable[[Asked, Any], Any]:
         tokens = asked.check_written(options, len(inputs))
         stream = vars(wanted).get("stream") or False
         if route.task == "complete":
-            job = generate_job(inputs, options, tokens=tokens, stream=stream)
+            job = generate_job(inputs, options, tokens=tokens, stream=stream, field="input")
         else:
             job = task_job(route.task, inputs, options, tokens=tokens, stream=stream)
         if stream:

@@ -86,7 +86,7 @@ class WritingJob:
 
     def fault_in(self, place: int, error: Exception) -> Exception:
         """The failure of one text, as the client is told."""
-        text = self.message.get("prompts", [""] * (place + 1))[place] if self.field == "prompt" else ""
+        text = self.message["prompts"][place] if "prompts" in self.message else ""
         try:
             with naming(self.opened.folder), unseen_in_words(self.opened, [text] if isinstance(text, str) else []):
                 raise error
@@ -98,6 +98,8 @@ class WritingJob:
         if isinstance(error, Fault) or not isinstance(error, UserError):
             return error
         field, own = f"{self.field}[{place}]", str(error).removeprefix("prompt 1 ")
+        if own.startswith("no length limit"):
+            return Fault(422, "max_tokens is missing: nothing else limits the length of this text", "max_tokens")
         for hint in ("; --slide (slide=True) reads the last part of it", "; weft translate reads long texts in pieces"):
             own = own.replace(hint, "")
         return Fault(422, f"{field} {own}" if own != str(error) else f"{field}: {own}", field)
@@ -138,6 +140,7 @@ class CompletionJob(WritingJob):
 
     def __init__(self, *inputs: Any) -> None:
         super().__init__(*inputs)
+        self.field = self.message.get("field", "prompt")
         self.echo = bool(self.message.get("echo"))
         self.views: list[list[StreamedText]] = []  # of each prompt and each of its samples
         self.shown: dict[tuple[int, int], tuple[int, int]] = {}  # characters and tokens that were sent
