@@ -170,6 +170,8 @@ class OpenedModel:
             "views": self._views(),
             "family": loaded.family.name,
             "labels": list(self.task.labels) or None,
+            "values": None if card.forecast is None else list(card.forecast.values),
+            "features": None if card.forecast is None else list(card.forecast.features),
             "parameters": None if network is None else sum(each.numel() for each in network.parameters()),
             "layers": None if self.light else config.layers,
             "context": config.context,

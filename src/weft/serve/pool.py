@@ -26,7 +26,7 @@ What is raised, each with `status` and `message` (`str(error)`), and `field` (No
 `models[name]` (a new dict after a reload): task, tasks (names of routes: classify, tag, answer, choose, translate,
 summarize, rewrite, describe, fill, suggest, rank, embed, next, forecast, complete), views (of `look`), family, labels,
 parameters, layers, context, vocabulary, window, width (of vectors), version, backend, device, memory, can_stream,
-has_tokenizer, pair (it reads two texts), mask (what marks a gap).
+has_tokenizer, pair (it reads two texts), mask (what marks a gap), values and features (columns of a forecast).
 
 `state()`: by model {"ready", "waiting", "waiting_characters", "running", "restarts", "crashed", "overloaded",
 "expired", "cancelled", "done", "failed", "workers": [{"pid", "state", "memory", "tokens", "steps", "waiting_tokens",

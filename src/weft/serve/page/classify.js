@@ -59,7 +59,7 @@ async function showWords(view, place) {
     const reply = await view.post("/v1/look", { model: view.model.id, view: "attribution", input: inputOf(view), method: "integrated-gradients" }, { minor: true });
     const root = el("div");
     attribution(root, reply.panels[0].data);
-    place.replaceChildren(root);
+    place.replaceChildren(el("section", {}, el("h2", { text: "Which words mattered" }), root));
   } catch (error) {
     if (!(error instanceof ServerError)) throw error;
     place.replaceChildren(message("empty", "The words cannot be weighed.", error.message));

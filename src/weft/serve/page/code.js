@@ -37,18 +37,22 @@ export function curlOf({ route, body }) {
   const lines = [`curl ${location.origin}${route}`, "-H 'Content-Type: application/json'"];
   if (hasKey()) lines.push('-H "Authorization: Bearer $WEFT_API_KEY"');
   if (body.stream) lines.push("--no-buffer");
-  return [...lines, `-d ${shellWord(JSON.stringify(body))}`].join(" \\\n  ");
+  const text = JSON.stringify(body);
+  if (text.length * 3 < LONG) return [...lines, `-d ${shellWord(text)}`].join(" \\\n  ");
+  return `${[...lines, "--data-binary @-"].join(" \\\n  ")} <<'END'\n${text}\nEND`;
 }
 
-const NAMES = { "/v1/completions": "completions", "/v1/embeddings": "embeddings" };
+const OPENAI = ["/v1/completions", "/v1/embeddings"]; // that OpenAI's client asks too
+const OWN = ["complete_word", "slide"]; // fields that it does not know
+const LONG = 100_000; // bytes: more do not fit into an argument of a command everywhere
 
 /** The call of weft.Client that makes this request: its method, what it is given in order, and its options. */
 function clientCall(route, body) {
-  const { model, input, prompt, stream: streamed, query, documents, ...options } = body;
+  const { model, input, prompt, stream, stream_options, ...options } = body; // Python waits for the whole text
   const name = route.split("/").pop();
   switch (name) {
     case "completions":
-      return [streamed ? "stream" : "complete", [model, prompt], options];
+      return ["complete", [model, prompt], options];
     case "rank":
       return ["rank", [model, input.query, input.texts], options];
     case "answer":
@@ -57,8 +61,10 @@ function clientCall(route, body) {
       return ["forecast", [model, input.rows ?? input.series], options];
     case "classify":
       return ["classify", [model, input?.pair === undefined ? input : new Pair(input.text, input.pair)], options];
+    case "summarize":
+    case "rewrite":
+      return [`model(${JSON.stringify(model)})`, [input], options];
     case "look":
-    case "rerank":
       return ["post", [route, body], {}];
     default:
       return [name, [model, input], options];
@@ -76,18 +82,16 @@ export function weftOf({ route, body }) {
   const key = hasKey() ? ', api_key=os.environ["WEFT_API_KEY"]' : "";
   const head = `${key ? "import os\n\n" : ""}import weft\n\nclient = weft.Client(${JSON.stringify(location.origin)}${key})\n`;
   const [method, values, options] = clientCall(route, body);
-  if (method === "stream") {
-    delete options.n; // a stream of one text
-    return `${head}${pythonCall("for piece in client.stream", values, options)}:\n    print(piece, end="", flush=True)\n`;
-  }
-  return `${head}${pythonCall(`answer = client.${method}`, values, options)}\nprint(answer)\n`;
+  const shown = options.n > 1 && method === "complete" ? "for text in answer.best:\n    print(text.text)" : "print(answer)";
+  return `${head}${pythonCall(`answer = client.${method}`, values, options)}\n${shown}\n`;
 }
 
 export function openaiOf({ route, body }) {
   const key = hasKey() ? "os.environ[\"WEFT_API_KEY\"]" : '"none"';
   const head = `${hasKey() ? "import os\n\n" : ""}import openai\n\nclient = openai.OpenAI(base_url=${JSON.stringify(`${location.origin}/v1`)}, api_key=${key})\n`;
-  const { complete_word: completeWord, ...fields } = body;
-  if (completeWord !== undefined) fields.extra_body = { complete_word: completeWord };
+  const fields = Object.fromEntries(Object.entries(body).filter(([name]) => !OWN.includes(name)));
+  const own = Object.fromEntries(Object.entries(body).filter(([name]) => OWN.includes(name)));
+  if (Object.keys(own).length) fields.extra_body = own;
   if (route === "/v1/embeddings") return `${head}${pythonCall("answer = client.embeddings.create", [], fields)}\nprint(answer.data[0].embedding)\n`;
   const call = pythonCall("answer = client.completions.create", [], fields);
   if (!body.stream) return `${head}${call}\nprint(answer.choices[0].text)\n`;
@@ -103,7 +107,7 @@ export class CodePanel {
     this.form = kept("code", ""); // "": closed
     this.chosen = 0;
     this.choices = el("span", { class: "segments", role: "group", "aria-label": "The same request in code" });
-    this.which = el("label", { class: "control" }, "Request", el("select", { on: { change: (event) => { this.chosen = event.target.selectedIndex; this.draw(); } } }));
+    this.which = el("label", { class: "control" }, "Request", el("select", { on: { change: (event) => { this.chosen = event.target.selectedIndex; this.picked = true; this.draw(); } } }));
     this.text = el("code");
     this.box = el("div", { class: "code-box" }, el("pre", { tabindex: 0, "aria-label": "Code of the request" }, this.text), copyButton(() => this.text.textContent));
     this.node = el("section", { class: "code", "aria-label": "Use it from your code" }, el("div", { class: "controls" }, this.choices, this.which), this.box);
@@ -111,7 +115,8 @@ export class CodePanel {
   }
 
   show(requests) {
-    if (requests.length !== this.requests.length) this.chosen = 0;
+    if (requests.length < this.requests.length || !this.picked) this.chosen = Math.max(0, requests.findIndex(({ minor }) => !minor));
+    if (!requests.length) this.picked = false;
     this.requests = requests;
     this.draw();
   }
@@ -126,7 +131,7 @@ export class CodePanel {
     this.node.hidden = !this.requests.length;
     if (!this.requests.length) return;
     const request = this.requests[Math.min(this.chosen, this.requests.length - 1)];
-    const forms = FORMS.filter(([name]) => name !== "openai" || request.route in NAMES);
+    const forms = FORMS.filter(([name]) => name !== "openai" || OPENAI.includes(request.route));
     const form = forms.find(([name]) => name === this.form);
     const focused = [...this.choices.children].indexOf(document.activeElement);
     this.choices.replaceChildren(...forms.map(([name, text]) => button(text, () => this.choose(name), { "aria-pressed": String(name === form?.[0]) })));

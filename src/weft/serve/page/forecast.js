@@ -9,9 +9,19 @@ const HISTORY = 3; // so many times the forecast's length is shown of what was b
 const CHARTS = 6;
 const WEEK = [0.8, 0.85, 0.9, 1.0, 1.25, 1.5, 0.7];
 
-/** Sales of a shop in a week that repeats: the same numbers each time, so that links and pictures agree. */
-function exampleTable(days, stores) {
-  const lines = [`date,${stores.length > 1 ? "store," : ""}sales,promo`];
+/** Names of the columns that the model forecasts, and of those that it only reads. */
+function columnsOf(model) {
+  return { values: model.values?.length ? model.values : ["value"], features: model.features ?? [] };
+}
+
+/**
+ * Sales of a shop in a week that repeats, under the names that the model knows: the same numbers each time, so that
+ * links and pictures agree.
+ */
+function exampleTable(model, days, stores) {
+  const { values, features } = columnsOf(model);
+  const cells = [...values, ...features].map((name) => (/[",]/.test(name) ? `"${name.replaceAll('"', '""')}"` : name));
+  const lines = [["date", ...(stores.length > 1 ? ["store"] : []), ...cells].join(",")];
   let state = 7;
   const chance = () => (state = (state * 16807) % 2147483647) / 2147483647;
   for (const [store, level] of stores) {
@@ -19,10 +29,17 @@ function exampleTable(days, stores) {
       const date = new Date(Date.UTC(2023, 8, 4 + day));
       const promo = chance() < 0.1 ? 1 : 0;
       const sales = (level + 0.05 * day) * WEEK[date.getUTCDay()] * (1 + 0.2 * promo) * (0.94 + 0.12 * chance());
-      lines.push(`${date.toISOString().slice(0, 10)},${stores.length > 1 ? `${store},` : ""}${sales.toFixed(1)},${promo}`);
+      const numbers = [...values.map((_, n) => (sales * (1 + 0.5 * n)).toFixed(1)), ...features.map(() => promo)];
+      lines.push([date.toISOString().slice(0, 10), ...(stores.length > 1 ? [store] : []), ...numbers].join(","));
     }
   }
   return lines.join("\n");
+}
+
+/** How many numbers the model reads at each step. */
+function reads(model) {
+  const { values, features } = columnsOf(model);
+  return values.length + features.length;
 }
 
 /** The rows of one series of a table, the column of its times, and their texts. */
@@ -73,16 +90,21 @@ export const forecast = {
   about: "Paste a table or a series; the model continues it.",
   serves: (model) => model.tasks.includes("forecast"),
   box: { key: "table", label: "Table (csv) or numbers", placeholder: "date,sales\n2024-01-01,120\n2024-01-02,134\n…", rows: 9, code: true },
-  examples: () => [
-    { name: "One shop", text: exampleTable(84, [["north", 125]]) },
-    { name: "Two shops", text: exampleTable(70, [["north", 125], ["south", 460]]) },
-    { name: "Numbers", text: exampleTable(70, [["north", 125]]).split("\n").slice(1).map((line) => line.split(",")[1]).join(" ") },
+  examples: (model) => [
+    { name: "One shop", text: exampleTable(model, 84, [["north", 125]]) },
+    { name: "Two shops", text: exampleTable(model, 70, [["north", 125], ["south", 460]]) },
+    ...(reads(model) > 1 ? [] : [{ name: "Numbers", text: exampleTable(model, 70, [["north", 125]]).split("\n").slice(1).map((line) => line.split(",")[1]).join(" ") }]),
   ],
-  missing: (view) => (!view.text.trim() ? "Paste a table with a header, or numbers; or try an example." : readTable(view.text).problem ?? ""),
+  missing(view) {
+    if (!view.text.trim()) return "Paste a table with a header, or numbers; or try an example.";
+    const table = readTable(view.text);
+    const { values, features } = columnsOf(view.model);
+    if (table.values && reads(view.model) > 1) return `This model reads ${reads(view.model)} numbers at each step: paste a table with the columns ${[...values, ...features].join(", ")}.`;
+    return table.problem ?? "";
+  },
   async run(view) {
     const table = readTable(view.text);
-    const name = view.model.values?.[0] ?? "value";
-    const input = table.values ? { series: { [name]: table.values } } : { rows: table.rows };
+    const input = table.values ? { series: { [columnsOf(view.model).values[0]]: table.values } } : { rows: table.rows };
     const { answers } = await view.post("/v1/forecast", { model: view.model.id, input });
     const interval = answers.find((answer) => answer.low)?.interval;
     view.show(() => [

@@ -16,6 +16,7 @@ const ABOUT = {
   attribution: "Which words raised or lowered the answer of the model.",
   tokens: "How the text is cut into tokens.",
 };
+const WINDOWED = ["attention", "lens"]; // which show one window of a long text
 const COMPONENTS = { attention, attribution, lens, walk, "token-strips": tokenStrips, "word-bars": wordBars };
 
 function viewsOf(model) {
@@ -28,14 +29,36 @@ function chosenView(view) {
   return names.includes(name) ? name : names[0];
 }
 
-function numberField(view, name, label) {
-  const input = el("input", { type: "number", min: 0, max: 99, value: view.setting(name, 0), on: { input: () => { if (input.validity.valid && input.value !== "") view.set(name, Number(input.value)); } } });
+function numberField(view, name, label, min, max) {
+  const input = el("input", { type: "number", min, max, value: Math.min(max, view.setting(name, min)), on: { input: () => { if (input.validity.valid && input.value !== "") view.set(name, Number(input.value)); } } });
   return el("label", { class: "control" }, label, input);
+}
+
+/** Notes are those of `weft look`: what they say of its flags is no help here. */
+function noteOf(text) {
+  return (text ?? "").replaceAll(/ \(--[^)]*\)/g, "");
+}
+
+/** How many windows the text has, as the notes say; 1 where they say nothing. */
+function windowsOf(panels) {
+  return Math.max(1, ...panels.map(({ note }) => Number((note ?? "").match(/The text has (\d+) windows/)?.[1] ?? 1)));
+}
+
+/** The view of one window; a text that has become shorter begins with its first one again. */
+async function viewed(view, body) {
+  const window = WINDOWED.includes(body.view) ? view.setting("window", 1) : 1;
+  try {
+    return await view.post("/v1/look", window > 1 ? { ...body, window } : body);
+  } catch (error) {
+    if (window === 1 || error.status !== 422) throw error;
+    view.set("window", 1, { again: false });
+    return view.post("/v1/look", body);
+  }
 }
 
 function panelNode({ kind, title, note }) {
   const shown = kind in COMPONENTS;
-  return el("section", {}, title && el("h2", { text: title }), shown && el("div", { class: "panel-of-view" }), note && el("p", { class: "note", text: note }));
+  return el("section", {}, title && el("h2", { text: title }), shown && el("div", { class: "panel-of-view" }), note && el("p", { class: "note", text: noteOf(note) }));
 }
 
 /** @type {import("./view.js").Tab} */
@@ -54,7 +77,8 @@ export const look = {
     const chosen = chosenView(view);
     return [
       segmented("View", viewsOf(view.model), chosen, (name) => { view.set("view", name, { again: false }); view.rebuild(); }),
-      ...(chosen === "walk" ? [numberField(view, "layer", "Layer"), numberField(view, "head", "Head")] : []),
+      ...(chosen === "walk" ? [numberField(view, "layer", "Layer", 0, Math.max(0, (view.model.layers ?? 100) - 1)), numberField(view, "head", "Head", 0, 99)] : []),
+      ...(WINDOWED.includes(chosen) && view.windows > 1 ? [numberField(view, "window", `Window of ${view.windows}`, 1, view.windows)] : []),
     ];
   },
   async run(view) {
@@ -63,7 +87,12 @@ export const look = {
     const body = { model: view.model.id, view: name, input: view.text };
     if (name === "walk") Object.assign(body, { layer: view.setting("layer", 0), head: view.setting("head", 0) });
     if (name === "attribution") body.method = "integrated-gradients";
-    const { panels, ...reply } = await view.post("/v1/look", body);
+    const { panels, ...reply } = await viewed(view, body);
+    const windows = windowsOf(panels);
+    if (windows !== (view.windows ?? 1)) {
+      view.windows = windows;
+      view.build();
+    }
     const held = view.output.querySelector(".walk")?.parentElement;
     if (name === "walk" && held && view.walked === view.model.id) walk(held, panels[0].data); // the step that is open stays open
     else {

@@ -78,9 +78,3 @@ export class Characters {
     return this.text.slice(this.place(start), this.place(end));
   }
 }
-
-/** How often a hidden detail is opened: a heading with a part that is filled when it is first opened. */
-export function disclosure(title, open, onToggle, ...children) {
-  const node = el("details", { open, on: { toggle: () => onToggle?.(node.open) } }, el("summary", { text: title }), children);
-  return node;
-}

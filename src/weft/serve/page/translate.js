@@ -5,14 +5,19 @@ import { copyButton, percent } from "./parts.js";
 
 const STRONG = 0.5; // of the largest weight of a row: what is marked strongly
 
-/** Tokens as people read them: with the space that they begin with, and without marks of the vocabulary. */
-export function tokenTexts(tokens) {
+const SPECIAL = /^(<.*>|\[[A-Z]+\])$/; // begin, end and the like
+
+/**
+ * Tokens as people read them, without marks of the vocabulary: `space` says whether one stands before it.
+ * @returns {{text: string, space: boolean}[]}
+ */
+export function tokenTexts(tokens, text) {
+  const plain = (token) => (SPECIAL.test(token) ? "" : token.replace(/^([Ġ▁]|##|@@)/, "").replace(/(@@|<\/w>)$/, "").replaceAll("Ċ", "\n"));
+  const marked = tokens.some((token) => /^[Ġ▁]/.test(token)); // the mark of a space; else tokens are words, parts of words or letters
+  const letters = !marked && tokens.map(plain).join("") === text.trim();
   return tokens.map((token, n) => {
-    if (/^(<.*>|\[[A-Z]+\])$/.test(token)) return ""; // begin, end and the like
-    const begins = /^[Ġ▁]/.test(token);
-    const goesOn = token.startsWith("##") || token.startsWith("@@");
-    const text = token.replace(/^([Ġ▁]|##|@@)/, "").replace(/(@@|<\/w>)$/, "").replaceAll("Ċ", "\n");
-    return begins && n > 0 ? ` ${text}` : goesOn ? text : text;
+    const begins = marked ? /^[Ġ▁]/.test(token) : !letters && !/^(##|@@)/.test(token) && !tokens[n - 1]?.endsWith("@@");
+    return { text: plain(token), space: n > 0 && begins };
   });
 }
 
@@ -22,17 +27,16 @@ function turned(rows, columns) {
 }
 
 function strip(label, tokens, classes) {
-  const spaced = tokens.some((token) => token.startsWith(" ")); // else the vocabulary has words, and spaces between them
-  const nodes = tokens.map((token, n) => el("span", { class: `aligned${token ? "" : " none"}`, "data-token": n, text: token.trimStart() }));
-  const parts = nodes.flatMap((node, n) => [n > 0 && tokens[n] && (spaced ? tokens[n].startsWith(" ") : true) ? " " : "", node]);
+  const nodes = tokens.map(({ text }, n) => el("span", { class: `aligned${text ? "" : " none"}`, "data-token": n, text }));
+  const parts = nodes.flatMap((node, n) => [tokens[n].space && tokens[n].text ? " " : "", node]);
   const line = el("div", { class: `strip ${classes}`, tabindex: 0, role: "group", "aria-label": `${label}. Arrow keys go from token to token.` }, parts);
   return { line, nodes };
 }
 
 /** Source above target; what is pointed at in one marks where it came from, or what it became, in the other. */
-export function alignmentView(answer) {
-  const source = strip("Source", tokenTexts(answer.source_tokens), "source");
-  const target = strip("Result", tokenTexts(answer.target_tokens), "target");
+export function alignmentView(answer, text) {
+  const source = strip("Source", tokenTexts(answer.source_tokens, text), "source");
+  const target = strip("Result", tokenTexts(answer.target_tokens, answer.text), "target");
   const byTarget = answer.alignments;
   const bySource = turned(byTarget, source.nodes.length);
   const caption = el("p", { class: "note", "aria-live": "polite" });
@@ -97,7 +101,7 @@ function tabOf(id, name, about, examples) {
       const others = (answer.best ?? []).slice(1).map((each) => each.text).filter((text, n, all) => text !== answer.text && all.indexOf(text) === n);
       view.show(() => [
         el("div", { class: "result-text" }, el("p", { text: answer.text, lang: "" }), copyButton(() => answer.text)),
-        answer.alignments?.length && answer.source_tokens.length && alignmentView(answer),
+        answer.alignments?.length && answer.source_tokens.length && alignmentView(answer, view.text),
         others.length > 0 && el("section", {}, el("h2", { text: "Other results" }), el("ol", { class: "others" }, others.map((text) => el("li", { text })))),
       ]);
       view.say(answer.text);

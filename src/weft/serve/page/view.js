@@ -23,6 +23,7 @@ import { keep, kept } from "./state.js";
  * @property {string[]} [made] tasks of the models that come first here
  * @property {string} [unit] what the server counts, where that is not tokens
  * @property {number} [wait] seconds without a key before a request is made
+ * @property {boolean} [manyTexts] an answer is about several texts, of which it counts only the first
  * @property {string} [empty] what a person will see here
  */
 
@@ -155,7 +156,7 @@ export class View {
       keep(`field.${key}`, input.value);
     }
     const caret = text.length > 1000 ? 0 : text.length; // the beginning of a long text is what tells it apart
-    this.composer.field.focus();
+    if (matchMedia("(hover: hover)").matches) this.composer.field.focus(); // on a telephone the keyboard would cover the answer
     this.composer.field.setSelectionRange(caret, caret);
     this.start(0);
   }
@@ -245,6 +246,7 @@ export class View {
     const text = () => `${waiting(error)} Trying again in ${Math.max(1, Math.ceil((until - performance.now()) / 1000))} s.`;
     const box = message("waiting", text(), "", button("Try now", now));
     this.notice.replaceChildren(box);
+    this.output.querySelector(":scope > .message.empty")?.remove(); // there is a text, and it will be answered
     this.status.textContent = text();
     const timer = setInterval(() => {
       if (signal.aborted || performance.now() > until) {
@@ -258,7 +260,7 @@ export class View {
 
   /** Make a request; it is shown as code, and its answer in the footer unless it is a minor one. */
   async post(route, body, { minor = false } = {}) {
-    this.note(route, body);
+    this.note(route, body, minor);
     const { signal } = this;
     const { reply, timings, seconds } = await ask(route, body, { signal, onWait: (wait) => this.onWait(wait) });
     signal.throwIfAborted();
@@ -271,9 +273,9 @@ export class View {
     yield* stream(route, body, { signal: this.signal, onWait: (wait) => this.onWait(wait) });
   }
 
-  note(route, body) {
-    this.requests.push({ route, body });
-    this.code.show(this.requests);
+  note(route, body, minor = false) {
+    this.requests.push({ route, body, minor });
+    this.code.show([...this.requests]);
   }
 
   /** What the footer says of the last answer. */
@@ -283,8 +285,8 @@ export class View {
     this.on.onFacts({
       model: reply.model ?? this.model.id, version: reply.version ?? this.model.version,
       unit: this.tab.unit ?? "token",
-      tokens: answers.length ? sum("n_tokens") : reply.usage?.total_tokens, written: reply.usage?.completion_tokens,
-      windows: sum("n_windows"), truncated: answers.some((answer) => answer.truncated), timings, seconds,
+      tokens: answers.length && !this.tab.manyTexts ? sum("n_tokens") : reply.usage?.total_tokens, written: reply.usage?.completion_tokens,
+      windows: this.tab.manyTexts ? 0 : sum("n_windows"), truncated: answers.some((answer) => answer.truncated), timings, seconds,
     });
   }
 
@@ -313,10 +315,12 @@ function waiting(error) {
 /** A title and a detail for an error. */
 function explained(error) {
   if (!(error instanceof ServerError)) return ["Something went wrong in this page.", String(error.message ?? error)];
-  const where = error.param ? ` (${error.param})` : "";
+  const own = /^(input|prompt)\b/.test(error.param ?? ""); // what was typed: its name in the request says nothing more
+  const where = error.param && !own && !error.message.includes(error.param) ? ` (${error.param})` : "";
   const titles = {
     0: "The server does not answer.", 401: "The API key is wrong.", 404: "The server does not have this model.", 413: "This is more than the server takes at once.",
     422: "The model cannot answer this.", 429: "The server is busy.", 503: "The model is not available now.", 504: `The model needed too long${error.wait ? `: more than ${shownSeconds(error.wait)}` : ""}.`,
   };
-  return [titles[error.status] ?? `The server answered with an error (${error.status}).`, `${error.message}${where}`];
+  const detail = `${error.message.replace(/^(input|prompt)[\w.[\]]*:? /, "")}${where}`;
+  return [titles[error.status] ?? `The server answered with an error (${error.status}).`, detail.charAt(0).toUpperCase() + detail.slice(1)];
 }

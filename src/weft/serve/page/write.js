@@ -44,12 +44,12 @@ function tokenTip({ text, logprob, others }) {
 function card(view, continuation, number) {
   const whole = continuation.tokens.map((token) => token.text).join("");
   const spans = whole.trimEnd() === continuation.text.trimEnd() && whole
-    ? continuation.tokens.map((token) => {
-      const node = el("span", { class: "token", text: token.text, on: { pointermove: (event) => tooltip(event, tokenTip(token)), pointerleave: hideTooltip } });
+    ? continuation.tokens.map((token, n) => {
+      const node = el("span", { class: "token", text: n ? token.text : token.text.replace(/^ /, ""), on: { pointermove: (event) => tooltip(event, tokenTip(token)), pointerleave: hideTooltip } });
       node.style.setProperty("--share", `${Math.round(TINT * Math.min(1, token.logprob / SURPRISING))}%`);
       return node;
     })
-    : [continuation.text];
+    : [continuation.text.replace(/^ /, "")];
   const ended = continuation.reason === "stop" && el("span", { class: "ended", text: " end of the text" });
   const node = el("button", { type: "button", class: "continuation", "aria-label": `Continuation ${number + 1}: ${continuation.text}`, on: { click: () => view.composer.append(continuation.text) } },
     el("span", { class: "number", "aria-hidden": "true", text: String(number + 1) }), el("span", { class: "words" }, spans, ended));
@@ -176,7 +176,7 @@ export const write = {
   controls: (view) => [
     view.slider("temperature", "Temperature", { min: 0, max: 2, step: 0.1, value: 0.8 }),
     view.slider("length", "Tokens", { min: 4, max: 96, step: 4, value: 24 }),
-    button("Others", () => { view.seed = (view.seed ?? 0) + ALTERNATIVES; view.start(0); }, { title: "Write other continuations" }),
+    button("Try others", () => { view.seed = (view.seed ?? 0) + ALTERNATIVES; view.start(0); }, { title: "Write other continuations" }),
   ],
   async run(view) {
     const writing = new Writing(view);
