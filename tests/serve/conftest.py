@@ -1,4 +1,4 @@
-"""One server with a model of each kind, for all tests that do not end it."""
+"""Servers that the tests of several files share: none of these tests ends one."""
 
 from __future__ import annotations
 
@@ -19,5 +19,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def server(models: Path) -> Iterator[Served]:
+    """One server with a model of each kind."""
     with Served(*(str(models / name) for name in MODELS), "--timeout", "3") as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def tight(models: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server with low limits; its model for labels has no answer for a text with the word oak."""
+    from tests.serve.wire import TIGHT, save_fragile
+
+    folder = once(tmp_path_factory, "fragile", lambda folder: save_fragile(models / "reviews", folder / "reviews"))
+    with Served(str(folder / "reviews"), str(models / "gpt"), *TIGHT) as served:
         yield served

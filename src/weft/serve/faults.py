@@ -9,8 +9,16 @@ from weft.errors import NotFinite, UserError
 from weft.serve.events import log, place_of
 from weft.serve.plans import Fault
 
-# What libraries say where they get no memory; torch has a class for it only on a GPU.
-NO_MEMORY = ("out of memory", "can't allocate memory", "bad_alloc", "Failed to allocate", "failed to allocate")
+# What libraries say where they get no memory; torch has a class for it only on a GPU. The last two are oneDNN's words.
+NO_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "bad_alloc",
+    "Failed to allocate",
+    "failed to allocate",
+    "could not create a memory",
+    "could not create a primitive",
+)
 
 # A flag in a message, the argument in capitals and the name in Python behind it; and one that is only an explanation.
 FLAG = re.compile(r"--([a-z][a-z-]*)(?: [A-Z]+\b)?(?: \(\w+=\w*\))?")

@@ -27,6 +27,7 @@ OPEN = frozenset(("/", "/health", "/ready", "/docs", "/favicon.ico"))  # that ne
 OPEN_FOLDER = "/static/"  # ... nor does what is in here
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+?))\.?(?::\d{0,5})?")
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 GONE = 499  # in log and metrics: the client did not wait
 USUAL: Headers = [
     (b"x-content-type-options", b"nosniff"),
@@ -153,6 +154,8 @@ class Guard:
             if preflight and named:
                 return ALLOWED
         self._check_key(scope, authorization)
+        if CONTROL.search(scope["path"]):  # the patterns of routes let one pass at their end
+            raise Refusal(404, "there is no such route")
         return None
 
     def _check_key(self, scope: Scope, authorization: bytes) -> None:
