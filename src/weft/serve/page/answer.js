@@ -34,8 +34,8 @@ export const answer = {
     const none = !reply.text;
     view.show(() => [
       none
-        ? el("p", { class: "verdict none" }, "The document does not answer this.", el("span", { text: percent(reply.no_answer) }))
-        : el("p", { class: "verdict" }, reply.text, el("span", { text: percent(reply.score) })),
+        ? el("p", { class: "verdict none" }, "The document does not answer this.", " ", el("span", { text: percent(reply.no_answer) }))
+        : el("p", { class: "verdict" }, reply.text, " ", el("span", { text: percent(reply.score) })),
       el("h2", { text: none ? "What came nearest" : "Candidates" }),
       bars("Candidates", [
         ...reply.best.map((choice) => ({ name: choice.text, value: choice.score, best: !none && choice.start === reply.start && choice.end === reply.end, choose: choose(choice), title: "Show it in the document" })),

@@ -33,7 +33,7 @@ export const choose = {
     const chosen = new Set(reply.object === "selected" ? reply.chosen : [reply.number]);
     const name = reply.object === "selected" ? reply.texts.join(", ") || "none of them" : reply.text;
     view.show(() => [
-      el("p", { class: "verdict" }, name, reply.object === "chosen" && el("span", { text: percent(reply.options[0].probability) })),
+      el("p", { class: "verdict" }, name, " ", reply.object === "chosen" && el("span", { text: percent(reply.options[0].probability) })),
       bars("Options", reply.options.map((option) => ({ name: option.text, value: option.probability, best: chosen.has(option.number) }))),
     ]);
     view.say(`${name}, ${percent(reply.options[0].probability)}`);

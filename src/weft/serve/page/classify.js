@@ -26,7 +26,7 @@ function verdict(answer, text) {
   const name = chosen.length ? chosen.join(", ") : "none of the labels";
   const rest = scores.length - MOST_BARS;
   return [
-    el("p", { class: "verdict" }, name, chosen.length === 1 && el("span", { text: percent(answer.scores[chosen[0]]) })),
+    el("p", { class: "verdict" }, name, " ", chosen.length === 1 && el("span", { text: percent(answer.scores[chosen[0]]) })),
     bars("Probabilities", scores.slice(0, MOST_BARS).map(([label, value]) => ({ name: label, value, best: chosen.includes(label) }))),
     rest > 0 && el("p", { class: "note", text: `and ${count(rest, "less likely label")}` }),
   ];

@@ -46,6 +46,8 @@ function windowsOf(panels) {
 
 /** The view of one window; a text that has become shorter begins with its first one again. */
 async function viewed(view, body) {
+  if (body.input.length < (view.looked ?? "").length) view.set("window", 1, { again: false });
+  view.looked = body.input;
   const window = WINDOWED.includes(body.view) ? view.setting("window", 1) : 1;
   try {
     return await view.post("/v1/look", window > 1 ? { ...body, window } : body);

@@ -7,11 +7,31 @@ const STRONG = 0.5; // of the largest weight of a row: what is marked strongly
 
 const SPECIAL = /^(<.*>|\[[A-Z]+\])$/; // begin, end and the like
 
+/** The byte that each letter of a byte-level vocabulary stands for: those that print are themselves, the others follow. */
+function byteOfLetter() {
+  const printed = (byte) => (byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174;
+  const bytes = new Map();
+  let others = 256;
+  for (let byte = 0; byte < 256; byte++) bytes.set(String.fromCodePoint(printed(byte) ? byte : others++), byte);
+  return bytes;
+}
+
+/** What the tokens of a byte-level vocabulary add to the text, one by one; null: they are none. */
+function byteTexts(tokens) {
+  const bytes = byteOfLetter();
+  const decoder = new TextDecoder("utf-8", { ignoreBOM: true });
+  const letters = tokens.map((token) => (SPECIAL.test(token) ? [] : [...token].map((letter) => bytes.get(letter))));
+  if (letters.flat().includes(undefined)) return null;
+  return letters.map((each, n) => decoder.decode(new Uint8Array(each), { stream: n < tokens.length - 1 }));
+}
+
 /**
  * Tokens as people read them, without marks of the vocabulary: `space` says whether one stands before it.
  * @returns {{text: string, space: boolean}[]}
  */
 export function tokenTexts(tokens, text) {
+  const pieces = byteTexts(tokens);
+  if (pieces?.join("").trim() === text.trim()) return pieces.map((piece, n) => ({ text: piece.trimStart() || piece.slice(1), space: n > 0 && piece.startsWith(" ") }));
   const plain = (token) => (SPECIAL.test(token) ? "" : token.replace(/^([Ġ▁]|##|@@)/, "").replace(/(@@|<\/w>)$/, "").replaceAll("Ċ", "\n"));
   const marked = tokens.some((token) => /^[Ġ▁]/.test(token)); // the mark of a space; else tokens are words, parts of words or letters
   const letters = !marked && tokens.map(plain).join("") === text.trim();

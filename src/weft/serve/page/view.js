@@ -186,6 +186,7 @@ export class View {
     const running = new AbortController();
     this.running = running;
     this.signal = running.signal;
+    this.become("busy");
     try {
       await pause(delay, running.signal);
       this.notice.replaceChildren();
@@ -204,8 +205,14 @@ export class View {
     }
   }
 
+  /** What the panel is at: "busy" from the first key on, then "idle", "done" or "failed". */
+  become(state) {
+    this.node.dataset.state = state;
+  }
+
   done(running) {
     if (running !== this.running) return;
+    this.become("done");
     this.wait(false);
     this.notice.replaceChildren();
   }
@@ -218,6 +225,7 @@ export class View {
   }
 
   idle(text) {
+    this.become("idle");
     this.clear();
     this.output.replaceChildren(message("empty", text));
     this.code.show([]);
@@ -233,6 +241,7 @@ export class View {
   fail(error) {
     const again = button("Try again", () => this.start(0));
     const [title, detail] = explained(error);
+    this.become("failed");
     this.clear();
     this.output.replaceChildren();
     this.code.show(this.requests ?? []);
