@@ -8,6 +8,8 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
+from weft.cli.ahead import begin
+from weft.loading import collector_paused
 from weft.startup import drop_working_folder
 
 
@@ -29,7 +31,9 @@ def main() -> None:
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have it ignored
             signal.signal(signal.SIGINT, interrupt)
         drop_working_folder()
-        from weft.cli.main import main as run
+        with collector_paused():
+            begin(sys.argv[1:])
+            from weft.cli.main import main as run
 
         sys.exit(run())
     except KeyboardInterrupt:

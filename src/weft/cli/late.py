@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from weft.loading import collector_paused
+
 if TYPE_CHECKING:
     from weft import picture
     from weft.backends import choice, opening
@@ -33,16 +35,16 @@ if TYPE_CHECKING:
     from weft.runs import finetune, ladder, pages, preparation, recipes
     from weft.tasks import base, choose, complete, embed, evaluate, light, model, perplexity, templates, word_vectors
     from weft.text import records, rows, sources
-    from weft.text.tokenizers import training
+    from weft.text.tokenizers import published, training
     from weft.training import signals
 
 __all__ = [
     "attention", "attribution", "attribution_view", "base", "beam_tree", "card", "choice", "choose", "columns",
     "complete", "contexts", "dataset", "embed", "evaluate", "external", "families", "finetune", "folder",
     "gradients", "ladder", "lens", "light", "live", "locate", "model", "next_words", "opening", "options", "pages",
-    "perplexity", "picture", "positions", "preparation", "probe", "quantize", "recipe", "recipes", "records",
-    "report", "rows", "shards", "signals", "sources", "table_writer", "tables", "templates", "tokenizer_view",
-    "training", "walk", "walks_list", "word_map", "word_vectors",
+    "perplexity", "picture", "positions", "preparation", "probe", "published", "quantize", "recipe", "recipes",
+    "records", "report", "rows", "shards", "signals", "sources", "table_writer", "tables", "templates",
+    "tokenizer_view", "training", "walk", "walks_list", "word_map", "word_vectors",
 ]  # fmt: skip
 ROOMS = {
     "weft": "picture",
@@ -57,7 +59,7 @@ ROOMS = {
     "weft.runs": "finetune ladder pages preparation recipes",
     "weft.tasks": "base choose complete embed evaluate light model perplexity templates word_vectors",
     "weft.text": "records rows sources",
-    "weft.text.tokenizers": "training",
+    "weft.text.tokenizers": "published training",
     "weft.training": "signals",
 }
 
@@ -65,5 +67,7 @@ ROOMS = {
 def __getattr__(name: str) -> Any:
     for room, modules in ROOMS.items():
         if name in modules.split():
-            return import_module(f"{room}.{name}")
+            with collector_paused():
+                module = globals()[name] = import_module(f"{room}.{name}")  # so that this is not asked for each row
+            return module
     raise AttributeError(name)

@@ -24,6 +24,7 @@ from weft.cli import bench, compare, forecast, look, look_views, models, predict
 from weft.cli.options import GroupHelp, Verb, VerbHelp
 from weft.errors import UserError, did_you_mean, hint, shown
 from weft.files import reason
+from weft.loading import collector_paused
 from weft.progress import escaped_streams, on_terminal, open_streams, to_stderr
 from weft.training.signals import Interrupted
 from weft.version import VERSION, system_name
@@ -174,7 +175,9 @@ def run(arguments: Sequence[str]) -> int:
     warnings.showwarning = _note  # type: ignore[assignment]
     try:
         arguments = with_view(arguments)
-        status = build(_verbs(arguments))(args=list(arguments), prog_name="weft", standalone_mode=False)
+        with collector_paused():
+            command = typer.main.get_command(build(_verbs(arguments)))
+        status = command(args=list(arguments), prog_name="weft", standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
         status = status if isinstance(status, int) else 0
