@@ -21,7 +21,7 @@ from weft.config import build
 from weft.errors import UserError
 from weft.serve import messages
 from weft.serve.events import log
-from weft.serve.faults import fault_of
+from weft.serve.faults import fault_of, leave
 from weft.serve.frames import BadFrame, FrameChannel, Message
 from weft.serve.plans import Fault
 from weft.serve.scheduler import ModelPass, Scheduler, Work
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 SHORT = 8192  # characters of a job that the reading thread tokenizes itself
 SWITCH = 0.001  # seconds after which a Python thread lets another one run
 STATS = 1.0  # seconds from one report to the next
+SHORTAGES = 3  # jobs in a row for which there was no memory, after which another worker takes over
 
 
 def writer_of(model: OpenedModel, worker: Worker) -> Any:
@@ -45,7 +46,7 @@ class Worker:
     """Answers the jobs of one connection by one model."""
 
     def __init__(self, model: OpenedModel, channel: FrameChannel) -> None:
-        self.model, self.channel, self.write = model, channel, channel.write
+        self.model, self.channel = model, channel
         self.scheduler = Scheduler()
         self.works: dict[int, Work] = {}
         self.long: queue.SimpleQueue[tuple[Work, Message] | None] = queue.SimpleQueue()
@@ -54,6 +55,7 @@ class Worker:
         self.writer: Any = None
         self.writing: set[int] = set()
         self.counting = threading.Lock()
+        self.shortages = 0  # since the last answer
 
     def serve(self) -> None:
         """Answer jobs until the server wants no more, or has gone."""
@@ -73,6 +75,18 @@ class Worker:
         model.join()
         if self.writer is not None:
             self.writer.finish()
+
+    def write(self, some: Sequence[Message]) -> None:
+        """Send messages. A library that once got no memory may fail from then on: then another process is better."""
+        self.channel.write(some)
+        for message in some:
+            if message["type"] == "done":
+                self.shortages = 0
+            elif message["type"] == "error" and message["status"] == 503:
+                self.shortages += 1
+        if self.shortages >= SHORTAGES:
+            log("memory", error=f"{SHORTAGES} jobs in a row")
+            leave(3)
 
     def count(self, tokens: int, steps: int) -> None:
         """Tokens that went through the model, in so many steps."""
@@ -236,14 +250,6 @@ class Worker:
             self.busy.clear()
             waiting = self.scheduler.waiting_tokens + (0 if self.writer is None else self.writer.waiting_tokens)
             self.write([messages.stats(memory(), self.tokens, self.steps, waiting)])
-
-
-def leave(status: int) -> None:
-    """End the process at once: what libraries would do at their end, nobody waits for."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:
-            stream.flush()
-    os._exit(status)
 
 
 def ready_process(threads: int) -> None:

@@ -13,12 +13,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from weft.errors import UserError
 from weft.files import memory_here
 from weft.generation.continuous import PLACES, ROWS, Continuous, PendingText
 from weft.nn.row_cache import room_for
 from weft.serve import messages
-from weft.serve.faults import fault_of
+from weft.serve.faults import fault_of, leave
 from weft.serve.frames import BadFrame, Message
 from weft.serve.plans import plain_answer
 from weft.serve.writing_jobs import WritingJob, job_of
@@ -180,6 +179,13 @@ class ContinuousWriter:
     # ------------------------------------------------------------------------------------------ the thread that steps
 
     def _run(self) -> None:
+        try:
+            self._steps()
+        except BaseException as error:  # a mistake of ours: another worker is better than one that answers nobody
+            fault_of(error)
+            leave(3)
+
+    def _steps(self) -> None:
         while True:
             self._receive()
             read, generated = self.continuous.read, self.continuous.generated
@@ -284,7 +290,7 @@ class ContinuousWriter:
             return
         try:
             answers = self.model.task.answers(self.model.loaded, messages.inputs_of(message), **message["options"])
-        except UserError as error:
+        except Exception as error:
             self._answer(number, failure(number, error, self.model))
             return
         read = sum(answer.n_tokens for answer in answers)
