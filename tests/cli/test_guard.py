@@ -112,6 +112,6 @@ def test_an_interrupt_that_python_wraps_is_an_interrupt(
     def interrupted(*_: object, **__: object) -> None:
         raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
 
-    monkeypatch.setattr("weft.cli.main.build", lambda *_: interrupted)
+    monkeypatch.setattr("weft.cli.main.build", interrupted)
     assert run(["models"]) == 130
     assert capsys.readouterr().err == "weft: interrupted\n"

@@ -241,15 +241,15 @@ def as_they_come(source: Iterable[T], most: int, largest: int | None = None) -> 
     the next has twice as many, up to `largest`: a fast model is not kept waiting, and a slow one still answers soon.
     """
     largest = largest or most
-    read: queue.Queue[T | BaseException] = queue.Queue(4 * largest)  # last: why the source ended
-    room, free = CHARACTERS, threading.Condition()
+    read: queue.SimpleQueue[T | BaseException] = queue.SimpleQueue()  # last: why the source ended
+    room, ahead, free = CHARACTERS, 4 * largest, threading.Condition()
 
     def take(size: int) -> None:
         """Wait until so many characters may be read ahead, at least one item at any time."""
-        nonlocal room
+        nonlocal room, ahead
         with free:
-            free.wait_for(lambda: room >= size or room == CHARACTERS)
-            room -= size
+            free.wait_for(lambda: ahead and (room >= size or room == CHARACTERS))
+            room, ahead = room - size, ahead - 1
 
     def pump() -> None:
         end: BaseException = StopIteration()
@@ -267,14 +267,13 @@ def as_they_come(source: Iterable[T], most: int, largest: int | None = None) -> 
         item = read.get()
         while not isinstance(item, BaseException):
             batch.append(item)
-            size = size_of(item)
-            held += size
-            with free:
-                room += size
-                free.notify()
+            held += size_of(item)
             if len(batch) == most or held >= CHARACTERS or read.empty():
                 break
             item = read.get()
+        with free:
+            room, ahead = room + held, ahead + len(batch)
+            free.notify()
         if batch:
             begin = time.monotonic()
             yield batch

@@ -185,9 +185,7 @@ class Predictions:
                 chunk = late.evaluate.answered(self.model, rows, self.others)
                 self.count(chunk)
                 tick(len(chunk))
-                for row, answer in chunk:
-                    print(layout(row, answer))
-                sys.stdout.flush()
+                print("\n".join([layout(row, answer) for row, answer in chunk]), flush=True)
 
     def _json(self, row: Row, answer: Any) -> str:
         """One answer as JSON; a row's id comes first."""

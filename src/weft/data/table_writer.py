@@ -26,6 +26,7 @@ TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 FINISHED = "finished"  # the last line of a partial file whose table is being written
 ID_COLUMNS = ("id", "guid", "qid", "uid", "uuid", "idx", "index", "key", "question_id", "example_id")
 BLOCK = 4096  # rows of a parquet row group
+AS_JSON = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` makes an encoder for each value
 
 Row = tuple[dict[str, Any], dict[str, Any]]  # columns of the input, and those that are added
 Rows = Iterable[dict[str, Any]]
@@ -200,7 +201,7 @@ def cell(value: Any) -> str:
     """A value as the text of a cell; lists and objects as JSON."""
     if value is None or isinstance(value, str):
         return value or ""
-    return json.dumps(value, ensure_ascii=False)
+    return repr(value) if type(value) is float and math.isfinite(value) else AS_JSON(value)  # JSON writes it so too
 
 
 def _write_csv(file: BinaryIO, rows: Rows, columns: Mapping[str, str], delimiter: str = ",") -> None:
