@@ -27,6 +27,7 @@ FINISHED = "finished"  # the last line of a partial file whose table is being wr
 ID_COLUMNS = ("id", "guid", "qid", "uid", "uuid", "idx", "index", "key", "question_id", "example_id")
 BLOCK = 4096  # rows of a parquet row group
 AS_JSON = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` makes an encoder for each value
+ROW_AS_JSON = json.JSONEncoder(ensure_ascii=False, default=str).encode
 
 Row = tuple[dict[str, Any], dict[str, Any]]  # columns of the input, and those that are added
 Rows = Iterable[dict[str, Any]]
@@ -64,7 +65,7 @@ class PartialTable:
     def __init__(self, out: Path, source: Mapping[str, str], overwrite: bool = False) -> None:
         """`source`: what the rows depend on; a file of another source is refused, or with `overwrite` removed."""
         self.out, self.path = out, out.with_name(f"{out.name}.partial")
-        self.count = 0
+        self.count, self.columns = 0, Columns()
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
             self.file: BinaryIO = open(self.path, "a+b", opener=no_link)  # noqa: SIM115
@@ -84,8 +85,10 @@ class PartialTable:
                 raise UserError(f"{self.path}: {what}; remove it, or start over with --overwrite")
             end = 0 if changed else self.file.tell()
             for line in () if changed else self.file:  # a killed process may have left half a row
-                if _unsealed(line) in (None, FINISHED):
+                row = _unsealed(line)
+                if row in (None, FINISHED):
                     break
+                self.columns.add(*row)
                 self.count, end = self.count + 1, end + len(line)
             self.file.truncate(end)
             if changed:
@@ -99,9 +102,11 @@ class PartialTable:
         rows = list(rows)
         if self.out.suffix == ".json" and any(values and id_of(values) is None for values, _ in rows):
             raise UserError(f"{self.out}: a SQuAD prediction file needs a column id or qid, and the data has none")
-        lines = [json.dumps([_plain(values), _plain(added)], ensure_ascii=False, default=str) for values, added in rows]
-        self._append(lines)
-        self.count += len(lines)
+        plain = [(_plain(values), _plain(added)) for values, added in rows]
+        self._append([ROW_AS_JSON(row) for row in plain])
+        for values, added in plain:
+            self.columns.add(values, added)
+        self.count += len(plain)
 
     def _append(self, lines: Sequence[str]) -> None:
         try:
@@ -135,7 +140,7 @@ class PartialTable:
             with whole_file(self.out) as file:
                 file.write(json.dumps(answers, ensure_ascii=False).encode() + b"\n")
         else:
-            named, columns = _columns(self.rows())
+            named, columns = self.columns.named()
             merged = (values | {named[name]: value for name, value in added.items()} for values, added in self.rows())
             with whole_file(self.out) as file:
                 _WRITERS[self.out.suffix](file, merged, columns)
@@ -152,9 +157,11 @@ class PartialTable:
 
 def write_table(out: Path, rows: Sequence[Mapping[str, Any]]) -> None:
     """Rows that are all there, as a table."""
-    _, columns = _columns((dict(row), {}) for row in rows)
+    kinds = Columns()
+    for row in rows:
+        kinds.add(row, {})
     with whole_file(out) as file:
-        _WRITERS[out.suffix](file, iter([dict(row) for row in rows]), columns)
+        _WRITERS[out.suffix](file, iter([dict(row) for row in rows]), kinds.named()[1])
 
 
 def _sealed(text: str) -> bytes:
@@ -168,28 +175,37 @@ def _unsealed(line: bytes) -> Any:
     checksum, _, data = line.partition(b" ")
     if not data.endswith(b"\n") or checksum != b"%08x" % zlib.crc32(data[:-1]):
         return None
-    return json.loads(data)
+    return json.loads(data.decode())
 
 
-def _columns(rows: Iterable[Row]) -> tuple[dict[str, str], dict[str, str]]:
-    """Names for the added columns that no column of the input has; and every column with its parquet type."""
-    theirs: dict[str, str] = {}
-    ours: dict[str, str] = {}
-    for row in rows:
-        for values, kinds in zip(row, (theirs, ours), strict=True):
-            for name, value in values.items():
+class Columns:
+    """The columns of the input and those that are added, each with its parquet type."""
+
+    def __init__(self) -> None:
+        self.theirs: dict[str, str] = {}
+        self.ours: dict[str, str] = {}
+
+    def add(self, values: Mapping[str, Any], added: Mapping[str, Any]) -> None:
+        """One more row."""
+        for row, kinds in ((values, self.theirs), (added, self.ours)):
+            for name, value in row.items():
                 kinds[name] = _joined(kinds.get(name, ""), _kind(value))
-    named: dict[str, str] = {}
-    for name in ours:
-        number, free = 2, name
-        while free in theirs or free in named.values():
-            number, free = number + 1, f"{name}_{number}"
-        named[name] = free
-    return named, {**theirs, **{named[name]: kind for name, kind in ours.items()}}
+
+    def named(self) -> tuple[dict[str, str], dict[str, str]]:
+        """Names for the added columns that no column of the input has; and every column with its parquet type."""
+        named: dict[str, str] = {}
+        for name in self.ours:
+            number, free = 2, name
+            while free in self.theirs or free in named.values():
+                number, free = number + 1, f"{name}_{number}"
+            named[name] = free
+        return named, {**self.theirs, **{named[name]: kind for name, kind in self.ours.items()}}
 
 
 def _plain(value: Any) -> Any:
     """JSON has no NaN and no infinity: such a number is missing."""
+    if isinstance(value, str):
+        return value
     if isinstance(value, dict):
         return {str(key): _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -251,6 +267,8 @@ def _pyarrow() -> tuple[Any, Any]:
 
 def _kind(value: Any) -> str:
     """The type of a parquet column that holds a value; '': any, for a value that is missing."""
+    if isinstance(value, str):
+        return "text"
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -266,6 +284,8 @@ def _kind(value: Any) -> str:
 
 def _joined(first: str, second: str) -> str:
     """The type that holds the values of both; text holds everything, lists and objects as JSON."""
+    if first == second:
+        return first
     both = {first, second} - {""}
     if len(both) < 2:
         return "".join(both)
