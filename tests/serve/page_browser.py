@@ -15,6 +15,8 @@ from tests.serve.running import Served
 KEY = "a-key-that-only-the-tests-know"
 SECONDS = 30  # for an answer, however busy the machine is
 STATES = "() => ['done', 'idle', 'failed'].includes(document.getElementById('panel')?.dataset.state)"
+# Whether the clipboard has the code that is shown.
+COPIED = "async () => await navigator.clipboard.readText() === document.querySelector('.code-box code').textContent"
 # Violations of the policy are errors of the console too; the event names what was blocked.
 WATCH = "addEventListener('securitypolicyviolation', event => console.error('policy', event.violatedDirective))"
 SIZES = {
@@ -81,8 +83,8 @@ class OpenPage:
         if button.get_attribute("aria-pressed") != "true":
             button.click()
         self.page.click(".code-box .copy")
-        self.page.wait_for_function("() => document.querySelector('.code-box .copy').textContent === 'Copied'")
-        return str(self.page.evaluate("() => navigator.clipboard.readText()"))
+        self.page.wait_for_function(COPIED)
+        return str(self.page.text_content(".code-box code"))
 
 
 class Site:
@@ -103,7 +105,10 @@ class Site:
         key: str | None = KEY,
         expected: Sequence[str] = (),
     ) -> Iterator[OpenPage]:
-        """The page at a place such as "write"; at the end the console must have had no error that is not `expected`."""
+        """The page at a place such as "write"; at the end the console must have had no error that is not `expected`.
+
+        `key`: None waits for nothing, since the page will ask for it; "" is for a server without one.
+        """
         context = self.browser.process.new_context(
             viewport={"width": width, "height": 900},
             color_scheme="dark" if dark else "light",
@@ -111,7 +116,7 @@ class Site:
             permissions=["clipboard-read", "clipboard-write"],
         )
         context.add_init_script(WATCH)
-        if key is not None:
+        if key:
             context.add_init_script(f"sessionStorage.setItem('weft-api-key', '{key}')")
         faults, elsewhere = list[str](), list[str]()
         try:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -204,9 +205,11 @@ def test_choose_translate_and_search(site: Site, load: Any) -> None:
         assert opened.page.text_content(".result-text p") == translated.text
         source, target = opened.page.locator(".strip").all()
         assert source.locator(".aligned").count() == len(translated.source_tokens)
-        target.locator(".aligned:not(.none)").first.hover()
+        first = target.locator(".aligned:not(.none)").first
+        first.hover()
         assert source.locator(".aligned.strong").count() >= 1
-        assert is_percent(opened.text(".alignment .note"), max(translated.alignments[0]))
+        weights = translated.alignments[int(first.get_attribute("data-token") or 0)]
+        assert is_percent(opened.text(".alignment .note"), max(weights))
         opened.tab("search").page.select_option(".picker select", "bert")
         lines = ["a new mill", "The loom was old.", "an old loom", "it was late"]
         search = {"model": "bert", "input": {"query": "an old loom", "texts": lines}}
@@ -217,6 +220,22 @@ def test_choose_translate_and_search(site: Site, load: Any) -> None:
         assert [float(value.replace("−", "-")) for _, value in shown] == pytest.approx(
             [hit["score"] for hit in ranked], abs=6e-4
         )
+
+
+def test_tokens_of_alignments_are_letters(site: Site) -> None:
+    """Byte-level, word-piece and letter vocabularies; each token with the space before it."""
+    cases = [
+        (["Ġgr", "Ã¼n", "Ġlo", "om", "</s>"], "grün loom", ["gr", "ün", " lo", "om", ""]),
+        (["ðŁ", "ĺĢ", "Ġx"], "\U0001f600 x", ["", "\U0001f600", " x"]),
+        (["▁Du", "▁hast", "."], "Du hast.", ["Du", " hast", "."]),
+        (["the", "lo", "##om", "."], "the loom.", ["the", " lo", "om", " ."]),
+        (["7", "-", "0"], "7-0", ["7", "-", "0"]),
+    ]
+    script = """async ([tokens, text]) => (await import("/static/page/translate.js")).tokenTexts(tokens, text)
+        .map(each => (each.space ? " " : "") + each.text)"""
+    with site.open() as opened:
+        for tokens, text, expected in cases:
+            assert opened.page.evaluate(script, [tokens, text]) == expected
 
 
 def test_forecast_draws_intervals(site: Site, load: Any) -> None:
@@ -295,40 +314,45 @@ def printed(code: str) -> tuple[str, dict[str, Any]]:
     return out.getvalue(), variables
 
 
-@pytest.mark.parametrize("tab", TABS)
-def test_code_asks_the_same(site: Site, monkeypatch: pytest.MonkeyPatch, tab: str) -> None:
+def test_code_asks_the_same(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is copied runs as it is, and gives the answer that the page shows."""
     monkeypatch.setenv("WEFT_API_KEY", KEY)
-    with site.open(tab) as opened:
-        route = asked(opened, tab)
-        command, python = opened.code("as curl"), opened.code("as Python")
-        shown = None if tab == "write" else opened.reply(route)
-        texts = opened.page.locator("button.continuation .words").all_text_contents()
-    assert route in command and KEY not in command and KEY not in python, "the key itself is never shown"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60, env=dict(os.environ))
-    assert done.returncode == 0, done.stderr
-    out, variables = printed(python)
-    if tab == "write":
-        events = [json.loads(line[6:]) for line in done.stdout.splitlines() if line.startswith("data: {")]
-        joined = ["", "", ""]
-        for choice in (choice for event in events for choice in event["choices"]):
-            joined[choice["index"]] += choice["text"]
-        texts = [text.removesuffix(" end of the text") for text in texts]
-        assert [text.removeprefix(" ") for text in joined] == texts
-        assert [text.text for text in variables["answer"].best] == joined and out
-        return
-    again = json.loads(done.stdout)
-    names = ("panels",) if tab == "look" else ("answers",)
-    assert all(alike(again[name], shown[name]) for name in names)
-    answer = variables["answer"]
-    if tab == "look":
-        assert alike(answer["panels"], shown["panels"])
-    else:
-        known = [answer_of(each) for each in again["answers"]]
-        assert str(answer)[:60] == str(known if isinstance(answer, list) else known[0])[:60]
-        assert out.startswith(str(answer)[:60])
+    with site.open() as opened:
+        for tab in TABS:
+            route = asked(opened, tab)
+            command, python = opened.code("as curl"), opened.code("as Python")
+            assert route in command and KEY not in command and KEY not in python, "the key itself is never shown"
+            done = subprocess.run(
+                ["sh", "-c", command], capture_output=True, text=True, timeout=60, env=dict(os.environ)
+            )
+            assert done.returncode == 0, done.stderr
+            out, variables = printed(python)
+            if tab == "write":
+                texts = opened.page.locator("button.continuation .words").all_text_contents()
+                check_streams(done.stdout, [text.text for text in variables["answer"].best], texts)
+                continue
+            again, shown, answer = json.loads(done.stdout), opened.reply(route), variables["answer"]
+            name = "panels" if tab == "look" else "answers"
+            assert alike(again[name], shown[name]), tab
+            if tab == "look":
+                assert alike(answer["panels"], shown["panels"])
+            else:
+                known = [answer_of(each) for each in shown["answers"]]
+                assert str(answer)[:60] == str(known if isinstance(answer, list) else known[0])[:60], tab
+                assert out.startswith(str(answer)[:60])
 
 
+def check_streams(events: str, ours: list[str], shown: list[str]) -> None:
+    """Three texts: from the events that curl prints, as Python has them, and on the page."""
+    parts = [json.loads(line[6:]) for line in events.splitlines() if line.startswith("data: {")]
+    joined = ["", "", ""]
+    for choice in (choice for part in parts for choice in part["choices"]):
+        joined[choice["index"]] += choice["text"]
+    assert joined == ours
+    assert [text.removeprefix(" ") for text in joined] == [text.removesuffix(" end of the text") for text in shown]
+
+
+@pytest.mark.slow
 def test_code_for_the_client_of_openai(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_API_KEY", KEY)
     with site.open("write/gpt") as opened:
@@ -515,3 +539,62 @@ def test_axe_sees_a_fault(site: Site) -> None:
         )
         opened.page.evaluate("() => document.querySelector('#text').removeAttribute('placeholder')")
         assert any("label" in fault for fault in faults_of(opened))
+
+
+# ------------------------------------------------------------------------------------------------------- bad moments
+
+
+def flood(served: Served, ended: threading.Event) -> None:
+    """Ask for long texts until the test has seen enough."""
+    body = {"model": "gpt", "prompt": "The weaver", "max_tokens": 200, "n": 4}
+    while not ended.is_set():
+        with contextlib.suppress(OSError):
+            served.post("/v1/completions", body)
+
+
+@pytest.mark.slow
+def test_busy_gone_and_back(site: Site) -> None:
+    """A full queue, a server that was killed, and one that comes back at the same address."""
+    folder = str(site.models / "gpt")
+    ended = threading.Event()
+    with Served(folder, "--max-queue", "1") as first:
+        alone = Site(site.browser, first, site.models, site.pictures)
+        threads = [threading.Thread(target=flood, args=(first, ended)) for _ in range(12)]
+        with alone.open("write", key="", expected=["429", "ERR_", "503"]) as opened:
+            page = opened.page
+            for thread in threads:
+                thread.start()
+            try:
+                for number in range(200):
+                    opened.write(f"The weaver {number}")
+                    with contextlib.suppress(Exception):
+                        page.wait_for_selector(".message.waiting", timeout=500)
+                        break
+                assert "The server is busy. Trying again in" in opened.text(".message.waiting")
+                alone.picture(opened, "busy")
+            finally:
+                ended.set()
+                for thread in threads:
+                    thread.join()
+            opened.answered()
+            assert page.locator(".message").count() == 0 and page.locator("button.continuation").count() == 3
+            first.process.kill()
+            first.process.wait()
+            opened.write("The weaver sang")
+            page.wait_for_selector(".message.waiting")
+            assert "The server does not answer" in opened.text(".message.waiting")
+            with Served(folder, "--port", str(first.port)):
+                opened.answered()  # it tries again by itself
+                assert page.locator("button.continuation").count() == 3
+
+
+@pytest.mark.slow
+def test_without_a_key(site: Site) -> None:
+    """A server without a key: nobody is asked for one, and the code has none."""
+    with Served(str(site.models / "reviews")) as served:
+        alone = Site(site.browser, served, site.models, site.pictures)
+        with alone.open("classify", key="") as opened:
+            opened.ask("the loom")
+            command, python = opened.code("as curl"), opened.code("as Python")
+            assert "Authorization" not in command and "api_key" not in python
+            assert opened.texts("[role=tab]") == ["Classify", "Search", "Look"]

@@ -22,7 +22,7 @@ export function onKeyNeeded(ask) {
 }
 
 export function hasKey() {
-  return sessionStorage.getItem(KEY) !== null;
+  return Boolean(sessionStorage.getItem(KEY));
 }
 
 function abortError() {

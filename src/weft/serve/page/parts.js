@@ -47,6 +47,7 @@ export function button(text, click, attributes = {}) {
 
 /** A button that copies a text and says that it did. */
 export function copyButton(text, label = "Copy") {
+  let back;
   const node = button(label, async () => {
     try {
       await navigator.clipboard.writeText(text());
@@ -54,7 +55,8 @@ export function copyButton(text, label = "Copy") {
     } catch {
       node.textContent = "Select and copy it"; // without https the browser may not allow it
     }
-    setTimeout(() => { node.textContent = label; }, 1600);
+    clearTimeout(back);
+    back = setTimeout(() => { node.textContent = label; }, 1600);
   }, { class: "copy", "aria-live": "polite" });
   return node;
 }
