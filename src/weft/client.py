@@ -41,7 +41,7 @@ KINDS: dict[str, Any] = {
 # The route of each task.
 ROUTES = dict.fromkeys(("classify", "multilabel", "regress", "pair", "spans"), "classify")
 ROUTES |= {name: name for name in ("tag", "answer", "translate", "summarize", "rewrite", "fill", "rank", "forecast")}
-ROUTES |= {"choose": "choose", "suggest": "suggest", "complete": "completions", "embed": "embeddings"}
+ROUTES |= {"choose": "choose", "next": "next", "suggest": "suggest", "complete": "completions", "embed": "embeddings"}
 
 
 class ServerError(UserError):
@@ -130,6 +130,18 @@ class Client:
     def translate(self, model: str, texts: Any, /, **options: Any) -> Any:
         """What a model for translations writes for one text, or for each of a list."""
         return self._task("translate", model, texts, options)
+
+    def summarize(self, model: str, texts: Any, /, **options: Any) -> Any:
+        """What a model for summaries writes for one text, or for each of a list."""
+        return self._task("summarize", model, texts, options)
+
+    def rewrite(self, model: str, texts: Any, /, **options: Any) -> Any:
+        """What a model for rewriting makes of one text, or of each of a list."""
+        return self._task("rewrite", model, texts, options)
+
+    def next(self, model: str, pairs: Any, /, **options: Any) -> Any:
+        """Whether the second text of a pair, a tuple, follows the first; or of each of a list of pairs."""
+        return self._task("next", model, pairs, options)
 
     def fill(self, model: str, texts: Any, /, **options: Any) -> Any:
         """The likeliest words for the gaps of one text, or of each of a list."""

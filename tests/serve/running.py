@@ -43,11 +43,12 @@ def save_models(folder: Path, names: Sequence[str] = MODELS) -> Path:
             made = model_for("pair", 2, vocabulary(), ("no", "yes"))
         elif name == "bert":
             made = weft.new("bert", learn(lines, "wordpiece", 400), size="1x64", settings={"context": 128}, seed=1)
-        elif name in ("dates", "writer"):  # one for translations, and one for whatever is asked
+        elif name == "dates":
             words = learn(lines, "bpe", 400, specials={"unknown": "<unk>", "start": "<s>", "end": "</s>"})
-            made = weft.new("transformer", words, size="1x64", settings={"context": 64}, seed=1)
-            if name == "dates":
-                made = Model(replace(made.opened, card=replace(made.card, task="translate")), "translate")
+            plain = weft.new("transformer", words, size="1x64", settings={"context": 64}, seed=1)
+            made = Model(replace(plain.opened, card=replace(plain.card, task="translate")), "translate")
+        elif name == "writer":  # whatever is asked
+            made = weft.new("t5", vocabulary("unigram"), size="1x64", settings={"context": 64}, seed=1)
         elif name == "sales":
             made = forecaster()
         else:
@@ -174,6 +175,10 @@ class Served:
         """Its exit status after a signal."""
         if self.process.poll() is None:
             self.process.send_signal(number)
+        return self.ended(seconds)
+
+    def ended(self, seconds: float = 60) -> int:
+        """Its exit status, once it has ended."""
         try:
             self.process.wait(seconds)
         except subprocess.TimeoutExpired:

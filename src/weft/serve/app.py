@@ -43,6 +43,7 @@ class ServedApp:
             ("/v1/completions", CompletionRequest, "complete", openai_routes.completions, True),
             ("/v1/embeddings", EmbeddingRequest, "embed", openai_routes.embeddings, False),
             ("/v1/rerank", RerankRequest, "rank", openai_routes.rerank, False),
+            ("/v2/rerank", RerankRequest, "rank", openai_routes.rerank, False),
             *((r.path, r.schema, r.task, task_routes.handler_of(r), r.streams) for r in TASK_ROUTES),
             ("/v1/look", LookRequest, "look", task_routes.look, False),
         )

@@ -13,7 +13,7 @@ from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 from weft.serve.limits import ServeOptions
 from weft.serve.messages import OF_PAIRS, VIEW_OPTIONS, VIEWS
 from weft.serve.refusals import KINDS
-from weft.serve.schemas import PAIR, TEXT, TWO, Json, RequestSchema, one_or_more, several
+from weft.serve.schemas import A_NUMBER, CELL, PAIR, TEXT, TWO, Json, RequestSchema, one_or_more, several
 from weft.tasks import answers
 from weft.version import VERSION
 
@@ -150,7 +150,9 @@ RERANK = named(
     *READING,
 )
 PANEL = named({"kind": TEXT, "title": TEXT, "data": {}})
-VIEW = named({"object": {"const": "view"}, **HEAD, "title": TEXT, "panels": listed_of(PANEL), "usage": USAGE})
+VIEW = named(
+    {"object": {"const": "view"}, **HEAD, "title": TEXT, "panels": listed_of(PANEL), **READING, "usage": USAGE}
+)
 SUGGESTIONS = named(
     {
         "object": {"const": "suggestions"},
@@ -159,7 +161,8 @@ SUGGESTIONS = named(
     }
 )
 REPLIES = {"/v1/completions": COMPLETIONS, "/v1/embeddings": EMBEDDINGS, "/v1/rerank": RERANK, "/v1/look": VIEW}
-OTHERS = ("/v1/completions", "/v1/embeddings", "/v1/rerank")  # whose form is that of other servers
+REPLIES["/v2/rerank"] = RERANK
+OTHERS = ("/v1/completions", "/v1/embeddings", "/v1/rerank", "/v2/rerank")  # whose form is that of other servers
 MODEL = named({"id": TEXT, "object": {"const": "model"}, "created": COUNT, "owned_by": TEXT, "ready": FLAG})
 READ_ONLY: dict[str, tuple[str, str, Json]] = {
     "/v1/models": (
@@ -265,7 +268,24 @@ def own_fields(path: str, info: Json) -> Json:
         return {"input": one_or_more(text), "top": {"maximum": min(info["vocabulary"], 1000)}}
     if path == "/v1/embeddings":
         return {"input": texts_or_tokens_up_to(last), "dimensions": {"enum": [info["width"], None]}}
-    return {"prompt": texts_or_tokens_up_to(last)} if path == "/v1/completions" else {}
+    if path == "/v1/forecast" and info["values"]:
+        return {"input": one_or_more(table_of(info))}
+    if path == "/v1/completions":
+        return {"prompt": {"anyOf": [*texts_or_tokens_up_to(last)["anyOf"], {"type": "null"}]}}
+    return {}
+
+
+def table_of(info: Json) -> Json:
+    """A table that a model for forecasts can read: its columns, and as many rows as its window is long."""
+    names = [*info["values"], *info["features"]]
+    row = {"type": "object", "required": names, "properties": dict.fromkeys(names, A_NUMBER)}
+    rows = {"type": "array", "minItems": info["context"], "items": {**row, "additionalProperties": CELL}}
+    kinds: list[Json] = [named({"rows": rows}, more=False)]
+    if len(names) == 1:
+        values = {"type": "array", "minItems": info["context"], "items": A_NUMBER}
+        series = {"type": "object", "minProperties": 1, "additionalProperties": values}
+        kinds.append(named({"series": series}, more=False))
+    return {"anyOf": kinds}
 
 
 def texts_or_tokens_up_to(last: int) -> Json:
@@ -294,7 +314,7 @@ def operation(route: Described, able: Mapping[str, Json], references: Mapping[st
     }  # fmt: skip
     title = (route.schema.__doc__ or "").strip()
     return {
-        "operationId": route.path.removeprefix("/v1/"),
+        "operationId": route.path.removeprefix("/v1/").strip("/").replace("/", "_"),
         "summary": title.partition(",")[0].partition(";")[0].rstrip("."),
         "description": title,
         "tags": ["OpenAI, Cohere, Jina" if route.path in OTHERS else "Tasks"],

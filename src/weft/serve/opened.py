@@ -62,7 +62,7 @@ class OpenedModel:
             return makers
         if task.writes and task.supervised:
             makers[own] = self._calling(own, TRANSLATING)
-        elif loaded.family.reads and "words" in loaded.heads and loaded.card.task is None:
+        elif loaded.family.reads and "words" in loaded.heads:
             makers |= {name: self._calling(name, TRANSLATING) for name in FROM_TEXT}
         return {**makers, **{name: maker for name, maker in self._others().items() if name not in makers}}
 
@@ -152,7 +152,7 @@ class OpenedModel:
 
         if name not in VIEWS:
             raise Fault(422, f"view {shown(name)!r} is not one of {listed(VIEWS, 12)}", "view")
-        return ViewPlan(lambda inputs, options: view_of(self.model, name, inputs, options), given)
+        return ViewPlan(self.loaded, lambda inputs, options: view_of(self.model, name, inputs, options), given)
 
     # ------------------------------------------------------------------------------------------------ about the model
 

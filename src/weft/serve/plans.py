@@ -20,7 +20,7 @@ from weft.errors import NotFinite, UserError, shown
 from weft.tasks.answers import Forecast
 from weft.tasks.base import Prediction, Task
 from weft.tasks.forward import InputWindows, framing_for, tokenizer_of
-from weft.text.windows import Framing, TextWindow
+from weft.text.windows import Framing, TextWindow, pieces
 
 
 class Fault(UserError):
@@ -413,12 +413,18 @@ class ViewPlan(Plan):
     together = False
 
     def __init__(
-        self, view: Callable[[list[Any], Mapping[str, Any]], dict[str, Any]], given: Mapping[str, Any]
+        self, model: Any, view: Callable[[list[Any], Mapping[str, Any]], dict[str, Any]], given: Mapping[str, Any]
     ) -> None:
-        self.view, self.given = view, dict(given)
+        self.model, self.view, self.given = model, view, dict(given)
 
     def prepare(self, inputs: Sequence[Any]) -> Prepared:
-        return Prepared([Unit(1 + sum(len(text) for text in inputs if isinstance(text, str)), list(inputs))], 0)
+        texts = [text for text in inputs if isinstance(text, str)]
+        tokens = self.model.tokenizer.ids(texts, specials=False)
+        framing = framing_for(self.model)
+        reading = {"n_tokens": sum(map(len, tokens)), "n_windows": 1, "truncated": False}
+        if len(tokens) == 1:
+            reading["n_windows"] = len(pieces(framing, tokens[0]))
+        return Prepared([Unit(1 + sum(map(len, texts)), list(inputs))], reading["n_tokens"], reading)
 
     def run(self, units: Sequence[Unit]) -> list[Any]:
         try:
@@ -427,4 +433,4 @@ class ViewPlan(Plan):
             raise as_fault(error, self.given) from None
 
     def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> list[Any]:
-        return list(outputs)
+        return [{**view, **prepared.state} for view in outputs]

@@ -16,7 +16,7 @@ Json = dict[str, Any]
 TEXT: Json = {"type": "string"}
 TOKENS: Json = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": (1 << 31) - 1}}
 MOST_SEED = (1 << 62) - 1
-MOST_NUMBER = 1e300  # of a series
+MOST_NUMBER = 3e38  # of a series: single precision holds no more
 
 
 def wrong(param: str, message: str) -> Refusal:
@@ -263,7 +263,8 @@ SEARCH: Json = {
     "type": "object", "required": ["query", "texts"], "properties": {"query": TEXT, "texts": several(TEXT)},
 }  # fmt: skip
 CELL: Json = {"type": ["string", "number", "boolean", "null"]}
-NUMBERS: Json = several({"type": "number", "minimum": -MOST_NUMBER, "maximum": MOST_NUMBER})
+A_NUMBER: Json = {"type": "number", "minimum": -MOST_NUMBER, "maximum": MOST_NUMBER}
+NUMBERS: Json = several(A_NUMBER)
 ROWS: Json = several({"type": "object", "additionalProperties": CELL})
 SERIES: Json = {"type": "object", "minProperties": 1, "additionalProperties": NUMBERS}
 TABLE: Json = {
@@ -379,8 +380,9 @@ class RerankRequest(RequestSchema):
     top_n: int | None = Field(None, ge=1, le=1 << 31, description="So many of the best. Default: all.")
     return_documents: bool | None = Field(False, description="Return the texts too.")
     rank_fields: unsupported("rank_fields", None, ["text"]) = None  # type: ignore[valid-type]
-    max_chunks_per_doc: unsupported("max_chunks_per_doc", None) = None  # type: ignore[valid-type]
-    max_tokens_per_doc: unsupported("max_tokens_per_doc", None) = None  # type: ignore[valid-type]
+    max_chunks_per_doc: unsupported("max_chunks_per_doc", None, 10) = None  # type: ignore[valid-type]
+    max_tokens_per_doc: unsupported("max_tokens_per_doc", None, 4096) = None  # type: ignore[valid-type]
+    priority: unsupported("priority", None, 0) = None  # type: ignore[valid-type]
 
 
 class TaskRequest(RequestSchema):
@@ -529,6 +531,22 @@ class LookRequest(RequestSchema):
 
 # ---------------------------------------------------------------------------------------------------------- validation
 
+# How messages of pydantic begin, and what is said instead, with their rest.
+WORDING = {
+    "Field required": "is missing",
+    "Extra inputs are not permitted": "unknown field",
+    "Input should be a valid integer": "must be a whole number",
+    "Input should be a valid number": "must be a number",
+    "Input should be a valid string": "must be a text",
+    "Input should be a valid boolean": "must be true or false",
+    "Input should be a valid dictionary": "must be an object",
+    "Input should be greater than or equal to ": "must be {} or more",
+    "Input should be less than or equal to ": "must be {} or less",
+    "Input should be greater than ": "must be above {}",
+    "Input should be ": "must be {}",
+    "String should ": "must {}",
+}
+
 
 @cache
 def whole_fields(schema: type[RequestSchema]) -> tuple[str, ...]:
@@ -550,8 +568,16 @@ def validated(schema: type[S], values: Json) -> S:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
         name = param_of(first["loc"])
-        what = "is missing" if first["type"] == "missing" else first["msg"][:1].lower() + first["msg"][1:]
-        raise wrong(name, what.replace("extra inputs are not permitted", "unknown field")) from None
+        raise wrong(name, worded(first["msg"])) from None
+
+
+def worded(message: str) -> str:
+    """A message of pydantic in our words."""
+    for start, words in WORDING.items():
+        if message.startswith(start):
+            rest = message.removeprefix(start)
+            return words.format(rest)
+    return message[:1].lower() + message[1:]
 
 
 def param_of(place: tuple[int | str, ...]) -> str:

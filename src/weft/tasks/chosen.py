@@ -79,4 +79,5 @@ def answering_by(model: Model, backend: str) -> Model:
     if not writes and (not limits.tolerance or model.opened.family.series):
         does = "generate" if limits.nats and not limits.tolerance else "read texts"
         raise UserError(f"backend {backend} runs models that {does}; a model for {model.task} runs in torch")
-    return Model(replace(with_predictor(backend, model.opened, kind), folder=model.folder), model.task, model.folder)
+    opened = with_predictor(backend, model.opened, model.task_object)  # a class may stand for several tasks
+    return Model(replace(opened, folder=model.folder), model.task, model.folder)
