@@ -34,7 +34,6 @@ from weft.exporters.export import (
     mixed,
 )
 from weft.exporters.onnx_builder import RUNTIME, Graph, eight_bits
-from weft.nn.rows import Rows
 from weft.quantization.quantize import KINDS, Refused, write_candidate
 from weft.tasks.complete import complete
 from weft.tasks.model import Model
@@ -207,13 +206,13 @@ def test_the_gate_refuses_what_depends_on_its_batch(
 
 
 def test_an_export_that_depends_on_its_batch_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = OnnxNetwork.forward
+    before = OnnxNetwork.computed
 
-    def lonely(self: OnnxNetwork, tokens: Any, rows: Rows, *more: Any) -> Any:
-        logits = before(self, tokens, rows, *more)
-        return logits + 0.01 * torch.arange(3) if rows.count == 1 else logits
+    def lonely(self: OnnxNetwork, tokens: Any, starts: Any, *more: Any) -> Any:
+        logits = before(self, tokens, starts, *more)
+        return logits + np.float32(0.01) * np.arange(3) if len(starts) == 2 else logits
 
-    monkeypatch.setattr(OnnxNetwork, "forward", lonely)
+    monkeypatch.setattr(OnnxNetwork, "computed", lonely)
     with pytest.raises(
         UserError, match=r"its answers depend on the batch: .* among 200 differ by 0\.0\d+ \(limit 1e-05\)"
     ):

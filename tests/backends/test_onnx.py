@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from weft.cli.main import run
 from weft.errors import UserError
 from weft.exporters.onnx_export import write_onnx
 from weft.nn.rows import Rows
+from weft.tasks.forward import graph_of
 from weft.tasks.model import Model
 
 need_engine("onnx")
@@ -273,3 +275,18 @@ def test_standard_input(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the cat\n\noak\n")))
     assert run(["predict", str(folder)]) == 0
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "first"])
+def test_vectors_without_torch_are_those_of_the_network(pooling: str, tmp_path: Path) -> None:
+    """Also of a text of several windows, where only what is new in each counts."""
+    made = weft.new("bert", vocabulary(), size="1x64", settings={"context": 48, "weight_scale": 0.3}, heads={})
+    card = replace(made.opened.card, task="embed", pooling=pooling)
+    model = Model(replace(made.opened, card=card), "embed")
+    weft.export(model, "onnx", out=tmp_path / "model")
+    exported = weft.load(tmp_path / "model")
+    assert graph_of(exported.opened, None) is exported.network and graph_of(model.opened, None) is None
+    texts = ["the cat", "the cat is there again " * 30, "oak"]
+    for one, other in zip(exported(texts), model(texts), strict=True):
+        assert np.allclose(one.values, other.values, atol=1e-4) and one.n_windows == other.n_windows
+    assert exported(texts)[1].n_windows > 1

@@ -26,6 +26,11 @@ class OnnxNetwork(OnnxGraph, Engine):
         self.open(folder, model.config, model.heads, wide, model.family.name not in WRITTEN)
 
     @property
+    def on_arrays(self) -> OnnxGraph:
+        """Itself: tensors are made of what it gives where somebody wants such."""
+        return self
+
+    @property
     def features(self) -> int:
         """Width of the states that a graph without a head gives."""
         return self.wide

@@ -42,6 +42,7 @@ class Predictor:
         self.parts = self._parts()
         self.state = self._state()
         self.lock = threading.Lock()
+        self.on_arrays = BACKENDS[name].precision != "" and BACKENDS[name].engine == "onnx"  # it needs no tensors
         self.network: Network | None = None
 
     def network_for(self, network: Network, head: str | None) -> Network:

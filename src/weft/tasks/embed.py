@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -25,7 +25,16 @@ from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.losses import TextVectors
 from weft.tasks.answers import Central, Choice, Hit, Ranked, TokenVectors, Value, Vector
 from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask
-from weft.tasks.forward import budget_on, check_finite, evaluating, stacked, stripped, tokenizer_of, window_for
+from weft.tasks.forward import (
+    budget_on,
+    check_finite,
+    evaluating,
+    graph_of,
+    stacked,
+    stripped,
+    tokenizer_of,
+    window_for,
+)
 from weft.tasks.tag import joined, raw
 from weft.text.sentences import sentence_spans
 from weft.text.windows import Framing, TextWindow, frame, pieces, segment_ids
@@ -106,7 +115,6 @@ class Embedder:
             yield self.vectors(some, done)
             done += len(some)
 
-    @torch.inference_mode()
     def vectors(self, texts: Sequence[str], done: int = 0) -> Embedded:
         """The vectors of a few texts, of which `done` have gone before."""
         windows = self.windows(self.tokenizer.ids(list(texts), specials=False), done)
@@ -127,11 +135,27 @@ class Embedder:
                 raise UserError(f"text {number} is empty, and this model puts no tokens around a text")
         return [pieces(self.framing, tokens) for tokens in ids]
 
-    @torch.inference_mode()
     def pooled(self, windows: Sequence[TextWindow], starts: Sequence[tuple[int, int]] = ()) -> list[WindowVector]:
         """Of each window, in one pass of any texts: its part of a text's vector, and how many tokens that is of."""
-        ragged = Ragged.of([window.tokens for window in windows], windows=starts)
         own = [own_tokens(window, self.model.network.CONTINUES) for window in windows]
+        graph = None if self.choice.numbers else graph_of(self.model, None)
+        if graph is None:
+            return self._pooled_on_tensors(Ragged.of([window.tokens for window in windows], windows=starts), own)
+        # A short text takes a graph as long as a few tensors take torch to make.
+        places = [0, *accumulate(len(window.tokens) for window in windows)]
+        tokens = np.array([token for window in windows for token in window.tokens], np.int64)
+        segments = None
+        if self.framing.segments:
+            segments = np.zeros_like(tokens)
+            segments[[end - 1 for end in places[1:]]] = 2
+        hidden = graph.computed(tokens, places, segments)
+        return [
+            (pooled_rows(hidden[start:end], kept, self.pooling), 1 if self.pooling == "first" else int(kept.sum()))
+            for (start, end), kept in zip(pairwise(places), own, strict=True)
+        ]
+
+    @torch.inference_mode()
+    def _pooled_on_tensors(self, ragged: Ragged, own: Sequence[NDArray[np.bool_]]) -> list[WindowVector]:
         hidden = self.hidden(ragged)
         rows = ragged.rows.map(lambda tensor: tensor.to(hidden.device))
         mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
@@ -193,11 +217,21 @@ class Embedder:
             starts, counted = rows.starts.tolist(), own.numpy()
             sums = np.empty((rows.count, plain.shape[1]))
             for number, (start, end) in enumerate(pairwise(starts)):
-                part, kept = plain[start:end], counted[start:end]
-                np.add.reduce(part if kept.all() else part[kept], axis=0, dtype=np.float64, out=sums[number])
+                sums[number] = pooled_rows(plain[start:end], counted[start:end], "mean")
             return torch.from_numpy(sums)
         total = torch.zeros(rows.count, hidden.shape[1], dtype=torch.float64, device=hidden.device)
         return total.index_add_(0, rows.numbers(len(hidden)), hidden.double() * own[:, None])
+
+
+def pooled_rows(states: NDArray[Any], own: NDArray[np.bool_], pooling: str) -> NDArray[np.float64]:
+    """n width -> width: of the tokens of a window that count the sum or the largest, or of all the first."""
+    if pooling == "first":
+        return states[0].astype(np.float64)
+    kept = states if own.all() else states[own]
+    if pooling == "max":
+        return kept.max(axis=0, initial=-np.inf).astype(np.float64)
+    total: NDArray[np.float64] = np.add.reduce(kept, axis=0, dtype=np.float64)
+    return total
 
 
 def own_tokens(window: TextWindow, continuing: range = range(0)) -> NDArray[np.bool_]:

@@ -191,8 +191,9 @@ def head_outputs(
     `allowed`: which tokens of a window an answer may consist of, for a head that has to know it.
     """
     flat = [piece for pieces in windows.pieces for piece in pieces]
-    if model.graph is not None and allowed is None:
-        rest = iter(graph_outputs(model, flat, windows.framing, by_token))
+    graph = graph_of(model, head) if allowed is None else None
+    if graph is not None:
+        rest = iter(graph_outputs(graph, model, flat, windows.framing, by_token))
         return [[next(rest) for _ in pieces] for pieces in windows.pieces]
     import torch
 
@@ -223,10 +224,19 @@ def head_outputs(
     return [[next(rest) for _ in pieces] for pieces in windows.pieces]
 
 
+def graph_of(model: LoadedModel, head: str | None) -> Any:
+    """What gives the output of a head, or hidden states, on arrays; None: the network does, on tensors."""
+    if model.graph is not None:
+        return model.graph
+    if head == "words" or (model.predictor is not None and not model.predictor.on_arrays):
+        return None
+    return model.answering(head).on_arrays
+
+
 def graph_outputs(
-    model: LoadedModel, pieces: Sequence[TextWindow], framing: Framing, by_token: bool
+    graph: Any, model: LoadedModel, pieces: Sequence[TextWindow], framing: Framing, by_token: bool
 ) -> list[NDArray[Any]]:
-    """What a graph that needs no torch gives for each window: for each token (n C), or for the window (C)."""
+    """What a graph gives for each window without torch: for each token (n C), or for the window (C)."""
     marks = framing.marks(any(piece.border < len(piece.tokens) for piece in pieces))
     outputs: list[NDArray[Any]] = [np.empty(0)] * len(pieces)
     order = sorted(range(len(pieces)), key=lambda number: len(pieces[number].tokens))
@@ -236,7 +246,7 @@ def graph_outputs(
         starts = [0, *np.cumsum(lengths).tolist()]
         tokens = np.array([token for piece in rows for token in piece.tokens], np.int64)
         segments = segments_of(np.array([piece.border for piece in rows]), lengths, marks) if marks else None
-        logits = model.graph.computed(tokens, starts, segments)
+        logits = graph.computed(tokens, starts, segments)
         if not np.isfinite(logits).all():
             raise NotFinite(model.folder)
         for place, number in enumerate(some):
