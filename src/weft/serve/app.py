@@ -23,6 +23,10 @@ from weft.serve.task_routes import TASK_ROUTES
 WRONG = {404: "there is no such route; GET /openapi.json lists them", 405: "this route takes another method"}
 
 
+# FastAPI's own traces, metrics and logs would have texts, and go wherever the environment says.
+SILENT: Any = {"auto_configure": False, "tracing": False, "metrics": False, "logs": False}
+
+
 class ServedApp:
     """The routes of one server."""
 
@@ -31,7 +35,12 @@ class ServedApp:
         self.static, self.created = StaticFiles(), int(time.time())
         self.described: list[Described] = []
         self.app = FastAPI(
-            openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, exception_handlers=HANDLERS
+            openapi_url=None,
+            docs_url=None,
+            redoc_url=None,
+            redirect_slashes=False,
+            exception_handlers=HANDLERS,
+            telemetry=SILENT,
         )
         self._add_models()
         self._add_pages()

@@ -45,8 +45,10 @@ def resident() -> int:
 class StateCollector(Collector):
     """The state of the models, read when somebody asks."""
 
-    def __init__(self, states: Callable[[], Mapping[str, ModelState]], connections: Callable[[], int]) -> None:
-        self.states, self.connections = states, connections
+    def __init__(
+        self, states: Callable[[], Mapping[str, ModelState]], connections: Callable[[], int], pending: Callable[[], int]
+    ) -> None:
+        self.states, self.connections, self.pending = states, connections, pending
 
     def collect(self) -> Iterable[Metric]:
         states = self.states()
@@ -62,12 +64,18 @@ class StateCollector(Collector):
             yield count
         yield GaugeMetricFamily("weft_memory_bytes", "Resident memory of the front process.", value=resident())
         yield GaugeMetricFamily("weft_connections", "Open connections.", value=self.connections())
+        yield GaugeMetricFamily("weft_pending", "Requests that are being answered.", value=self.pending())
 
 
 class ServerMetrics:
     """Counts of one server, in a registry of its own."""
 
-    def __init__(self, states: Callable[[], Mapping[str, ModelState]], connections: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        states: Callable[[], Mapping[str, ModelState]],
+        connections: Callable[[], int],
+        pending: Callable[[], int] = lambda: 0,
+    ) -> None:
         disable_created_metrics()  # type: ignore[no-untyped-call]  # a time for each series, which nobody reads
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
@@ -88,11 +96,10 @@ class ServerMetrics:
         )
         self.tokens = Counter("weft_tokens", "Tokens read and generated.", ("model", "direction"), registry=registry)
         self.rejects = Counter("weft_rejected", "Refused requests by reason.", ("reason",), registry=registry)
-        self.pending = Gauge("weft_pending", "Requests that are being answered.", registry=registry)
         build = Gauge("weft_build_info", "Versions.", ("version", "python"), registry=registry)
         build.labels(VERSION, platform.python_version()).set(1)
         Gauge("weft_start_time_seconds", "When the server started.", registry=registry).set(time.time())
-        registry.register(StateCollector(states, connections))
+        registry.register(StateCollector(states, connections, pending))
         self.children: dict[tuple[str, ...], Any] = {}
 
     def _child(self, metric: Any, *labels: str) -> Any:

@@ -231,12 +231,17 @@ class Serving:
         collector = collector_of(options.traces)
         self.tracer = Tracer(collector) if collector else None
         self.front = Front(options, self.pool, lambda: self.server.draining)
-        self.metrics = ServerMetrics(self.states, lambda: len(self.server.server_state.connections))
+        self.metrics = ServerMetrics(
+            self.states,
+            lambda: len(self.server.server_state.connections),
+            lambda: len(self.server.server_state.tasks),
+        )
         guard = Guard(
             ServedApp(self.front, self.metrics).app, options, self.key, self.done, lambda: self.server.draining
         )
         self.server = server_for(guard, options, self.reload, self.refused)
         self.reloading: asyncio.Task[None] | None = None
+        self.again = False  # SIGHUP came while folders were being opened
 
     def done(self, call: Call) -> None:
         """A request has ended."""
@@ -300,17 +305,20 @@ class Serving:
 
     def reload(self) -> None:
         """SIGHUP: open all folders anew, while the models that are there answer."""
+        self.again = True
         if self.reloading is None or self.reloading.done():
             self.reloading = asyncio.create_task(self._reload())
 
     async def _reload(self) -> None:
-        for name in self.pool.models:
-            try:
-                await self.pool.reload(name)
-            except UserError as error:
-                to_stderr(f"weft: note: {name} stays as it is: {error}")
-            else:
-                to_stderr(f"weft: {name} was opened anew: {about(self.pool.models[name])}")
+        while self.again:
+            self.again = False
+            for name in self.pool.models:
+                try:
+                    await self.pool.reload(name)
+                except UserError as error:
+                    to_stderr(f"weft: note: {name} stays as it is: {error}")
+                else:
+                    to_stderr(f"weft: {name} was opened anew: {about(self.pool.models[name])}")
 
 
 def about(info: Mapping[str, Any]) -> str:
