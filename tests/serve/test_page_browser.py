@@ -496,9 +496,11 @@ def test_texts_stay_here(site: Site) -> None:
 
 def faults_of(opened: OpenPage) -> list[str]:
     """What axe finds serious or critical."""
-    from axe_playwright_python.sync_playwright import Axe
+    from axe_playwright_python.base import AXE_SCRIPT
 
-    found = Axe().run(opened.page).response["violations"]
+    if not opened.page.evaluate("() => 'axe' in globalThis"):
+        opened.page.evaluate(AXE_SCRIPT)
+    found = opened.page.evaluate("() => axe.run({ resultTypes: ['violations'] })")["violations"]
     return [
         f"{fault['id']}: {', '.join(str(node['target']) for node in fault['nodes'][:4])}"
         for fault in found
@@ -528,6 +530,27 @@ def test_every_tab_is_accessible(site: Site, size: str, tabs: tuple[str, ...]) -
 @pytest.mark.parametrize("size", SIZES)
 def test_every_tab_is_accessible_everywhere(site: Site, size: str) -> None:
     visit(site, TABS, size)
+
+
+def test_the_description_of_the_routes(site: Site) -> None:
+    """/docs: every route can be read and tried."""
+    pytest.importorskip("axe_playwright_python")
+    with site.open(key=None, width=NARROW, expected=["401"]) as opened:
+        page = opened.page
+        page.goto(f"{site.served.url}/docs")
+        page.fill("dialog #key", KEY)
+        page.keyboard.press("Enter")
+        page.wait_for_selector("details")
+        names = opened.texts("summary code")
+        assert len(names) >= 15 and {"POST /v1/classify", "GET /v1/models", "POST /v1/completions"} <= set(names)
+        box = page.locator("details", has=page.locator("code:text-is('POST /v1/classify')"))
+        box.locator("summary").click()
+        site.picture(opened, "docs")
+        box.locator("button").click()
+        page.wait_for_function(
+            "() => [...document.querySelectorAll('pre')].some(node => node.textContent.includes('n_tokens'))"
+        )
+        assert faults_of(opened) == [] and fits(page)
 
 
 def test_axe_sees_a_fault(site: Site) -> None:

@@ -1,6 +1,7 @@
 // The routes of this server, as /openapi.json describes them; each can be tried.
 
 import { ask, onKeyNeeded } from "./api.js";
+import { askKey } from "./dialogs.js";
 
 function node(name, attributes = {}, ...children) {
   const made = document.createElement(name);
@@ -9,10 +10,7 @@ function node(name, attributes = {}, ...children) {
   return made;
 }
 
-onKeyNeeded((wrong) => {
-  const key = prompt(wrong ? "This key is wrong. The API key of this server:" : "The API key of this server:");
-  return key ? Promise.resolve(key) : Promise.reject(new Error("No key was given."));
-});
+onKeyNeeded(askKey);
 
 /** What a schema stands for, with its references followed. */
 function followed(schema, all) {
