@@ -9,7 +9,6 @@ import sys
 import time
 import weakref
 from pathlib import Path
-from threading import active_count, current_thread
 from typing import Any
 
 import pytest
@@ -23,7 +22,7 @@ from weft.cli import inputs
 from weft.files import digest, parse_json
 from weft.loading import collector_paused
 from weft.text.tokenizers import checked, published
-from weft.text.tokenizers.published import load_tokenizer, tokenizer_ahead
+from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.text.tokenizers.training import learn
 
@@ -209,41 +208,6 @@ def test_a_large_file_is_checked_once(change: str, tmp_path: Path, monkeypatch: 
     file.write_text(json.dumps(data), encoding="utf-8")
     with pytest.raises(weft.UserError, match="id"):
         load_tokenizer(file)
-
-
-def test_a_tokenizer_is_loaded_by_another_thread_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learn(LINES, "wordpiece", 60).save(tmp_path)
-    threads: list[str] = []
-    load = published._load
-    monkeypatch.setattr(published, "_load", lambda path: (threads.append(current_thread().name), load(path))[1])
-    expected = load(tmp_path).library.to_str()
-    with tokenizer_ahead(tmp_path):
-        with tokenizer_ahead(tmp_path):
-            first = load_tokenizer(tmp_path)
-        second = load_tokenizer(tmp_path)
-    third = load_tokenizer(tmp_path)
-    assert [each.library.to_str() for each in (first, second, third)] == [expected] * 3
-    assert first is not second and threads[0] != current_thread().name == threads[1] == threads[2]
-    with tokenizer_ahead(tmp_path):
-        pass  # nobody asks for it
-    (tmp_path / "tokenizer.json").write_text("{}")
-    with tokenizer_ahead(tmp_path), pytest.raises(weft.UserError, match="tokenizer.json"):
-        load_tokenizer(tmp_path)
-    (tmp_path / "tokenizer.json").unlink()
-    with tokenizer_ahead(tmp_path), pytest.raises(weft.UserError, match="has no tokenizer"):
-        load_tokenizer(tmp_path)
-
-
-def test_a_model_waits_for_its_tokenizer_alone(wordpiece: Tokenizer, tmp_path: Path) -> None:
-    """`weft.load` takes the tokenizer of the thread, and a fault of it is told as ever."""
-    model_for("classify", 3, wordpiece, LABELS).save(tmp_path / "model")
-    threads = active_count()
-    assert weft.load(tmp_path / "model").tokenizer is not None
-    assert active_count() == threads and not published.BEGUN
-    (tmp_path / "model" / "tokenizer.json").write_text('{"model": {"type": "Word')
-    with pytest.raises(weft.UserError, match="tokenizer.json"):
-        weft.load(tmp_path / "model")
-    assert not published.BEGUN
 
 
 # ------------------------------------------------------------------------------------------------------------ a pipe

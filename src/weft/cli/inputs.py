@@ -111,11 +111,9 @@ def load_model(
     check_models(folder, online=online)
     check_device(device)
     options = {"online": online, "trust": trust, "language": language, "precision": precision}
-    path = late.locate.find_folder(folder, online)
-    with late.published.tokenizer_ahead(path):  # while torch is imported
-        if backend is None and not (chosen and (device or best_device()) == "cpu"):
-            backend = late.opening.backend_of(path) or "torch"
-        model = weft.load(folder, task=task, backend=backend, **options)
+    if backend is None and not (chosen and (device or best_device()) == "cpu"):
+        backend = late.opening.backend_of(late.locate.find_folder(folder, online)) or "torch"
+    model = weft.load(folder, task=task, backend=backend, **options)
     fixed = model.opened.exported or model.opened.predictor is not None
     return model.to(device or ("cpu" if fixed else best_device()))
 

@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from weft.runs import finetune, ladder, pages, preparation, recipes
     from weft.tasks import base, choose, complete, embed, evaluate, light, model, perplexity, templates, word_vectors
     from weft.text import records, rows, sources
-    from weft.text.tokenizers import published, training
+    from weft.text.tokenizers import training
     from weft.training import signals
 
 __all__ = [
     "attention", "attribution", "attribution_view", "base", "beam_tree", "card", "choice", "choose", "columns",
     "complete", "contexts", "dataset", "embed", "evaluate", "external", "families", "finetune", "folder",
     "gradients", "ladder", "lens", "light", "live", "locate", "model", "next_words", "opening", "options", "pages",
-    "perplexity", "picture", "positions", "preparation", "probe", "published", "quantize", "recipe", "recipes",
+    "perplexity", "picture", "positions", "preparation", "probe", "quantize", "recipe", "recipes",
     "records", "report", "rows", "shards", "signals", "sources", "table_writer", "tables", "templates",
     "tokenizer_view", "training", "walk", "walks_list", "word_map", "word_vectors",
 ]  # fmt: skip
@@ -59,7 +59,7 @@ ROOMS = {
     "weft.runs": "finetune ladder pages preparation recipes",
     "weft.tasks": "base choose complete embed evaluate light model perplexity templates word_vectors",
     "weft.text": "records rows sources",
-    "weft.text.tokenizers": "published training",
+    "weft.text.tokenizers": "training",
     "weft.training": "signals",
 }
 

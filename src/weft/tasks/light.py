@@ -20,7 +20,7 @@ from weft.errors import UserError
 from weft.progress import to_logger
 from weft.tasks.base import Task
 from weft.tasks.registry import task_class
-from weft.text.tokenizers.published import load_tokenizer, tokenizer_ahead
+from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 
 TASKS = ("classify", "multilabel", "regress", "pair")
@@ -111,14 +111,13 @@ def open_chosen(folder: Path, backend: str | None = None, trust: bool = False) -
 
 def _opened(folder: Path, card: Card, task: str, export: Path, settings: GraphSettings) -> LightModel:
     """The model of a folder, whose graph is in `export`."""
-    graph = OnnxGraph()
-    with tokenizer_ahead(folder):
-        graph.open(export, settings, settings.outputs, settings.width, settings.family not in WRITTEN)
-        tokenizer = load_tokenizer(folder)
+    tokenizer = load_tokenizer(folder)
     if tokenizer.vocabulary > settings.vocabulary:
         raise UserError(
             f"{folder}: the tokenizer has {tokenizer.vocabulary} tokens, the model only {settings.vocabulary}"
         )
+    graph = OnnxGraph()
+    graph.open(export, settings, settings.outputs, settings.width, settings.family not in WRITTEN)
     family = GraphFamily(settings.family, settings.one_way, settings.row)
     opened = GraphFolder(family, settings, settings.outputs, tokenizer, card, folder, graph)
     return LightModel(opened, task)

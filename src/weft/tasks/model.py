@@ -38,7 +38,7 @@ from weft.tasks.forecast import forecasts_of
 from weft.tasks.forward import batches, evaluating, framing_for, tokenizer_of
 from weft.tasks.registry import task_class, task_for
 from weft.text.rows import Skipped
-from weft.text.tokenizers.published import load_tokenizer, tokenizer_ahead
+from weft.text.tokenizers.published import load_tokenizer
 from weft.text.tokenizers.tokenizer import Tokenizer
 from weft.version import VERSION
 
@@ -304,7 +304,7 @@ def load(
     if backend is not None and one_of(backend, ("torch", *ENGINES), "backend") != (engine or "torch"):
         has = "no PyTorch weights" if backend == "torch" else f"nothing for {backend}"
         raise UserError(f"{folder}: has {has}: it is a model for {engine or 'torch'} (see weft export)")
-    with collector_paused(), tokenizer_ahead(folder):
+    with collector_paused():
         opened = open_folder(folder, trust=trust) if engine is None else open_exported(folder, trust)
     one_of(precision, get_args(Precision), "precision")
     opened = replace(opened, folder=folder, precision=precision)

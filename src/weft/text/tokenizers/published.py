@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
@@ -229,54 +226,9 @@ MAX_FILE_BYTES = 128 * MEGABYTE  # a tokenizer.json; the largest published ones 
 PAIRS = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 
 
-class TokenizerThread(Thread):
-    """Loads a tokenizer; the library builds a vocabulary without Python's lock, so that others can work meanwhile."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self.path = path
-        self.tokenizer: Tokenizer | None = None
-        self.error: BaseException | None = None
-
-    def run(self) -> None:
-        try:
-            self.tokenizer = _load(self.path)
-        except BaseException as error:  # raised where the tokenizer is needed
-            self.error = error
-
-    def result(self) -> Tokenizer:
-        self.join()
-        if self.error is not None:
-            raise self.error
-        assert self.tokenizer is not None
-        return self.tokenizer
-
-
-BEGUN: dict[Path, TokenizerThread] = {}
-
-
-@contextmanager
-def tokenizer_ahead(folder: Path) -> Iterator[None]:
-    """Inside, the tokenizer of a folder is loaded by another thread, until `load_tokenizer` asks for it."""
-    if folder in BEGUN or not (folder / "tokenizer.json").is_file():  # of other files, most is read by Python
-        yield
-        return
-    thread = TokenizerThread(folder)
-    BEGUN[folder] = thread
-    try:
-        thread.start()
-        yield
-    finally:
-        BEGUN.pop(folder, None)
-
-
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """The tokenizer in a folder, or in one vocabulary file; of Marian's two, that of what is read."""
-    begun = BEGUN.pop(Path(path), None)
-    return _load(Path(path)) if begun is None else begun.result()
-
-
-def _load(path: Path) -> Tokenizer:
+    path = Path(path)
     if is_marian(path) or (path.name in (SOURCE, TARGET) and is_marian(path.parent)):
         return read_sides(path if path.is_dir() else path.parent)[path.name == TARGET]
     if not path.exists():
