@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from typing import get_args
 
+from weft.serve.looking import CHARACTERS, SHOWING
+from weft.serve.messages import VIEW_OPTIONS, VIEWS
 from weft.serve.pages import CONTENT_SECURITY_POLICY, page_files
+from weft.serve.schemas import LookRequest
 
 IMPORT = re.compile(r'^import .* from "([^"]+)";$', re.MULTILINE)
 ROOT = Path(__file__).parents[2]
@@ -52,3 +56,12 @@ def test_no_file_names_another_machine() -> None:
 def test_the_files_are_in_the_package() -> None:
     data = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["package-data"]["weft"]
     assert "serve/page/*" in data
+
+
+def test_views_that_can_be_asked_for() -> None:
+    """Every view is allowed, bounded, and can be shown; the page names no other one."""
+    allowed = get_args(LookRequest.model_fields["view"].annotation)
+    assert set(allowed) == set(VIEWS) == set(VIEW_OPTIONS) == set(CHARACTERS) == set(SHOWING)
+    look, classify = (page_files()[f"/static/page/{name}.js"][0].decode() for name in ("look", "classify"))
+    tabs = re.findall(r'\["(\w+)", "[\w ]+"\]', look[look.index("const VIEWS") :].split(";")[0])
+    assert len(tabs) >= 5 and {*tabs, *re.findall(r'view: "(\w+)"', classify)} <= set(VIEWS)
