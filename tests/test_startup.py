@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 from tokenizers import Tokenizer as Library
+from tokenizers import models
 
 import weft
 from tests.tasks.small import model_for
@@ -159,6 +160,20 @@ def test_merges_of_both_kinds_are_read(tmp_path: Path) -> None:
                 file.write_text(json.dumps(data), encoding="utf-8")
                 with pytest.raises(weft.UserError, match=r"model\.merges\.\d+ is not two tokens"):
                     load_tokenizer(file)
+
+
+@pytest.mark.parametrize(("token", "kind"), [("ab", str), ("a b", list), ("#versions", list)])
+def test_merges_are_stored_as_the_library_reads_them_best(token: str, kind: type, tmp_path: Path) -> None:
+    left, right = token[:-1], token[-1]
+    vocabulary = {name: number for number, name in enumerate(("a", left, right, token, token + "a"))}
+    vocabulary = {name: number for number, name in enumerate(vocabulary)}
+    library = Library(models.BPE(vocabulary, [(left, right), (token, "a")]))
+    tokenizer = Tokenizer(library, published.tokenizer.find_roles({}, library, tmp_path), {})
+    tokenizer.save(tmp_path)
+    file = tmp_path / "tokenizer.json"
+    merges = json.loads(file.read_text(encoding="utf-8"))["model"]["merges"]
+    assert len(merges) == 2 and {type(merge) for merge in merges} == {kind}
+    assert Library.from_file(str(file)).to_str() == library.to_str() == load_tokenizer(tmp_path).pipeline
 
 
 @pytest.mark.parametrize("bad", [["x"], ["x", 1, 2], [1, 1.0], ["x", True], ["x", 1e10], ["x", "1"], "xy", None])

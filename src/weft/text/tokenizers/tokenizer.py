@@ -360,7 +360,8 @@ class Tokenizer:
 
     def save(self, folder: str | Path) -> None:
         """Write tokenizer.json and tokenizer_config.json, which transformers' AutoTokenizer opens with the same ids."""
-        write_text(Path(folder) / "tokenizer.json", self.library.to_str(pretty=True))
+        pipeline = json.loads(self.library.to_str())
+        write_text(Path(folder) / "tokenizer.json", self._as_stored(pipeline))
         # The loaded settings, with what transformers needs to build the same tokenizer.
         config = dict(self.settings)
         for role, name in vars(self.roles).items():
@@ -370,7 +371,6 @@ class Tokenizer:
         if 2 in self.encode("a").segments:  # XLNet's <cls> is the last token, and others look for it at the end
             config.setdefault("padding_side", "left")
         name = str(config.get("tokenizer_class")).removesuffix("Fast").removesuffix("Tokenizer")
-        pipeline = json.loads(self.library.to_str())
         normalizer, cutter = (pipeline[part] or {} for part in ("normalizer", "pre_tokenizer"))
         bert = normalizer.get("type") == "BertNormalizer" and normalizer["clean_text"]
         if name in WORDPIECE_CLASSES and self.kind == "wordpiece" and bert and cutter.get("type") == "BertPreTokenizer":
@@ -387,6 +387,18 @@ class Tokenizer:
             if bert or normalizer.get("type") == "Lowercase":
                 config["do_lower_case"] = normalizer.get("lowercase", True)
         write_json(Path(folder) / "tokenizer_config.json", config)
+
+    def _as_stored(self, pipeline: dict[str, Any]) -> str:
+        """The text of a tokenizer.json: each merge as one text, which the library reads in two thirds of the time.
+
+        It reads them so in all its versions, but for a first line of merges.txt; it writes lists of two, which a token
+        with a space in it needs.
+        """
+        merges = [" ".join(pair) for pair in pipeline["model"].get("merges") or ()]
+        if not merges or any(merge.count(" ") != 1 or merge.startswith("#version") for merge in merges):
+            return self.library.to_str(pretty=True)
+        model = {**pipeline["model"], "merges": merges}
+        return json.dumps({**pipeline, "model": model}, indent=2, ensure_ascii=False)
 
 
 def _check_lengths(texts: Sequence[Text], max_length: int) -> None:
