@@ -95,7 +95,13 @@ class OpenedModel:
     @property
     def can_write(self) -> bool:
         """Whether it generates text."""
-        return "complete" in self.makers or self.task.writes
+        return "complete" in self.makers or self.task.writes or bool(self.rewrites)
+
+    @property
+    def rewrites(self) -> tuple[str, ...]:
+        """The tasks for which it writes a text from another."""
+        reads = not self.light and self.loaded.family.reads
+        return tuple(name for name in FROM_TEXT if reads and name in self.makers)
 
     def _fills(self) -> bool:
         from weft.tasks.fill import filler

@@ -105,7 +105,7 @@ class Worker:
                 work.cancelled = True
             if self.writer is not None:
                 self.writer.cancel(number)
-        elif message["kind"] == "generate" or (message.get("stream") and self.model.task.writes):
+        elif message["kind"] == "generate" or self._is_written(message):
             self._generate(message)
         else:
             work = self.works[number] = Work(number)
@@ -113,6 +113,12 @@ class Worker:
                 self._prepare(work, message)
             else:
                 self.long.put((work, message))
+
+    def _is_written(self, message: Message) -> bool:
+        """Whether a job of a task is generated step by step, so that a long text does not keep others waiting."""
+        if message["kind"] != "task":
+            return False
+        return bool(message.get("stream") and self.model.task.writes) or message["task"] in self.model.rewrites
 
     def _generate(self, message: Message) -> None:
         try:

@@ -25,6 +25,7 @@ from weft.tasks.complete import generator_of
 
 Write = Callable[[Sequence[Message]], None]
 Work = Callable[[], list[Message]]
+TEXTS = 24  # of one job that are under way at a time
 SHARE = 0.2  # of the memory of the machine that the cache of texts under way may take
 
 
@@ -196,8 +197,11 @@ class ContinuousWriter:
                     self._fail(job, error)
                 self.continuous = self._fresh()
                 continue
+            jobs = {self.owners[text][0] for text in changed if text in self.owners}
             for text in changed:
                 self._went_on(text)
+            for job in jobs:
+                self._admit(job)
             self.waiting_tokens = sum(len(text.request.prompts[0]) for text in self.continuous.waiting)
             tokens = self.continuous.read - read + self.continuous.generated - generated
             if tokens:
@@ -222,16 +226,21 @@ class ContinuousWriter:
         self.jobs[job.number] = job
         if not job.prompts:  # only empty texts
             self._finish(job)
-        for place, asked in enumerate(job.asked):
+        self._admit(job)
+
+    def _admit(self, job: WritingJob) -> None:
+        """Let in texts of a job; the parts of a long one come later, so that texts of other jobs come in between."""
+        while job.number in self.jobs and len(job.texts) < len(job.asked) and len(job.texts) - job.over < TEXTS:
+            place = len(job.texts)
             try:
-                text = self.continuous.admit(**asked)
+                text = self.continuous.admit(**job.asked[place])
             except Exception as error:
                 self._fail(job, job.fault_in(place, error))
                 return
             job.texts.append(text)
             self.owners[text] = job, place
-        for text in [text for text in job.texts if text.over]:  # nothing was to be generated
-            self._went_on(text)
+            if text.over:  # nothing was to be generated
+                self._went_on(text)
 
     def _went_on(self, text: PendingText) -> None:
         """A text has grown, or is over."""
@@ -245,7 +254,7 @@ class ContinuousWriter:
             self._stream(job, place)
         if text.completions is not None:
             del self.owners[text]
-            job.left -= 1
+            job.left, job.over = job.left - 1, job.over + 1
             if not job.left:
                 self._finish(job)
 

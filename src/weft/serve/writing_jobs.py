@@ -39,7 +39,8 @@ class WritingJob:
         self.asked: list[Json] = []
         self.texts: list[PendingText] = []  # as they were let in
         self.tokens = 0  # of all inputs
-        self.left = 0  # texts that are not over
+        self.left = 0  # texts that are not over ...
+        self.over = 0  # ... and that are
         self.cancelled = False
         self.tokenizing = 0.0
         self.ended = 0.0
@@ -354,7 +355,7 @@ class TranslationJob(WritingJob):
         """The parts of a text that are over, up to the first that is not."""
         number = self.parts[place].text
         joined, gap = "", ""
-        for part, text in zip(self.parts, self.texts, strict=True):
+        for part, text in zip(self.parts, self.texts, strict=False):  # the last ones may not have come in yet
             if part.text != number:
                 continue
             if text.completions is None:
