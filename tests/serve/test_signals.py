@@ -333,7 +333,8 @@ def test_loading_and_a_second_interrupt(models: Path) -> None:
     server = Served.__new__(Served)
     server.process = process
     try:
-        until(lambda: server.workers(), 90)
+        begun = b"weft.serve.worker"  # before, the server waits for its child
+        until(lambda: [pid for pid in server.workers() if begun in command_of(pid)], 90)
         (worker,) = server.workers()
         with standing_still(worker):
             server.port = listening_port(process.pid)
