@@ -382,3 +382,47 @@ def listening_port(pid: int) -> int:
                 return int(cells[1].partition(":")[2], 16)
         time.sleep(0.02)
     raise AssertionError("it does not listen")
+
+
+# --------------------------------------------------------------------------------------------------------- longer forms
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_sigterm_loses_no_reply_whenever_it_comes(models: Path, workers: str) -> None:
+    for number in range(6):
+        with Served(str(models / "reviews"), str(models / "gpt"), "--workers", workers) as server:
+            clients = Clients(server, kept=6, fresh=12, streams=4)
+            busy(clients, 20 + 37 * number)
+            server.process.send_signal(signal.SIGTERM)
+            counts = clients.ended_by_server()
+            assert server.ended() == 0 and set(counts) == {200, REFUSED}, counts
+
+
+@pytest.mark.slow
+def test_workers_that_are_killed_again_and_again(models: Path) -> None:
+    """One of two is enough to answer; all requests end in an answer or in 503."""
+    with Served(str(models / "reviews"), "--workers", "2") as server:
+        clients = Clients(server, kept=4, fresh=4, streams=0)
+        for number in range(8):
+            busy(clients)
+            os.kill(server.workers()[number % 2], signal.SIGKILL)
+            until(lambda count=number: server.metric("weft_worker_restarts_total", model="reviews") == count + 1, 120)
+            until(lambda: server.metric("weft_workers", model="reviews") == 2, 120)
+        counts = clients.ended()
+        assert set(counts) <= {200, 503} and counts[200] > 8 * 30, counts
+        goes_on(server)
+
+
+@pytest.mark.slow
+def test_a_folder_that_is_gone_and_comes_back(models: Path, tmp_path: Path) -> None:
+    """Its requests are refused, not kept for ever; other models are answered; it is there again when the folder is."""
+    shutil.copytree(models / "reviews", tmp_path / "reviews")
+    with Served(str(tmp_path / "reviews"), str(models / "gpt")) as server:
+        goes_on(server)
+        (tmp_path / "reviews").rename(tmp_path / "away")
+        os.kill(worker_of(server, "reviews"), signal.SIGKILL)
+        until(lambda: classify(server).error["message"] == "the model cannot be opened at the moment", 180)
+        assert server.post("/v1/completions", {**STREAM, "stream": False}).status == 200
+        (tmp_path / "away").rename(tmp_path / "reviews")
+        until(lambda: classify(server).status == 200, 180)
