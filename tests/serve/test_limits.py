@@ -144,6 +144,23 @@ def test_a_body_of_100_megabytes(server: Served, line: str) -> None:
     goes_on(server)
 
 
+def test_large_bodies_that_arrive_together(server: Served) -> None:
+    """More than there is memory for: the later ones are refused, small requests are not, and all is well afterwards."""
+    many = [server.connect() for _ in range(140)]
+    try:
+        for connection in many:
+            connection.sendall(head("POST /v1/classify", JSON_LINE, f"Content-Length: {1 << 20}") + b" ")
+        goes_on(server)
+        replies = [reply_on(connection) for connection in many]
+    finally:
+        for connection in many:
+            connection.close()
+    assert {reply.status for reply in replies} == {408, 429}, "they never went on"
+    refused = [reply for reply in replies if reply.status == 429]
+    assert len(refused) >= 12 and all(reply.headers["retry-after"] for reply in refused)
+    assert server.post("/v1/classify", json.dumps(TEXT).encode() + b" " * 1_000_000).status == 200
+
+
 # -------------------------------------------------------------------------------------------------- texts that are none
 
 
@@ -394,8 +411,9 @@ def test_more_connections_than_the_limit(tight: Served) -> None:
         for connection in kept:  # what has asked once is kept for longer than a test takes
             connection.sendall(head("GET /health"))
             assert reply_on(connection).status == 200
-        for _ in range(20):  # each gets to see why
-            refused = exchange(tight, head("GET /health"))
+        large = head("POST /v1/classify", JSON_LINE, "Content-Length: 1000000") + b" " * 1_000_000
+        for data in [head("GET /health")] * 17 + [large] * 3:  # each gets to see why
+            refused = exchange(tight, data)
             assert refused.status == 503 and "too many connections" in refused.error["message"]
             assert refused.headers["retry-after"] == "1" and refused.headers["connection"] == "close"
         for connection in kept:

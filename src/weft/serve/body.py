@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from weft.serve.refusals import ClientGone, Refusal
 WHAT = Path("body")  # what messages call it
 NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # the character, not the letters after an escaped backslash
 JSON_TYPES = ("application/json",)
+AT_ONCE = 1 << 27  # bytes of bodies that may be on their way together ...
+SMALL = 1 << 16  # ... and how many one may have that is read in any case
 # What `curl -d` sends unless it is told otherwise. A browser may send it from any page without asking first, but with
 # an Origin header, which curl does not have.
 PLAIN_TYPES = ("application/x-www-form-urlencoded", "")
@@ -35,6 +39,28 @@ def check_type(scope: Scope) -> None:
         raise Refusal(415, "the body must be JSON in UTF-8: send Content-Type: application/json")
     if header(scope, b"content-encoding").lower() not in ("", "identity"):
         raise Refusal(415, "a compressed body is not read: send it without Content-Encoding")
+
+
+class BodyBudget:
+    """Memory for large bodies that are on their way, of all connections together."""
+
+    def __init__(self, largest: int) -> None:
+        self.largest, self.most = largest, max(AT_ONCE, 4 * largest)
+        self.held = 0
+
+    @contextmanager
+    def room(self, scope: Scope) -> Iterator[None]:
+        """Room for the body of a request, as large as it says or may be; refused where others have taken it all."""
+        announced = header(scope, b"content-length")
+        size = min(int(announced[:20]), self.largest) if announced.isdigit() else self.largest
+        if size > SMALL and self.held + size > self.most:
+            what = "too many large requests arrive at once"
+            raise Refusal(429, what, reason="bodies", headers={"Retry-After": "1"})
+        self.held += size
+        try:
+            yield
+        finally:
+            self.held -= size
 
 
 async def read_body(scope: Scope, receive: Receive, most: int, seconds: float) -> bytes:
