@@ -15,7 +15,7 @@ import pytest
 import weft
 from tests.engines import need_engine
 from tests.once import once
-from tests.serve.running import Served, save_models
+from tests.serve.running import Served, save_models, until
 from tests.tasks.small import model_for, vocabulary
 from weft.bench.encode import prepare_export
 from weft.cli.main import run
@@ -159,6 +159,16 @@ def test_other_routes_say_it_too(server: Served) -> None:
         assert part["n_tokens"] > 0 and part["n_windows"] >= 1 and part["truncated"] is False, name
     assert vectors["data"][0]["n_windows"] > 1
     assert all(len(each["version"]) == 12 for each in (completion, vectors, ranked, view))
+
+
+def test_a_short_text_does_not_wait_for_a_long_one(server: Served) -> None:
+    client = weft.Client(server.url)
+    with ThreadPoolExecutor(1) as pool:
+        long = pool.submit(client.translate, "dates", [LONG] * 8, max_tokens=8)
+        until(lambda: server.metric("weft_running", model="dates") == 1)
+        assert client.translate("dates", "a loom", max_tokens=4).n_tokens > 0
+        assert not long.done()
+        assert len(long.result()) == 8
 
 
 # --------------------------------------------------------------------------------------------- other tasks and backends

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import base64
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import openai
 import pytest
+from openai.types.chat import ChatCompletionStreamOptionsParam
+from openai.types.completion_create_params import CompletionCreateParamsBase
+from openai.types.embedding_create_params import EmbeddingCreateParams
 
 import weft
 from tests.serve.running import MODELS, Served, until
+from weft.serve.schemas import CompletionRequest, EmbeddingRequest, StreamOptions
 
 PROMPTS = ["The weaver", "An old loom"]
 
@@ -176,3 +182,102 @@ def test_errors_are_those_of_openai(client: openai.OpenAI) -> None:
     assert create(model="gpt", prompt="x", max_tokens=1, best_of=1, logprobs=None, **defaults).choices
     with pytest.raises(openai.UnprocessableEntityError, match="does not complete: it can"):
         create(model="reviews", prompt="x")
+
+
+def test_all_documented_fields_are_known() -> None:
+    """Those of the package's own types: honored, or refused by name."""
+    documented = {
+        CompletionRequest: {"stream", *CompletionCreateParamsBase.__annotations__},
+        EmbeddingRequest: set(EmbeddingCreateParams.__annotations__),
+        StreamOptions: set(ChatCompletionStreamOptionsParam.__annotations__),
+    }
+    for schema, names in documented.items():
+        assert len(names) > 1 and names <= set(schema.model_fields)
+
+
+STREAMS: list[dict[str, Any]] = [
+    {"temperature": 0, "n": 3},
+    {"seed": 3, "n": 3},
+    {"seed": 3, "echo": True, "logprobs": 2},
+    {"seed": 8, "n": 2, "logprobs": 0},
+]
+
+
+@pytest.mark.parametrize("options", STREAMS, ids=str)
+@pytest.mark.parametrize("prompt", ["The weaver", ["Grüße 北京 😀", "a loom"]], ids=["one", "two"])
+def test_streams_joined_are_the_whole_reply(client: openai.OpenAI, prompt: Any, options: dict[str, Any]) -> None:
+    """The model writes bytes at random, so that many of its characters take several tokens."""
+    asked: dict[str, Any] = {"model": "gpt", "prompt": prompt, "max_tokens": 24, **options}
+    whole = client.completions.create(**asked)
+    texts, ends = defaultdict[int, str](str), dict[int, str]()
+    tokens, offsets = defaultdict[int, list[str]](list), defaultdict[int, list[int]](list)
+    *events, last = client.completions.create(**asked, stream=True, stream_options={"include_usage": True})
+    for event in events:
+        assert event.usage is None and event.object == "text_completion" and event.id == events[0].id
+        for choice in event.choices:
+            assert choice.index not in ends, "nothing comes after its end"
+            texts[choice.index] += choice.text
+            if choice.finish_reason:
+                ends[choice.index] = choice.finish_reason
+            if choice.logprobs is not None:
+                tokens[choice.index] += choice.logprobs.tokens or []
+                offsets[choice.index] += choice.logprobs.text_offset or []
+    assert last.choices == [] and last.usage == whole.usage
+    for choice in whole.choices:
+        assert texts[choice.index] == choice.text and ends[choice.index] == choice.finish_reason
+        if choice.logprobs is not None:
+            assert tokens[choice.index] == choice.logprobs.tokens
+            assert offsets[choice.index] == choice.logprobs.text_offset
+            assert "".join(choice.logprobs.tokens or []) == choice.text
+
+
+def test_a_stop_string_of_several_tokens_is_never_shown(client: openai.OpenAI) -> None:
+    """Not even the part of it that has come already while the rest has not."""
+    asked: dict[str, Any] = {"model": "gpt", "prompt": "The weaver", "seed": 5, "max_tokens": 40}
+    reply = client.completions.create(**asked, logprobs=0).choices[0]
+    assert reply.logprobs is not None
+    tokens = reply.logprobs.tokens or []
+    place = next(n for n in range(4, len(tokens) - 1) if len(tokens[n]) > 1 and len(tokens[n + 1]) > 1)
+    stop = tokens[place][-1] + tokens[place + 1][0]  # its letters are of two tokens
+    shown = reply.text[: reply.text.index(stop)]
+    pieces = [event.choices[0].text for event in client.completions.create(**asked, stop=[stop], stream=True)]
+    assert "".join(pieces) == shown
+    assert client.completions.create(**asked, stop=stop).choices[0].text == shown
+
+
+def test_lengths(client: openai.OpenAI) -> None:
+    create: Any = client.completions.create
+    nothing = create(model="gpt", prompt="The weaver", max_tokens=0)
+    assert nothing.choices[0].text == "" and nothing.choices[0].finish_reason == "length"
+    assert nothing.usage.completion_tokens == 0 and nothing.usage.prompt_tokens > 0
+    scored = create(model="gpt", prompt="The weaver", max_tokens=0, echo=True, logprobs=1).choices[0]
+    assert scored.text == "The weaver" and scored.logprobs.token_logprobs[0] is None
+    assert all(value < 0 for value in scored.logprobs.token_logprobs[1:])
+    assert create(model="gpt", prompt="The weaver", max_tokens=1).usage.completion_tokens == 1
+    full = create(model="gpt", prompt="The weaver", max_tokens=5000, temperature=0)
+    assert full.usage.total_tokens == 256 and full.choices[0].finish_reason == "length"  # the context of the model
+    with pytest.raises(openai.UnprocessableEntityError, match="more than the model's context of 256") as long:
+        create(model="gpt", prompt="The weaver " * 200)
+    assert long.value.param == "prompt[0]"
+
+
+def test_a_full_queue_is_asked_again(models: Path) -> None:
+    """Many clients at once, and one request may wait: the package tries again when the server says so."""
+    with Served(str(models / "gpt"), "--max-queue", "1") as served:
+        client = openai.OpenAI(base_url=f"{served.url}/v1", api_key="none", max_retries=0)
+
+        def ask(number: int, tries: int) -> Any:
+            once = client.with_options(max_retries=tries)
+            return once.completions.create(model="gpt", prompt="The", max_tokens=16, seed=number, n=4).usage
+
+        def refused(number: int) -> bool:
+            try:
+                ask(number, 0)
+            except openai.RateLimitError as error:
+                assert float(error.response.headers["retry-after"]) > 0 and error.code == "rate_limit_exceeded"
+                return True
+            return False
+
+        with ThreadPoolExecutor(32) as pool:
+            assert any(pool.map(refused, range(32)))
+            assert all(usage.completion_tokens > 0 for usage in pool.map(lambda n: ask(n, 200), range(8)))

@@ -15,14 +15,15 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from weft.errors import did_you_mean, shown
-from weft.serve.body import check_type, parse_body, read_body
+from weft.serve.body import BodyBudget, check_type, parse_body, read_body
 from weft.serve.calls import Call
 from weft.serve.frames import Message
 from weft.serve.limits import ServeOptions
 from weft.serve.messages import inputs_of
 from weft.serve.pool import Crashed, JobError, Overloaded, Pool, Stopping
 from weft.serve.refusals import ClientGone, Refusal
-from weft.serve.schemas import RequestSchema, validated
+from weft.serve.schemas import RequestSchema
+from weft.serve.validation import validated
 
 T = TypeVar("T")
 Json = dict[str, Any]
@@ -225,6 +226,7 @@ class Front:
 
     def __init__(self, options: ServeOptions, pool: Pool, is_draining: Callable[[], bool]) -> None:
         self.options, self.pool, self.is_draining = options, pool, is_draining
+        self.bodies = BodyBudget(options.max_body)
 
     def seconds_for(self, scope: Scope) -> float:
         """How long a request may take: what it asks for in Weft-Deadline, and no longer than the server allows."""
@@ -249,11 +251,13 @@ class Front:
             call.route = path
             end = time.monotonic() + self.seconds_for(request.scope)
             check_type(request.scope)
-            body = await read_body(request.scope, request.receive, self.options.max_body, self.options.timeout)
-            call.received = len(body)
-            if self.options.log_texts:
-                call.texts = body.decode("utf-8", "replace")
-            wanted = validated(schema, parse_body(body))
+            with self.bodies.room(request.scope):
+                body = await read_body(request.scope, request.receive, self.options.max_body, self.options.timeout)
+                call.received = len(body)
+                if self.options.log_texts:
+                    call.texts = body.decode("utf-8", "replace")
+                wanted = validated(schema, parse_body(body))
+                del body
             info = self.model(wanted.model, task)
             call.model = wanted.model
             return await handler(Asked(self, call, request.receive, wanted.model, info, end), wanted)

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, ValidationError, WithJsonSchema
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
 
 from weft.errors import did_you_mean, shown
 from weft.serve.refusals import Refusal
 
-S = TypeVar("S", bound="RequestSchema")
 Json = dict[str, Any]
 TEXT: Json = {"type": "string"}
 TOKENS: Json = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0, "maximum": (1 << 31) - 1}}
+BEAM = 5  # hypotheses of a translation, as in weft.tasks.complete
 MOST_SEED = (1 << 62) - 1
-MOST_NUMBER = 3e38  # of a series: single precision holds no more
+MOST_NUMBER = 1e30  # of a series, as in tables of data
 
 
 def wrong(param: str, message: str) -> Refusal:
@@ -88,7 +87,8 @@ def text_at(name: str, value: Any) -> str:
 def object_at(name: str, value: Any, fields: tuple[str, ...], free: tuple[str, ...] = ()) -> Json:
     """An object with these fields, of which `free` ones may be missing."""
     if not isinstance(value, dict):
-        raise wrong(name, f"must be an object with {' and '.join(fields)}")
+        needed = " and ".join(key for key in fields if key not in free) or " or ".join(fields)
+        raise wrong(name, f"must be an object with {needed}")
     for key in value:
         if key not in fields:
             raise Refusal(422, f"{name}: unknown field {shown(key)!r}{did_you_mean(key, fields)}", name)
@@ -118,7 +118,15 @@ def items(value: Any, one: Callable[[str, Any], Any], name: str = "input") -> li
 
 def check_texts(value: Any) -> list[Any]:
     """Texts, or pairs of texts; of two bare texts the model decides whether they are a pair."""
-    return items(value, lambda name, item: item if isinstance(item, str) else pair_at(name, item, ("text", "pair")))
+
+    def one(name: str, item: Any) -> Any:
+        if isinstance(item, str):
+            return item
+        if not isinstance(item, list | dict) or (isinstance(item, dict) and "pair" not in item):
+            raise wrong(name, "must be a text, or an object with text and pair for a model that reads pairs")
+        return pair_at(name, item, ("text", "pair"))
+
+    return items(value, one)
 
 
 def check_plain_texts(value: Any) -> list[str]:
@@ -428,6 +436,13 @@ class WriteRequest(TaskRequest):
     length_penalty: float | None = Field(None, ge=-30, le=30, description="Higher favors long texts. Default: 1.")
     alignments: bool | None = Field(None, description="Which source token each token came from.")
 
+    @model_validator(mode="after")
+    def check_n(self) -> WriteRequest:
+        beam = self.beam_size or BEAM
+        if (self.n or 1) > beam:
+            raise wrong("n", f"a beam of {beam} gives at most {beam} texts, not {self.n}; give a larger beam_size")
+        return self
+
 
 class CompleteRequest(TaskRequest):
     """What a language model writes after each text; the likeliest tokens, unless an option of sampling is given."""
@@ -527,62 +542,3 @@ class LookRequest(RequestSchema):
     top: int | None = Field(None, ge=1, le=1000, description="Words or tokens to show.")
     top_k: int | None = Field(None, ge=1, le=1000, description="Of a walk: sample from so many tokens.")
     seed: int | None = Field(None, ge=0, le=MOST_SEED, description="Of a walk.")
-
-
-# ---------------------------------------------------------------------------------------------------------- validation
-
-# How messages of pydantic begin, and what is said instead, with their rest.
-WORDING = {
-    "Field required": "is missing",
-    "Extra inputs are not permitted": "unknown field",
-    "Input should be a valid integer": "must be a whole number",
-    "Input should be a valid number": "must be a number",
-    "Input should be a valid string": "must be a text",
-    "Input should be a valid boolean": "must be true or false",
-    "Input should be a valid dictionary": "must be an object",
-    "Input should be greater than or equal to ": "must be {} or more",
-    "Input should be less than or equal to ": "must be {} or less",
-    "Input should be greater than ": "must be above {}",
-    "Input should be ": "must be {}",
-    "String should ": "must {}",
-}
-
-
-@cache
-def whole_fields(schema: type[RequestSchema]) -> tuple[str, ...]:
-    """The fields of a request that are whole numbers."""
-    kinds = {name: field.annotation for name, field in schema.model_fields.items()}
-    return tuple(name for name, kind in kinds.items() if kind is int or int in get_args(kind))
-
-
-def validated(schema: type[S], values: Json) -> S:
-    """A request from the JSON values of a body; the first mistake is a refusal that names its field."""
-    names = schema.model_fields
-    for name in values:
-        if name not in names:
-            word = shown(name)
-            raise Refusal(422, f"unknown field {word!r}{did_you_mean(name, names)}", word, code="unknown_parameter")
-    values = values | {name: whole(values[name]) for name in whole_fields(schema) if name in values}
-    try:
-        return schema.model_validate(values)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        name = param_of(first["loc"])
-        raise wrong(name, worded(first["msg"])) from None
-
-
-def worded(message: str) -> str:
-    """A message of pydantic in our words."""
-    for start, words in WORDING.items():
-        if message.startswith(start):
-            rest = message.removeprefix(start)
-            return words.format(rest)
-    return message[:1].lower() + message[1:]
-
-
-def param_of(place: tuple[int | str, ...]) -> str:
-    """Where a field stands: ("input", 3, "text") is input[3].text."""
-    name = ""
-    for part in place:
-        name += f"[{part}]" if isinstance(part, int) else f"{'.' if name else ''}{shown(part)}"
-    return name
