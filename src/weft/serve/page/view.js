@@ -251,17 +251,24 @@ export class View {
   /** Count the seconds down to the next attempt. */
   onWait({ error, seconds, now }) {
     const { signal } = this;
-    const until = performance.now() + 1000 * seconds;
-    const text = () => `${waiting(error)} Trying again in ${Math.max(1, Math.ceil((until - performance.now()) / 1000))} s.`;
-    const box = message("waiting", text(), "", button("Try now", now));
+    let until = performance.now() + 1000 * seconds;
+    const text = () => {
+      const left = Math.ceil((until - performance.now()) / 1000);
+      return `${waiting(error)} Trying again ${left > 0 ? `in ${left} s.` : "now …"}`;
+    };
+    const box = message("waiting", text(), "", button("Try now", (event) => {
+      event.target.disabled = true;
+      until = performance.now();
+      box.firstChild.textContent = text();
+      now();
+    }));
     this.notice.replaceChildren(box);
     this.output.querySelector(":scope > .message.empty")?.remove(); // there is a text, and it will be answered
     this.status.textContent = text();
     const timer = setInterval(() => {
-      if (signal.aborted || performance.now() > until) {
-        clearInterval(timer);
-        if (box.isConnected) box.remove();
-      } else box.firstChild.textContent = text();
+      if (signal.aborted || performance.now() > until || !box.isConnected) clearInterval(timer);
+      if (signal.aborted) box.remove();
+      else box.firstChild.textContent = text(); // it stays until there is an answer, or the next wait
     }, 250);
   }
 
