@@ -79,7 +79,8 @@ def test_own_texts_and_peers(folder: Path, tmp_path: Path, capsys: pytest.Captur
     assert run([*call, "--backends", "onnx", "--no-memory", "--no-keep", "--against", "onnxruntime"]) == 0
     printed = capsys.readouterr().out
     assert "one by one" in printed and "8 at a time" in printed
-    assert "onnxruntime fp32" in printed and "onnxruntime int8" in printed and "stored in" not in printed
+    assert "* onnxruntime fp32" in printed and "* onnxruntime int8" in printed and "stored in" not in printed
+    assert "\n* another library, without Weft\n" in printed and "MB" not in printed.splitlines()[1]
     assert not list((tmp_path / "cache").rglob("*.choice.json"))
 
 
@@ -143,9 +144,11 @@ def test_training_steps_beside_transformers(family: str, tmp_path: Path) -> None
         ("weft", None, ["train 2 x 8, fp32"]),
         ("transformers", None, ["train 2 x 8, fp32"]),
     ]
-    assert lines == ["timing train 2 x 8, fp32: weft, transformers"] and report.choice is None and report.path is None
+    assert lines == ["timing train 2 x 8, fp32 (1 of 1): weft, transformers"]
+    assert report.choice is None and report.path is None
     header, rows = table_of(report)
-    assert header[-2:] == ["x weft", "MB"] and {row[0].strip() for row in rows[1:]} == {"weft", "transformers"}
+    assert header[-1] == "x weft", "no memory was measured"
+    assert {row[0] for row in rows[1:]} == {"  weft", "* transformers"}
 
 
 def test_a_step_of_transformers_learns(tmp_path: Path) -> None:

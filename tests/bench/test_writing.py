@@ -141,7 +141,7 @@ def test_the_verb_measures_chooses_and_is_obeyed(
     call = ["bench", folder, *QUICK, "--device", "cpu", "--backends", "ctranslate2", "--json", str(out)]
     assert run([*call, "--against", "ctranslate2"]) == 0  # without --mode: the model writes
     printed = capsys.readouterr().out
-    assert "generate 1 x 6" in printed and "weft generate and translate and weft.load use it" in printed
+    assert "generate 1 x 6" in printed and "weft generate, translate and weft.load use it" in printed
     values = json.loads(out.read_text())
     assert values["mode"] == "generate" and list(values["profiles"]) == ["generate 1 x 6", "generate 2 x 6"]
     assert set(values["profiles"]["generate 2 x 6"]["speeds"]) >= {"torch", "ctranslate2", "ctranslate2 fp32"}

@@ -191,8 +191,8 @@ def _checked_peer(peer: Peer, model: Model, checked: Sequence[Any], reference: S
 
 def time_all(racing: Sequence[Contestant], profiles: Sequence[Profile], seconds: float, log: Log) -> None:
     """Give every contestant its speeds, profile by profile."""
-    for profile in profiles:
-        log(f"timing {profile.name}: {', '.join(each.name for each in racing)}")
+    for number, profile in enumerate(profiles, 1):
+        log(f"timing {profile.name} ({number} of {len(profiles)}): {', '.join(each.name for each in racing)}")
         speeds = race({each.name: each.call for each in racing}, profile, seconds)
         for each in racing:
             each.speeds[profile.name] = speeds[each.name]

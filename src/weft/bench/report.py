@@ -23,9 +23,13 @@ HEADER = ["", "ms", "quartiles", "texts/s", "tokens/s"]
 BAR, LEFT, RIGHT = 16, 190, 110  # pixels of a plot: height of a bar, room for names, room for figures
 
 
+LIBRARY = "* "  # before a library by itself: backends have names that are much alike
+
+
 def table_of(report: EncodeReport) -> tuple[list[str], list[list[str]]]:
     """Names of columns, and for each profile a line for each contestant that passed the gate, the fastest first."""
-    header, rows = [*HEADER, f"x {report.contestants[0].name}", "MB"], list[list[str]]()
+    memory = any(each.memory is not None for each in report.contestants)
+    header, rows = [*HEADER, f"x {report.contestants[0].name}", *["MB"] * memory], list[list[str]]()
     shares = any(speed.peak_share is not None for each in report.contestants for speed in each.speeds.values())
     for profile in report.profiles:
         rows.append([profile.name, *[""] * (len(header) - 1 + shares)])
@@ -33,9 +37,13 @@ def table_of(report: EncodeReport) -> tuple[list[str], list[list[str]]]:
         first = report.contestants[0].speeds[profile.name].seconds
         for each in sorted(raced, key=lambda one: one.speeds[profile.name].seconds):
             speed = each.speeds[profile.name]
-            row = [f"  {each.name}", _ms(speed.seconds), f"{_ms(speed.low)}-{_ms(speed.high)}"]
+            row = [
+                f"{'  ' if each.ours else LIBRARY}{each.name}",
+                _ms(speed.seconds),
+                f"{_ms(speed.low)}-{_ms(speed.high)}",
+            ]
             row += [f"{speed.texts:,.0f}", f"{speed.tokens:,.0f}", f"{first / speed.seconds:.2f}"]
-            row += ["" if each.memory is None else f"{each.memory / 1e6:.0f}"]
+            row += ["" if each.memory is None else f"{each.memory / 1e6:.0f}"] if memory else []
             row += ["" if speed.peak_share is None else f"{speed.peak_share:.1%}"] if shares else []
             rows.append(row)
     return header + ["of peak"] * shares, rows

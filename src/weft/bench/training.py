@@ -63,7 +63,7 @@ def training_report(
         Profile(f"train {batch} x {length}, {precision}", batch, tuple(range(batch)), batch * length)
         for batch, length in sizes
     ]
-    for profile, (batch, length) in zip(profiles, sizes, strict=True):
+    for number, (profile, (batch, length)) in enumerate(zip(profiles, sizes, strict=True), 1):
         step, operations = training_step(model, batch, length, precision)
         calls = {OURS: _settled(step, device)}
         for each in contestants[1:]:
@@ -73,7 +73,7 @@ def training_report(
             except (UserError, ImportError, OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
                 each.refused = f"cannot run it: {shown(' '.join(str(error).split()), 160)}"
                 calls.pop(each.name, None)
-        log(f"timing {profile.name}: {', '.join(calls)}")
+        log(f"timing {profile.name} ({number} of {len(profiles)}): {', '.join(calls)}")
         speeds, peak = race(calls, profile, seconds), peak_of(device)
         for each in contestants:
             if each.name in speeds:

@@ -90,6 +90,8 @@ def _show(result: Any, wanted: Any) -> None:
     report, choice = import_module("weft.bench.report"), result.choice
     print(_about(result.machine))
     print(inputs.table(*report.table_of(result)))
+    if any(not each.ours and each.refused is None for each in result.contestants):
+        print(f"{report.LIBRARY}another library, without Weft")
     for each in result.contestants:
         if each.refused is not None:
             print(escaped(f"{each.name} is refused: {each.refused}"))
@@ -97,7 +99,7 @@ def _show(result: Any, wanted: Any) -> None:
         gain = "nothing is faster" if choice.backend == "torch" else f"{choice.faster:.2f} x torch over all lengths"
         print(f"chosen: {choice.backend} ({gain})")
     if result.path is not None:
-        verbs = "generate and translate" if result.mode == "generate" else "predict, answer, embed, rank"
+        verbs = "generate, translate" if result.mode == "generate" else "predict, answer, embed, rank"
         print(escaped(f"stored in {result.path}; weft {verbs} and weft.load use it"))
     if wanted.out is not None:
         report.write_values(wanted.out, report.values_of(result))
