@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from tests.explain.browser import NARROW, WIDE, Browser, settle
 from tests.serve.running import Served
@@ -162,3 +167,44 @@ def is_percent(shown: str, value: float) -> bool:
         return value < 0.00051 if number[1] == "<" else value > 0.9994
     digits = len(number[2].partition(".")[2])
     return abs(float(number[2]) - 100 * value) <= 0.51 * 10**-digits
+
+
+def alike(one: Any, two: Any) -> bool:
+    """Equal JSON, but for the last bits of numbers."""
+    if isinstance(one, dict) and isinstance(two, dict):
+        return set(one) == set(two) and all(alike(one[name], two[name]) for name in one)
+    if isinstance(one, list) and isinstance(two, list):
+        return len(one) == len(two) and all(map(alike, one, two))
+    if isinstance(one, float) or isinstance(two, float):
+        return bool(one == pytest.approx(two, abs=1e-5))
+    return bool(one == two)
+
+
+def printed(code: str) -> tuple[str, dict[str, Any]]:
+    """What Python code prints, and its variables."""
+    out, variables = io.StringIO(), dict[str, Any]()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "page", "exec"), variables)
+    return out.getvalue(), variables
+
+
+def faults_of(opened: OpenPage) -> list[str]:
+    """What axe finds serious or critical."""
+    from axe_playwright_python.base import AXE_SCRIPT
+
+    if not opened.page.evaluate("() => 'axe' in globalThis"):
+        opened.page.evaluate(AXE_SCRIPT)
+    found = opened.page.evaluate("() => axe.run({ resultTypes: ['violations'] })")["violations"]
+    return [
+        f"{fault['id']}: {', '.join(str(node['target']) for node in fault['nodes'][:4])}"
+        for fault in found
+        if fault["impact"] in ("serious", "critical")
+    ]
+
+
+def flood(served: Served, ended: threading.Event) -> None:
+    """Ask for long texts until the test has seen enough."""
+    body = {"model": "gpt", "prompt": "The weaver", "max_tokens": 200, "n": 4}
+    while not ended.is_set():
+        with contextlib.suppress(OSError):
+            served.post("/v1/completions", body)

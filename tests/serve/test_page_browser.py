@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import math
 import os
@@ -17,7 +16,7 @@ import pytest
 import weft
 from tests.explain.browser import NARROW, Browser, fits, overlaps, started
 from tests.once import once
-from tests.serve.page_browser import KEY, SIZES, OpenPage, Site, is_percent
+from tests.serve.page_browser import KEY, SIZES, OpenPage, Site, alike, faults_of, flood, is_percent, printed
 from tests.serve.page_models import SERVED, TABS, save_page_models
 from tests.serve.running import Served
 from weft.client import answer_of
@@ -54,17 +53,6 @@ def load(site: Site) -> Any:
         return opened[name, task]
 
     return model
-
-
-def alike(one: Any, two: Any) -> bool:
-    """Equal JSON, but for the last bits of numbers."""
-    if isinstance(one, dict) and isinstance(two, dict):
-        return set(one) == set(two) and all(alike(one[name], two[name]) for name in one)
-    if isinstance(one, list) and isinstance(two, list):
-        return len(one) == len(two) and all(map(alike, one, two))
-    if isinstance(one, float) or isinstance(two, float):
-        return bool(one == pytest.approx(two, abs=1e-5))
-    return bool(one == two)
 
 
 # ---------------------------------------------------------------------------------------------------------------- tabs
@@ -309,14 +297,6 @@ def asked(opened: OpenPage, tab: str) -> str:
     return {"write": "/v1/completions", "search": "/v1/rank", "ask": "/v1/answer"}.get(tab, f"/v1/{tab}")
 
 
-def printed(code: str) -> tuple[str, dict[str, Any]]:
-    """What Python code prints, and its variables."""
-    out, variables = io.StringIO(), dict[str, Any]()
-    with contextlib.redirect_stdout(out):
-        exec(compile(code, "page", "exec"), variables)
-    return out.getvalue(), variables
-
-
 def test_code_asks_the_same(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is copied runs as it is, and gives the answer that the page shows."""
     monkeypatch.setenv("WEFT_API_KEY", KEY)
@@ -500,20 +480,6 @@ def test_texts_stay_here(site: Site) -> None:
 # ------------------------------------------------------------------------------------------------------- accessibility
 
 
-def faults_of(opened: OpenPage) -> list[str]:
-    """What axe finds serious or critical."""
-    from axe_playwright_python.base import AXE_SCRIPT
-
-    if not opened.page.evaluate("() => 'axe' in globalThis"):
-        opened.page.evaluate(AXE_SCRIPT)
-    found = opened.page.evaluate("() => axe.run({ resultTypes: ['violations'] })")["violations"]
-    return [
-        f"{fault['id']}: {', '.join(str(node['target']) for node in fault['nodes'][:4])}"
-        for fault in found
-        if fault["impact"] in ("serious", "critical")
-    ]
-
-
 def visit(site: Site, tabs: tuple[str, ...], size: str) -> None:
     """Every tab with an answer: accessible, within the screen, nothing on top of something else."""
     pytest.importorskip("axe_playwright_python")
@@ -571,14 +537,6 @@ def test_axe_sees_a_fault(site: Site) -> None:
 
 
 # ------------------------------------------------------------------------------------------------------- bad moments
-
-
-def flood(served: Served, ended: threading.Event) -> None:
-    """Ask for long texts until the test has seen enough."""
-    body = {"model": "gpt", "prompt": "The weaver", "max_tokens": 200, "n": 4}
-    while not ended.is_set():
-        with contextlib.suppress(OSError):
-            served.post("/v1/completions", body)
 
 
 @pytest.mark.slow
