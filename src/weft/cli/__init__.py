@@ -8,7 +8,6 @@ import sys
 from contextlib import suppress
 from types import FrameType
 
-from weft.cli.ahead import begin
 from weft.loading import collector_paused
 from weft.startup import drop_working_folder
 
@@ -32,6 +31,8 @@ def main() -> None:
             signal.signal(signal.SIGINT, interrupt)
         drop_working_folder()
         with collector_paused():
+            from weft.cli.ahead import begin
+
             begin(sys.argv[1:])
             from weft.cli.main import main as run
 
