@@ -21,7 +21,7 @@ DEADLINE = "Weft-Deadline"
 REFUSALS = {413, 422}
 LONGEST = 32  # tokens to generate, and words to suggest, so that a case takes no second
 WRITING = tuple(f"/v1/{name}" for name in ("completions", "complete", "translate", "summarize", "rewrite"))
-LEAST_SHARE = 0.5  # of valid requests, that each route must answer
+LEAST_SHARE = 0.4  # of valid requests, that each route must answer
 
 
 class Fuzzer:
