@@ -133,7 +133,7 @@ def test_the_live_table_ends_with_ctrl_c(server: Served) -> None:
         "        seen += os.read(terminal, 4096)\n"
         "    except OSError:\n"
         "        break\n"
-        "    if b'reviews' in seen and not sent:\n"
+        "    if b'requests/s' in seen and not sent:\n"
         "        sent = True\n"
         "        os.write(terminal, b'\\x03')\n"
         "print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), b'requests/s' in seen)\n"
