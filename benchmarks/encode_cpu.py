@@ -2,6 +2,7 @@
 
     python benchmarks/encode_cpu.py                                 # both encoders
     python benchmarks/encode_cpu.py --models minilm --parts mixed        # some; all others keep their figures
+    python benchmarks/encode_cpu.py --parts lengths --works "1 x 16,1 x 128"     # some of a part
 
 All contestants take turns in one process on two threads. `before` is plain torch; `chosen` is the backend that
 `weft bench` would choose for this length and batch; a contestant counts only where its vectors agree with plain torch's
@@ -221,6 +222,7 @@ def measure(part: str, model: Model, given: argparse.Namespace, folder: Path) ->
             model, peers = classifier(model, folder), PEERS[:1]
             options["backends"] = ["onednn", "onednn-bf16", "onnx-int8"]
         profiles = profiles_of(model, ["mixed"], [1], given.mixed)
+    profiles = [profile for profile in profiles if not given.works or profile.name in given.works.split(",")]
     report = encode_report(model, profiles, against=() if given.smoke else peers, **options)
     refused = {each.name: each.refused for each in report.contestants if each.refused is not None}
     overall = report.choice
@@ -234,6 +236,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", default="minilm,bert-base")
     parser.add_argument("--parts", default="lengths,mixed,labels")
+    parser.add_argument("--works", default="", help="of a part, by name; all others keep their figures")
     parser.add_argument("--mixed", type=int, default=256, help="texts of mixed lengths")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each contestant and work, after two rounds")
     parser.add_argument("--threads", type=int, default=2)
@@ -245,6 +248,11 @@ def main() -> None:
     for name, model in encoders(given.models.split(","), given.smoke, given.out).items():
         for part in given.parts.split(","):
             measured = measure(part, model, given, given.out / f"{name}-classifier")
+            if given.works:  # the choice over all works is that of the run that measured all
+                before = results.get(name, {}).get(part, {"works": []})
+                new = {row["work"]: row for row in measured["works"]}
+                kept = [new.pop(row["work"], row) for row in before["works"]]
+                measured = {**measured, **before, "works": [*kept, *new.values()]}
             results[name] = {**results.get(name, {}), "texts of mixed lengths": given.mixed, part: measured}
             versions = {package: version_of(package) for package in PEERS}
             results["machine"] = {"cpu": cpu_name(), "threads": given.threads, "about": machine(), **versions}

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.backends.groups import grouped
+from weft.backends.onnx_attention import without_padding
 from weft.backends.threads import thread_count
 from weft.checkpoint.finite import all_finite
 from weft.errors import UserError, listed, refuse, shown
@@ -33,6 +34,7 @@ RUNTIME = "com.microsoft"  # the runtime's own operators, for integers
 MAX_NODES = 100_000  # operators of one graph: 24 layers have some 700
 CAST_TO = (1, 6)  # to which types numbers are turned: FLOAT, INT32
 TRACED_CAST_TO = (*CAST_TO, 7, 9)  # and INT64, BOOL
+INTEGERS = "MatMulIntegerToFloat"
 BY_BATCH = "DynamicQuantizeMatMul"  # measures a whole batch at once; int8 exports of earlier versions have it
 
 # Every operator that the exporter writes, and the settings that it gives it.
@@ -57,7 +59,7 @@ OPERATORS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     RUNTIME: {
         BY_BATCH: (),
-        "MatMulIntegerToFloat": (),
+        INTEGERS: (),
         "MatMulNBits": ("K", "N", "accuracy_level", "bits", "block_size"),
     },
 }
@@ -97,8 +99,8 @@ def library() -> Any:
     return onnx
 
 
-def check_graph(data: bytes, path: Path, config: Any, traced: bool = False) -> bool:
-    """Refuse a file that holds what no exported model does; whether it takes ranges of integers over a whole batch."""
+def check_graph(data: bytes, path: Path, config: Any, traced: bool = False) -> tuple[Any, bool]:
+    """A graph, refused where it holds what no exported model does; and whether it takes ranges over a whole batch."""
     onnx = library()
     try:
         model = onnx.load_model_from_string(data)
@@ -124,7 +126,7 @@ def check_graph(data: bytes, path: Path, config: Any, traced: bool = False) -> b
     _check_tensors(graph, path)
     _check_operators(graph, path, traced)
     check_memory(model, path, config)
-    return any(node.op_type == BY_BATCH for node in graph.node)
+    return model, any(node.op_type == BY_BATCH for node in graph.node)
 
 
 def _check_tensors(graph: Any, path: Path) -> None:
@@ -370,6 +372,7 @@ def _outline(model: Any, onnx: Any, rows: int, length: int, lengths: Mapping[str
 
 
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
+NARROW = 512  # width up to which rows of an int8 graph go through without padding, and their attention in one operator
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
 
 
@@ -403,7 +406,7 @@ class OnnxGraph:
         self.folder, self.sizes, self.wide, self.traced = folder, config, wide, traced
         self.threads = thread_count()
         # Whether it takes the range of its integers over a whole batch, so that each row must go through alone.
-        graph, self.one_by_one = started(folder / GRAPH, config, traced, self.threads)
+        graph, self.one_by_one, self.even = self._session(self.threads)
         self.graphs = {self.threads: graph}  # by their threads
         self.inputs = [each.name for each in graph.get_inputs()]
         self.masked = not traced  # a traced graph reads rows of equal length
@@ -445,7 +448,8 @@ class OnnxGraph:
         lengths = [end - begin for begin, end in pairwise(starts)]
         groups = [[row] for row in range(len(lengths))]
         if not self.one_by_one:
-            groups = grouped(lengths, padding=self.masked, parts=self.threads)
+            padding = self.masked and not self.even
+            groups = grouped([max(self.even, each) for each in lengths], padding=padding, parts=self.threads)
         flat = {"input_ids": tokens} if segments is None else {"input_ids": tokens, "token_type_ids": segments}
         if len(groups) == 1:
             parts = [self._outputs(self.graphs[self.threads], groups[0], flat, starts)]
@@ -487,8 +491,19 @@ class OnnxGraph:
     def _by_one_thread(self) -> Any:
         """The graph run by the thread that calls it, opened when it is first asked for."""
         if 1 not in self.graphs:
-            self.graphs[1], _ = started(self.folder / GRAPH, self.sizes, self.traced, 1)
+            self.graphs[1], *_ = self._session(1)
         return self.graphs[1]
+
+    def _session(self, threads: int) -> tuple[Any, bool, bool]:
+        """The graph in the runtime, whether it takes ranges over a whole batch, and whether it takes no padding."""
+        path = self.folder / GRAPH
+        data, model, by_batch = checked(path, self.sizes, self.traced)
+        # By all groups or by none: in int8 another order of sums can turn integers, which would show beside padding. In
+        # a wide model more groups cost more than they save, since each reads all weights from memory.
+        narrow = not by_batch and self.sizes.width <= NARROW
+        in_int8 = any(node.op_type == INTEGERS for node in model.graph.node)
+        even = without_padding(library(), model) if narrow and in_int8 else None
+        return session_of(data if even is None else even, path, threads), by_batch, even is not None
 
 
 def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> list[NDArray[Any]]:
@@ -509,19 +524,30 @@ def started(path: Path, config: Any, traced: bool = False, threads: int | None =
 
     `threads`: by default as many as torch has.
     """
-    engine = runtime()
+    data, _, by_batch = checked(path, config, traced)
+    return session_of(data, path, threads or thread_count()), by_batch
+
+
+def checked(path: Path, config: Any, traced: bool = False) -> tuple[bytes, Any, bool]:
+    """The bytes of a graph, and what `check_graph` makes of them; refused where it is not sound."""
+    runtime()
     if not path.exists():
         raise UserError(f"{path.parent}: has no {path.name}")
     data = read_bytes(path, LARGEST)
-    by_batch = check_graph(data, path, config, traced)
+    return data, *check_graph(data, path, config, traced)
+
+
+def session_of(data: bytes, path: Path, threads: int) -> Any:
+    """A checked graph in the runtime, ready to run; `path`: where it came from, for messages."""
+    engine = runtime()
     options = engine.SessionOptions()
-    options.intra_op_num_threads = threads or thread_count()
+    options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # fatal: its errors are raised too, and would be printed in color
     # Between two calls its threads leave the processors to those of torch and of the tokenizer.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
         # The bytes that were checked, and not the path: the runtime takes no name that is not UTF-8.
-        return engine.InferenceSession(data, options, providers=["CPUExecutionProvider"]), by_batch
+        return engine.InferenceSession(data, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime has an exception of its own for each kind of fault
         raise UserError(f"{path}: not a sound ONNX graph: {shown(str(error), 200)}") from None

@@ -40,6 +40,7 @@ class Graph:
     tensors: dict[str, NDArray[Any]] = field(default_factory=dict)
     known: dict[Any, str] = field(default_factory=dict)
     onnx: Any = field(default_factory=library)
+    one_place: bool = False  # whether of each row one place is worked on, and not all
     turns: tuple[str, str] | None = None  # cosine and sine that queries and keys are turned by, T 1 D each
 
     def op(self, kind: str, *inputs: str, outputs: int = 1, domain: str = "", **attributes: Any) -> Any:
@@ -113,12 +114,12 @@ class Graph:
             scale, zero = self.constant(step), self.constant(round(-low / step), np.uint8)
             x = self.op("QuantizeLinear", x, scale, zero)
             return self.op("MatMulIntegerToFloat", x, matrix, scale, scales, zero, zeros, added, domain=RUNTIME)
-        ends = [self.op(kind, x, self.ints(-1), keepdims=0) for kind in ("ReduceMax", "ReduceMin")]
-        parts = [self.op("Mul", end, self.constant(sign / 127)) for end, sign in zip(ends, (1, -1), strict=True)]
-        by_row = self.op("Max", *parts, self.constant(1e-12))  # N: a row of zeros stays one
-        middle = self.constant(128, np.uint8)
-        middles = self.op("QuantizeLinear", by_row, self.constant(1e30), middle)  # N times 128, in one operator
-        integers = self.op("QuantizeLinear", x, by_row, middles, axis=0)
+        largest = self.op("ReduceMax", self.op("Abs", x), self.ints(-1), keepdims=0)
+        by_row = self.op("Max", self.op("Mul", largest, self.constant(1 / 127)), self.constant(1e-12))  # zeros stay so
+        middle, rows = self.constant(128, np.uint8), "one place" if self.one_place else "all places"
+        if ("middles", rows) not in self.known:  # N times 128, in one operator, for all maps of so many rows
+            self.known["middles", rows] = self.op("QuantizeLinear", by_row, self.constant(1e30), middle)
+        integers = self.op("QuantizeLinear", x, by_row, self.known["middles", rows], axis=0)
         x = self.op("MatMulIntegerToFloat", integers, matrix, self.constant(1.0), scales, middle, zeros, domain=RUNTIME)
         x = self.op("Mul", x, self.op("Unsqueeze", by_row, self.ints(1)))
         # As a matrix: beside a vector the runtime would fuse it with a GELU, into an operator that is slower than both.
@@ -181,8 +182,9 @@ class Graph:
             query, key, value = self.op("Split", joined, outputs=3, axis=-1, num_outputs=3)
         else:
             of = [None if added is None else added[some] for some in (slice(0, inner), slice(inner, None))]
-            query = self.map(asked, module.qkv, weight[:inner], of[0], "query", False)
             joined = self.map(x, module.qkv, weight[inner:], of[1], "key-value", False)
+            self.one_place = True  # from here on: it is the last layer
+            query = self.map(asked, module.qkv, weight[:inner], of[0], "query", False)
             key, value = self.op("Split", joined, outputs=2, axis=-1, num_outputs=2)
         places = self.shape(module.heads, module.head_width)  # B T H D
         one = places if whole else self.ints(-1, 1, module.heads, module.head_width)

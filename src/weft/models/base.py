@@ -96,9 +96,7 @@ class Network(nn.Module):
     SEARCHES: ClassVar[bool] = False  # `search`: an engine that generates by itself
     RESETS: ClassVar[bool] = False  # `forward(positions=)`: each text of a pair can be counted from 0
     READS_OWN: ClassVar[bool] = False  # `forward(own=)`: the chance that a place reads the network's own best guess
-    on_arrays: ClassVar[Any] = (
-        None  # an engine's graph in its place, which needs no tensors (`backends.onnx.OnnxGraph`)
-    )
+    on_arrays: ClassVar[Any] = None  # an engine's graph in its place, which needs no tensors: `backends.onnx`
     COMPILES: ClassVar[bool] = True  # what it computes depends on shapes alone, not on which tokens there are
     CONTINUES: ClassVar[range] = range(0)  # tokens that go on with a word, and have no vector of their own
 
