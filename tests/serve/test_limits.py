@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import threading
 import time
@@ -484,8 +486,9 @@ def test_a_worker_without_memory_harms_no_other_request(server: Served) -> None:
         assert server.get("/health").status == 200
         goes_on(server)
     finally:
-        if worker in server.workers():
+        if worker in server.workers():  # it may go on to fail: the other tests of this server get a new one
             resource.prlimit(worker, resource.RLIMIT_AS, before)
+            os.kill(worker, signal.SIGKILL)
     again: list[Reply] = []
 
     def answered() -> bool:

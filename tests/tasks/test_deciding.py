@@ -49,7 +49,7 @@ def test_one_window_that_sees_an_answer_outweighs_the_others(
             scores[0] = low / 2
         return [logits]
 
-    monkeypatch.setattr("weft.tasks.answer.head_outputs", head_outputs)
+    monkeypatch.setattr("weft.tasks.base.head_outputs", head_outputs)
     context = "Ada lives in Rome . " * 12
     found = AnswerTask().predict(opened, framing_for(opened), [("where lives Ada ?", context)])[0]
     assert len(lows) > 4 and found.output.nothing == pytest.approx(3.0) == min(lows) and found.n_windows == len(lows)
