@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from weft.child import start_child
-from weft.comparison.cost import PATIENCE
+from weft.comparison.cost import peak_of_child
 from weft.files import peak_memory
 from weft.tasks.chosen import load
 from weft.tasks.model import Model
@@ -19,28 +17,11 @@ from weft.tasks.model import Model
 
 def memory_of(model: Model, backend: str, inputs: Sequence[Any], **options: Any) -> int | None:
     """Bytes; None where the system does not tell. `options`: of the call."""
-    if model.folder is None:
+    if model.folder is None or peak_memory() is None:
         return None
     given: dict[str, Any] = {"folder": str(model.folder.resolve()), "task": model.task, "backend": backend}
     given |= {"inputs": list(inputs), "options": options, "threads": torch.get_num_threads()}
     return peak_of_child("from weft.bench.memory import alone; alone()", given)
-
-
-def peak_of_child(code: str, given: dict[str, Any]) -> int | None:
-    """Bytes that a new Python prints, which runs this code and reads `given` as JSON; None where it fails."""
-    if peak_memory() is None:
-        return None
-    pipe = subprocess.PIPE
-    try:
-        with start_child(code, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as child:
-            try:
-                output, _ = child.communicate(json.dumps(given).encode(), timeout=PATIENCE)
-            except BaseException:
-                child.kill()
-                raise
-        return int(output.split()[-1]) if not child.returncode else None
-    except (subprocess.TimeoutExpired, OSError, ValueError, IndexError):
-        return None
 
 
 def alone() -> None:

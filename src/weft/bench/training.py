@@ -18,10 +18,10 @@ import torch
 
 from weft.backends.choice import version_of
 from weft.bench.encode import Contestant, EncodeReport, machine_of, race
-from weft.bench.memory import peak_of_child
 from weft.bench.peers import published
 from weft.bench.texts import Profile
 from weft.checkpoint.families import usual_heads
+from weft.comparison.cost import peak_of_child
 from weft.data.masking import Masking, shift
 from weft.data.rows import Feed, Frame, Framed, PackedRows
 from weft.data.shards import Corpus
@@ -181,7 +181,7 @@ def _memory_of(model: Model, name: str, batch: int, length: int, precision: str)
         step()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    if model.folder is None:
+    if model.folder is None or peak_memory() is None:
         return None
     given = {"folder": str(model.folder.resolve()), "task": model.task, "threads": torch.get_num_threads()}
     given |= {"step": [name, batch, length, precision]}

@@ -161,11 +161,16 @@ def memory_of(folder: Path, model: Model, inputs: Sequence[Any]) -> int | None:
     device, threads = str(model.opened.device), torch.get_num_threads()
     task = {"folder": str(folder.resolve()), "task": model.task, "device": device, "threads": threads}
     task["inputs"] = list(inputs)
-    code, pipe = "from weft.comparison.cost import alone; alone()", subprocess.PIPE
+    return peak_of_child("from weft.comparison.cost import alone; alone()", task)
+
+
+def peak_of_child(code: str, given: dict[str, Any]) -> int | None:
+    """Bytes that a new Python prints, which runs this code and reads `given` as JSON; None where it fails."""
+    pipe = subprocess.PIPE
     try:
         with start_child(code, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as child:
             try:
-                output, _ = child.communicate(json.dumps(task).encode(), timeout=PATIENCE)
+                output, _ = child.communicate(json.dumps(given).encode(), timeout=PATIENCE)
             except BaseException:
                 child.kill()
                 raise
