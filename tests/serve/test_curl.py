@@ -56,3 +56,4 @@ def test_headers_and_status(server: Served) -> None:
     assert curl(server, "/v1/classify", *status) == "405"
     assert curl(server, "/v1/classify", "-d", "{", *status) == "400"
     assert curl(server, "/ready", "--head", *status).endswith("200")
+    assert post(server, "/v1/classify", {"model": "reviews", "input": "a"}, "--http2", *status) == "200"

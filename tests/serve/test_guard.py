@@ -7,6 +7,7 @@ import asyncio
 import inspect
 import json
 import re
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -256,6 +257,7 @@ def test_http_that_is_rare_but_right(server: Served) -> None:
         f"GET /health HTTP/1.0\r\n{HOST}\r\n".encode(),
         head("GET /health", "Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Version: 13"),
         head("GET /health", "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: x"),
+        head(POST, JSON_LINE, CHUNKED, "Trailer: X-Sum") + IN_ONE[:-2] + b"X-Sum: 1\r\n\r\n",
     ):
         with server.connect() as connection:
             connection.sendall(data)
@@ -267,6 +269,38 @@ def test_http_that_is_rare_but_right(server: Served) -> None:
         while b'"object":"label"' not in received:
             received += connection.recv(1 << 16)
     assert [int(status) for status in re.findall(rb"HTTP/1.1 (\d+)", received)] == [200, 404, 200] * 40 + [200]
+
+
+@pytest.mark.parametrize("split", [False, True])
+@pytest.mark.parametrize("lines", [[f"Content-Length: {len(BODY)}"], [CHUNKED]])
+def test_another_protocol_is_offered(server: Served, lines: list[str], split: bool) -> None:
+    """As the client of Java does with its first request: it is answered in HTTP/1.1, and so is what comes next."""
+    offer = ["Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAEAAEAAAAIAAAAB"]
+    body = BODY.encode() if lines != [CHUNKED] else IN_ONE
+    for again in (True, False):
+        with server.connect() as connection:
+            parts = [head(POST, JSON_LINE, *lines, *offer), body[:9], body[9:]] * 2 + [head("GET /ready", *offer)] * 3
+            if split:
+                for part in parts:
+                    connection.sendall(part)
+                    time.sleep(0.02)
+            else:
+                connection.sendall(b"".join(parts))
+            received = b""
+            while received.count(b"HTTP/1.1 200 ") < 5 or not received.endswith(b"}"):
+                received += connection.recv(1 << 16)
+            assert received.count(b'"object":"label"') == 2 and received.count(b"HTTP/1.1 ") == 5
+            connection.sendall(head("GET /health") if again else b"no HTTP\r\n\r\n")
+            assert reply_on(connection).status == (200 if again else 400)
+    goes_on(server)
+
+
+def test_trailers_are_no_headers(locked: Served) -> None:
+    """What comes behind a body is seen by no proxy that looks at headers."""
+    name, key = HOST.encode(), f"Authorization: Bearer {KEY}\r\n".encode()
+    for before, behind, status in ((name + key, b"", 200), (name, key, 401), (key, name, 403), (b"", name + key, 403)):
+        start = f"{POST} HTTP/1.1\r\n{JSON_LINE}\r\n{CHUNKED}\r\n".encode()
+        assert exchange(locked, start + before + b"\r\n" + IN_ONE[:-2] + behind + b"\r\n").status == status
 
 
 def test_methods(server: Served) -> None:

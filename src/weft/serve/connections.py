@@ -1,23 +1,28 @@
-"""Connections of clients that may mean no good: limits of time and size around uvicorn's protocols.
+"""Connections of clients that may mean no good: limits of time and size around uvicorn's protocol.
 
 A connection is closed where its headers take too long or are too many, where nobody reads what is sent, and where a
-body goes on for too long after its request was refused. More connections than the limit get 503 at once.
+body goes on for too long after its request was refused. More connections than the limit get 503 at once. What the
+parser would hold without a bound is bounded here: headers, trailers, and requests that are sent ahead of their replies.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
-from weft.serve.limits import HEADER_BYTES
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from weft.serve.limits import HEADER_BYTES, MOST_HEADERS
 from weft.serve.refusals import Refusal
 
 LINGER = 5.0  # seconds for which the rest of a refused body is read, so that the client gets to see the reply
 SPARE = 64  # refused connections for which that is done at once; others are closed without a word
+AHEAD = 128  # requests of a connection that may wait for the replies to those before them
+FRAMING = (b"content-length", b"transfer-encoding")  # headers that say where a body ends
 
 
 def reply_bytes(refusal: Refusal, phrase: str) -> bytes:
@@ -36,7 +41,10 @@ def reply_bytes(refusal: Refusal, phrase: str) -> bytes:
 
 FULL = Refusal(503, "too many connections; try again later", reason="connections", headers={"Retry-After": "1"})
 LATE = Refusal(408, "the headers of the request did not arrive in time", reason="timeout")
-LARGE = Refusal(431, f"the headers are larger than {HEADER_BYTES:,} bytes", reason="headers")
+LARGE = Refusal(
+    431, f"the headers are larger than {HEADER_BYTES:,} bytes, or more than {MOST_HEADERS}", reason="headers"
+)
+EAGER = Refusal(429, f"more than {AHEAD} requests were sent ahead of their replies", reason="pipeline")
 BROKEN = Refusal(400, "this is not HTTP", reason="no HTTP")
 
 
@@ -50,51 +58,107 @@ class ConnectionLimits:
     leaving: int = 0  # connections that were refused, and are closed in a moment
 
 
-class LimitedConnection:
-    """Limits of one connection; mixed into a protocol class of uvicorn, whose attributes it reads."""
+class LimitedConnection(HttpToolsProtocol):
+    """A connection of uvicorn with limits."""
 
-    transport: Any
     cycle: Any
-    client: Any
-    server_state: Any
+    headers: Any
+    parser: Any
+    transport: Any
 
     def __init__(self, *arguments: Any, limits: ConnectionLimits, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        self.limits = limits
-        self.ahead = 0  # bytes since the last request whose headers are complete
+        self.limits, self.headers = limits, []
+        self.answering: Any = None  # the request that has begun; there may be others behind it
+        self.ahead = 0  # bytes since the last headers, or the last part of a body, that are complete
+        self.data = self.rest = b""  # what has just come, and what of it the parser is to read once more
+        self.repeating = False  # it reads a head once more
         self.timer: asyncio.TimerHandle | None = None  # of the headers that are expected
         self.writing: asyncio.TimerHandle | None = None  # of a client that does not read
         self.lingering: asyncio.TimerHandle | None = None  # of a body that nobody wants
         self.refused = self.leaving = False
 
     def connection_made(self, transport: Any) -> None:
-        parent: Any = super()
-        parent.connection_made(transport)
+        super().connection_made(transport)
         if len(self.server_state.connections) > self.limits.most:
             self._refuse(FULL, "Service Unavailable")
             return
         self._expect_headers()
 
     def data_received(self, data: bytes) -> None:
-        if self.refused:
-            return
+        while data and not self.refused:
+            self.data = data
+            self._read(data)
+            data, self.data, self.rest = self.rest, b"", b""
+
+    def _read(self, data: bytes) -> None:
         before = self.cycle
         waiting = before is None or not before.more_body
-        if waiting:
-            self.ahead += len(data)
-        parent: Any = super()
-        parent.data_received(data)
+        self.ahead += len(data)
+        super().data_received(data)
         if self.refused:
             return
-        if self.cycle is not before:
-            self.ahead = 0
-            self._forget("timer")
-            self._forget("lingering")  # the body that nobody wanted has come to its end
-        elif waiting and self.ahead > HEADER_BYTES:
+        if self.ahead > HEADER_BYTES or len(self.headers) > MOST_HEADERS:
             self._refuse(LARGE, "Request Header Fields Too Large")
+            self.headers.clear()
+        elif len(self.pipeline) > AHEAD:
+            self._refuse(EAGER, "Too Many Requests")
+            self.pipeline.clear()
+        elif self.cycle is not before:
+            self._forget("timer")
         elif waiting and self.timer is None and not self.is_busy:
             self._expect_headers()  # the next request of a connection that is kept
         self._watch_body()
+
+    # What the parser has read. Of a head that it reads once more, nothing but the end of its body is new.
+
+    def on_message_begin(self) -> None:
+        if not self.repeating:
+            super().on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if not self.repeating:
+            super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if not self.repeating:
+            super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if not self.repeating:
+            super().on_headers_complete()
+        self.ahead, self.repeating = 0, False
+        self.headers = []  # what comes behind a body in chunks is no header of its request
+
+    def on_body(self, body: bytes) -> None:
+        self.ahead = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        self.ahead, self.cycle.more_body = 0, False  # also of a body that nobody wanted
+        self._forget("lingering")
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self.answering = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Go on in HTTP/1.1 where another protocol was offered, as the clients of Java and `curl --http2` do.
+
+        The parser has stopped behind the headers; a new one reads the body.
+        """
+        stopped = sys.exc_info()[1]
+        if stopped is None or self.cycle.scope["method"] == "CONNECT":
+            self._refuse(BROKEN, "Bad Request")
+            return
+        scope = self.cycle.scope
+        lines = [b"%s: %s\r\n" % header for header in scope["headers"] if header[0] in FRAMING]
+        head = b"POST / HTTP/%s\r\n%s\r\n" % (scope["http_version"].encode(), b"".join(lines))
+        self.rest = head + self.data[stopped.args[0] :]
+        self.parser, self.repeating = type(self.parser)(self), True
+        self.cycle.more_body = True
+        self.cycle.message_event.clear()
 
     def connection_lost(self, error: Exception | None) -> None:
         for name in ("timer", "writing", "lingering"):
@@ -102,37 +166,34 @@ class LimitedConnection:
         if self.leaving:
             self.leaving = False
             self.limits.leaving -= 1
-        parent: Any = super()
-        parent.connection_lost(error)
+        if self.answering is not None:  # uvicorn tells the last request alone, which may not have begun
+            self.answering.disconnected = True
+            self.answering.message_event.set()
+        super().connection_lost(error)
 
     def pause_writing(self) -> None:
-        parent: Any = super()
-        parent.pause_writing()
+        super().pause_writing()
         self._forget("writing")
         self.writing = self._later(self.limits.seconds, self._abort)
 
     def resume_writing(self) -> None:
         self._forget("writing")
         self._watch_closing()
-        parent: Any = super()
-        parent.resume_writing()
+        super().resume_writing()
 
     # Whatever closes a connection waits until the client has read what is held for it, but not for ever.
 
     def on_response_complete(self) -> None:
-        parent: Any = super()
-        parent.on_response_complete()
+        super().on_response_complete()
         self._watch_body()
         self._watch_closing()
 
     def timeout_keep_alive_handler(self) -> None:
-        parent: Any = super()
-        parent.timeout_keep_alive_handler()
+        super().timeout_keep_alive_handler()
         self._watch_closing()
 
     def shutdown(self) -> None:
-        parent: Any = super()
-        parent.shutdown()
+        super().shutdown()
         self._watch_closing()
 
     def send_400_response(self, message: str) -> None:
@@ -178,7 +239,7 @@ class LimitedConnection:
     def _drop_request(self) -> bool:
         """End the request whose body is broken, if there is one; not where its reply has begun or others wait."""
         if self.is_busy:
-            if self.cycle.response_started or vars(self).get("pipeline"):
+            if self.cycle.response_started or self.pipeline:
                 return False
             self.cycle.disconnected = True
             self.cycle.message_event.set()
@@ -210,8 +271,3 @@ class LimitedConnection:
     def _abort(self) -> None:
         """Nobody reads: what is held for this client is dropped, and its jobs end."""
         self.transport.abort()
-
-
-def limited(protocol: type[Any], limits: ConnectionLimits) -> Any:
-    """What uvicorn makes connections of: its own protocol with these limits."""
-    return partial(type(f"Limited{protocol.__name__}", (LimitedConnection, protocol), {}), limits=limits)

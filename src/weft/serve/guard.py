@@ -17,8 +17,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weft.errors import shown
 from weft.serve.calls import Call
+from weft.serve.connections import LARGE
 from weft.serve.events import log, place_of
-from weft.serve.limits import HEADER_BYTES, ServeOptions
+from weft.serve.limits import HEADER_BYTES, MOST_HEADERS, ServeOptions
 from weft.serve.refusals import ClientGone, Refusal
 
 Headers = list[tuple[bytes, bytes]]
@@ -44,7 +45,6 @@ ALLOWED: Headers = [
     (b"access-control-allow-headers", b"authorization, content-type, weft-deadline"),
     (b"access-control-max-age", b"600"),
 ]
-HEADERS_TOO_LARGE = Refusal(431, f"the headers are larger than {HEADER_BYTES:,} bytes", reason="headers")
 EXPOSED = b"server-timing, retry-after, x-request-id"
 
 
@@ -136,8 +136,8 @@ class Guard:
                 scope["state"]["call"].parent = value.decode("latin-1")[:128]
             elif name == b"access-control-request-method":
                 preflight = scope["method"] == "OPTIONS"
-        if size > HEADER_BYTES:
-            raise HEADERS_TOO_LARGE
+        if size > HEADER_BYTES or len(scope["headers"]) > MOST_HEADERS:
+            raise LARGE
         if len(hosts) != 1 or not self._is_ours(hosts[0]):
             name = shown(hosts[0]) if hosts else ""
             raise Refusal(403, f"this server has no name {name!r} (see --allow-host)", reason="host")

@@ -19,6 +19,7 @@ from weft.errors import refuse, shown
 from weft.files import read_text
 
 HEADER_BYTES = 65_536  # of the request line and the headers together
+MOST_HEADERS = 256
 KEY_BYTES = 4_096  # of a file with an API key
 LEAST_KEY = 16  # characters of an API key
 KEY_VARIABLE = "WEFT_API_KEY"

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from weft.files import reason
 from weft.progress import to_stderr
 from weft.serve.app import ServedApp
 from weft.serve.calls import Call, LogWriter
-from weft.serve.connections import ConnectionLimits, limited
+from weft.serve.connections import ConnectionLimits, LimitedConnection
 from weft.serve.front import Front
 from weft.serve.guard import Guard
 from weft.serve.limits import ServeOptions
@@ -171,17 +172,6 @@ def has_data(transport: asyncio.Transport) -> bool:
     return bool(look.poll(0))
 
 
-def protocol_class() -> type[Any]:
-    """The fastest HTTP parser that is there."""
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-    except ImportError:
-        from uvicorn.protocols.http.h11_impl import H11Protocol
-
-        return H11Protocol
-    return HttpToolsProtocol
-
-
 def server_for(
     app: Any, options: ServeOptions, on_reload: Callable[[], None], refused: Callable[[Refusal, str], None]
 ) -> DrainingServer:
@@ -190,7 +180,7 @@ def server_for(
     limits = ConnectionLimits(options.max_connections, options.timeout, refused)
     config = uvicorn.Config(
         app,
-        http=limited(protocol_class(), limits),
+        http=partial(LimitedConnection, limits=limits),  # type: ignore[arg-type]
         ws="none",
         lifespan="on",
         log_config=None,
