@@ -24,6 +24,7 @@ from weft.serve import writing as writing_module
 from weft.serve.frames import Message, packed
 from weft.serve.opened import OpenedModel, Opening
 from weft.serve.writing import ContinuousWriter
+from weft.serve.writing_jobs import CompletionJob
 from weft.tasks.model import Model
 
 KINDS = ["gpt2", "lstm", "xlnet", "t5"]
@@ -168,6 +169,21 @@ def test_a_stream_shows_whole_characters_with_their_tokens(family: str) -> None:
                 assert [token for piece in own for token in piece["tokens"]] == text["tokens"]
                 streamed = [token for piece in own for token in piece["logprobs"]]
                 assert streamed == text["pieces"]
+
+
+def test_a_token_of_a_stream_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The work for each new token does not grow with the text before it."""
+    made, piece = list[int](), CompletionJob.piece
+
+    def counted(self: CompletionJob, token: int, *more: Any) -> Any:
+        made.append(token)
+        return piece(self, token, *more)
+
+    monkeypatch.setattr(CompletionJob, "piece", counted)
+    with client_of("gpt2") as client:
+        number = client.send(messages.generate_job(["the"], {"max_tokens": 60, "logprobs": 1}, stream=True))
+        assert client.reply(number)["type"] == "done"
+    assert len(made) <= 60 * 2 * 4  # each with an alternative, in the stream and at its end
 
 
 def test_an_echo_has_the_log_probabilities_of_the_prompt() -> None:

@@ -219,7 +219,7 @@ class CompletionJob(WritingJob):
             return []
         self.shown[place, choice] = max(characters, len(text)), count + len(ends)
         echoed = [self._echoed(place, choice)] if self.echo and known is None else []
-        pieces = self._written(place, choice, text)[count : count + len(ends)] if asked else None
+        pieces = self._written(place, choice, text, count)[: len(ends)] if asked else None
         tokens = view.tokens[count : count + len(ends)]
         piece = messages.piece(
             self.number, text[characters:], prompt=place, choice=choice, tokens=tokens, logprobs=pieces
@@ -235,24 +235,24 @@ class CompletionJob(WritingJob):
 
     # ------------------------------------------------------------------------------------------ log-probabilities
 
-    def _written(self, place: int, choice: int, text: str) -> list[Json]:
-        """The tokens of a choice as JSON; `written`: what each adds to the text, so far as that is shown."""
+    def _written(self, place: int, choice: int, text: str, first: int = 0) -> list[Json]:
+        """The tokens of a choice from one on, as JSON; `written`: what each adds to the text, so far as it is shown."""
         pending, view = self.texts[place], self.views[place][choice]
         details = pending.details[choice] if choice < len(pending.details) else []
         if pending.completions is not None:
             details = details_in(pending.completions[choice])
-        parts = self.parts(view.ends, text, pending.completions is not None)
-        pairs = zip(view.tokens, details, parts, strict=False)
+        parts = self.parts(view.ends, text, pending.completions is not None, first)
+        pairs = zip(view.tokens[first:], details[first:], parts, strict=False)
         return [self.piece(token, detail.logprob, detail.alternatives, part) for token, detail, part in pairs]
 
     @staticmethod
-    def parts(ends: Sequence[int], text: str, whole: bool) -> list[str]:
-        """What each token adds to a text that may have been cut before a stop string."""
-        parts, first = list[str](), 0
-        for number, end in enumerate(ends, 1):
+    def parts(ends: Sequence[int], text: str, whole: bool, first: int = 0) -> list[str]:
+        """What each token from one on adds to a text that may have been cut before a stop string."""
+        parts, begin = list[str](), ends[first - 1] if first else 0
+        for number, end in enumerate(ends[first:], first + 1):
             end = len(text) if whole and number == len(ends) and end <= len(text) else end
-            parts.append(text[first:end])
-            first = max(first, end)
+            parts.append(text[begin:end])
+            begin = max(begin, end)
         return parts
 
     def piece(
