@@ -26,6 +26,7 @@ from weft.serve.pool import (
     ServedModel,
     Stopping,
     UnknownModel,
+    WorkerProcess,
 )
 
 LONG = " ".join(["the cat is there and nothing is now"] * 40)
@@ -101,6 +102,52 @@ def test_a_killed_worker_is_replaced() -> None:
         state = pool.state()["classify"]
         assert state["restarts"] == 1 and state["crashed"] == len(crashed) and pids(pool) != [pid]
         assert (await pool.submit("classify", classify("the cat")))["answers"]
+        await pool.drain(5)
+
+    run(work())
+
+
+def test_a_worker_that_dies_while_others_open_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, started = WorkerProcess.start, list[WorkerProcess]()
+
+    async def slow(self: WorkerProcess) -> None:
+        await start(self)
+        started.append(self)
+        if len(started) == 2:  # the first one dies, and the second one takes its time
+            assert started[0].process is not None
+            started[0].process.kill()
+            await started[0].ended
+
+    async def work() -> None:
+        monkeypatch.setattr(WorkerProcess, "start", slow)
+        pool = Pool([served("classify", workers=2)])
+        await pool.start()
+        while len(started) < 3:
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(0)
+        assert [worker["state"] for worker in pool.state()["classify"]["workers"]] == ["ready", "ready"]
+        assert pool.state()["classify"]["restarts"] == 1
+        await pool.drain(5)
+
+    run(work())
+
+
+def test_text_that_is_written_makes_nobody_wait() -> None:
+    """As many texts as the queue has room for are written side by side, however long each of them takes."""
+
+    async def work() -> None:
+        pool = Pool([served("complete")], PoolOptions(queue_jobs=40, queue_seconds=1e-9))
+        await pool.start()
+        room = pool.rooms["complete"]
+        room.speed = 1e-9  # characters a second, as if all before had been slow
+        job = messages.generate_job(["the cat"], {"max_tokens": 20})
+        jobs = [asyncio.create_task(pool.submit("complete", job)) for _ in range(40)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded) as refused:
+            await pool.submit("complete", job)
+        assert refused.value.retry_after >= 1
+        assert all(done["answers"] for done in await asyncio.gather(*jobs))
+        assert room.delay == room.size == 0
         await pool.drain(5)
 
     run(work())

@@ -52,6 +52,7 @@ from typing import Any
 from weft.child import start_child
 from weft.errors import UserError, shown
 from weft.serve import messages
+from weft.serve.events import log
 from weft.serve.frames import BadFrame, FrameProtocol, Message, packed
 
 CODE = "from weft.serve.worker import main; main(*sys.argv[1:])"
@@ -146,6 +147,7 @@ class Ticket:
     number: int
     data: bytes  # its frame
     size: int  # characters
+    beside: bool  # its text is written beside that of others: it does not make them wait
     future: asyncio.Future[Message]
     pieces: asyncio.Queue[Message] | None = None  # of a job that is streamed
     worker: WorkerProcess | None = None
@@ -155,6 +157,11 @@ class Ticket:
     @property
     def charge(self) -> int:
         return min(self.size, CHARGE)
+
+    @property
+    def delay(self) -> int:
+        """Characters for which later jobs wait."""
+        return 0 if self.beside else self.charge
 
 
 class WorkerProcess:
@@ -226,7 +233,7 @@ class WorkerProcess:
     def _received(self, message: Message) -> None:
         kind = messages.checked(message, messages.TO_SERVER)["type"]
         if kind == "ready":
-            self.state, self.info = "ready", message["info"]
+            self.state, self.info, self.begun = "ready", message["info"], time.monotonic()
             self.stats = {**self.stats, "memory": self.info.get("memory", 0)}  # until something happens
             if not self.ready.done():
                 self.ready.set_result(None)
@@ -281,11 +288,11 @@ class ModelRoom:
         self.info: dict[str, Any] = {}
         self.counts = dict.fromkeys(COUNTS, 0)
         self.size = 0  # characters of all jobs that wait or run
-        self.speed = 0.0  # characters a second, as they are charged, of the whole model; 0: not known
+        self.delay = 0  # those for which a new job would wait
+        self.speed = 0.0  # of them a second, of the whole model; 0: not known
         self.measured = (0.0, 0)  # since when, and characters that were answered since
         self.failures = 0  # starts, one after the other, that led to nothing
         self.crashes = 0  # one soon after the other
-        self.problem = ""
         self.closing = False
         self.restarting: set[asyncio.Task[None]] = set()
 
@@ -306,8 +313,13 @@ class ModelRoom:
 
     async def open(self) -> None:
         """Start all workers; the first one alone, so that a folder that cannot be opened is read once."""
-        started = await self._started(self.served.workers)
-        self.workers, self.info = started, started[0].info
+        self._take_over(await self._started(self.served.workers))
+
+    def _take_over(self, started: list[WorkerProcess]) -> None:
+        """These workers have the model from now on; one may have died while the others opened it."""
+        self.workers, self.info = [worker for worker in started if worker.state != "ended"], started[0].info
+        for _ in range(len(started) - len(self.workers)):
+            self._replace()
 
     async def _started(self, count: int) -> list[WorkerProcess]:
         workers = [WorkerProcess(self)]
@@ -325,8 +337,8 @@ class ModelRoom:
     async def reload(self) -> None:
         """New workers take over once they have opened the folder; the old ones finish their jobs."""
         started = await self._started(self.served.workers)
-        old, self.workers, self.info = self.workers, started, started[0].info
-        self.failures, self.problem = 0, ""
+        old, self.failures = self.workers, 0
+        self._take_over(started)
         for worker in old:
             if worker.state != "ended":
                 self.leaving.add(worker)
@@ -344,6 +356,7 @@ class ModelRoom:
             return
         self.workers.remove(worker)
         if not self.closing:
+            log("crash", model=self.served.name, requests=len(tickets))
             steady = was == "ready" and time.monotonic() - worker.begun > STEADY
             self.crashes = 0 if steady else self.crashes + 1
             self._replace()
@@ -364,11 +377,12 @@ class ModelRoom:
             try:
                 await worker.start()
             except UserError as error:
-                self.failures, self.problem = self.failures + 1, str(error)
+                self.failures += 1
+                log("crash", model=self.served.name, error=str(error))
                 if not self.able():
                     self.refuse_all()
                 continue
-            self.failures, self.problem = 0, ""
+            self.failures = 0
             if len(self.workers) < self.served.workers:
                 self.workers.append(worker)
                 self.info = worker.info
@@ -422,23 +436,19 @@ class ModelRoom:
             raise Crashed("the model cannot be opened at the moment")
         self._check_room(ticket)
         self.size += ticket.size
+        self.delay += ticket.delay
         self.queue.append(ticket)
         ticket.timer = asyncio.get_running_loop().call_later(deadline, self._expire, ticket)
         self.dispatch()
 
     def _check_room(self, ticket: Ticket) -> None:
         there = len(self.queue) + self.running
-        wait = self.wait()
+        wait = self.delay / self.speed if self.speed else 0.0  # seconds
         full = there >= self.options.queue_jobs or self.size + ticket.size > self.options.queue_characters
-        if (full and there) or (there >= FEW and wait > self.options.queue_seconds):
+        slow = not ticket.beside and there >= FEW and wait > self.options.queue_seconds
+        if (full and there) or slow:
             self.counts["overloaded"] += 1
-            raise Overloaded("too many requests wait for this model", max(0.05, wait / 2))
-
-    def wait(self) -> float:
-        """Seconds that a new job would wait, by the speed measured so far."""
-        charged = sum(ticket.charge for ticket in self.queue)
-        charged += sum(worker.charged for worker in (*self.workers, *self.leaving))
-        return charged / self.speed if self.speed else 0.0
+            raise Overloaded("too many requests wait for this model", wait / 2 or 1.0)
 
     def dispatch(self) -> None:
         """Give jobs to the workers that have room, the least busy one first."""
@@ -455,7 +465,8 @@ class ModelRoom:
             if ticket.pieces is not None:
                 ticket.pieces.put_nowait(message)
             return
-        self._measure(ticket)
+        if not ticket.beside:
+            self._measure(ticket, message["type"] == "done")
         if message["type"] == "done":
             self.counts["done"] += 1
             message["version"] = worker.info.get("version")
@@ -464,11 +475,11 @@ class ModelRoom:
             self.counts["failed"] += 1
             self.settle(ticket, error=Rejected(message["message"], message["status"], message["field"]))
 
-    def _measure(self, ticket: Ticket) -> None:
+    def _measure(self, ticket: Ticket, answered: bool) -> None:
         """The speed of the whole model, over spans of a quarter of a second in which it was never idle."""
         now, (begin, held) = time.monotonic(), self.measured
-        busy = len(self.queue) + self.running > 1
-        held += ticket.charge
+        busy = self.delay > ticket.delay
+        held += ticket.delay if answered else 0  # what is refused takes no time
         if now - begin >= 0.25 and begin:
             speed = held / (now - begin)
             self.speed = speed if not self.speed else (1 - NEW) * self.speed + NEW * speed
@@ -486,6 +497,7 @@ class ModelRoom:
         else:
             ticket.worker.release(ticket)
         self.size -= ticket.size
+        self.delay -= ticket.delay
         ticket.size = 0
         if not ticket.future.done():
             if error is not None:
@@ -576,7 +588,7 @@ class Pool:
             raise Rejected(str(error), 422, "input") from None
         future: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
         pieces: asyncio.Queue[Message] | None = asyncio.Queue() if streamed else None
-        ticket = Ticket(self.next, data, size, future, pieces)
+        ticket = Ticket(self.next, data, size, job["kind"] == "generate", future, pieces)
         seconds = self.options.deadline if deadline is None else deadline
         if not (math.isfinite(seconds) and seconds > 0):
             raise Expired("the deadline of the request has passed")
