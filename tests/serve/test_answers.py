@@ -123,6 +123,30 @@ def test_answers_do_not_depend_on_the_company(server: Served, models: Path) -> N
         list(pool.map(ask, range(16)))
 
 
+def test_views_and_texts_of_others_do_not_meet(server: Served) -> None:
+    """A view watches the modules through which other texts go: it shows none of them, and none of them fails."""
+    looks = [{"model": "gpt", "view": view, "input": "The weaver sang"} for view in ("attention", "walk", "lens")]
+    alone = [server.post("/v1/look", body).json()["panels"] for body in looks]
+    prompts = [" ".join(["The loom was old"] * count) for count in (1, 3, 9, 20)]
+    options = {"model": "gpt", "max_tokens": 12, "temperature": 0}
+    texts = [server.post("/v1/completions", {"prompt": prompt, **options}).json()["choices"] for prompt in prompts]
+
+    def write(number: int) -> None:
+        for _ in range(8):
+            for prompt, expected in zip(prompts, texts, strict=True):
+                reply = server.post("/v1/completions", {"prompt": prompt, **options})
+                assert reply.status == 200 and reply.json()["choices"] == expected, reply.body
+
+    def look(number: int) -> None:
+        for place in [*range(3)] * 4:
+            reply = server.post("/v1/look", looks[place])
+            assert reply.status == 200 and reply.json()["panels"] == alone[place], reply.body[:300]
+
+    with ThreadPoolExecutor(8) as pool:
+        for each in [pool.submit(kind, number) for number in range(4) for kind in (write, look)]:
+            each.result()
+
+
 BODIES: dict[str, dict[str, Any]] = {
     "classify": {"model": "reviews", "input": LONG},
     "tag": {"model": "names", "input": "Ada"},

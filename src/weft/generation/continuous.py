@@ -117,7 +117,7 @@ class Continuous:
         self.open: OpenRows | None = None
         self.numbers = itertools.count()
         self.waiting: deque[PendingText] = deque()
-        self.reading: list[SampleRow] = []  # rows whose prompts are not all read, in order
+        self.reading: list[SampleRow] = []  # rows whose prompts are not all read, the next one first
         self.going: list[SampleRow] = []
         self.held: dict[PendingText, list[SampleRow]] = {}  # the rows of every text that has entered
         self.needed: dict[PendingText, int] = {}  # places that it may come to
@@ -330,9 +330,10 @@ class Continuous:
                 targets = row.unread[1 : len(reading.tokens) + 1]
                 row.text.prompt_details += details_of(row.text.request, scores[first : first + len(targets)], targets)
             del row.unread[: len(reading.tokens)]
-            if row.unread:
-                continue
             self.reading.remove(row)
+            if row.unread:
+                self.reading.append(row)  # long prompts take turns, so that a short one is soon read
+                continue
             if not any(row.text.request.limits):
                 self._finish_scored(row.text, changed)
                 continue

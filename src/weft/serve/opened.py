@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,7 +12,18 @@ from typing import Any
 
 from weft.errors import UserError, listed, shown
 from weft.serve.messages import VIEWS
-from weft.serve.plans import CallPlan, EmbedPlan, Fault, HeadPlan, PairRankPlan, Plan, RankPlan, SeriesPlan, ViewPlan
+from weft.serve.plans import (
+    CallPlan,
+    Cost,
+    EmbedPlan,
+    Fault,
+    HeadPlan,
+    PairRankPlan,
+    Plan,
+    RankPlan,
+    SeriesPlan,
+    ViewPlan,
+)
 from weft.tasks.light import LightModel, open_light
 from weft.tasks.registry import FROM_TEXT, LABELS
 
@@ -44,6 +56,8 @@ class OpenedModel:
         self.loaded: Any = self.model.opened
         self.task = self.model.task_object
         self.plans: dict[Any, Plan] = {}
+        self.planning = threading.Lock()
+        self.alone = threading.Lock()  # for views, which watch modules, and for steps of text, which must not be seen
         self.makers = self._makers()
 
     # ------------------------------------------------------------------------------------------------------ its tasks
@@ -53,7 +67,7 @@ class OpenedModel:
         task, loaded, makers = self.task, self.loaded, dict[str, Callable[[Mapping[str, Any]], Plan]]()
         own = "classify" if task.name in LABELS else task.name
         if task.windowed and task.head in loaded.heads:
-            makers[own] = lambda given: HeadPlan(loaded, task, given)
+            makers[own] = lambda given: HeadPlan(loaded, task, given, self._cost(own))
             if task.pair and own == "classify":
                 makers["rank"] = lambda given: PairRankPlan(loaded, task, given)
         elif task.reads_tables:
@@ -120,7 +134,20 @@ class OpenedModel:
         return self.task if self.task.name == name else task_for(self.loaded, name)
 
     def _calling(self, name: str, options: tuple[str, ...]) -> Callable[[Mapping[str, Any]], Plan]:
-        return lambda given: CallPlan(self.loaded, self._task(name), given, options)
+        return lambda given: CallPlan(self.loaded, self._task(name), given, options, cost=self._cost(name))
+
+    @staticmethod
+    def _cost(name: str) -> Cost | None:
+        """What counts the tokens that a task reads, where it reads some of them again and again."""
+        if name == "choose":
+            from weft.tasks import choose
+
+            return choose.tokens_read
+        if name == "fill":
+            from weft.tasks import fill
+
+            return fill.tokens_read
+        return None
 
     def _suggestions(self, inputs: list[Any], given: Mapping[str, Any]) -> list[Any]:
         from weft.tasks.suggest import suggest
@@ -131,13 +158,17 @@ class OpenedModel:
 
     def plan(self, kind: str, name: str, given: Mapping[str, Any]) -> Plan:
         """The plan of a job; `name`: its task or view."""
-        key = (kind, name, _hashable(given))
-        if key not in self.plans:
-            plan = self._view(name, given) if kind == "look" else self._plan(name, given)
-            if len(self.plans) >= PLANS:
-                self.plans.pop(next(iter(self.plans)))
-            self.plans[key] = plan
-        return self.plans[key]
+        if kind == "look":
+            return self._view(name, given)
+        key = (name, _hashable(given))
+        with self.planning:  # jobs are tokenized by two threads
+            plan = self.plans.get(key)
+            if plan is None:
+                plan = self._plan(name, given)
+                if len(self.plans) >= PLANS:
+                    self.plans.pop(next(iter(self.plans)))
+                self.plans[key] = plan
+            return plan
 
     def _plan(self, name: str, given: Mapping[str, Any]) -> Plan:
         name = "classify" if name in LABELS else name
@@ -158,7 +189,12 @@ class OpenedModel:
 
         if name not in VIEWS:
             raise Fault(422, f"view {shown(name)!r} is not one of {listed(VIEWS, 12)}", "view")
-        return ViewPlan(self.loaded, lambda inputs, options: view_of(self.model, name, inputs, options), given)
+
+        def view(inputs: list[Any], options: Mapping[str, Any]) -> dict[str, Any]:
+            with self.alone:
+                return view_of(self.model, name, inputs, options)
+
+        return ViewPlan(self.loaded, view, given)
 
     # ------------------------------------------------------------------------------------------------ about the model
 

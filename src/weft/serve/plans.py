@@ -53,8 +53,8 @@ class Plan:
     options: tuple[str, ...] = ()  # that a client may give
     together = True  # units of several jobs may share a pass
 
-    def prepare(self, inputs: Sequence[Any]) -> Prepared:
-        """Check and tokenize: the part of the work that needs no network."""
+    def prepare(self, inputs: Sequence[Any], most: int | None = None) -> Prepared:
+        """Check and tokenize: the part of the work that needs no network; `most`: tokens that are read for them."""
         raise NotImplementedError
 
     def run(self, units: Sequence[Unit]) -> list[Any]:
@@ -112,25 +112,30 @@ def in_place(check: Callable[[str, Any], Any], inputs: Sequence[Any], name: str 
     return checked
 
 
-def check_text(where: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise UserError(f"{where}a text is expected")
-    return value
+def check_tokens(tokens: int, most: int | None) -> None:
+    """Refuse a job of more tokens than its request may have."""
+    if most is not None and tokens > most:
+        raise Fault(413, f"{tokens:,} tokens in one request, more than {most:,}", "input")
+
+
+Cost = Callable[..., int]  # of a model, an input and options: tokens that are read, some of them several times
 
 
 class HeadPlan(Plan):
     """Answers that follow from what a head gives for windows: labels, values, tags, spans of a context, options."""
 
-    def __init__(self, model: Any, task: Task, given: Mapping[str, Any]) -> None:
-        self.model, self.task, self.given = model, task, dict(given)
+    def __init__(self, model: Any, task: Task, given: Mapping[str, Any], cost: Cost | None = None) -> None:
+        self.model, self.task, self.given, self.cost = model, task, dict(given), cost
         self.options = task.answer_options
 
     @cached_property
     def framing(self) -> Framing:
         return framing_for(self.model)
 
-    def prepare(self, inputs: Sequence[Any]) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], most: int | None = None) -> Prepared:
         checked = in_place(self.task.check_input, inputs)
+        if self.cost is not None:
+            check_tokens(sum(self.cost(self.model, value) for value in checked), most)
         return self.encoded(checked)
 
     def encoded(self, checked: list[Any], state: Any = None) -> Prepared:
@@ -186,8 +191,11 @@ class PairRankPlan(HeadPlan):
         super().__init__(model, task, {})
         self.options, self.top = ("top",), checked_top(given, 10)
 
-    def prepare(self, inputs: Sequence[Any]) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], most: int | None = None) -> Prepared:
         questions = in_place(query_and_texts, inputs)
+        queries = tokenizer_of(self.model).ids([query for query, _ in questions], specials=False)
+        beside = (len(query) * len(texts) for query, (_, texts) in zip(queries, questions, strict=True))
+        check_tokens(sum(beside), most)  # before all these pairs are made
         pairs = [self.task.check_input("", (query, text)) for query, texts in questions for text in texts]
         return self.encoded(pairs, questions)
 
@@ -227,7 +235,7 @@ class EmbedPlan(Plan):
         self.model = model
         self.embedder = Embedder(model, **{name: value for name, value in given.items() if name in EMBEDDING})
 
-    def prepare(self, inputs: Sequence[Any]) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], most: int | None = None) -> Prepared:
         return self.encoded(self.tokens_of(inputs, lambda number: f"input[{number}]"))
 
     def tokens_of(self, inputs: Sequence[Any], place: Callable[[int], str]) -> list[Sequence[int]]:
@@ -282,7 +290,7 @@ class RankPlan(EmbedPlan):
         super().__init__(model, {"normalize": True, **given})
         self.top = checked_top(given, 10)
 
-    def prepare(self, inputs: Sequence[Any]) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], most: int | None = None) -> Prepared:
         questions = in_place(query_and_texts, inputs)
         flat, places = list[str](), list[str]()
         for number, (query, texts) in enumerate(questions):
@@ -323,18 +331,24 @@ class CallPlan(Plan):
         given: Mapping[str, Any],
         options: Sequence[str],
         answers: Callable[[list[Any], Mapping[str, Any]], list[Any]] | None = None,
+        cost: Cost | None = None,
     ) -> None:
         self.model, self.task, self.given, self.options = model, task, dict(given), tuple(options)
+        self.cost = cost
         self.call = answers or (lambda inputs, given: task.answers(model, inputs, **given))
 
-    def prepare(self, inputs: Sequence[Any]) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], most: int | None = None) -> Prepared:
         checked = in_place(self.task.check_input, inputs)
         sizes = [1] * len(checked)
         if self.model.tokenizer is not None:
             for number, value in enumerate(checked):
                 texts = [text for text in self.task.texts_of(value) if isinstance(text, str)]
                 sizes[number] = sum(map(len, self.model.tokenizer.ids(texts, specials=False))) if texts else 1
-        return Prepared(list(map(Unit, sizes, checked)), sum(sizes))
+        tokens = sum(sizes)
+        if self.cost is not None:
+            sizes = [self.cost(self.model, value, **self.given) for value in checked]
+            check_tokens(sum(sizes), most)
+        return Prepared(list(map(Unit, sizes, checked)), tokens)
 
     def run(self, units: Sequence[Unit]) -> list[Any]:
         try:
@@ -361,7 +375,7 @@ class SeriesPlan(Plan):
     def framing(self) -> Framing:
         return framing_for(self.model)
 
-    def prepare(self, inputs: Sequence[Any]) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], most: int | None = None) -> Prepared:
         units, answers = list[Unit](), list[Callable[[Prediction], Forecast]]()
         for number, value in enumerate(inputs):
             try:
@@ -417,7 +431,7 @@ class ViewPlan(Plan):
     ) -> None:
         self.model, self.view, self.given = model, view, dict(given)
 
-    def prepare(self, inputs: Sequence[Any]) -> Prepared:
+    def prepare(self, inputs: Sequence[Any], most: int | None = None) -> Prepared:
         texts = [text for text in inputs if isinstance(text, str)]
         tokens = self.model.tokenizer.ids(texts, specials=False)
         framing = framing_for(self.model)

@@ -40,6 +40,7 @@ class Work:
     batch_tokens: int = 0
     cancelled: bool = False
     tag: float = 0.0
+    order: int = 0  # of arrival, among equal tags
     waiting: deque[int] = field(default_factory=deque)  # numbers of the units that no pass has taken
     left: int = 0  # units without an output
     outputs: list[Any] = field(default_factory=list)
@@ -112,7 +113,7 @@ class Scheduler:
         self.heap: list[tuple[float, int, Work]] = []
         self.changed = threading.Condition(threading.Lock())
         self.stopping = False
-        self.order = 0  # of arrival, among equal tags
+        self.arrivals = 0
         self.now = 0.0  # the tag at which the model works
         self.speeds: dict[type[Plan], float] = {}
         self.waiting_tokens = 0
@@ -121,14 +122,15 @@ class Scheduler:
     def add(self, work: Work) -> None:
         """A job that is tokenized."""
         with self.changed:
-            work.tag = self.now
+            self.arrivals += 1
+            work.tag, work.order = self.now, self.arrivals
             self.waiting_tokens += sum(unit.size for unit in work.units)
             self._push(work)
             self.changed.notify()
 
     def _push(self, work: Work) -> None:
-        self.order += 1
-        heappush(self.heap, (work.tag, self.order, work))
+        """Put a job where it was, or behind what has had fewer tokens since."""
+        heappush(self.heap, (work.tag, work.order, work))
 
     def stop(self) -> None:
         """Let `take` return None once nothing is left."""
@@ -166,13 +168,15 @@ class Scheduler:
         works = self._companions(first, CHOICE * budget) if first.plan.together else [first]
         candidates = in_turn(works, CHOICE * budget if first.plan.together else budget)
         chosen = alike([(work, place, work.units[place].size) for work, place in candidates], budget)
+        taken: dict[int, set[int]] = {}
+        for work, place in chosen:
+            taken.setdefault(work.number, set()).add(place)
+            self.waiting_tokens -= work.units[place].size
         for work in works:
-            own = {place for each, place in chosen if each is work}
-            work.take(own)
-            self.waiting_tokens -= sum(work.units[place].size for place in own)
+            work.take(taken.get(work.number, set()))
             if work.waiting:
                 self._push(work)
-        self.last_works = len({work.number for work, _ in chosen})
+        self.last_works = len(taken)
         return ModelPass(first.plan, chosen)
 
     def _companions(self, first: Work, most: int) -> list[Work]:

@@ -23,7 +23,7 @@ from weft.serve import messages
 from weft.serve.events import log
 from weft.serve.faults import fault_of, leave
 from weft.serve.frames import BadFrame, FrameChannel, Message
-from weft.serve.plans import Fault
+from weft.serve.plans import Fault, check_tokens
 from weft.serve.scheduler import ModelPass, Scheduler, Work
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 SHORT = 8192  # characters of a job that the reading thread tokenizes itself
 SWITCH = 0.001  # seconds after which a Python thread lets another one run
 STATS = 1.0  # seconds from one report to the next
-SHORTAGES = 3  # jobs in a row for which there was no memory, after which another worker takes over
+SHORTAGES = 3  # jobs for which there was no memory, after which another worker takes over
+CALM = 100  # answered jobs after which they count no more
 
 
 def writer_of(model: OpenedModel, worker: Worker) -> Any:
@@ -55,11 +56,11 @@ class Worker:
         self.writer: Any = None
         self.writing: set[int] = set()
         self.counting = threading.Lock()
-        self.shortages = 0  # since the last answer
+        self.shortages = self.answered = 0  # jobs without memory, and those answered since the last of them
 
     def serve(self) -> None:
         """Answer jobs until the server wants no more, or has gone."""
-        model = threading.Thread(target=self._run, name="model", daemon=True)
+        model = threading.Thread(target=self._passes, name="model", daemon=True)
         tokenizer = threading.Thread(target=self._tokenize, name="tokenizer", daemon=True)
         for thread in (model, tokenizer, threading.Thread(target=self._report, name="stats", daemon=True)):
             thread.start()
@@ -77,15 +78,17 @@ class Worker:
             self.writer.finish()
 
     def write(self, some: Sequence[Message]) -> None:
-        """Send messages. A library that once got no memory may fail from then on: then another process is better."""
+        """Send messages. A library that once got no memory may fail again and again: then another process is better."""
         self.channel.write(some)
         for message in some:
             if message["type"] == "done":
-                self.shortages = 0
+                self.answered += 1
+                if self.answered == CALM:
+                    self.shortages = 0
             elif message["type"] == "error" and message["status"] == 503:
-                self.shortages += 1
+                self.shortages, self.answered = self.shortages + 1, 0
         if self.shortages >= SHORTAGES:
-            log("memory", error=f"{SHORTAGES} jobs in a row")
+            log("memory", error=f"{SHORTAGES} jobs")
             leave(3)
 
     def count(self, tokens: int, steps: int) -> None:
@@ -142,11 +145,9 @@ class Worker:
         try:
             name = message["view"] if message["kind"] == "look" else message.get("task", "embed")
             plan = self.model.plan(message["kind"], name, message["options"])
-            prepared = plan.prepare(message["inputs"])
             most = message["limits"].get("tokens")
-            if most is not None and prepared.tokens > most:
-                what = f"{prepared.tokens:,} tokens in one request, more than {most:,}"
-                raise Fault(413, what, "input")
+            prepared = plan.prepare(message["inputs"], most)
+            check_tokens(prepared.tokens, most)
         except Exception as error:
             self._fail(work.number, error)
             return
@@ -158,13 +159,6 @@ class Worker:
             self._deliver([work])
 
     # ------------------------------------------------------------------------------------------------- the model thread
-
-    def _run(self) -> None:
-        try:
-            self._passes()
-        except BaseException as error:  # a mistake of ours: another worker is better than one that answers nobody
-            fault_of(error)
-            leave(3)
 
     def _passes(self) -> None:
         while (some := self.scheduler.take()) is not None:
@@ -269,9 +263,17 @@ def ready_process(threads: int) -> None:
     sys.setswitchinterval(SWITCH)
 
 
+def died(thread: threading.ExceptHookArgs) -> None:
+    """A thread has ended by a mistake of ours: another worker is better than one that answers nobody."""
+    if thread.exc_value is not None:
+        fault_of(thread.exc_value)
+    leave(3)
+
+
 def main(descriptor: str, given: str) -> None:
     """The code of a worker process: its end of the connection, and what it opens, as JSON."""
     values = json.loads(given)
+    threading.excepthook = died
     ready_process(int(values.get("threads", 0)))
     channel = FrameChannel(socket.socket(fileno=int(descriptor)))
     from weft.loading import collector_paused
@@ -295,4 +297,7 @@ def main(descriptor: str, given: str) -> None:
     except BadFrame as error:
         log("frame", error=str(error))
         leave(2)
+    except Exception as error:
+        fault_of(error)
+        leave(3)
     leave(0)

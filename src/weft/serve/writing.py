@@ -17,7 +17,7 @@ from weft.files import memory_here
 from weft.generation.continuous import PLACES, ROWS, Continuous, PendingText
 from weft.nn.row_cache import room_for
 from weft.serve import messages
-from weft.serve.faults import fault_of, leave
+from weft.serve.faults import fault_of
 from weft.serve.frames import BadFrame, Message
 from weft.serve.plans import plain_answer
 from weft.serve.writing_jobs import WritingJob, job_of
@@ -131,7 +131,7 @@ class ContinuousWriter:
         self.open: set[int] = set()  # jobs that are neither answered nor cancelled
         self.changed = threading.Condition()
         self.waiting_tokens = 0
-        for target, name in ((self._tokenize, "writer-tokenizer"), (self._run, "writer")):
+        for target, name in ((self._tokenize, "writer-tokenizer"), (self._steps, "writer")):
             threading.Thread(target=target, name=name, daemon=True).start()
 
     def _fresh(self) -> Continuous:
@@ -179,19 +179,13 @@ class ContinuousWriter:
 
     # ------------------------------------------------------------------------------------------ the thread that steps
 
-    def _run(self) -> None:
-        try:
-            self._steps()
-        except BaseException as error:  # a mistake of ours: another worker is better than one that answers nobody
-            fault_of(error)
-            leave(3)
-
     def _steps(self) -> None:
         while True:
             self._receive()
             read, generated = self.continuous.read, self.continuous.generated
             try:
-                changed = self.continuous.step()
+                with self.model.alone:
+                    changed = self.continuous.step()
             except Exception as error:  # a mistake of ours: nobody knows what is in the rows
                 for job in list(self.jobs.values()):
                     self._fail(job, error)
@@ -233,7 +227,8 @@ class ContinuousWriter:
         while job.number in self.jobs and len(job.texts) < len(job.asked) and len(job.texts) - job.over < TEXTS:
             place = len(job.texts)
             try:
-                text = self.continuous.admit(**job.asked[place])
+                with self.model.alone:  # a network that is watched takes no rows
+                    text = self.continuous.admit(**job.asked[place])
             except Exception as error:
                 self._fail(job, job.fault_in(place, error))
                 return

@@ -540,6 +540,13 @@ def _chosen(
     )
 
 
+def tokens_read(model: LoadedModel, value: Sequence[str], **options: Any) -> int:
+    """Tokens of a question beside each of its options, counted without putting them together."""
+    context, question, *choices = value
+    own, *every = map(len, tokenizer_of(model).ids([f"{context} {question}", *choices], specials=False))
+    return own * len(choices) + sum(every)
+
+
 def _lines(
     model: LoadedModel, prompt: str, choices: Sequence[str], between: str | None, slide: bool, where: str
 ) -> Iterator[_Line]:

@@ -80,6 +80,15 @@ def filler(model: LoadedModel) -> tuple[Tokenizer, int]:
     return tokenizer, mask
 
 
+def tokens_read(model: LoadedModel, text: str, top: int = 5) -> int:
+    """Tokens that are read for the gaps of a text, each gap of a long one by itself, and candidates that they have."""
+    tokenizer, context = tokenizer_of(model), model.config.context
+    (ids,) = tokenizer.ids([text], specials=False)
+    marks = {tokenizer.id_of("mask"), *sentinels_of(tokenizer)}
+    gaps = sum(token in marks for token in ids)
+    return (len(ids) if len(ids) <= context else gaps * context) + gaps * top
+
+
 def _words(
     text: str, encoding: Encoded, marks: Container[int], gaps: Sequence[tuple[Candidate, ...]], tokens: int, views: int
 ) -> Words:
