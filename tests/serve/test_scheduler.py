@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+import weft
 from tests.serve.engine_models import folder_of, worker_of
+from weft.client import answer_of
 from weft.serve import messages
 from weft.serve import opened as opened_module
 from weft.serve.opened import OpenedModel, Opening
 from weft.serve.plans import Plan, Prepared, Unit
 from weft.serve.scheduler import LEAST, MOST, Scheduler, Work
+from weft.serve.worker import FEW
 
 
 class Line:
@@ -80,6 +83,22 @@ def test_what_is_cancelled_is_in_no_pass() -> None:
     assert line.take() == [kept] and not line.scheduler.heap and line.scheduler.waiting_tokens == 0
     line.scheduler.stop()
     assert line.scheduler.take() is None
+
+
+def test_an_answer_of_many_windows_is_that_of_the_model_also_at_the_end() -> None:
+    """It is made beside the passes of others, and waited for where the worker ends."""
+    texts = [" ".join(["the cat is there and nothing is now"] * 700), "an oak"]
+    with worker_of("tag") as worker:
+        number = worker.send(messages.task_job("tag", texts))
+        worker.channel.write([messages.stop()])
+        done = worker.next()
+    assert (done["type"], done["id"]) == ("done", number) and done["answers"][0]["n_windows"] > FEW
+    expected: Any = weft.load(folder_of("tag"))(texts)
+    for answer, own in zip(done["answers"], expected, strict=True):
+        ours: Any = answer_of(answer)
+        assert (ours.n_windows, len(ours.spans)) == (own.n_windows, len(own.spans))
+        for one, other in zip(ours.spans, own.spans, strict=True):
+            assert (one.start, one.end, one.label) == (other.start, other.end, other.label)
 
 
 @pytest.mark.parametrize(

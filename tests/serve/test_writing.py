@@ -257,6 +257,22 @@ def test_a_reader_that_is_slow_stalls_no_step() -> None:
         assert client.pieces(number)[0, 0] == done["answers"][0]["text"]
 
 
+def test_a_short_prompt_does_not_wait_for_the_tokens_of_a_long_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenized, make = threading.Event(), writing_module.job_of
+
+    def slow(message: Message, *more: Any) -> Any:
+        if not messages.is_short(message):
+            tokenized.wait(30)
+        return make(message, *more)
+
+    monkeypatch.setattr(writing_module, "job_of", slow)
+    with client_of("gpt2") as client:
+        long = client.send(messages.generate_job(["the cat " * 5000], {"max_tokens": 1}))
+        assert client.ask(["the cat"], {"max_tokens": 2})["type"] == "done" and not client.over[long].is_set()
+        tokenized.set()
+        assert client.reply(long)["field"] == "prompt[0]"  # it is longer than the context
+
+
 def test_mistakes_are_named_and_harm_nobody() -> None:
     with client_of("gpt2", places=300) as client:
         good = client.send(messages.generate_job(["the cat"], {"max_tokens": 30}))

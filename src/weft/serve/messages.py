@@ -26,6 +26,7 @@ VIEW_OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
     "next": {"top": (int,)},
     "windows": {},
 }
+SHORT = 8192  # characters of a job that is tokenized by the thread that reads it
 NESTED = 24  # lists and objects inside each other in what a client sends
 STATUSES = (400, 413, 422, 500, 503)
 
@@ -142,9 +143,16 @@ def characters(value: Any, deep: int = NESTED) -> int:
     if isinstance(value, list | tuple | dict):
         if not deep:
             raise BadFrame(f"more than {NESTED} lists or objects inside each other")
+        if set(map(type, value)) == {int}:  # tokens, of which there may be many
+            return 1 + len(value)
         parts = value.values() if isinstance(value, dict) else value
         return 1 + sum(characters(part, deep - 1) for part in parts)
     return 1
+
+
+def is_short(job: Message) -> bool:
+    """Whether a job is tokenized at once, beside the long ones."""
+    return characters(inputs_of(job)) <= SHORT
 
 
 # ---------------------------------------------------------------------------------------------- what a worker answers

@@ -1,7 +1,8 @@
 """A worker: the process that holds one model and answers the jobs of the server, until its connection ends.
 
-One thread reads frames and tokenizes short jobs, one tokenizes long ones, one runs the model, and a writer generates
-text. The process may be killed at any moment: all that it holds is the model and jobs that the server knows too.
+One thread reads frames and tokenizes short jobs, one tokenizes long ones, one runs the model, one makes answers of many
+windows, and a writer generates text. The process may be killed at any moment: all that it holds is the model and jobs
+that the server knows too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from weft.serve.scheduler import ModelPass, Scheduler, Work
 if TYPE_CHECKING:
     from weft.serve.opened import OpenedModel
 
-SHORT = 8192  # characters of a job that the reading thread tokenizes itself
+FEW = 64  # windows of a job whose answers the thread of the model makes itself
 SWITCH = 0.001  # seconds after which a Python thread lets another one run
 STATS = 1.0  # seconds from one report to the next
 SHORTAGES = 3  # jobs for which there was no memory, after which another worker takes over
@@ -51,6 +52,7 @@ class Worker:
         self.scheduler = Scheduler()
         self.works: dict[int, Work] = {}
         self.long: queue.SimpleQueue[tuple[Work, Message] | None] = queue.SimpleQueue()
+        self.finished: queue.SimpleQueue[Work | None] = queue.SimpleQueue()  # long ones, without their answers
         self.tokens = self.steps = 0
         self.busy = threading.Event()
         self.writer: Any = None
@@ -62,7 +64,8 @@ class Worker:
         """Answer jobs until the server wants no more, or has gone."""
         model = threading.Thread(target=self._passes, name="model", daemon=True)
         tokenizer = threading.Thread(target=self._tokenize, name="tokenizer", daemon=True)
-        for thread in (model, tokenizer, threading.Thread(target=self._report, name="stats", daemon=True)):
+        answers = threading.Thread(target=self._finish, name="answers", daemon=True)
+        for thread in (model, tokenizer, answers, threading.Thread(target=self._report, name="stats", daemon=True)):
             thread.start()
         for message in self.channel.messages():
             if messages.checked(message, messages.TO_WORKER)["type"] == "stop":
@@ -74,6 +77,8 @@ class Worker:
         tokenizer.join()
         self.scheduler.stop()
         model.join()
+        self.finished.put(None)
+        answers.join()
         if self.writer is not None:
             self.writer.finish()
 
@@ -112,7 +117,7 @@ class Worker:
             self._generate(message)
         else:
             work = self.works[number] = Work(number)
-            if messages.characters(message["inputs"]) <= SHORT:
+            if messages.is_short(message):
                 self._prepare(work, message)
             else:
                 self.long.put((work, message))
@@ -176,8 +181,16 @@ class Worker:
                 if number in failed:
                     work.cancelled = True
                     self._fail(number, failed[number])
-            self._deliver([work for work in ended.values() if not work.left and not work.cancelled])
+            over = [work for work in ended.values() if not work.left and not work.cancelled]
+            self._deliver([work for work in over if len(work.outputs) <= FEW])
+            for work in over:
+                if len(work.outputs) > FEW:
+                    self.finished.put(work)
             self.count(tokens, 1)
+
+    def _finish(self) -> None:
+        while (work := self.finished.get()) is not None:
+            self._deliver([work])
 
     def _attempt(self, some: ModelPass) -> dict[int, Exception]:
         """Run a pass; where it fails, job by job, so that one harms no other. The failures of jobs by their numbers."""

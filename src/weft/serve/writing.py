@@ -1,7 +1,8 @@
 """Text for all clients at once: the prompts of all jobs go through one `Continuous`, a step at a time.
 
-One thread tokenizes, one takes steps, and one sends what came out: where whoever reads is slow, pieces that were not
-sent yet grow longer, and no step waits for them. The worker asks for `add`, `cancel`, `waiting_tokens` and `finish`.
+One thread tokenizes long prompts, one takes steps, and one sends what came out: where whoever reads is slow, pieces
+that were not sent yet grow longer, and no step waits for them. The worker asks for `add`, `cancel`, `waiting_tokens`
+and `finish`.
 """
 
 from __future__ import annotations
@@ -139,10 +140,13 @@ class ContinuousWriter:
         return Continuous(self.generator.decoder, device=self.generator.device, rows=rows, places=places)
 
     def add(self, job: Message, arrived: float) -> None:
-        """Take a job in; it is tokenized by another thread."""
+        """Take a job in; a long one is tokenized by another thread, so that a short one does not wait for it."""
         with self.changed:
             self.open.add(job["id"])
-        self.untokenized.put((job, arrived))
+        if messages.is_short(job):
+            self._prepare(job, arrived)
+        else:
+            self.untokenized.put((job, arrived))
 
     def cancel(self, number: int) -> None:
         """Give up a job: nothing more is said of it, and its rows are free before the next step."""
@@ -166,16 +170,18 @@ class ContinuousWriter:
 
     def _tokenize(self) -> None:
         while True:
-            message, arrived = self.untokenized.get()
-            if message["id"] not in self.open:
-                continue
-            try:
-                job = job_of(message, self.model, self.generator, arrived)
-                if job is not None:
-                    job.prepare()
-                self.arrived.put(message if job is None else job)
-            except Exception as error:
-                self._answer(message["id"], failure(message["id"], error, self.model))
+            self._prepare(*self.untokenized.get())
+
+    def _prepare(self, message: Message, arrived: float) -> None:
+        if message["id"] not in self.open:
+            return
+        try:
+            job = job_of(message, self.model, self.generator, arrived)
+            if job is not None:
+                job.prepare()
+            self.arrived.put(message if job is None else job)
+        except Exception as error:
+            self._answer(message["id"], failure(message["id"], error, self.model))
 
     # ------------------------------------------------------------------------------------------ the thread that steps
 
