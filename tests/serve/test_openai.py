@@ -130,7 +130,8 @@ def test_embeddings(client: openai.OpenAI, models: Path) -> None:
     expected = [answer.values for answer in weft.load(models / "bert").embed(texts)]
     packed = client.embeddings.create(model="bert", input=texts)  # asks for base64
     plain = client.embeddings.create(model="bert", input=texts, encoding_format="float")
-    for reply in (packed, plain):
+    unsaid = client.embeddings.create(model="bert", input=texts, extra_body={"encoding_format": None})
+    for reply in (packed, plain, unsaid):
         assert np.allclose([each.embedding for each in reply.data], expected, atol=1e-5)
         assert [each.index for each in reply.data] == [0, 1] and reply.model == "bert"
         assert reply.usage.prompt_tokens == reply.usage.total_tokens > 0

@@ -219,6 +219,8 @@ async def rerank(asked: Asked, wanted: RerankRequest) -> Response:
     asked.check_count(wanted.documents, "documents", asked.options.max_embeddings, "documents")
     top = min(wanted.top_n or len(wanted.documents), len(wanted.documents))
     search = {"query": wanted.query, "texts": wanted.documents}
+    # Jina's clients count on the texts, and those of Cohere do not mind them.
+    with_texts = asked.call.route == "/v1/rerank" if wanted.return_documents is None else wanted.return_documents
     try:
         done = await asked.run(task_job("rank", [search], {"top": top}, tokens=asked.options.max_tokens))
     except Refusal as refusal:
@@ -228,7 +230,7 @@ async def rerank(asked: Asked, wanted: RerankRequest) -> Response:
         {
             "index": hit["number"],
             "relevance_score": hit["score"],
-            **({"document": {"text": hit["text"]}} if wanted.return_documents else {}),
+            **({"document": {"text": hit["text"]}} if with_texts else {}),
         }
         for hit in answer["hits"]
     ]

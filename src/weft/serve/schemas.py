@@ -372,7 +372,9 @@ class EmbeddingRequest(RequestSchema):
         description="Texts, or token ids."
     )
     dimensions: int | None = Field(None, ge=1, le=1 << 20, description="Numbers of a vector; only the model's own.")
-    encoding_format: Literal["float", "base64"] = Field("float", description="base64: of float32, little-endian.")
+    encoding_format: Literal["float", "base64"] | None = Field(
+        "float", description="base64: of float32, little-endian."
+    )
     user: str | None = Field(None, max_length=1024, description="Accepted and not used.")
 
 
@@ -386,7 +388,10 @@ class RerankRequest(RequestSchema):
         description="Texts, or objects with a text."
     )
     top_n: int | None = Field(None, ge=1, le=1 << 31, description="So many of the best. Default: all.")
-    return_documents: bool | None = Field(False, description="Return the texts too.")
+    return_documents: bool | None = Field(
+        None,
+        description="Return the texts too. Default: as Jina does on /v1/rerank, and as Cohere does not on /v2/rerank.",
+    )
     rank_fields: unsupported("rank_fields", None, ["text"]) = None  # type: ignore[valid-type]
     max_chunks_per_doc: unsupported("max_chunks_per_doc", None, 10) = None  # type: ignore[valid-type]
     max_tokens_per_doc: unsupported("max_tokens_per_doc", None, 4096) = None  # type: ignore[valid-type]
