@@ -7,6 +7,7 @@ import asyncio
 import inspect
 import json
 import re
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from starlette.routing import Route
 
 from tests.serve.running import Reply, Served, until
 from tests.serve.wire import HOST, TEXT, Asking, classify, exchange, goes_on, head, reply_on
+from weft.serve import calls
 from weft.serve.app import ServedApp
 from weft.serve.front import Front
 from weft.serve.guard import Guard
@@ -128,12 +130,13 @@ def test_a_page_that_was_named(locked: Served) -> None:
         "OPTIONS", "/v1/classify", None,
         {
             "Origin": PAGE, "Access-Control-Request-Method": "POST",
-            "Access-Control-Request-Headers": "authorization, content-type",
+            "Access-Control-Request-Headers": "authorization, content-type, x-stainless-lang",
         },
     )  # fmt: skip
     assert asked.status == 204 and not asked.body
     assert asked.headers["access-control-allow-origin"] == PAGE
-    assert "authorization" in asked.headers["access-control-allow-headers"]
+    # A star stands for all others: OpenAI's client in a page sends many of its own.
+    assert set(asked.headers["access-control-allow-headers"].split(", ")) == {"authorization", "*"}
     assert "POST" in asked.headers["access-control-allow-methods"]
     assert "access-control-allow-credentials" not in asked.headers
     for headers, status in (({**BEARER, "Origin": PAGE}, 200), ({"Origin": PAGE}, 401)):
@@ -252,6 +255,7 @@ def test_http_that_is_rare_but_right(server: Served) -> None:
         head(POST, JSON_LINE, CHUNKED) + IN_ONE.replace(b"\r\n", b";name=value\r\n", 1),
         head(POST, JSON_LINE, CHUNKED) + b"".join(b"1\r\n%c\r\n" % byte for byte in BODY.encode()) + b"0\r\n\r\n",
         posted(TEXT, "Expect: 100-continue"),
+        posted(TEXT, 'Content-Type: application/json; charset="UTF-8"; version=1'),
         head("GET http://evil.example/health"),  # as a proxy is asked: the name in Host decides
         b"\r\n\r\n" + head("GET /health"),
         f"GET /health HTTP/1.0\r\n{HOST}\r\n".encode(),
@@ -398,6 +402,7 @@ def test_errors_have_one_form_and_nothing_of_the_inside(server: Served) -> None:
         (415, None, server.post("/v1/classify", TEXT, {"Content-Type": "application/xml"})),
         (415, None, server.post("/v1/classify", TEXT, {"Content-Type": "application/json; charset=utf-16"})),
         (415, None, server.post("/v1/classify", TEXT, {"Content-Encoding": "gzip"})),
+        (415, None, exchange(server, head(POST, JSON_LINE, "Transfer-Encoding: gzip, chunked") + IN_ONE)),
         (403, None, server.get("/", {"Host": "evil.example"})),
         (422, "rows", server.post("/v1/tag", {"model": "names", "input": "x", "rows": {"url": "http://127.0.0.1/"}})),
     ]
@@ -456,6 +461,7 @@ def test_headers_of_every_reply(server: Served, locked: Served) -> None:
             assert reply.headers["x-frame-options"] == "DENY" and reply.headers["referrer-policy"] == "no-referrer"
             assert "frame-ancestors 'none'" in reply.headers["content-security-policy"]
             assert reply.headers["cache-control"] in ("no-store", "no-cache")
+            assert reply.headers["cross-origin-resource-policy"] == "same-origin"
         assert "server" not in reply.headers and "x-powered-by" not in reply.headers
     policy = dict(part.strip().split(" ", 1) for part in server.get("/").headers["content-security-policy"].split(";"))
     assert policy["default-src"] == policy["base-uri"] == policy["form-action"] == "'none'"
@@ -532,6 +538,26 @@ def test_texts_are_logged_where_that_is_wanted_and_keys_never(locked: Served) ->
     bodies = [line["body"] for line in locked.log() if SECRET in line.get("body", "")]
     assert [json.loads(body)["input"] for body in bodies] == [words]
     assert KEY not in "\n".join(locked.lines)
+
+
+def test_lines_that_nobody_reads_are_held_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls, "HELD", 1000)
+    written, reading = list[str](), threading.Event()
+
+    def write(text: str) -> None:
+        assert reading.wait(30)
+        written.append(text)
+
+    log = calls.LogWriter(write)
+    log.add("first")
+    until(lambda: not log.lines)  # it is being written, and nobody reads
+    for number in range(50):
+        log.add(f"{number:0100}")
+    reading.set()
+    log.close(30)
+    lines = "\n".join(written).splitlines()
+    assert lines[0] == "first" and lines[1:-1] == [f"{number:0100}" for number in range(11)]
+    assert json.loads(lines[-1]) == {"dropped_lines": 39}
 
 
 def test_many_at_once_are_told_apart(server: Served) -> None:

@@ -344,7 +344,12 @@ def test_loading_and_a_second_interrupt(models: Path) -> None:
                 assert reply.headers["retry-after"] == "1"
             (card,) = server.get("/v1/models").json()["data"]
             assert card["id"] == "reviews" and card["ready"] is False
+            process.send_signal(signal.SIGHUP)
         until(lambda: server.get("/ready").status == 200, 90)
+        goes_on(server)
+        # What is asked of it while it opens the folders comes next, and leaves no worker behind.
+        until(lambda: not command_of(worker) and len(server.workers()) == 1, 90)
+        (worker,) = server.workers()
         goes_on(server)
         with standing_still(*server.workers()):
             waiting = Asking(lambda: classify(server))

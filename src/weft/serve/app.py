@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
@@ -34,6 +35,7 @@ class ServedApp:
         self.front, self.metrics = front, metrics
         self.static, self.created = StaticFiles(), int(time.time())
         self.described: list[Described] = []
+        self.document: tuple[Any, str] = (None, "")  # of all routes, and the models that it is about
         self.app = FastAPI(
             openapi_url=None,
             docs_url=None,
@@ -94,16 +96,19 @@ class ServedApp:
         """Whether requests should be sent here: every model is loaded, and the server is not about to end."""
         if self.front.is_draining():
             raise Refusal(503, "the server is ending", reason="draining")
-        waiting = [name for name, info in self.front.infos().items() if info is None]
-        if waiting:
-            raise Refusal(503, f"not ready yet: {', '.join(waiting)}", reason="not ready", headers={"Retry-After": "1"})
-        return JSONResponse({"status": "ready", "models": list(self.front.infos())})
+        # It needs no key, so that it names no model.
+        if None in self.front.infos().values():
+            raise Refusal(503, "the models are not ready yet", reason="not ready", headers={"Retry-After": "1"})
+        return JSONResponse({"status": "ready"})
 
     async def prometheus(self, request: Request) -> Response:
         return Response(self.metrics.text(), media_type=CONTENT_TYPE)
 
     async def openapi(self, request: Request) -> Response:
-        return JSONResponse(document(self.described, self.front.infos(), self.front.options))
+        infos = self.front.infos()
+        if self.document[0] != infos:  # it takes as long as answering many requests
+            self.document = (infos, json.dumps(document(self.described, infos, self.front.options)))
+        return Response(self.document[1], media_type="application/json")
 
 
 def counted(path: str, handler: Any) -> Any:

@@ -33,12 +33,13 @@ def header(scope: Scope, name: bytes) -> str:
 def check_type(scope: Scope) -> None:
     """Refuse a body that says it is something else than JSON."""
     kind, _, rest = header(scope, b"content-type").lower().partition(";")
-    charset = rest.partition("charset=")[2].strip().strip('"')
+    charset = rest.partition("charset=")[2].partition(";")[0].strip().strip('"')
     plain = kind.strip() in PLAIN_TYPES and not header(scope, b"origin")
     if not (kind.strip() in JSON_TYPES or plain) or charset not in ("", "utf-8", "utf8"):
         raise Refusal(415, "the body must be JSON in UTF-8: send Content-Type: application/json")
-    if header(scope, b"content-encoding").lower() not in ("", "identity"):
-        raise Refusal(415, "a compressed body is not read: send it without Content-Encoding")
+    plain = header(scope, b"transfer-encoding").lower() in ("", "chunked")
+    if header(scope, b"content-encoding").lower() not in ("", "identity") or not plain:
+        raise Refusal(415, "a compressed body is not read: send it as it is")
 
 
 class BodyBudget:

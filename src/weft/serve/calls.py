@@ -14,7 +14,7 @@ from typing import Any
 from weft.progress import to_stderr
 
 WAIT = 0.1  # seconds for which lines are held back, so that they are written together
-HELD = 100_000  # lines that wait where nobody reads standard error; later ones are dropped and counted
+HELD = 1 << 26  # characters of lines that wait where nobody reads standard error; later lines are dropped and counted
 
 
 @dataclass(slots=True)
@@ -78,17 +78,18 @@ class LogWriter:
     def __init__(self, write: Callable[[str], None] = to_stderr) -> None:
         self.write = write
         self.lines: list[str] = []
-        self.dropped = 0
+        self.held = self.dropped = 0
         self.ended = False
         self.wake = Event()
         self.thread = Thread(target=self._run, name="access-log", daemon=True)
         self.thread.start()
 
     def add(self, line: str) -> None:
-        if len(self.lines) >= HELD:
+        if self.held > HELD:
             self.dropped += 1
             return
         self.lines.append(line)
+        self.held += len(line)
         if not self.wake.is_set():
             self.wake.set()
 
@@ -104,7 +105,7 @@ class LogWriter:
             if not self.ended:
                 time.sleep(WAIT)
             self.wake.clear()
-            lines, self.lines = self.lines, []
+            lines, self.lines, self.held = self.lines, [], 0
             dropped, self.dropped = self.dropped, 0
             if dropped:
                 lines.append(json.dumps({"dropped_lines": dropped}))

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from weft.errors import did_you_mean, shown
-from weft.serve.body import BodyBudget, check_type, parse_body, read_body
+from weft.serve.body import SMALL, BodyBudget, check_type, parse_body, read_body
 from weft.serve.calls import Call
 from weft.serve.frames import Message
 from weft.serve.limits import ServeOptions
@@ -26,6 +26,7 @@ from weft.serve.schemas import RequestSchema
 from weft.serve.validation import validated
 
 T = TypeVar("T")
+S = TypeVar("S", bound=RequestSchema)
 Json = dict[str, Any]
 LARGE = 1 << 16  # characters of a reply that are sent at once; other requests come in between
 JSON_TYPE = (b"content-type", b"application/json")
@@ -221,6 +222,11 @@ EVENT_HEADERS = [
 ]
 
 
+def requested(schema: type[S], body: bytes) -> S:
+    """The request that a body holds."""
+    return validated(schema, parse_body(body))
+
+
 class Front:
     """The models of a server, as its routes use them."""
 
@@ -256,7 +262,10 @@ class Front:
                 call.received = len(body)
                 if self.options.log_texts:
                     call.texts = body.decode("utf-8", "replace")
-                wanted = validated(schema, parse_body(body))
+                if len(body) <= SMALL:
+                    wanted = requested(schema, body)
+                else:  # in a thread: others are answered in between
+                    wanted = await asyncio.to_thread(requested, schema, body)
                 del body
             info = self.model(wanted.model, task)
             call.model = wanted.model

@@ -39,13 +39,14 @@ USUAL: Headers = [
 CLOSED: Headers = [
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
+    (b"cross-origin-resource-policy", b"same-origin"),
 ]
 ALLOWED: Headers = [
     (b"access-control-allow-methods", b"GET, POST"),
-    (b"access-control-allow-headers", b"authorization, content-type, weft-deadline"),
+    (b"access-control-allow-headers", b"authorization, *"),  # OpenAI's client in a page sends many of its own
     (b"access-control-max-age", b"600"),
 ]
-EXPOSED = b"server-timing, retry-after, x-request-id"
+EXPOSED = b"server-timing, retry-after, retry-after-ms, x-request-id"
 
 
 class Guard:

@@ -175,7 +175,7 @@ READ_ONLY: dict[str, tuple[str, str, Json]] = {
     "/ready": (
         "Whether it takes requests",
         "503 until every model is loaded, and from SIGTERM on. Needs no key.",
-        named({"status": TEXT, "models": listed_of(TEXT)}),
+        named({"status": TEXT}),
     ),
 }
 

@@ -230,6 +230,7 @@ class Serving:
             ServedApp(self.front, self.metrics).app, options, self.key, self.done, lambda: self.server.draining
         )
         self.server = server_for(guard, options, self.reload, self.refused)
+        self.opening: asyncio.Task[None]
         self.reloading: asyncio.Task[None] | None = None
         self.again = False  # SIGHUP came while folders were being opened
 
@@ -263,13 +264,13 @@ class Serving:
         listener = listening_socket(self.options)
         serving = asyncio.create_task(self.server.serve([listener]))
         try:
-            opening = asyncio.create_task(self.pool.start())
-            await asyncio.wait((opening, serving), return_when=asyncio.FIRST_COMPLETED)
-            if opening.done():
-                opening.result()  # a model that cannot be opened
+            self.opening = asyncio.create_task(self.pool.start())
+            await asyncio.wait((self.opening, serving), return_when=asyncio.FIRST_COMPLETED)
+            if self.opening.done():
+                self.opening.result()  # a model that cannot be opened
                 self.announce(listener)
             else:
-                opening.cancel()
+                self.opening.cancel()
             await serving
         except UserError:
             self.server.options = replace(self.options, drain=0.0)
@@ -300,6 +301,7 @@ class Serving:
             self.reloading = asyncio.create_task(self._reload())
 
     async def _reload(self) -> None:
+        await asyncio.wait((self.opening,))  # the first time
         while self.again:
             self.again = False
             for name in self.pool.models:
