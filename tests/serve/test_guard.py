@@ -224,6 +224,7 @@ POST = "POST /v1/classify"
         head(POST, JSON_LINE, "X: a\rContent-Length: 0") + BODY.encode(),
         head(POST, JSON_LINE, "X: a\x00b", f"Content-Length: {len(BODY)}") + BODY.encode(),
         b"POST /v1/classify HTTP/1.1\nHost: 127.0.0.1\nContent-Length: 2\n\n{}",
+        head(POST, JSON_LINE, CHUNKED, "Expect: 100-continue") + b"zz\r\n",
         head("GET http://127.0.0.1"),
         head("GET /\xff\xfe"),
         head("GET /a b"),
@@ -247,6 +248,7 @@ def test_what_is_no_http_is_refused(server: Served, data: bytes) -> None:
     values = json.loads(received.partition(b"\r\n\r\n")[2])
     assert values["error"]["message"] == "this is not HTTP"
     goes_on(server)
+    assert not any("failure" in line for line in server.lines)
 
 
 def test_http_that_is_rare_but_right(server: Served) -> None:

@@ -242,6 +242,7 @@ class LimitedConnection(HttpToolsProtocol):
             if self.cycle.response_started or self.pipeline:
                 return False
             self.cycle.disconnected = True
+            self.cycle.waiting_for_100_continue = False  # that would be written behind the end
             self.cycle.message_event.set()
         return True
 
