@@ -22,7 +22,7 @@ from weft.bench.encode import prepare_export
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.nn.rows import Rows
-from weft.tasks.chosen import answering_by
+from weft.tasks.chosen import answering_by, measured_as
 from weft.tasks.model import Model
 
 LABELS = ("a", "b", "c")
@@ -80,6 +80,14 @@ def test_packed_layers_are_the_same_network(family: str, settings: dict[str, Any
         size = float(one.abs().max())
         assert float((one - two).abs().max()) <= (2e-5 if kind == "onednn" else 0.06) * size
     assert torch.equal(opened.network.state_dict()["tokens.weight"], fast.tokens.weight)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_relative_attention_is_not_packed(kind: str) -> None:
+    """It reads parts of its matrices, which have no packed form."""
+    opened = weft.new("transformer-xl", size="1x64", settings={"vocabulary": 90}).opened
+    with pytest.raises(UserError, match=f"backend {kind} does not run transformer-xl"):
+        onednn.network_of(opened, kind)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -204,6 +212,11 @@ def test_what_was_chosen_is_used_and_named(model: Model, capsys: pytest.CaptureF
     assert weft.load(model.folder).opened.predictor.name == "onednn"
     assert weft.load(model.folder, backend="torch").opened.predictor is None
     assert weft.load(model.folder, task="embed").opened.predictor is None  # another task was not measured
+    vectors = weft.load(model.folder, task="rank", backend="torch")
+    choice.store(choice.key_of(model.folder, measured_as(vectors)), BackendChoice("onednn", 2.0))
+    for task in ("embed", "rank", "central"):  # one choice serves all that need nothing but vectors
+        assert weft.load(model.folder, task=task).opened.predictor.name == "onednn"
+    capsys.readouterr()
     folder = str(model.folder)
     assert run(["predict", folder, "oak", "--device", "cpu"]) == 0
     output, notes = capsys.readouterr()

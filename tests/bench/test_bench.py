@@ -72,6 +72,19 @@ def test_the_verb_measures_stores_and_writes(folder: Path, tmp_path: Path, capsy
     assert (predictor is None) == (backend == "torch") and (predictor is None or predictor.name == backend)
 
 
+def test_a_cache_that_cannot_be_written_costs_no_figures(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    need_engine("onnx")
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path / "file"))
+    assert run(["bench", str(folder), *QUICK, "--backends", "onednn,onnx"]) == 0
+    printed, notes = capsys.readouterr()
+    assert "chosen: " in printed and "stored in" not in printed and "  onednn " in printed
+    (refused,) = [line for line in printed.splitlines() if line.startswith("onnx is refused: ")]
+    assert "cannot be written" in refused and "note: the choice is not stored: " in notes.splitlines()[-1]
+
+
 def test_own_texts_and_peers(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     need_engine("onnx")
     (tmp_path / "rows.csv").write_text("text\n" + "".join(f"oak and flint {n} again\n" for n in range(40)))

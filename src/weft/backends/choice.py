@@ -32,6 +32,7 @@ SMALL = ("config.json", "weft.json", "tokenizer.json")  # what decides the answe
 TORCH = "torch"
 ANY = "*"  # in place of a head: a backend that has all of them
 WRITING = "write"  # in place of a head: what generates text
+VECTORS = "embed"  # in place of a task: all that give vectors of texts
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,6 @@ def path_of(key: Mapping[str, Any]) -> Path:
 def store(key: Mapping[str, Any], choice: BackendChoice) -> Path:
     """Keep a choice; another process sees the old one or the new one."""
     path = path_of(key)
-    path.parent.mkdir(parents=True, exist_ok=True)
     # As JSON reads it back: what is compared with the key must not depend on tuples.
     write_manifest(path, json.loads(json.dumps({"key": key, "choice": asdict(choice)})))
     return path

@@ -41,6 +41,7 @@ def network_of(model: LoadedModel, kind: str) -> Network:
     refuse(
         (not supported(dtype), f"backend {kind} needs a CPU with oneDNN" + " and bfloat16" * (dtype != torch.float32)),
         (not network.STACK or model.family.reads, f"backend {kind} runs encoders and decoders of attention layers"),
+        (network.memory is not None, f"backend {kind} does not run {model.family.name}: its positions are distances"),
     )
     with torch.no_grad():
         fast = _shared(network)

@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from weft.backends import onednn
-from weft.backends.choice import ANY, BACKENDS, TORCH, WRITING, export_of, folder_of
+from weft.backends.choice import ANY, BACKENDS, TORCH, VECTORS, WRITING, export_of, folder_of
 from weft.backends.opening import opened as open_exported
 from weft.checkpoint.folder import LoadedModel
 from weft.errors import UserError, one_of, shown
@@ -104,11 +104,16 @@ def generates(model: LoadedModel, task: Any) -> bool:
     return bool(task.writes or model.family.reads)
 
 
+def made_for(model: LoadedModel, task: Any, name: str) -> str:
+    """What a backend is measured and exported for: a task, of this name, or all that generate or that give vectors."""
+    return WRITING if generates(model, task) else VECTORS if task.embeds else name
+
+
 def place_of_export(name: str, model: LoadedModel, task: Any) -> Path:
     """Where the form of a model that a backend runs is kept; all tasks that generate share one."""
     assert model.folder is not None, "an export is kept by the folder that it was made from"
-    backend, made_for = BACKENDS[name], WRITING if generates(model, task) else task.name
-    return export_of(folder_of(model.folder), made_for, backend.precision, backend.engine)
+    backend, use = BACKENDS[name], made_for(model, task, task.name)
+    return export_of(folder_of(model.folder), use, backend.precision, backend.engine)
 
 
 def with_predictor(name: str, model: LoadedModel, task: Any) -> LoadedModel:

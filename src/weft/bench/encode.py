@@ -37,7 +37,7 @@ from weft.exporters.export import logits_of, write_ct2
 from weft.exporters.onnx_export import write_onnx
 from weft.files import whole_folder
 from weft.progress import Log
-from weft.tasks.chosen import answering_by
+from weft.tasks.chosen import answering_by, measured_as
 from weft.tasks.model import Model
 from weft.timing import nearest_rank, turns
 
@@ -126,8 +126,19 @@ def encode_report(
         for each in racing:
             each.memory = memory_of(model, each.name, profiles[-1].inputs[:32]) if each.ours else None
     choice = chosen_of([each for each in racing if each.ours], [each.name for each in profiles])
-    stored = store(key_of(model.folder, model.task), choice) if keep and model.folder is not None else None
-    return EncodeReport(str(model.folder), machine_of(), tuple(profiles), tuple(contestants), choice, stored)
+    place = keep_choice(model, choice, log) if keep else None
+    return EncodeReport(str(model.folder), machine_of(), tuple(profiles), tuple(contestants), choice, place)
+
+
+def keep_choice(model: Model, choice: BackendChoice, log: Log) -> Path | None:
+    """Store the choice for a model; where the cache cannot be written, what was measured is still shown."""
+    if model.folder is None:
+        return None
+    try:
+        return store(key_of(model.folder, measured_as(model)), choice)
+    except UserError as error:
+        log(f"note: the choice is not stored: {error}")
+        return None
 
 
 def check_model(model: Model) -> None:
@@ -169,7 +180,6 @@ def prepare_export(model: Model, name: str) -> None:
             answering_by(model, name).opened.predictor.build()
             return
         shutil.rmtree(folder)  # damaged: it is made again
-    folder.parent.mkdir(parents=True, exist_ok=True)
     with whole_folder(folder) as inside:
         write: Any = write_ct2 if backend.engine == "ctranslate2" else write_onnx
         write(inside, model.opened, model.task, backend.precision)

@@ -7,9 +7,8 @@ scores. What is compared with torch are its numbers: vectors, or logits.
 from __future__ import annotations
 
 import atexit
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +28,7 @@ from weft.errors import UserError, shown
 from weft.exporters.export import write_ct2
 from weft.exporters.onnx_builder import Precision
 from weft.exporters.onnx_export import write_onnx
+from weft.files import temporary_folder
 from weft.nn.rows import Rows
 from weft.progress import Log
 from weft.tasks.embed import Embedder
@@ -65,11 +65,20 @@ def peers_of(model: Model, names: Sequence[str], log: Log) -> list[Peer]:
     return peers
 
 
-def folder_for(prefix: str) -> Path:
-    """A folder for as long as this process lives."""
-    folder = Path(tempfile.mkdtemp(prefix=f"weft-bench-{prefix}-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+def folder_for(name: str) -> Path:
+    """A folder for as long as this process lives; a later one removes what a killed process has left."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    folder = stack.enter_context(temporary_folder()) / name
+    folder.mkdir()
     return folder
+
+
+def transformers() -> Any:
+    """The package, without its bars of progress between our lines."""
+    library = import_module("transformers")
+    library.utils.logging.disable_progress_bar()
+    return library
 
 
 def published(model: Model) -> Path:
@@ -93,7 +102,7 @@ def _embeds(model: Model) -> bool:
 
 def _transformers(model: Model) -> list[Peer]:
     """Its own tokenizer and model, padded, in batches of 32; and its pipeline, as most of its users call it."""
-    embeds, library = _embeds(model), import_module("transformers")
+    embeds, library = _embeds(model), transformers()
     folder = published(model)
     options = {"local_files_only": True, "trust_remote_code": False}
     tokenizer = library.AutoTokenizer.from_pretrained(folder, **options)
@@ -126,6 +135,7 @@ def _sentence_transformers(model: Model) -> list[Peer]:
     """`SentenceTransformer.encode`, which sorts by length."""
     if not _embeds(model):
         raise UserError(f"it embeds texts, and this model is for {model.task}")
+    transformers()
     library = import_module("sentence_transformers")
     encoder = library.SentenceTransformer(str(published(model)), device="cpu", local_files_only=True)
     encoder.max_seq_length = _longest(model)

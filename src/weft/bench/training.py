@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from importlib import import_module
 from itertools import count, cycle
 from typing import Any
 
@@ -18,7 +17,7 @@ import torch
 
 from weft.backends.choice import version_of
 from weft.bench.encode import Contestant, EncodeReport, machine_of, race
-from weft.bench.peers import published
+from weft.bench.peers import published, transformers
 from weft.bench.texts import Profile
 from weft.checkpoint.families import usual_heads
 from weft.comparison.cost import peak_of_child
@@ -125,7 +124,7 @@ def training_step(model: Model, batch: int, length: int, precision: str) -> tupl
 def transformers_step(model: Model, batch: int, length: int, precision: str) -> Step:
     """The same sizes and as many tokens in transformers, in a plain loop with fused AdamW where the device has it."""
     refuse((precision not in ("fp32", "bf16"), f"steps of transformers are measured in fp32 or bf16, not {precision}"))
-    library, device = import_module("transformers"), model.opened.device
+    library, device = transformers(), model.opened.device
     options = {"local_files_only": True, "trust_remote_code": False}
     config = library.AutoConfig.from_pretrained(published(model), **options)
     causal = model.opened.family.generates

@@ -12,9 +12,9 @@ from functools import partial
 
 import torch
 
-from weft.backends.choice import BACKENDS, TORCH, WRITING, key_of, store
+from weft.backends.choice import BACKENDS, TORCH, WRITING
 from weft.backends.passes import running
-from weft.bench.encode import Contestant, EncodeReport, chosen_of, machine_of, prepare_export, time_all
+from weft.bench.encode import Contestant, EncodeReport, chosen_of, keep_choice, machine_of, prepare_export, time_all
 from weft.bench.memory import memory_of
 from weft.bench.texts import Profile, sentence_of
 from weft.bench.writing_agreement import WritingSettings, beam_fault, logprobs_of, writing_fault
@@ -25,7 +25,7 @@ from weft.generation.sampling import Sampling
 from weft.generation.search import Beam
 from weft.generation.text import Prompt
 from weft.progress import Log
-from weft.tasks.chosen import answering_by, measured_as
+from weft.tasks.chosen import answering_by
 from weft.tasks.complete import BEAM_SIZE, prompts_of
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model
@@ -123,8 +123,7 @@ def writing_report(
     time_all(racing, profiles, seconds, log)
     _measure_memory(model, racing, max_tokens, memory)
     choice = chosen_of([each for each in racing if each.ours], [each.name for each in profiles]) if on_cpu else None
-    keep = keep and choice is not None and model.folder is not None
-    place = store(key_of(model.folder, measured_as(model)), choice) if keep else None  # type: ignore[arg-type]
+    place = keep_choice(model, choice, log) if keep and choice is not None else None
     machine = {**machine_of(), "device": str(opened.device)}
     return EncodeReport(str(model.folder), machine, tuple(profiles), tuple(contestants), choice, place, mode="generate")
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from typing import Any
 
 import torch
 
 from weft.backends.choice import version_of
 from weft.backends.opening import opened as open_exported
-from weft.bench.peers import folder_for, published
+from weft.bench.peers import folder_for, published, transformers
 from weft.bench.writing_agreement import Score, Write, WritingSettings, logprobs_of, sources_of
 from weft.errors import UserError, shown
 from weft.exporters.export import write_ct2
@@ -58,7 +57,7 @@ def _width(writing: WritingSettings) -> int:
 
 def _transformers(model: Model, writing: WritingSettings) -> list[WritingPeer]:
     """`generate` of its own model, prompts padded on the left and sources on the right."""
-    library, reads = import_module("transformers"), model.opened.family.reads
+    library, reads = transformers(), model.opened.family.reads
     kind = library.AutoModelForSeq2SeqLM if reads else library.AutoModelForCausalLM
     dtype = kind_of(model.network, model.opened.precision, generates=True) or torch.float32  # as ours answers
     options = {"local_files_only": True, "trust_remote_code": False, "dtype": dtype}

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from weft.backends.choice import BACKENDS, TORCH, WRITING, stored
+from weft.backends.choice import BACKENDS, TORCH, stored
 from weft.backends.opening import ENGINES, backend_of
-from weft.backends.predictors import generates, with_predictor
+from weft.backends.predictors import generates, made_for, with_predictor
 from weft.checkpoint.locate import find_folder
 from weft.errors import UserError, listed, one_of
 from weft.nn.halved import Precision
@@ -63,8 +63,8 @@ def load(
 
 
 def measured_as(model: Model) -> str:
-    """What a choice of a backend is stored under: its task; one name for all tasks that write."""
-    return WRITING if generates(model.opened, task_class(model.task)) else model.task
+    """What a choice of a backend is stored under: its task; one name for all that write, one for all with vectors."""
+    return made_for(model.opened, task_class(model.task), model.task)
 
 
 def answering_by(model: Model, backend: str) -> Model:
