@@ -114,15 +114,17 @@ def test_dropout_falls_on_the_weights_in_both_paths() -> None:
 
 
 @pytest.mark.parametrize("cells", [1, 40, 150, 400])  # a query; some of one row; some rows of one square
-@pytest.mark.parametrize(("causal", "biased"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("biased", [(), (4, 2, 9, 9), (2, 9, 9)], ids=str)
+@pytest.mark.parametrize("lengths", [(6, 9, 5, 9), (9, 9, 9)], ids=["ragged", "even"])
 def test_pieces_of_a_large_square_give_what_the_whole_gives(
-    cells: int, causal: bool, biased: bool, monkeypatch: pytest.MonkeyPatch
+    lengths: tuple[int, ...], biased: tuple[int, ...], causal: bool, cells: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Dropout that strikes all weights or none says nothing of chance: so it is replaced by one that strikes none."""
     monkeypatch.setattr(pieces.F, "dropout", lambda x, share: x)
-    rows = Rows.of([6, 9, 5, 9])
-    given = torch.randn(3, 29, 2, 4, dtype=torch.float64)
-    bias = torch.randn(4, 2, 9, 9, dtype=torch.float64) if biased else None
+    rows = Rows.of(lengths)
+    given = torch.randn(3, sum(lengths), 2, 4, dtype=torch.float64)
+    bias = torch.randn(biased, dtype=torch.float64)[: len(lengths)] if biased else None
     found = []
     for dropout in (0.0, 0.4):
         monkeypatch.setattr(pieces, "CELLS", cells)

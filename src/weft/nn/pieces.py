@@ -32,6 +32,8 @@ def _in_pieces(
 ) -> Tensor:
     """Each piece is some rows or some queries, and worked out again on the way back."""
     (count, heads, queries, _), keys = q.shape, k.shape[2]
+    if addition is not None:  # the same for all rows, where it has no dimension of them
+        addition = addition[(None,) * (4 - addition.dim())]
     rows = max(1, CELLS // (heads * queries * keys))
     size = max(1, CELLS // (min(rows, count) * heads * keys))
     mixed = []
