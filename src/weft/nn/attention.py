@@ -103,7 +103,8 @@ def attend(
     """
     assert key_rows is None or not causal, "a causal mask between two texts means nothing"
     if not want_weights and mask is None and bias is None and _has_ragged_kernel(query):
-        if key_rows is None and query.shape[0] == rows.count * rows.longest and _has_even_kernel(query):
+        even = key_rows is None and query.shape[0] == rows.count * rows.longest
+        if even and rows.longest > 1 and _has_even_kernel(query):  # which refuses keys of one place
             return _even(query, key, value, rows, causal, scale, dropout), None
         return _ragged(query, key, value, rows, key_rows or rows, causal, scale, dropout), None
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
