@@ -31,6 +31,9 @@ def storage(tensor: torch.Tensor) -> int:
 class Recording(TorchDispatchMode):
     """Notes every operation; what stood in tensors from outside is put back, since capturing does nothing on a GPU."""
 
+    # Whether all numbers that would go to a GPU or come from it are refused: attention on a CPU lays rows out by some.
+    strict = False
+
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[tuple[Any, Any, Any, list[torch.Tensor]]] = []
@@ -40,6 +43,9 @@ class Recording(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        read = func is torch.ops.aten.item.default  # in inference mode
+        if self.strict and (read or (func is torch.ops.aten.lift_fresh.default and args[0].dim())):
             raise RuntimeError("operation not permitted when stream is capturing")
         for argument, value in zip(func._schema.arguments, args, strict=False):
             if argument.alias_info is not None and argument.alias_info.is_write:

@@ -11,15 +11,18 @@ import pytest
 import torch
 
 from tests.contracts.test_beam import KINDS, drawn, sources_of
-from tests.graphs import DEVICES
+from tests.graphs import CPU, DEVICES, Recording, graphs_anywhere  # noqa: F401
 from weft.errors import NotFinite
+from weft.generation import sampling
 from weft.generation import slots as in_slots_module
 from weft.generation.generate import generate, generate_steps, runner_of
 from weft.generation.sampling import Rules, Sampling
 from weft.generation.search import Beam, Completion, Request
+from weft.generation.slots import SampleSlots, Slots
 
 VOCABULARY, END = 23, 1
 PROMPTS = [[5, 9, 2, 11, 7], [8], [3, 3, 4, 12, 10, 11, 6, 9, 2], [6, 2], [4, 4, 5], [7, 2]]
+KINDS |= {f"gpt2 {kind}": ("gpt2", {"positions": kind}) for kind in ("rotary", "alibi", "sinusoidal", "none")}
 IN_SLOTS = [kind for kind in KINDS if drawn(kind, VOCABULARY, 0).in_slots is not None]
 CHOICES: dict[str, Any] = {
     "greedy": Sampling(),
@@ -72,6 +75,74 @@ def test_the_same_as_the_plain_search(kind: str, choice: str, rules: str, device
     check_same(plain, in_slots)
 
 
+@pytest.fixture
+def played(device: torch.device, graphs_anywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Steps are captured and played back, as on a GPU."""
+
+    def launch(slots: Slots, steps: int) -> None:
+        slots.graph = slots.graph or slots._captured()
+        for _ in range(steps):
+            slots.graph.replay()
+
+    monkeypatch.setattr(Slots, "launch", launch)
+    monkeypatch.setattr(Recording, "strict", True)
+    monkeypatch.setattr(sampling, "best_token", lambda scores: scores.argmax(-1))  # not by NumPy
+
+
+@pytest.mark.parametrize("device", [pytest.param(CPU, id="cpu")])
+@pytest.mark.parametrize("choice", ["greedy", "drawn", "beam"])
+@pytest.mark.parametrize("kind", IN_SLOTS)
+def test_captured_steps_are_plain_steps(
+    kind: str, choice: str, device: torch.device, played: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Trying a step out leaves no trace, and nothing in it hangs on what stood there when it was captured."""
+    network, prompts = drawn(kind, VOCABULARY, 3), [prompt[:2] for prompt in PROMPTS]
+    rules = RULES["ruled" if choice == "drawn" else "free"]
+    sources = sources_of(kind, [[2, *prompt] for prompt in PROMPTS])
+    check_same(*both(network, prompts, choice=CHOICES[choice], rules=rules, seeds=[7, 8, 9, 10, 11, 12], **sources))
+    assert "cannot be captured" not in caplog.text
+
+
+@pytest.mark.parametrize("device", [pytest.param(CPU, id="cpu")])
+def test_what_cannot_be_captured_is_left_to_the_plain_search(
+    device: torch.device, played: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    network, step = drawn("gpt2", VOCABULARY, 4), SampleSlots.step
+
+    def reads(slots: SampleSlots) -> None:
+        step(slots)
+        slots.counts[0].item()
+
+    monkeypatch.setattr(SampleSlots, "step", reads)
+    check_same(*both(network, PROMPTS, choice=CHOICES["drawn"], seeds=[7, 8, 9, 10, 11, 12]))
+    assert "steps of generation cannot be captured" in caplog.text
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+def test_a_prompt_that_fills_the_context_gets_one_token(choice: str) -> None:
+    network, full = drawn("gpt2", VOCABULARY, 4), [2 + number % 20 for number in range(40)]
+    for prompts in ([full], [full, [5, 9]]):
+        plain, in_slots = both(network, prompts, choice=CHOICES[choice], max_tokens=7)
+        check_same(plain, in_slots)
+        assert [len(each.tokens) for each in in_slots[0]] == [1] * CHOICES[choice].n
+
+
+def test_prompts_are_read_in_rectangles_of_a_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One long prompt among short ones: a batch is as wide as its longest."""
+    network, sizes = drawn("gpt2", VOCABULARY, 4), list[int]()
+    start = type(network).start
+
+    def counted(self: Any, prompt: Any, *inputs: Any, **options: Any) -> Any:
+        sizes.append(prompt.rows.count * prompt.rows.longest)
+        return start(self, prompt, *inputs, **options)
+
+    monkeypatch.setattr(type(network), "start", counted)
+    monkeypatch.setattr(in_slots_module, "READ", 40)
+    prompts = [*[[5]] * 30, [6] * 30, *[[7]] * 12]
+    assert len(generate(network, prompts, slots=True, choice=Sampling(), context=40, max_tokens=2)) == 43
+    assert max(sizes) <= 40 and len(sizes) == 3
+
+
 def test_every_kind_of_network_with_a_cache_has_slots() -> None:
     families = {kind.split()[0] for kind in IN_SLOTS}
     assert {"gpt2", "openai-gpt", "xlm-clm", "transformer", "marian", "t5", "lstm", "mlp", "seq2seq"} <= families
@@ -87,6 +158,8 @@ def test_details_stop_strings_and_progress() -> None:
         for one, other in zip(ours[0].alternatives, theirs[0].alternatives, strict=True):
             assert [token for token, _ in one] == [token for token, _ in other]
     check_same(*both(network, PROMPTS, choice=Sampling(), stopped=lambda row, generated: len(generated) == row + 2))
+    many = both(network, PROMPTS, choice=Sampling(), alternatives=VOCABULARY + 5)
+    assert all(len(ranked) == VOCABULARY for some in many for (each,) in some for ranked in each.alternatives or [[]])
     for choice, count in ((Sampling(), 1), (Sampling(temperature=1.0, n=2), 2)):
         steps = generate_steps(
             network, PROMPTS, slots=True, choice=choice, context=40, max_tokens=5, seeds=[1, 2, 3, 4, 5, 6]
@@ -123,6 +196,7 @@ def test_what_slots_cannot_do_is_left_to_the_plain_search() -> None:
         "choices": {"rules": Rules(choices=((2, 3), (4,))), "ends": [END]},
         "slide": {"slide": True},
         "groups": {"choice": Beam(width=4, groups=2, diversity=0.5)},
+        "endless": {"context": 1 << 24, "max_tokens": 1 << 20, "ends": list(range(VOCABULARY))},
     }
     for name, options in asked.items():
         request = Request(
@@ -130,10 +204,8 @@ def test_what_slots_cannot_do_is_left_to_the_plain_search() -> None:
         )
         assert (runner_of(request) is not None) == (name == "slots"), name
         if name != "slots":
-            steps = {"choice": Sampling(), **options}
-            plain, left = (
-                generate(network, PROMPTS, slots=slots, context=40, max_tokens=5, **steps) for slots in (False, True)
-            )
+            steps = {"choice": Sampling(), "context": 40, "max_tokens": 5, **options}
+            plain, left = (generate(network, PROMPTS, slots=slots, **steps) for slots in (False, True))
             check_same(plain, left)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from weft.errors import shown
 from weft.generation.beam_slots import BeamRunner
 from weft.generation.sampling import Sampling
 from weft.generation.search import (
@@ -19,8 +20,9 @@ from weft.generation.search import (
     TokenDecoder,
     one_by_one,
 )
-from weft.generation.slots import SampleRunner, SlotRunner, fits
+from weft.generation.slots import NotCaptured, SampleRunner, SlotRunner, fits
 from weft.generation.typed import typed_letters
+from weft.progress import to_logger
 
 
 def generate(
@@ -62,7 +64,10 @@ def generate_steps(
         slots = torch.device(request.device).type == "cuda"
     runner = runner_of(request) if slots else None
     if runner is not None:
-        return (yield from runner.run())
+        try:
+            return (yield from runner.run())
+        except NotCaptured as error:
+            to_logger(f"weft: note: steps of generation cannot be captured, and take longer: {shown(str(error), 200)}")
     if request.spelling is not None:
         longest = max(map(len, request.typed))
         reading = Decoding(request, longest)

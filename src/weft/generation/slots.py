@@ -34,6 +34,7 @@ READ = 1 << 14  # tokens of prompts and sources that are read at a time
 FREE = 4  # waiting prompts enter when one of so many slots is free
 SHARE = 0.3  # of the free memory that a cache may take
 KEPT = 0.05  # of all memory that a cache may hold on to between two calls
+LONGEST = 1 << 14  # tokens that a text may get: there is room for all of them from the beginning
 SLOTS: WeakKeyDictionary[nn.Module, dict[Any, Slots]] = WeakKeyDictionary()  # of each network those used last
 
 
@@ -48,13 +49,22 @@ def fits(request: Request) -> bool:
     if not isinstance(network, Network) or network.in_slots is None or not is_plain(request.rules):
         return False
     watched = request.attention or request.observer is not None or is_watched(network)
-    return not watched and not request.slide and request.spelling is None
+    endless = request.slide or max(request.limits) > LONGEST
+    return not watched and not endless and request.spelling is None
+
+
+class NotCaptured(Exception):
+    """A step that cannot be captured here; nothing has been generated yet."""
+
+
+def sent(device: torch.device, tensor: Tensor) -> Tensor:
+    """A tensor of the CPU on a device, without waiting for what it is doing."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def on(device: torch.device, numbers: Sequence[int]) -> Tensor:
-    """Whole numbers on a device, without waiting for what it is doing."""
-    tensor = torch.tensor(numbers, dtype=torch.int64)
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+    """Whole numbers on a device."""
+    return sent(device, torch.tensor(numbers, dtype=torch.int64))
 
 
 class Started:
@@ -191,8 +201,13 @@ class Slots(ABC):
             for _ in range(2):
                 self.step()
         graph = torch.cuda.CUDAGraph()
-        with captured(graph, self.device):
-            self.step()
+        try:
+            with captured(graph, self.device):
+                self.step()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise NotCaptured(str(error).splitlines()[0]) from None
         for tensor, old in zip(held, before, strict=True):
             tensor.copy_(old)
         return graph
@@ -203,6 +218,13 @@ class Slots(ABC):
         parts = [*getattr(state, "parts", ()), getattr(state, "lengths", None), getattr(state, "origin", None)]
         own = [tensor for tensor in vars(self).values() if isinstance(tensor, Tensor)]
         return [*own, *(part for part in parts if part is not None)]
+
+    @property
+    def memory(self) -> int:
+        """Bytes that are held from call to call."""
+        state = self.state
+        layers = [*getattr(state, "layers", ()), *getattr(getattr(state, "memory", None), "layers", ())]
+        return sum(x.nbytes for x in self.tensors()) + sum(x.keys.nbytes + x.values.nbytes for x in layers)
 
 
 class Report:
@@ -230,16 +252,17 @@ class SampleSlots(Slots):
 
     def __init__(self, request: Request, sampling: Sampling, *sizes: int) -> None:
         super().__init__(request, *sizes)
-        self.sampling, self.alternatives = sampling, request.alternatives
+        self.sampling = sampling
+        self.alternatives = min(request.alternatives or 0, self.network.config.vocabulary)
         rows, length, device = self.size * self.copies, self.length, self.device
         self.counts = torch.zeros(rows, dtype=torch.int64, device=device)
         self.limits = torch.zeros(rows, dtype=torch.int64, device=device)
         self.done = torch.ones(rows, dtype=torch.bool, device=device)
         self.written = torch.zeros(rows, length, dtype=torch.int64, device=device)
         self.logprobs = torch.zeros(rows, length, dtype=torch.float64, device=device)
-        count = self.alternatives or 0
-        self.ranked = torch.zeros(rows, length, count, dtype=torch.int64, device=device)
-        self.ranked_logprobs = torch.zeros(rows, length, count, dtype=torch.float64, device=device)
+        ranks = rows, length, self.alternatives
+        self.ranked = torch.zeros(ranks, dtype=torch.int64, device=device)
+        self.ranked_logprobs = torch.zeros(ranks, dtype=torch.float64, device=device)
         self.draws = torch.zeros(rows, 0 if sampling.greedy else -(-length // DRAWS) * DRAWS, dtype=torch.float64)
         self.draws = self.draws.to(device)
 
@@ -310,7 +333,7 @@ class SlotRunner(ABC):
         request = self.request
         longest = max(len(prompt) + limit for prompt, limit in zip(request.prompts, request.limits, strict=True))
         room = -(-longest // ROOMS) * ROOMS
-        room = room if request.context is None else max(longest, min(room, request.context))
+        room = room if request.context is None else min(room, request.context)
         source = max((len(source) for source in request.sources), default=0) if request.sources is not None else 0
         length = -(-max(request.limits) // ROOMS) * ROOMS
         count = 1 << (len(request.prompts) - 1).bit_length()  # of few sizes, so that graphs are of use again
@@ -402,12 +425,15 @@ class SlotRunner(ABC):
         return len(self.waiting) + (0 if self.started is None else self.started.left)
 
     def _next(self) -> list[int]:
-        """The next prompts that are read together."""
-        numbers, held, sources = list[int](), 0, self.request.sources
-        while self.waiting and held < READ:
-            number = self.waiting.popleft()
-            held += len(self.request.prompts[number]) + (0 if sources is None else len(sources[number]))
-            numbers.append(number)
+        """The next prompts that are read together: they lie in a rectangle as wide as the longest."""
+        numbers, longest, sources = list[int](), 0, self.request.sources
+        while self.waiting:
+            number = self.waiting[0]
+            size = len(self.request.prompts[number]) + (0 if sources is None else len(sources[number]))
+            longest = max(longest, size)
+            if numbers and longest * (len(numbers) + 1) > READ:
+                break
+            numbers.append(self.waiting.popleft())
         return numbers
 
     def _slots(self, sizes: tuple[int, int, int, int, int]) -> Slots:
@@ -426,10 +452,7 @@ class SlotRunner(ABC):
         kept: dict[Any, Slots] = SLOTS.setdefault(self.request.decoder, {})  # type: ignore[arg-type]
         if self.slots.device.type != "cuda":
             return
-        held = sum(tensor.nbytes for tensor in self.slots.tensors())
-        layers = getattr(self.slots.state, "layers", ())
-        held += sum(layer.keys.nbytes + layer.values.nbytes for layer in layers)
-        if held < KEPT * torch.cuda.mem_get_info(self.slots.device)[1]:
+        if self.slots.memory < KEPT * torch.cuda.mem_get_info(self.slots.device)[1]:
             self.slots.network = None  # which would never be freed if what is kept of it held it
             kept[self.name] = self.slots
             for name in list(kept)[:-2]:  # other threads may do the same
@@ -462,26 +485,22 @@ class SampleRunner(SlotRunner):
         """Rows that run out of random numbers get more, each from its own seed."""
         if self.random is None:
             return
-        rows, begins = list[int](), list[int]()
+        places, drawn = list[tuple[int, int]](), list[Tensor]()
         for slot in slots:
+            number = self.at[slot]
+            assert number is not None
+            own = self.random.generators[number * self.copies : (number + 1) * self.copies]
             if not self.launched[slot]:
                 self.drawn[slot] = 0
             while self.drawn[slot] < min(self.launched[slot] + steps, self.slots.draws.shape[1]):
-                begins.append(self.drawn[slot])
-                rows.append(slot)
+                places.append((slot * self.copies, self.drawn[slot]))
+                drawn.append(torch.stack([torch.rand(DRAWS, generator=each, dtype=torch.float64) for each in own]))
                 self.drawn[slot] += DRAWS
-        for slot, begin in zip(rows, begins, strict=True):
-            number, first = self.at[slot], slot * self.copies
-            assert number is not None
-            drawn = torch.stack(
-                [
-                    torch.rand(
-                        DRAWS, generator=self.random.generators[number * self.copies + copy], dtype=torch.float64
-                    )
-                    for copy in range(self.copies)
-                ]
-            )
-            self.slots.draws[first : first + self.copies, begin : begin + DRAWS] = drawn.to(self.slots.device)
+        if not drawn:
+            return
+        arrived = sent(self.slots.device, torch.stack(drawn))
+        for (first, begin), numbers in zip(places, arrived, strict=True):
+            self.slots.draws[first : first + self.copies, begin : begin + DRAWS] = numbers
 
     def collect(self, outputs: list[Tensor], slots: Sequence[int]) -> Advance:
         done, counts, written, logprobs, *ranked = outputs

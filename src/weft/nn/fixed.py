@@ -120,7 +120,8 @@ class FixedCache(DecoderState):
         for layer, own in zip(self.layers, state.layers, strict=True):
             for ours, theirs in ((layer.keys, own.keys), (layer.values, own.values)):
                 ours[firsts, : state.longest] = theirs[: state.longest, rows].transpose(0, 1)
-        self.lengths[every] = state.lengths[rows].repeat_interleave(self.copies)
+        # One that fills the context has a token to choose, and none to read.
+        self.lengths[every] = state.lengths[rows].clamp(max=self.room - 1).repeat_interleave(self.copies)
         if self.origin is not None:
             first = firsts.repeat_interleave(self.copies)[:, None]
             self.origin[every] = torch.where(self.places < self.lengths[every][:, None], first, every[:, None])

@@ -75,7 +75,7 @@ class Positions(nn.Module):
         if self.kind != "alibi":
             return None
         device = rows.starts.device
-        slopes = alibi_slopes(self.heads).to(device)[:, None, None]  # H 1 1
+        slopes = alibi_slopes(self.heads, device)[:, None, None]  # H 1 1
         if cache is not None and cache.layers[0].filled:
             places = torch.arange(cache.longest + 1, device=device)
             distance = (cache.lengths[:, None] - places).abs()[:, None, None]  # B 1 1 S
@@ -132,9 +132,11 @@ def _frequencies(width: int, device: torch.device) -> Tensor:
     return torch.exp(torch.arange(0, width, 2, device=device, dtype=torch.float64) * (-math.log(10000.0) / width))
 
 
-def alibi_slopes(heads: int) -> Tensor:
+def alibi_slopes(heads: int, device: torch.device | None = None) -> Tensor:
     """H: the paper's geometric slopes; where H is no power of two, those of the next larger power fill up."""
+    # Made where they are used: while a step is captured nothing can be copied to a GPU.
     power = 2 ** math.floor(math.log2(heads))
-    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
-    slopes += [2 ** (-8 * (head + 1) / (2 * power)) for head in range(0, 2 * (heads - power), 2)]
-    return torch.tensor(slopes)
+    exact = torch.float32 if device is not None and device.type == "mps" else torch.float64  # which MPS does not have
+    numbers = torch.arange(1, heads + 1, dtype=exact, device=device)
+    exponents = torch.where(numbers <= power, numbers, numbers - power - 0.5) * (-8 / power)
+    return exponents.exp2().float()
