@@ -13,6 +13,7 @@ import weft
 from tests.graphs import CpuGraph, graphs_anywhere, needs_gpu  # noqa: F401
 from weft.backends.passes import KEPT, PassGraphs, bucket, filled_up, finite_outputs, outputs, running
 from weft.nn.halved import halved, is_watched, weights_changed
+from weft.nn.heads import aligned_scores
 from weft.nn.rows import Batch, Ragged
 
 TEXTS = [[[5, 6, 7]], [[4] * 16], [[9, 8], [7] * 30, [5]], [[1, 2, 3]] * 7, [[6] * 16] * 4]
@@ -121,6 +122,26 @@ def test_what_cannot_be_captured_goes_without(
         for _ in range(4):
             assert torch.allclose(passes.run(model.network, batch, reading, "classify"), exact, atol=1e-5)
     assert not passes.graphs and len(tries) == 7, "never tried again"
+
+
+@pytest.mark.parametrize("device", [pytest.param(torch.device("cpu"), id="cpu")])
+def test_a_longer_copy_of_a_table_follows_it(device: torch.device, graphs_anywhere: None) -> None:  # noqa: F811
+    """A pass that is played back does not ask for it: words would be scored by weights from before."""
+    model: Any = weft.new("bert", size="2x128", settings={"vocabulary": 61, "context": 64}, heads={"classify": 3})
+
+    def words(network: Any, batch: Batch) -> torch.Tensor:
+        return aligned_scores(network(batch.tokens, batch.rows, batch.segments), network.tokens.weight, None)
+
+    passes, batch = PassGraphs(()), batch_of(TEXTS[2])
+    for _ in range(2):
+        with torch.inference_mode():
+            for _ in range(3):
+                ours = passes.run(model.network, batch, words, "words")
+            hidden = model.network(batch.tokens, batch.rows, batch.segments)
+            assert torch.allclose(ours, hidden @ model.network.tokens.weight.t(), atol=1e-5)
+        with torch.no_grad():
+            model.network.tokens.weight.mul_(3.0)
+    assert len(passes.graphs) == 1
 
 
 def test_a_copy_follows_the_weights(model: Any) -> None:

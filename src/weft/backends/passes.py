@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from weft.checkpoint.folder import LoadedModel
 from weft.nn.graphs import captured, on_device, tried_out
 from weft.nn.halved import halved, inventory_of, is_watched, kind_of, places_of
+from weft.nn.heads import follow_tables
 from weft.nn.rows import Batch, Rows
 
 Work = Callable[[Any, Batch], Tensor]  # what is wanted of a network for a batch: a row for each token or each text
@@ -118,6 +119,7 @@ class PassGraphs:
         even = len(filled.tokens) == filled.rows.count * filled.rows.longest
         for ours, theirs in zip(_tensors(read, even), _tensors(filled, even), strict=True):
             ours.copy_(theirs, non_blocking=True)
+        follow_tables()
         graph.replay()
         size = len(batch.tokens) if len(written) == len(filled.tokens) else batch.rows.count
         return written[:size].clone()

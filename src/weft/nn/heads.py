@@ -40,16 +40,29 @@ ALIGNED = WeakTensorKeyDictionary()  # of tables: how often they had changed, an
 
 def aligned_scores(x: Tensor, table: Tensor, bias: Tensor | None) -> Tensor:
     """The same by a table with rows of zeros up to a multiple of 64: others are four times as slow to multiply with."""
+    scores = F.linear(x, aligned(table))[:, : len(table)]
+    return scores if bias is None else scores + bias
+
+
+def aligned(table: Tensor) -> Tensor:
+    """The longer copy of a table, as the table is now."""
     version = 0 if table.is_inference() else table._version
     kept = ALIGNED.get(table)  # type: ignore[no-untyped-call]
     with torch.inference_mode(False), torch.no_grad():  # it may be used in any mode
-        if kept is None or kept[1].device != table.device:
+        if kept is None or (kept[1].device, kept[1].dtype) != (table.device, table.dtype):
             kept = version, F.pad(table.detach(), (0, 0, 0, -len(table) % 64))
         elif kept[0] != version:
-            kept[1][: len(table)] = table  # in place: a captured step reads it there
+            kept[1][: len(table)] = table  # in place: a captured pass reads it there
     ALIGNED[table] = version, kept[1]
-    scores = F.linear(x, kept[1])[:, : len(table)]
-    return scores if bias is None else scores + bias
+    return kept[1]
+
+
+def follow_tables() -> None:
+    """Let the copies follow their tables: a captured pass that is played back does not ask for them."""
+    for each in ALIGNED.keyrefs():  # type: ignore[no-untyped-call]
+        table = each()
+        if table is not None and not table.is_inference() and table._version != ALIGNED[table][0]:
+            aligned(table)
 
 
 class Pooler(nn.Module):
