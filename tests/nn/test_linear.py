@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import copy
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -104,6 +107,28 @@ def test_copies_are_given_up() -> None:
         module.eval()(x)
     del module
     assert PackedWeight.held == held
+
+
+@needs_onednn
+def test_threads_share_one_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    module, x = a_map()
+    held, made, together = PackedWeight.held, list[Any](), threading.Barrier(3)
+    exact, whole = plain(module, x), weft.nn.linear.laid_out
+
+    def slowly(weight: Tensor) -> Tensor:
+        time.sleep(0.05)  # another thread's turn
+        made.append(whole(weight))
+        return made[-1]
+
+    def answer() -> bool:
+        together.wait()
+        with torch.no_grad(), decoding():
+            return all(torch.allclose(module(x), exact, atol=1e-5) for _ in range(5))
+
+    monkeypatch.setattr(weft.nn.linear, "laid_out", slowly)
+    with ThreadPoolExecutor(3) as pool:
+        assert all(each.result() for each in [pool.submit(answer) for _ in range(3)])
+    assert len(made) == 1 and PackedWeight.held == held + module.weight.nbytes
 
 
 @needs_onednn

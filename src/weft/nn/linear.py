@@ -8,6 +8,7 @@ large products are half as fast there. N: tokens; O: outputs; I: inputs.
 from __future__ import annotations
 
 import platform
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -24,6 +25,7 @@ ROWS = 32  # for which a weight is laid out; the layout serves any number of the
 SHARE = 0.25  # of the memory of the machine that copies may take
 DECODING: ContextVar[bool] = ContextVar("decoding", default=False)
 FUSING: ContextVar[bool] = ContextVar("fusing", default=False)
+PACKING = threading.RLock()  # threads that decode by one network share its copies
 # What a product can end in: the non-linearity and its kind, in the kernel's words.
 INSIDE = {"gelu": ("gelu", "none"), "gelu-tanh": ("gelu", "tanh"), "relu": ("relu", ""), "silu": ("swish", "")}
 
@@ -68,18 +70,29 @@ class PackedWeight:
 
     def of(self, weight: Tensor) -> Tensor:
         """The laid out copy where there is one or decoding needs one, else the weight itself."""
-        source = self.source
-        if source is not None and source.data_ptr() == weight.data_ptr() and weight._version == self.version:
-            assert self.packed is not None
-            return self.packed
-        self.release()
-        too_much = self.held + weight.nbytes > memory_here() * SHARE
-        if too_much or not DECODING.get() or weight.is_inference():  # in inference mode no change could be seen
+        kept = self._kept(weight)
+        if kept is not None:
+            return kept
+        if not DECODING.get() or weight.is_inference():  # in inference mode no change could be seen
+            self.release()
             return weight
-        self.packed, self.source = laid_out(weight.to(self.dtype)), weight.detach()
-        self.version = weight._version
-        type(self).held += weight.nbytes
-        return self.packed
+        with PACKING:
+            kept = self._kept(weight)
+            if kept is not None:  # another thread has been quicker
+                return kept
+            self.release()
+            if self.held + weight.nbytes > memory_here() * SHARE:
+                return weight
+            self.version, packed = weight._version, laid_out(weight.to(self.dtype))
+            self.packed, self.source = packed, weight.detach()
+            type(self).held += weight.nbytes
+            return packed
+
+    def _kept(self, weight: Tensor) -> Tensor | None:
+        """The copy, where it is of this weight as it is."""
+        source = self.source
+        same = source is not None and source.data_ptr() == weight.data_ptr() and weight._version == self.version
+        return self.packed if same else None
 
     def release(self) -> None:
         """Give up the copy: the weight is trained, moved or converted."""
