@@ -86,6 +86,14 @@ def test_only_matrices_of_layers_are_trained_by_it() -> None:
     t5: Any = network_for("spans")
     found = muon_parts(t5)
     assert any("encoder" in name for name in found) and any("key_value" in name for name in found)
+    for name, settings, part in (
+        ("gpt2", {"activation": "gated-silu"}, "feedforward.up"),
+        ("conv-seq2seq", {}, "decoder.layers.0.maps"),
+    ):
+        config = CASES[name].config(**settings)
+        halves: Any = FAMILIES[name].network(config, {"words": config.vocabulary})
+        counts = {count for weight, count in muon_parts(halves).items() if part in weight}
+        assert counts == {2}, "what is gated and its gate are two matrices"
 
 
 def test_it_learns_and_can_be_captured() -> None:

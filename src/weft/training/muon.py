@@ -13,18 +13,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from weft.nn.layers import FeedForward
+
 MOMENTUM = 0.95
 LIKE_ADAMW = 0.2  # root mean square of the entries of an AdamW step
 QUINTIC = (3.4445, -4.7750, 2.0315)  # of an iteration that brings all singular values near 1
 ITERATIONS = 5
-PARTS = {"qkv": 3, "key_value": 2}  # matrices that stand in one tensor, by the name of their module
+PARTS = {"qkv": 3, "key_value": 2, "maps": 2}  # matrices that stand in one tensor, by the name of their module
 
 
 def muon_parts(network: Any) -> dict[str, int]:
     """The weights that Muon trains by name, and how many matrices each consists of."""
     inside = tuple(f"{part}." for parts in network.layer_names() for part in parts)
-    linear = [name for name, module in network.named_modules() if isinstance(module, nn.Linear)]
-    return {f"{name}.weight": PARTS.get(name.rpartition(".")[2], 1) for name in linear if f"{name}.".startswith(inside)}
+    modules = dict(network.named_modules())
+    linear = [name for name, module in modules.items() if isinstance(module, nn.Linear)]
+    gated = {f"{name}.up": 2 for name, module in modules.items() if isinstance(module, FeedForward) and module.gated}
+    parts = {name: gated.get(name, PARTS.get(name.rpartition(".")[2], 1)) for name in linear}
+    return {f"{name}.weight": count for name, count in parts.items() if f"{name}.".startswith(inside)}
 
 
 def orthogonal(matrices: Tensor, dtype: torch.dtype) -> Tensor:
