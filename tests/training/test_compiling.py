@@ -124,6 +124,27 @@ def test_where_compiling_fails_the_run_goes_on_without(
     assert any("cannot be compiled, and goes on without" in line and "no C compiler" in line for line in heard)
 
 
+def test_a_first_step_that_lacks_memory_was_not_compiled_yet() -> None:
+    """The same step comes again in smaller passes, and may fail to compile then."""
+    results: list[Any] = [torch.OutOfMemoryError(), RuntimeError("no C compiler"), torch.tensor(1.0)]
+    compiled: list[bool] = []
+
+    def step(*given: Any) -> torch.Tensor:
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    plan, network = SimpleNamespace(compile=None), SimpleNamespace(COMPILES=True)
+    setup = SimpleNamespace(plan=plan, may_compile=True, device=torch.device("cuda"), network=network)
+    stepper: Any = SimpleNamespace(setup=setup, compile=compiled.append, step=step)
+    choice = CompileChoice(stepper, SimpleNamespace(line=lambda text: None))  # type: ignore[arg-type]
+    choice.waiting = True
+    with pytest.raises(torch.OutOfMemoryError):
+        choice.step([], torch.ones(1), 0)
+    assert choice.step([], torch.ones(1), 0) == 1.0 and compiled == [False] and not choice.waiting
+
+
 def test_the_second_time_the_code_is_in_the_cache(cache: Path) -> None:
     times = CompileTimes()
     assert times.expected("one", 12) == (15 + 3 * 12, False)

@@ -108,7 +108,7 @@ class CompileChoice:
         """Take a step; the gradient norm."""
         if not self.waiting:
             return self.stepper.step(batches, counts, number)
-        self.waiting, begin = False, time.perf_counter()
+        begin = time.perf_counter()
         try:
             norm = self.stepper.step(batches, counts, number)
         except (torch.OutOfMemoryError, UserError, Interrupted):
@@ -119,9 +119,10 @@ class CompileChoice:
             # Such as a machine without a C compiler. No weight has changed: the update comes last.
             reason = shown(" ".join(str(error).split()) or type(error).__name__, 200)
             self.log.line(f"cannot be compiled, and goes on without: {reason}")
+            self.waiting = False
             self.stepper.compile(False)
             return self.stepper.step(batches, counts, number)
-        seconds = time.perf_counter() - begin
+        self.waiting, seconds = False, time.perf_counter() - begin
         CompileTimes().note(code_key(self.stepper.setup), seconds)
         if not self.asked:
             self.log.line(f"compiled in {seconds:.0f} s")
