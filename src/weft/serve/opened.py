@@ -95,7 +95,7 @@ class OpenedModel:
             makers["next"] = self._calling("next", ())
         if not words or loaded.tokenizer is None or family.numbers or family.series:
             return makers
-        if self._fills():
+        if self._gap() is not None:
             makers["fill"] = self._calling("fill", ("top",))
         if family.generates and not family.reads:
             makers["complete"] = lambda given: CallPlan(loaded, self._task("complete"), given, ())
@@ -117,16 +117,19 @@ class OpenedModel:
         reads = not self.light and self.loaded.family.reads
         return tuple(name for name in FROM_TEXT if reads and name in self.makers)
 
-    def _fills(self) -> bool:
+    def _gap(self) -> str | None:
+        """What marks a gap in a text, the first one where they are numbered; None: this model fills none."""
+        from weft.data.masking import sentinel, sentinels_of
         from weft.tasks.fill import filler
 
+        tokenizer = self.loaded.tokenizer
         if self.loaded.family.sentinels:
-            return not self.loaded.exported
+            return sentinel(0) if sentinels_of(tokenizer) and not self.loaded.exported else None
         try:
             filler(self.loaded)
         except UserError:
-            return False
-        return True
+            return None
+        return str(tokenizer.roles.mask)
 
     def _task(self, name: str) -> Any:
         from weft.tasks.registry import task_for
@@ -227,7 +230,7 @@ class OpenedModel:
             "can_stream": self.can_write,
             "has_tokenizer": tokenizer is not None,
             "pair": bool(self.task.pair),
-            "mask": tokenizer.roles.mask if tokenizer is not None and "fill" in self.makers else None,
+            "mask": self._gap() if "fill" in self.makers else None,
         }
 
     def backend(self) -> str:

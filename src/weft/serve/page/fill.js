@@ -5,14 +5,29 @@ import { bars, button, count, percent } from "./parts.js";
 
 const USUAL = "[MASK]";
 
-function maskOf(model) {
-  return model.mask ?? USUAL;
+/** The mark of a gap; those of a T5 are numbered in the order of the text. */
+function markOf(model, number = 0) {
+  return (model.mask ?? USUAL).replace(/_0>$/, `_${number}>`);
+}
+
+/** Finds the marks of all gaps. */
+function marksOf(model) {
+  return new RegExp(markOf(model).replace(/[.*+?^${}()|[\]\\]/g, "\\$&").replace(/_0>$/, "_\\d+>"), "g");
 }
 
 /** The text with the best words in its gaps, each marked. */
-function filled(text, mask, gaps) {
-  const parts = text.split(mask);
+function filled(text, marks, gaps) {
+  const parts = text.split(marks);
   return el("p", { class: "filled" }, parts.flatMap((part, n) => (n < gaps.length && n < parts.length - 1 ? [part, el("mark", { text: gaps[n][0].word })] : [part])));
+}
+
+/** Put a word or a gap into the text; the gaps after it are numbered anew where the model numbers them. */
+function put(view, start, end, piece) {
+  const { composer, model } = view;
+  const { text } = composer;
+  let number = [...`${text.slice(0, start)}${piece}`.matchAll(marksOf(model))].length;
+  composer.replace(start, text.length, piece + text.slice(end).replace(marksOf(model), () => markOf(model, number++)));
+  composer.field.setSelectionRange(start + piece.length, start + piece.length);
 }
 
 /** @type {import("./view.js").Tab} */
@@ -22,32 +37,29 @@ export const fill = {
   about: "Leave gaps in a text; the model says which words fit.",
   serves: (model) => model.tasks.includes("fill"),
   made: ["fill"],
-  box: { key: "fill", label: "Text with gaps", placeholder: "The [MASK] crossed the river.", rows: 3 },
+  box: { key: "fill", label: "Text with gaps", placeholder: "Type a sentence with a gap in it", rows: 3 },
   examples: (model) => [
-    { name: "One gap", text: `The old ${maskOf(model)} looked at him and smiled.` },
-    { name: "Two gaps", text: `He ${maskOf(model)} to the window and looked at the ${maskOf(model)}.` },
-    { name: "A reason", text: `She could not sleep ${maskOf(model)} of the noise.` },
+    { name: "One gap", text: `The old ${markOf(model)} looked at him and smiled.` },
+    { name: "Two gaps", text: `He ${markOf(model)} to the window and looked at the ${markOf(model, 1)}.` },
+    { name: "A reason", text: `She could not sleep ${markOf(model)} of the noise.` },
   ],
   controls: (view) => [
     button("Insert a gap", () => {
-      const { field } = view.composer;
-      view.composer.replace(field.selectionStart, field.selectionEnd, maskOf(view.model));
-    }, { title: `Puts ${maskOf(view.model)} where the caret is` }),
+      const { text, field } = view.composer;
+      const before = text.slice(0, field.selectionStart);
+      put(view, field.selectionStart, field.selectionEnd, markOf(view.model, [...before.matchAll(marksOf(view.model))].length));
+    }, { title: `Puts ${markOf(view.model)} where the caret is` }),
     view.slider("top", "Words", { min: 3, max: 20, step: 1, value: 6 }),
   ],
   missing: (view) => (!view.text.trim() ? "Type a text with a gap, or try an example."
-    : !view.model.sentinels && !view.text.includes(maskOf(view.model)) ? `Mark each gap with ${maskOf(view.model)}.` : ""),
+    : !marksOf(view.model).test(view.text) ? `Mark each gap with ${markOf(view.model)}, or press “Insert a gap”.` : ""),
   async run(view) {
-    const mask = maskOf(view.model);
     const { text } = view;
     const { answers: [answer] } = await view.post("/v1/fill", { model: view.model.id, input: text, top: view.setting("top", 6) });
-    const gapPlaces = [...text.matchAll(new RegExp(mask.replace(/[.*+?^${}()|[\]\\]/g, "\\$&"), "g"))].map((match) => match.index);
-    const choose = (gap, word) => () => {
-      const start = gapPlaces[gap];
-      if (start !== undefined) view.composer.replace(start, start + mask.length, word);
-    };
+    const places = [...text.matchAll(marksOf(view.model))].map((match) => [match.index, match.index + match[0].length]);
+    const choose = (gap, word) => places[gap] && (() => put(view, ...places[gap], word));
     view.show(() => [
-      text.includes(mask) ? filled(text, mask, answer.gaps) : el("p", { class: "filled", text: answer.text }),
+      filled(text, marksOf(view.model), answer.gaps),
       el("div", { class: "gaps" }, answer.gaps.map((gap, n) => el("section", {},
         answer.gaps.length > 1 && el("h2", { text: `Gap ${n + 1}` }),
         bars(`Words for gap ${n + 1}`, gap.map((candidate, place) => ({
