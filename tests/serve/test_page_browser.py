@@ -24,6 +24,11 @@ from weft.client import answer_of
 LONG = "the weaver sang because it was late and the loom was old " * 4
 TABLE = "date,sales\n" + "\n".join(f"2024-03-{day:02},{100 + 10 * (day % 7)}" for day in range(1, 32))
 ANSWERED = ("Who sang?", "The weaver sang at the loom. \U0001f600 Ada lives in Rome.")
+# Whether the first letter of what is marked can be seen in the text box.
+IN_VIEW = """() => {
+    const [mark, box] = ["mark.chosen", ".composer"].map(name => document.querySelector(name).getBoundingClientRect());
+    return mark.top >= box.top && mark.top + 20 <= box.bottom;
+}"""
 UNANSWERED = ("where lives Ada ?", "Ada lives in Rome . Bo lives in New York .")
 
 
@@ -122,6 +127,10 @@ def test_fill_shows_words_for_gaps(site: Site, load: Any) -> None:
         opened.page.locator(".gaps section").nth(1).locator("button.name").nth(2).click()
         opened.answered()
         assert opened.page.input_value("#text") == f"the [MASK] of the {expected[1][2].word}"
+        opened.page.fill("#text", "the of")
+        opened.page.evaluate("() => document.getElementById('text').setSelectionRange(4, 4)")
+        opened.page.click("text=Insert a gap")
+        assert opened.page.input_value("#text") == "the [MASK]of", "at the caret"
         opened.write("nothing to fill").answered("idle")
         assert "Mark each gap with [MASK]" in opened.text(".output")
 
@@ -179,6 +188,10 @@ def test_ask_marks_the_answer_or_says_that_there_is_none(site: Site, load: Any) 
             assert {choice.text for choice in expected.best} <= set(values)
         opened.page.locator(".chances button.name").first.click()
         assert opened.page.locator(".copy-of-text mark.chosen").count() == 1, "a candidate is shown on demand"
+        opened.write(ANSWERED[0], "field-question").ask("\n".join([*["The mill was old ."] * 40, ANSWERED[1]] * 2))
+        for button in opened.page.locator(".chances button.name").all():
+            button.click()
+            assert opened.page.evaluate(IN_VIEW), "a part of a long document is scrolled to"
 
 
 def test_choose_translate_and_search(site: Site, load: Any) -> None:
@@ -211,22 +224,6 @@ def test_choose_translate_and_search(site: Site, load: Any) -> None:
         assert [float(value.replace("−", "-")) for _, value in shown] == pytest.approx(
             [hit["score"] for hit in ranked], abs=6e-4
         )
-
-
-def test_tokens_of_alignments_are_letters(site: Site) -> None:
-    """Byte-level, word-piece and letter vocabularies; each token with the space before it."""
-    cases = [
-        (["Ġgr", "Ã¼n", "Ġlo", "om", "</s>"], "grün loom", ["gr", "ün", " lo", "om", ""]),
-        (["ðŁ", "ĺĢ", "Ġx"], "\U0001f600 x", ["", "\U0001f600", " x"]),
-        (["▁Du", "▁hast", "."], "Du hast.", ["Du", " hast", "."]),
-        (["the", "lo", "##om", "."], "the loom.", ["the", " lo", "om", " ."]),
-        (["7", "-", "0"], "7-0", ["7", "-", "0"]),
-    ]
-    script = """async ([tokens, text]) => (await import("/static/page/translate.js")).tokenTexts(tokens, text)
-        .map(each => (each.space ? " " : "") + each.text)"""
-    with site.open() as opened:
-        for tokens, text, expected in cases:
-            assert opened.page.evaluate(script, [tokens, text]) == expected
 
 
 def test_forecast_draws_intervals(site: Site, load: Any) -> None:

@@ -10,7 +10,7 @@ export function textWindows(root, data, choose) {
   root.replaceChildren(el("ol", { class: "bars" }, data.windows.map((window, number) => {
     const [best, score] = window.scores ? Object.entries(window.scores).sort((a, b) => b[1] - a[1])[0] : [null, null];
     const share = best === null ? null : data.label === null ? score : window.scores[data.label];
-    const text = letters.slice(window.start, window.end).join("").replace(/\s+/g, " ").trim();
+    const text = letters.slice(window.start, window.end).join("").replace(/\s+/g, " ").replace(/^[ .,;:!?)]+/, "").trim(); // a window may begin at the end of a sentence
     const name = `${number + 1}. ${text}`;
     return el("li", { class: best === data.label ? "best" : null },
       choose

@@ -17,7 +17,7 @@ export function wordBars(root, data, choose) {
     const value = data.values[word][model];
     const show = (event) => tooltip(event, `${data.models[model]}\n“${data.words[word]}” ${value === null ? "is not among its likeliest words" : `${(100 * value).toPrecision(3)} %`}`);
     return el("td", { class: best[model] === word ? "best" : "", on: { pointermove: show, pointerleave: hideTooltip } },
-      el("div", { class: "cell" }, el("span", {}, el("div", { class: "fill-bar", style: { width: `${(100 * (value ?? 0)) / largest}%` } })), el("span", { text: percent(value) })));
+      el("div", { class: "cell" }, el("span", {}, value !== null && el("div", { class: "fill-bar", style: { width: `${(100 * value) / largest}%` } })), el("span", { text: percent(value) })));
   }
 
   function named(word) {

@@ -32,7 +32,7 @@ class App {
     this.tablist = el("div", { class: "tabs", role: "tablist", "aria-label": "Tasks" });
     this.answered = el("p", { class: "answered" });
     this.header();
-    this.footer.replaceChildren(this.answered, el("p", { class: "ground", text: ground() }));
+    this.footer.replaceChildren(this.answered, el("p", { class: "ground" }, `${ground()} `, el("a", { href: "/docs", text: "API" })));
     onKeyNeeded(askKey);
     addEventListener("hashchange", () => this.follow());
     addEventListener("keydown", (event) => this.key(event));

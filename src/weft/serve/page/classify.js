@@ -4,10 +4,8 @@ import { el, format } from "/static/picture/base.js";
 import { attribution } from "/static/picture/attribution.js";
 import { textWindows } from "/static/picture/text-windows.js";
 import { ServerError } from "./api.js";
-import { Characters, bars, button, count, message, percent } from "./parts.js";
+import { Characters, MOST_BARS, bars, button, count, message, percent } from "./parts.js";
 import { spansView } from "./spans.js";
-
-const MOST_BARS = 12;
 
 function isPair(model) {
   return model.task === "pair";
@@ -24,11 +22,9 @@ function verdict(answer, text) {
   const scores = Object.entries(answer.scores).sort((a, b) => b[1] - a[1]);
   const chosen = answer.object === "labels" ? answer.labels : [answer.label];
   const name = chosen.length ? chosen.join(", ") : "none of the labels";
-  const rest = scores.length - MOST_BARS;
   return [
     el("p", { class: "verdict" }, name, " ", chosen.length === 1 && el("span", { text: percent(answer.scores[chosen[0]]) })),
-    bars("Probabilities", scores.slice(0, MOST_BARS).map(([label, value]) => ({ name: label, value, best: chosen.includes(label) }))),
-    rest > 0 && el("p", { class: "note", text: `and ${count(rest, "less likely label")}` }),
+    bars("Probabilities", scores.map(([label, value]) => ({ name: label, value, best: chosen.includes(label), title: label })), { most: MOST_BARS }),
   ];
 }
 
@@ -97,8 +93,8 @@ export const classify = {
   missing: (view) => (!view.text.trim() ? "Type or paste a text, or try an example." : isPair(view.model) && !view.field("pair").trim() ? "Type the second text." : ""),
   async run(view) {
     const { answers: [answer] } = await view.post("/v1/classify", { model: view.model.id, input: inputOf(view) });
-    const windows = el("div");
-    const words = el("div", { class: "words" });
+    const windows = el("div", { class: "part" });
+    const words = el("div", { class: "part words" });
     view.show(() => [...verdict(answer, view.text), windows, words]);
     const name = answer.label ?? (answer.labels ? answer.labels.join(", ") || "no label" : answer.value !== undefined ? format(answer.value, 3) : count(answer.spans?.length ?? 0, "span"));
     view.say(answer.score === undefined ? name : `${name}, ${percent(answer.score)}`);

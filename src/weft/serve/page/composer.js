@@ -58,8 +58,9 @@ export class Composer {
   setGhost(text) {
     if (text === this.ghost) return;
     this.ghost = text;
+    const atEnd = this.field.scrollTop + this.field.clientHeight >= this.field.scrollHeight - 60;
     this.draw();
-    if (this.shown && this.field.scrollTop + this.field.clientHeight >= this.field.scrollHeight - 60) this.field.scrollTop = this.field.scrollHeight;
+    if (this.shown && atEnd) this.field.scrollTop = this.field.scrollHeight;
   }
 
   /** Put text in at the end, as if it had been typed: the browser's undo takes it back. */
@@ -88,9 +89,19 @@ export class Composer {
     this.draw();
     if (!scroll || !marks.length) return;
     const first = this.copy.querySelector("mark.chosen") ?? this.copy.querySelector("mark");
-    const top = first.offsetTop - this.copy.clientHeight / 3;
+    const top = first.getBoundingClientRect().top - this.copy.getBoundingClientRect().top + this.copy.scrollTop - this.copy.clientHeight / 3;
     this.field.scrollTop = Math.max(0, top);
     this.copy.scrollTop = this.field.scrollTop;
+  }
+
+  /** The field scrolls as far as the copy does, which has the lines of the continuation too. */
+  makeRoom() {
+    const { field } = this;
+    const top = field.scrollTop;
+    field.style.removeProperty("padding-bottom");
+    const more = this.ghost ? this.copy.scrollHeight - field.scrollHeight : 0;
+    if (more > 0) field.style.paddingBottom = `${parseFloat(getComputedStyle(field).paddingBottom) + more}px`;
+    field.scrollTop = top;
   }
 
   draw() {
@@ -106,6 +117,7 @@ export class Composer {
     if (this.ghost && (this.shown || document.activeElement !== this.field)) parts.push(el("span", { class: "ghost", text: this.ghost }));
     parts.push("\u200b"); // so that an empty last line has its height
     this.copy.replaceChildren(...parts);
+    this.makeRoom();
     this.copy.scrollTop = this.field.scrollTop;
   }
 }

@@ -25,7 +25,10 @@ function kindOf(schema, all) {
   if (schema.const !== undefined) return JSON.stringify(schema.const);
   if (schema.enum) return schema.enum.map((each) => JSON.stringify(each)).join(", ");
   const kind = [schema.type ?? "any"].flat().join(" or ");
-  if (kind === "array") return `list of ${kindOf(schema.items, all)}`;
+  if (kind === "array") {
+    const item = kindOf(schema.items, all);
+    return item.includes(" or ") ? `list of (${item})` : `list of ${item}`;
+  }
   const least = schema.minimum ?? schema.exclusiveMinimum;
   const most = schema.maximum ?? schema.exclusiveMaximum;
   return least !== undefined && most !== undefined ? `${kind}, ${least} to ${most}` : kind;

@@ -20,7 +20,7 @@ export function describeAnswer(facts) {
   const parts = [
     el("strong", { text: facts.model }),
     facts.version && el("span", {}, "version ", el("code", { text: facts.version })),
-    Number.isFinite(facts.tokens) && facts.tokens > 0 && el("span", { text: `${count(facts.tokens, facts.unit)}${facts.written ? `, ${facts.written.toLocaleString("en-US")} of them written` : ""}` }),
+    facts.read > 0 && el("span", { text: `${count(facts.read, facts.unit)}${facts.written ? ` read, ${facts.written.toLocaleString("en-US")} written` : ""}` }),
     facts.windows > 0 && el("span", { text: count(facts.windows, "window") }),
     facts.truncated && el("span", { class: "cut", text: "the text was cut to fit" }),
     el("span", { title: stages.join(", "), text: `${seconds(facts.seconds)}${stages.length ? ` (${stages.join(", ")})` : ""}` }),

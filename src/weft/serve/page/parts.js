@@ -2,6 +2,8 @@
 
 import { el } from "/static/picture/base.js";
 
+export const MOST_BARS = 12; // of labels or spans, before somebody asks for all
+
 /** A probability as people read it. */
 export function percent(value) {
   if (!Number.isFinite(value)) return "–";
@@ -19,11 +21,11 @@ export function count(number, noun, plural = `${noun}s`) {
 }
 
 /**
- * Bars from 0 to 1, one below the other.
+ * Bars from 0 to 1, one below the other; of more than `most`, the rest is shown on demand.
  * @param {{name: string, value: number, note?: string, best?: boolean, choose?: () => void, title?: string}[]} rows
  */
-export function bars(label, rows, { of = 1 } = {}) {
-  return el("ul", { class: "bars chances", "aria-label": label }, rows.map((row) => {
+export function bars(label, rows, { of = 1, kind = "", most = Infinity } = {}) {
+  const line = (row) => {
     const name = row.choose
       ? el("button", { type: "button", class: "name", text: row.name, title: row.title, on: { click: row.choose } })
       : el("span", { class: "name", text: row.name, title: row.title });
@@ -31,7 +33,15 @@ export function bars(label, rows, { of = 1 } = {}) {
     return el("li", { class: row.best ? "best" : null }, name,
       el("span", { class: "track", "aria-hidden": "true" }, el("span", { class: "fill", style: { width } })),
       el("span", { class: "value", text: row.note ?? percent(row.value) }));
-  }));
+  };
+  const list = el("ul", { class: `bars chances ${kind}`, "aria-label": label, tabindex: -1 }, rows.slice(0, most).map(line));
+  if (rows.length <= most) return list;
+  const more = button(`Show all ${rows.length}`, () => {
+    list.append(...rows.slice(most).map(line));
+    more.remove();
+    list.focus();
+  }, { class: "more" });
+  return el("div", {}, list, more);
 }
 
 /** A title with what it is about below, and buttons: for what is empty, waits or went wrong. */

@@ -35,8 +35,7 @@ export const search = {
     const [query, texts, { id }] = [view.field("query"), linesOf(view), view.model];
     const { answers: [{ hits }] } = await view.post("/v1/rank", { model: id, input: { query, texts }, top: Math.min(SHOWN, texts.length) });
     const largest = Math.max(1e-9, ...hits.map((hit) => hit.score));
-    const list = bars("Results", hits.map((hit, n) => ({ name: hit.text, value: hit.score, best: n === 0, note: format(hit.score, 3) })), { of: Math.max(1, largest) });
-    list.classList.add("results");
+    const list = bars("Results", hits.map((hit, n) => ({ name: hit.text, value: hit.score, best: n === 0, note: format(hit.score, 3) })), { of: Math.max(1, largest), kind: "results" });
     view.show(() => [list, hits.length < texts.length && el("p", { class: "note", text: `The first ${hits.length} of ${count(texts.length, "line")}.` })]);
     view.say(`${count(hits.length, "result")}. First: ${hits[0]?.text ?? "none"}`);
   },

@@ -1,7 +1,7 @@
 // A text with labeled spans: each is marked and named, in a color that is the label's everywhere on the page.
 
 import { el, hideTooltip, tooltip } from "/static/picture/base.js";
-import { Characters, bars, percent } from "./parts.js";
+import { Characters, MOST_BARS, bars, percent } from "./parts.js";
 
 const COLORS = 6; // of --line-0 to --line-5
 
@@ -51,7 +51,7 @@ export function spansView(text, spans, labels = []) {
     return el("li", {}, button);
   }));
   draw();
-  const list = bars("Spans with their probabilities", spans.map((span) => ({ name: span.text, value: span.score, note: `${span.label}  ${percent(span.score)}`, title: span.text })));
-  list.classList.add("wide-note");
+  const list = bars("Spans with their probabilities", spans.map((span) => ({ name: span.text, value: span.score, note: `${span.label}  ${percent(span.score)}`, title: span.text })),
+    { kind: "wide-note", most: MOST_BARS });
   return [legend, box, list];
 }

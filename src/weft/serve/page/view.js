@@ -222,6 +222,12 @@ export class View {
     this.progress.hidden = !on;
     this.output.classList.toggle("stale", on);
     this.output.setAttribute("aria-busy", String(on));
+    if (on) this.dropHint();
+  }
+
+  /** There is a text, and it will be answered: what is still to be typed says so no longer. */
+  dropHint() {
+    this.output.querySelector(":scope > .message.empty")?.remove();
   }
 
   idle(text) {
@@ -263,7 +269,7 @@ export class View {
       now();
     }));
     this.notice.replaceChildren(box);
-    this.output.querySelector(":scope > .message.empty")?.remove(); // there is a text, and it will be answered
+    this.dropHint();
     this.status.textContent = text();
     const timer = setInterval(() => {
       if (signal.aborted || performance.now() > until || !box.isConnected) clearInterval(timer);
@@ -301,7 +307,7 @@ export class View {
     this.on.onFacts({
       model: reply.model ?? this.model.id, version: reply.version ?? this.model.version,
       unit: this.tab.unit ?? "token",
-      tokens: answers.length && !this.tab.manyTexts ? sum("n_tokens") : reply.usage?.total_tokens, written: reply.usage?.completion_tokens,
+      read: answers.length && !this.tab.manyTexts ? sum("n_tokens") : reply.usage?.prompt_tokens, written: reply.usage?.completion_tokens,
       windows: this.tab.manyTexts ? 0 : sum("n_windows"), truncated: answers.some((answer) => answer.truncated), timings, seconds,
     });
   }

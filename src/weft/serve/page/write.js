@@ -41,7 +41,7 @@ function tokenTip({ text, logprob, others }) {
 }
 
 /** A continuation as a button: pressed, it is taken; its tokens show their probabilities to the mouse and the arrow keys. */
-function card(view, continuation, number) {
+function card(view, continuation, number, typed) {
   const whole = continuation.tokens.map((token) => token.text).join("");
   const spans = whole.trimEnd() === continuation.text.trimEnd() && whole
     ? continuation.tokens.map((token, n) => {
@@ -52,7 +52,7 @@ function card(view, continuation, number) {
     : [continuation.text.replace(/^ /, "")];
   const ended = continuation.reason === "stop" && el("span", { class: "ended", text: " end of the text" });
   const node = el("button", { type: "button", class: "continuation", "aria-label": `Continuation ${number + 1}: ${continuation.text}`, on: { click: () => view.composer.append(continuation.text) } },
-    el("span", { class: "number", "aria-hidden": "true", text: String(number + 1) }), el("span", { class: "words" }, spans, ended));
+    el("span", { class: "number", "aria-hidden": "true", text: String(number + 1) }), el("span", { class: "words", "data-typed": typed }, spans, ended));
   let at = -1;
   const step = (by) => () => {
     if (!continuation.tokens.length) return;
@@ -91,6 +91,7 @@ class Writing {
     this.words = el("div", { class: "next-words" });
     this.hint = el("p", { class: "note" }, "Press one to take it. Tinted words surprised the model more.",
       el("span", { class: "with-keys", text: " In the box, Tab takes the gray text, → a word of it, and Alt ↓ shows the next one. Point at a word, or use ← and →, to see its probability." }));
+    this.typed = ""; // the beginning of a word that the continuations end
     this.shown = false;
   }
 
@@ -110,46 +111,48 @@ class Writing {
       this.show();
       this.view.composer.setGhost(this.choices[this.chosen].text);
       if (this.list.contains(document.activeElement) || this.list.matches(":hover")) return this.later();
-      this.list.replaceChildren(...this.choices.map((choice, n) => (choice.text ? card(this.view, choice, n) : el("div", { class: "continuation waiting" }, el("span", { class: "number", text: String(n + 1) }), el("span", { class: "words", text: "…" })))));
+      this.list.replaceChildren(...this.choices.map((choice, n) => (choice.text || choice.reason ? card(this.view, choice, n, this.typed) : el("div", { class: "continuation waiting" }, el("span", { class: "number", text: String(n + 1) }), el("span", { class: "words", text: "…" })))));
     });
   }
 
   /** What somebody points at is not replaced under the mouse before it has all come. */
   later() {
     if (this.choices.every((choice) => choice.reason)) {
-      this.list.replaceChildren(...this.choices.map((choice, n) => card(this.view, choice, n)));
+      this.list.replaceChildren(...this.choices.map((choice, n) => card(this.view, choice, n, this.typed)));
     }
   }
 
-  /** The next words of up to four models; the first reply is that of the chosen model. */
-  async suggest(models) {
+  /** The next words of a model; none where it has none to give. */
+  async suggest(model) {
     const { view } = this;
-    const replies = await Promise.all(models.map(async (model, n) => {
-      try {
-        const { answers: [answer] } = await view.post("/v1/suggest", { model: model.id, input: view.text, top: 50 }, { minor: true });
-        return { model: model.id, words: answer.words, completes: answer.completes };
-      } catch (error) {
-        if (!(error instanceof ServerError) || (n === 0 && error.status !== 422)) throw error;
-        return { model: model.id, words: [], completes: "" };
-      }
-    }));
-    const completes = replies[0].completes;
-    const usable = replies.filter((reply) => reply.words.length && reply.completes === completes);
-    if (!usable.length) return "";
-    const root = el("div");
-    wordBars(root, sideBySide(usable), (word) => takeWord(view, word, completes));
-    this.words.replaceChildren(el("section", {}, el("h2", { text: completes ? `Words that begin with “${completes}”` : "Next words" }), root));
-    this.show();
-    return completes;
+    try {
+      const { answers: [answer] } = await view.post("/v1/suggest", { model: model.id, input: view.text, top: 50 }, { minor: true });
+      return { model: model.id, words: answer.words, completes: answer.words.length ? answer.completes : "" };
+    } catch (error) {
+      if (!(error instanceof ServerError) || (model === view.model && error.status !== 422)) throw error;
+      return { model: model.id, words: [], completes: "" };
+    }
   }
 
-  async write(completeWord) {
+  /** The next words of several models side by side; the first reply is that of the chosen model. */
+  compare(replies) {
+    const completes = replies[0]?.completes;
+    const usable = replies.filter((reply) => reply.words.length && reply.completes === completes);
+    if (!usable.length) return;
+    const root = el("div");
+    wordBars(root, sideBySide(usable), (word) => takeWord(this.view, word, completes));
+    this.words.replaceChildren(el("section", {}, el("h2", { text: completes ? `Words that begin with “${completes}”` : "Next words" }), root));
+    this.show();
+  }
+
+  async write(typed) {
     const { view } = this;
+    this.typed = typed;
     const temperature = view.setting("temperature", 0.8);
     const started = performance.now();
     const body = {
       model: view.model.id, prompt: view.text, max_tokens: view.setting("length", 24), temperature, n: this.choices.length, logprobs: LOGPROBS,
-      seed: view.seed ?? 0, slide: true, ...(completeWord ? { complete_word: true } : {}), stream_options: { include_usage: true },
+      seed: view.seed ?? 0, slide: true, ...(typed ? { complete_word: true } : {}), stream_options: { include_usage: true },
     };
     let usage = null;
     for await (const event of view.stream("/v1/completions", body)) {
@@ -171,7 +174,7 @@ export const write = {
   wait: 0.3,
   box: { key: "shared", label: "Text", placeholder: "Begin a sentence …", rows: 5, hint: "" },
   examples: () => [
-    { name: "A beginning", text: "The prince looked at her and" }, { name: "A half-typed word", text: "They rode to the ci" }, { name: "A scene", text: "“What shall we do?” asked Natásha," },
+    { name: "A beginning", text: "The prince looked at her and" }, { name: "Half a word", text: "They rode to the ci" }, { name: "A scene", text: "“What shall we do?” asked Natásha," },
   ],
   controls: (view) => [
     view.slider("temperature", "Temperature", { min: 0, max: 2, step: 0.1, value: 0.8 }),
@@ -182,9 +185,9 @@ export const write = {
     const writing = new Writing(view);
     view.writing = writing;
     const models = [view.model, ...view.models.filter((model) => model !== view.model)].filter((model) => model.tasks.includes("suggest")).slice(0, MODELS);
-    const suggesting = models.length && models[0] === view.model ? writing.suggest(models) : Promise.resolve("");
-    if (LETTER.test(view.text)) await writing.write(Boolean(await suggesting)); // whether its last word is half-typed, a model has to say
-    else await Promise.all([suggesting, writing.write(false)]);
+    const replies = models[0] === view.model ? models.map((model) => writing.suggest(model)) : [];
+    const half = LETTER.test(view.text) ? replies[0] : null; // whether its last word is half-typed, the model has to say
+    await Promise.all([Promise.all(replies).then((all) => writing.compare(all)), Promise.resolve(half).then((reply) => writing.write(reply?.completes ?? ""))]);
   },
   accept(view) {
     view.composer.append(view.composer.ghost);
