@@ -432,7 +432,7 @@ class AnswerRequest(TaskRequest):
 
 
 class WriteRequest(TaskRequest):
-    """Each text translated, summarized or rewritten, as the model was fine-tuned."""
+    """What the model writes for each text, translated, summarized or rewritten."""
 
     examples = ({"model": "en-de", "input": "Two dogs play in the snow.", "beam_size": 5},)
     beam_size: int | None = Field(None, ge=1, le=64, description="Hypotheses of the beam search. Default: 5.")
@@ -530,7 +530,7 @@ class ChooseRequest(TaskRequest):
 
 
 class LookRequest(RequestSchema):
-    """What a model computes for a text: attention, attribution, a walk, the logit lens, tokens, next words, windows."""
+    """A view of a model at work, by name: attention, attribution, walk, lens, tokens, next words, windows."""
 
     examples = ({"model": "bert", "view": "attention", "input": "The loom sang."},)
 
