@@ -186,6 +186,21 @@ class _Swapped:
         return -self.network.logits(*inputs)
 
 
+def test_a_value_has_less_room_than_a_logit(tmp_path: Path) -> None:
+    """No label hides what it is off by: int8 may be wrong by 2 % of the largest value, not by 20 %."""
+    model_for("regress", 1, vocabulary(), None).save(tmp_path / "values")
+    model = weft.load(tmp_path / "values", backend="torch")
+    with torch.no_grad():
+        model.network.heads["classify"].output.bias += 10
+    for shift, refused in ((0.1, False), (0.5, True)):
+        moved = answering_by(model, "onednn")
+        network = moved.opened.predictor.ready()
+        whole = network.logits
+        network.logits = lambda *given, whole=whole, shift=shift: whole(*given) + shift
+        fault = fault_of(model, moved, TEXTS, BACKENDS["onnx-int8"])
+        assert (fault is not None and "(limit 0.02)" in fault) is refused, fault
+
+
 def test_vectors_must_point_the_same_way() -> None:
     one = list(np.random.default_rng(0).normal(size=(6, 32)).astype(np.float32))
     loose = replace(BACKENDS["onnx-int8"], tolerance=10.0)

@@ -27,7 +27,7 @@ from weft.backends.choice import (
     version_of,
 )
 from weft.backends.predictors import place_of_export
-from weft.bench.agreement import fault_of, numbers_fault
+from weft.bench.agreement import fault_of, limits_for, numbers_fault
 from weft.bench.memory import memory_of
 from weft.bench.peers import PEERS, Peer, peers_of
 from weft.bench.texts import CHECKED, Profile
@@ -190,6 +190,7 @@ def _checked_peer(peer: Peer, model: Model, checked: Sequence[Any], reference: S
     """A peer, compared with plain torch by the tolerance of its precision."""
     limits = BACKENDS["onnx-int8" if peer.int8 else "onnx"]
     loose = Backend(peer.name, "", max(limits.tolerance, 1e-3), max(limits.angle, 1e-5), "")
+    loose = limits_for(loose, model.task_object)
     if peer.refused is not None:
         return Contestant(peer.name, peer.call, peer.refused, ours=False)
     try:
