@@ -84,6 +84,29 @@ def test_memory_that_runs_out_is_no_bug(
     assert "out of memory while reading" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ImportError("libgomp.so.1: cannot open shared object file"), "a library cannot be imported: libgomp.so.1: "),
+        (OSError("libtorch_cpu.so: cannot open shared object file"), "libtorch_cpu.so: cannot open shared"),
+    ],
+)
+def test_a_library_that_cannot_be_loaded_is_no_bug(
+    error: Exception,
+    expected: str,
+    model: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    breaking(monkeypatch, error)
+    monkeypatch.delenv("WEFT_DEBUG")
+    assert run(["info", str(model)]) == 2
+    printed = capsys.readouterr().err
+    assert (
+        printed.startswith(f"weft info: {expected}") and printed.count("\n") == 1 and "standard output" not in printed
+    )
+
+
 def test_the_file_being_read_is_named(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -202,7 +202,8 @@ def run(arguments: Sequence[str]) -> int:
         if not isinstance(cause, OSError):
             raise
         if not isinstance(cause, BrokenPipeError):  # a full disk behind standard output, a name that no system takes
-            return _refuse(arguments, f"{cause.filename or 'standard output'}: {reason(cause)}")
+            place = cause.filename or (cause.errno and "standard output")  # neither: a library that cannot be loaded
+            return _refuse(arguments, f"{place}: {reason(cause)}" if place else shown(str(cause), 300))
         status = 0  # `weft ... | head`: the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except BaseException as error:  # a panic in a native library is no Exception
@@ -224,9 +225,12 @@ def with_view(arguments: Sequence[str]) -> list[str]:
 
 
 def _fault(arguments: Sequence[str], error: BaseException) -> int:
-    """Report a fault of ours in one line."""
+    """Report a fault of ours in one line, or of an installation."""
     if os.environ.get("WEFT_DEBUG", "") not in ("", "0") or isinstance(error, GeneratorExit):  # the tests set it too
         raise error
+    if isinstance(error, ImportError) and (error.name or "").partition(".")[0] != "weft":
+        cause = shown(" ".join(str(error).split()), 300)
+        return _refuse(arguments, f"a library cannot be imported: {cause}; install it again, or what it needs")
     return _refuse(arguments, describe(error, arguments), 2 if out_of_memory(error) else 1)
 
 
