@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import weft
 from tests.explain.browser import Browser, started
 from weft.serve.pages import CONTENT_SECURITY_POLICY, page_files
 
@@ -79,6 +80,15 @@ def test_gaps_that_are_numbered(page: Any) -> None:
     page.evaluate("() => document.getElementById('text').setSelectionRange(0, 0)")
     page.click("text=Insert a gap")
     assert page.input_value("#text") == "<extra_id_0><extra_id_1>no<extra_id_2> gap<extra_id_3>"
+
+
+def test_python_calls_what_the_client_has(page: Any) -> None:
+    """A model answers on the route that was asked, whatever its own task is."""
+    script = """async route => (await import("/static/page/code.js"))
+        .weftOf({ route, body: { model: "gpt", input: "a text", beam_size: 2 } })"""
+    for name in ("translate", "summarize", "rewrite", "tag", "fill", "suggest"):
+        code = page.evaluate(script, f"/v1/{name}")
+        assert f'client.{name}("gpt", "a text", beam_size=2)' in code and callable(getattr(weft.Client, name))
 
 
 def test_more_bars_on_demand(page: Any) -> None:

@@ -61,9 +61,6 @@ function clientCall(route, body) {
       return ["forecast", [model, input.rows ?? input.series], options];
     case "classify":
       return ["classify", [model, input?.pair === undefined ? input : new Pair(input.text, input.pair)], options];
-    case "summarize":
-    case "rewrite":
-      return [`model(${JSON.stringify(model)})`, [input], options];
     case "look":
       return ["post", [route, body], {}];
     default:
