@@ -61,4 +61,4 @@ class StaticFiles:
         return self.reply(ICON, request)
 
     async def file(self, request: Request) -> Response:
-        return self.reply(request.url.path, request)
+        return self.reply(request.scope["path"], request)
