@@ -118,6 +118,16 @@ def test_what_cannot_be_captured_is_left_to_the_plain_search(
     assert "steps of generation cannot be captured" in caplog.text
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("kind", ["gpt2", "lstm"])
+def test_beams_in_which_much_ends(kind: str, seed: int) -> None:
+    """What ends counts among the best of its step alone; and one end token more asks for more candidates."""
+    network = drawn(kind, VOCABULARY, seed)
+    for ends in (range(0, VOCABULARY, 2), range(3)):
+        for choice in (Beam(width=2), Beam(width=4, n=4), Beam(width=3, n=3, length_penalty=-0.5)):
+            check_same(*both(network, PROMPTS, choice=choice, ends=list(ends)))
+
+
 @pytest.mark.parametrize("choice", CHOICES)
 def test_a_prompt_that_fills_the_context_gets_one_token(choice: str) -> None:
     network, full = drawn("gpt2", VOCABULARY, 4), [2 + number % 20 for number in range(40)]

@@ -38,9 +38,10 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("objective", ["next", "mlm", "mlm+nsp"])
 def test_captured_is_plain(objective: str, device: torch.device, graphs_anywhere: None) -> None:  # noqa: F811
-    """Gradients and losses of several steps of two passes each, and of one with a pass of another shape."""
+    """Gradients and losses of several steps of two passes each, of one of another shape, and of one of both shapes."""
     steps = [[batch_of(objective, [17] * 8, seed=n), batch_of(objective, [17] * 8, seed=n + 50)] for n in range(3)]
-    steps += [[batch_of(objective, [17] * 8, seed=9)], [batch_of(objective, [17] * 5, seed=8)], steps[0]]
+    other = batch_of(objective, [17] * 5, seed=8)
+    steps += [[batch_of(objective, [17] * 8, seed=9)], [other], steps[0], [other, *steps[0]]]
     found: dict[bool, list[Any]] = {}
     for capture in (False, True):
         network = network_for(objective).to(device).train()

@@ -13,7 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.graphs import CPU, CUDA, DEVICES, captured, needs_gpu
+from tests.graphs import CPU, CUDA, DEVICES, captured, graphs_anywhere, needs_gpu  # noqa: F401
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.data.examples import Sequences, TextSide
 from weft.data.examples import batch_of as with_targets
@@ -108,11 +108,11 @@ def steps_of(
     return found, stepper
 
 
-def compare(kind: str, batches: list[Batch]) -> None:
-    plain, _ = steps_of(kind, batches, CUDA, capture=False)
+def compare(kind: str, batches: list[Batch], device: torch.device = CUDA) -> None:
+    plain, _ = steps_of(kind, batches, device, capture=False)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="passes cannot be captured")
-        played, stepper = steps_of(kind, batches, CUDA, capture=True)
+        played, stepper = steps_of(kind, batches, device, capture=True)
     assert stepper.passes.capture and len(stepper.passes.graphs) == 2, "nothing was played back"
     for (loss, norm, weights), (other_loss, other_norm, others) in zip(plain, played, strict=True):
         assert other_loss == pytest.approx(loss, rel=1e-4) and other_norm == pytest.approx(norm, rel=1e-3)
@@ -128,6 +128,17 @@ def test_a_captured_step_is_a_plain_step(kind: str) -> None:
     short, long, again = (batch_of(seed, longest) for seed, longest in ((1, 8), (2, 15), (4, 8)))
     assert _shapes(short) == _shapes(again) != _shapes(long)
     compare(kind, [short, long, again, short])
+
+
+@pytest.mark.parametrize("device", [pytest.param(CPU, id="cpu")])
+@pytest.mark.parametrize("kind", ["one vector, gru", "additive, gru", "general, lstm"])
+def test_a_captured_step_of_ragged_rows_is_a_plain_step(
+    kind: str,
+    device: torch.device,
+    graphs_anywhere: None,  # noqa: F811
+) -> None:
+    """The same on a CPU, where no numbers are read on the way: each batch has rows of other lengths."""
+    compare(kind, [batch_of(seed, longest) for seed, longest in ((1, 8), (2, 15), (4, 8), (1, 8))], device)
 
 
 @needs_gpu

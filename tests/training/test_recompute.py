@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from tests.graphs import CUDA
 from tests.table import CASES
 from tests.training.small import OBJECTIVES, batch_of, network_for
 from tests.training.test_cuda import even_feed
@@ -96,6 +98,10 @@ def test_the_plan_asks_for_it() -> None:
         setup = Setup(network=network, objective=OBJECTIVES["next"], feed=even_feed(8, 16), plan=plan)
         stepper = Stepper(setup)
         assert ("forward" in vars(network.layers[0])) == again
+        stepper.setup = replace(setup, device=CUDA, capture=True)
+        stepper.compile(False)
+        assert stepper.passes.capture == (not again), "the state that layers drew from is in no graph"
+        stepper.passes.capture = False
         losses.append([])
         for number in range(3):
             stepper.step(*group_of(setup, number, 1 << 20), number)
