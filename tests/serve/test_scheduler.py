@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import weft
 from tests.serve.engine_models import folder_of, worker_of
+from tests.serve.running import Served
 from weft.client import answer_of
 from weft.serve import messages
 from weft.serve import opened as opened_module
@@ -120,6 +124,20 @@ def test_what_is_read_again_and_again_counts_each_time(
         assert within["type"] == "done", within
         refused = worker.ask(messages.task_job(task, [above], options, tokens=1200))
         assert (refused["status"], refused["field"]) == (413, "input") and "1,200" in refused["message"], refused
+
+
+def test_a_worker_keeps_nothing_of_the_sizes_of_passes(models: Path) -> None:
+    """oneDNN keeps code for each number of tokens that it has multiplied, as much as it may."""
+    with Served(str(models / "reviews"), "--max-texts", "1") as served, ThreadPoolExecutor(2) as pool:
+        (pid,) = served.workers()
+
+        def held(sizes: range) -> int:
+            bodies = [{"model": "reviews", "input": "the cat " * size} for size in sizes]
+            assert {reply.status for reply in pool.map(lambda body: served.post("/v1/classify", body), bodies)} == {200}
+            return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+        before = held(range(1, 120))
+        assert held(range(120, 400)) - before < 100 << 20
 
 
 def test_plans_are_asked_for_by_several_threads(monkeypatch: pytest.MonkeyPatch) -> None:

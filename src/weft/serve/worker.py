@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 FEW = 64  # windows of a job whose answers the thread of the model makes itself
 SWITCH = 0.001  # seconds after which a Python thread lets another one run
+SHAPES = 64  # sizes of products for which torch and oneDNN keep code, about a megabyte each; they would keep 1,024
 STATS = 1.0  # seconds from one report to the next
 SHORTAGES = 3  # jobs for which there was no memory, after which another worker takes over
 CALM = 100  # answered jobs after which they count no more
@@ -266,10 +267,15 @@ class Worker:
 
 
 def ready_process(threads: int) -> None:
-    """Signals go to the server, which tells its workers; and so many threads compute, before libraries ask for that."""
+    """What must be so before libraries are imported: who gets signals, how many threads compute, what they may keep.
+
+    Signals go to the server, which tells its workers.
+    """
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if name in vars(signal):
             signal.signal(vars(signal)[name], signal.SIG_IGN)
+    for variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        os.environ.setdefault(variable, str(SHAPES))
     if threads:
         for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
             os.environ[variable] = str(threads)
