@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from tests.training.small import stories
+from weft.errors import UserError
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
 from weft.training import compiling
@@ -122,6 +123,9 @@ def test_where_compiling_fails_the_run_goes_on_without(
     losses, heard = go(tmp_path, "run")
     assert losses == plain and not cache.exists()
     assert any("cannot be compiled, and goes on without" in line and "no C compiler" in line for line in heard)
+    torch._dynamo.reset()
+    with pytest.raises(UserError, match="cannot be compiled: .*no C compiler and more of it.*; leave out --compile"):
+        go(tmp_path, "asked", compile=True)
 
 
 def test_a_first_step_that_lacks_memory_was_not_compiled_yet() -> None:

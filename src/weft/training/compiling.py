@@ -114,10 +114,15 @@ class CompileChoice:
         except (torch.OutOfMemoryError, UserError, Interrupted):
             raise  # smaller passes may do
         except Exception as error:
-            if self.asked:
-                raise
             # Such as a machine without a C compiler. No weight has changed: the update comes last.
-            reason = shown(" ".join(str(error).split()) or type(error).__name__, 200)
+            message = " ".join(str(error).split()).partition(" Set TORCHDYNAMO_VERBOSE")[0]  # which is advice for others
+            reason = shown(message or type(error).__name__, 200)
+            if self.asked:
+                from torch._dynamo.exc import TorchDynamoException
+
+                if isinstance(error, TorchDynamoException):
+                    raise UserError(f"the network cannot be compiled: {reason}; leave out --compile") from error
+                raise
             self.log.line(f"cannot be compiled, and goes on without: {reason}")
             self.waiting = False
             self.stepper.compile(False)
