@@ -257,6 +257,7 @@ MISTAKES = [
     (["embed", "{bert}", "x", "--pooling", "maen"], "not one of mean, first, max; did you mean 'mean'?"),
     (["embed", "{bert}", "x", "--out", "v.csv"], "v.csv: vectors of a text are written as .npy, .npz, .jsonl"),
     (["info", "{empty}"], "it has no config.json"),
+    (["finetune", "--task", "classify", "--data", "{nothing}", "--model", "{bert}", "--out", "{out}"], "as --base"),
     (["new", "--model", "brt", "--out", "{out}"], "no model is called 'brt'; did you mean 'bert'?"),
     (["new", "--model", "bert", "--size", "2x100", "--out", "{out}"], "not a multiple of 64"),
     (["new", "--model", "bert", "--size", "2x288", "--out", "{out}"], "such as model.heads=4"),

@@ -84,8 +84,7 @@ def predictor_of(name: str, model: LoadedModel, task: Any) -> Predictor:
         return Predictor(name, model, WRITING if writes else ANY, lambda: make(model, name))
     folder = place_of_export(name, model, task)
     if not folder.is_dir():
-        hint = "weft bench exports it and tries it; so does weft export"
-        raise UserError(f"{model.folder}: has nothing for {name}: it is a model for torch ({hint})")
+        raise UserError(f"{model.folder}: has nothing for {name}: it is a model for torch (weft bench prepares it)")
 
     def build() -> Network:
         try:

@@ -75,9 +75,10 @@ def folder_for(name: str) -> Path:
 
 
 def transformers() -> Any:
-    """The package, without its bars of progress between our lines."""
+    """The package, without bars of progress and advice between our lines."""
     library = import_module("transformers")
     library.utils.logging.disable_progress_bar()
+    library.utils.logging.set_verbosity_error()
     return library
 
 

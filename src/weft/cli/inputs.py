@@ -77,6 +77,8 @@ def check_run(out: str | None, model: Mapping[str, Any], online: bool = False, s
         check_new_run(Path(out))
     family, base = model.get("family"), model.get("base")
     if isinstance(family, str):
+        if "/" in family and is_model(family):
+            raise UserError(f"{family!r} is a model folder, and --model names a family; give it as --base")
         late.locate.check_name(family, model.get("size"))
     if isinstance(base, str) and not Path(base).is_file():  # word vectors may come in a file
         check_models(base, online=online)
