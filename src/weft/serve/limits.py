@@ -42,7 +42,7 @@ class ServeOptions:
     cors: tuple[str, ...] = option(
         (), "--cors", metavar="ORIGIN", help="A web page that may send requests, as https://example.org; repeatable."
     )
-    workers: int = option(1, "--workers", help="Processes per model on a CPU; they share its weights.")
+    workers: int = option(1, "--workers", help="Processes per model on a CPU; PyTorch's share its weights.")
     deadline: float = option(
         60.0, "--deadline", metavar="SECONDS", help="Time for one request; the header Weft-Deadline may ask for less."
     )
