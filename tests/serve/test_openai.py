@@ -70,6 +70,11 @@ def test_defaults_are_those_of_openai(client: openai.OpenAI) -> None:
     assert {reply.usage.completion_tokens for reply in replies if reply.usage} <= set(range(1, 17))
     same = [client.completions.create(model="gpt", prompt="The weaver", seed=3).choices[0].text for _ in range(2)]
     assert same[0] == same[1]
+    low, lowest, highest = (
+        {client.completions.create(model="gpt", prompt=PROMPTS, seed=seed).choices[0].text for _ in range(2)}
+        for seed in (-1, -(1 << 63), (1 << 63) - 1)
+    )
+    assert len(low) == len(lowest) == len(highest) == 1 and low != lowest
 
 
 def test_greedy_choices_are_equal(client: openai.OpenAI) -> None:
@@ -170,7 +175,7 @@ def test_errors_are_those_of_openai(client: openai.OpenAI) -> None:
         "max_tokens": {"max_tokens": -1},
         "stream_options": {"stream_options": {"include_usage": True}},
         "messages": {"extra_body": {"messages": []}},
-        "seed": {"seed": -1},
+        "seed": {"seed": 1 << 63},
     }
     for name, more in cases.items():
         with pytest.raises(openai.UnprocessableEntityError) as wrong:

@@ -17,7 +17,7 @@ from weft.serve.frames import Message
 from weft.serve.front import Asked, EventReply, Json, JsonReply, usage_of
 from weft.serve.messages import embed_job, generate_job, task_job
 from weft.serve.refusals import Refusal
-from weft.serve.schemas import CompletionRequest, EmbeddingRequest, RerankRequest
+from weft.serve.schemas import MOST_SEED, CompletionRequest, EmbeddingRequest, RerankRequest
 
 DEFAULT_TOKENS = 16  # of a completion, as OpenAI has it
 ENDS = {"end": "stop", "stop": "stop", "length": "length", "context": "length"}
@@ -70,7 +70,7 @@ class Completions:
         limit = DEFAULT_TOKENS if wanted.max_tokens is None else wanted.max_tokens
         # All greedy completions of a prompt are the same: one is written.
         options: Json = {"max_tokens": limit, "n": 1 if self.greedy else wanted.best_of or self.n}
-        seed = random.getrandbits(61) if wanted.seed is None else wanted.seed
+        seed = random.getrandbits(61) if wanted.seed is None else wanted.seed & MOST_SEED
         options["seed"] = [seed + number for number in range(len(self.prompts))]
         if wanted.stop:
             options["stop"] = list(wanted.stop)

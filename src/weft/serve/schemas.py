@@ -339,8 +339,9 @@ class CompletionRequest(RequestSchema):
     n: int | None = Field(1, ge=1, le=128, description="Completions of each prompt.")
     presence_penalty: unsupported("presence_penalty", 0, None) = 0  # type: ignore[valid-type]
     seed: int | None = Field(
-        None, ge=0, le=MOST_SEED, description="Prompt i samples with seed + i. Default: another one for each request."
-    )
+        None, ge=-(1 << 63), le=(1 << 63) - 1,
+        description="Prompt i samples with seed + i; of a seed, 62 bits count. Default: another one for each request.",
+    )  # fmt: skip
     stop: Annotated[tuple[str, ...], *checked_by(check_stop, STOP)] = Field(
         (), description="Texts before which a completion ends."
     )
