@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 import weft
-from tests.explain.browser import Browser, started
+from tests.explain.browser import Browser, fits, started
 from weft.serve.pages import CONTENT_SECURITY_POLICY, page_files
 
 PLACE = "http://weft.test/"
 MODEL = {"id": "gpt", "task": "complete", "tasks": ["complete", "fill"], "views": [], "mask": "<extra_id_0>"}
+LONG = {**MODEL, "id": "a-model-that-was-named-after-all-that-was-ever-done-to-it-2026-int8"}
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +26,13 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Any]:
-    """The page with one model, none of whose answers comes."""
+    """The page with two models, none of whose answers comes."""
     context = browser.process.new_context(viewport={"width": 400, "height": 800}, reduced_motion="reduce")
 
     def reply(route: Any) -> None:
         path = route.request.url.removeprefix(PLACE.rstrip("/")).partition("#")[0]
         if path == "/v1/models":
-            return route.fulfill(body=json.dumps({"data": [MODEL]}), content_type="application/json")
+            return route.fulfill(body=json.dumps({"data": [MODEL, LONG]}), content_type="application/json")
         if path.startswith("/v1/"):
             return None
         content, kind = page_files()[path]
@@ -89,6 +90,11 @@ def test_python_calls_what_the_client_has(page: Any) -> None:
     for name in ("translate", "summarize", "rewrite", "tag", "fill", "suggest"):
         code = page.evaluate(script, f"/v1/{name}")
         assert f'client.{name}("gpt", "a text", beam_size=2)' in code and callable(getattr(weft.Client, name))
+
+
+def test_long_names_of_models_fit(page: Any) -> None:
+    page.select_option(".picker select", LONG["id"])
+    assert fits(page) and page.locator(".picker select").bounding_box()["width"] > 200
 
 
 def test_more_bars_on_demand(page: Any) -> None:
