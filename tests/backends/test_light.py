@@ -104,6 +104,11 @@ def test_all_checks_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     refused("scores for a head of 9 outputs", trust=True, outputs={"classify": 9})
     refused("gives outputs of", trust=True, outputs={"tag": 3})
     refused("are expected", trust=True, segments=1)
+    for labels, message in ((["a", "b"], "weft.json: 2 labels for a head of 3 outputs"), (["a", "c", "b"], "differ")):
+        (folder / "weft.json").write_text(json.dumps({**card, "labels": labels, "files": {}}))
+        for opened in (open_light, weft.load):
+            with pytest.raises(UserError, match=message):
+                opened(folder)
     (folder / "weft.json").write_text(json.dumps(card))
     light = open_light(folder)
     assert light is not None

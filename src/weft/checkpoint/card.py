@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -188,6 +189,20 @@ def labels_of(published: dict[str, Any], where: str) -> tuple[str, ...] | None:
             if back.get(label) != number:
                 raise UserError(f"{where}: id2label and label2id do not agree on {label!r}")
     return labels
+
+
+def check_labels(
+    folder: Path, published: tuple[str, ...] | None, own: tuple[str, ...] | None, heads: Mapping[str, int]
+) -> None:
+    """Refuse labels of config.json (`published`) or weft.json that are not as many as outputs, or differ."""
+    outputs = heads.get("classify", heads.get("tag"))
+    for name, names in (("config.json", published), (CARD, own)):
+        if names is not None and outputs is not None and len(names) != outputs:
+            raise UserError(f"{folder / name}: {len(names)} labels for a head of {outputs} outputs")
+    if own is not None and published is not None and own != published:
+        differing = next((a, b) for a, b in zip(own, published, strict=True) if a != b)
+        both = f"{differing[0]!r} against {differing[1]!r}"
+        raise UserError(f"{folder}: the labels of weft.json and config.json differ: {both}")
 
 
 def sentence_settings(folder: Path) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from weft.checkpoint.card import (
     Card,
     card_values,
     check_hashes,
+    check_labels,
     labels_of,
     read_card,
     sentence_settings,
@@ -368,17 +369,9 @@ def fill(
 
 def card_of(folder: Path, labels: tuple[str, ...] | None, heads: Mapping[str, int]) -> Card:
     """What `weft.json` says, or what a folder without one tells; labels in both must agree."""
-    card, outputs = read_card(folder), heads.get("classify", heads.get("tag"))
-    for name, names in (("config.json", labels), ("weft.json", card.labels if card else None)):
-        if names is not None and outputs is not None and len(names) != outputs:
-            raise UserError(f"{folder / name}: {len(names)} labels for a head of {outputs} outputs")
-    if card is None:
-        return Card(labels=labels, **sentence_settings(folder))
-    if card.labels is not None and labels is not None and card.labels != labels:
-        differing = next((a, b) for a, b in zip(card.labels, labels, strict=True) if a != b)
-        both = f"{differing[0]!r} against {differing[1]!r}"
-        raise UserError(f"{folder}: the labels of weft.json and config.json differ: {both}")
-    return card
+    card = read_card(folder)
+    check_labels(folder, labels, card.labels if card else None, heads)
+    return Card(labels=labels, **sentence_settings(folder)) if card is None else card
 
 
 # ---------------------------------------------- models that the published format cannot say, in our own words

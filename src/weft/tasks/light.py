@@ -15,8 +15,9 @@ from typing import Any, ClassVar
 
 from weft.backends.choice import BACKENDS, TORCH, export_of, folder_of, stored
 from weft.backends.onnx import WRITTEN, OnnxGraph
-from weft.checkpoint.card import Card, GraphSettings, check_hashes, read_card
+from weft.checkpoint.card import Card, GraphSettings, check_hashes, check_labels, labels_of, read_card
 from weft.errors import UserError
+from weft.files import MEGABYTE, read_json
 from weft.progress import to_logger
 from weft.tasks.base import Task
 from weft.tasks.registry import task_class
@@ -118,6 +119,9 @@ def _opened(folder: Path, card: Card, task: str, export: Path, settings: GraphSe
         )
     graph = OnnxGraph()
     graph.open(export, settings, settings.outputs, settings.width, settings.family not in WRITTEN)
+    where = folder / "config.json"
+    labels = labels_of(read_json(where, 16 * MEGABYTE), str(where)) if "classify" in settings.outputs else None
+    check_labels(folder, labels, card.labels, settings.outputs)
     family = GraphFamily(settings.family, settings.one_way, settings.row)
     opened = GraphFolder(family, settings, settings.outputs, tokenizer, card, folder, graph)
     return LightModel(opened, task)
