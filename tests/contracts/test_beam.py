@@ -22,6 +22,7 @@ from weft.nn.rows import Ragged
 END, MOST = 1, 3
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in SPEAKERS}
 KINDS |= {f"{name} {_said(settings)}": (name, settings) for name, settings in NETWORKS}
+KINDS |= {f"gpt2 {kind}": ("gpt2", {"positions": kind}) for kind in ("rotary", "alibi", "sinusoidal", "none")}
 every = pytest.mark.parametrize("kind", KINDS)
 SEEDS = some.integers(0, 10_000)
 PENALTIES = some.sampled_from([-0.7, 0.0, 1.0, 2.5])

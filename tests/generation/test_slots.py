@@ -22,7 +22,6 @@ from weft.generation.slots import SampleSlots, Slots
 
 VOCABULARY, END = 23, 1
 PROMPTS = [[5, 9, 2, 11, 7], [8], [3, 3, 4, 12, 10, 11, 6, 9, 2], [6, 2], [4, 4, 5], [7, 2]]
-KINDS |= {f"gpt2 {kind}": ("gpt2", {"positions": kind}) for kind in ("rotary", "alibi", "sinusoidal", "none")}
 IN_SLOTS = [kind for kind in KINDS if drawn(kind, VOCABULARY, 0).in_slots is not None]
 CHOICES: dict[str, Any] = {
     "greedy": Sampling(),
