@@ -239,7 +239,7 @@ def test_what_has_begun_is_finished_however_slow_it_is(models: Path) -> None:
     whole = head("POST /v1/classify", JSON_LINE, f"Content-Length: {len(body)}") + body
     with Served(str(models / "reviews"), "--no-access-log") as server:
         goes_on(server)
-        idle, half_head, half_body, new = (server.connect() for _ in range(4))
+        idle, half_head, half_body, new, several = (server.connect() for _ in range(5))
         idle.sendall(head("GET /health"))
         assert reply_on(idle).status == 200
         half_head.sendall(whole[:40])
@@ -247,6 +247,8 @@ def test_what_has_begun_is_finished_however_slow_it_is(models: Path) -> None:
         with standing_still(worker_of(server, "reviews")):
             waiting = Asking(lambda: classify(server), 6)
             waits(server, 6)
+            several.sendall(whole * 3)
+            waits(server, 7)
             server.process.send_signal(signal.SIGTERM)
             until(lambda: any("finishing" in line for line in server.lines))
             new.sendall(whole)  # it is taken in the first moment, while nothing goes on
@@ -259,6 +261,10 @@ def test_what_has_begun_is_finished_however_slow_it_is(models: Path) -> None:
         replies = waiting.ended() + [reply_on(connection) for connection in (half_head, half_body, new)]
         assert [reply.status for reply in replies] == [200] * 9, replies
         assert all(reply.headers["connection"] == "close" for reply in replies[-3:])
+        received = b""
+        while part := several.recv(1 << 16):
+            received += part
+        assert received.count(b"HTTP/1.1 200 ") == 3 and received.count(b"connection: close") == 1
         assert server.ended() == 0
     assert not server.log(), "--no-access-log"
 

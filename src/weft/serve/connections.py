@@ -64,6 +64,7 @@ class LimitedConnection(HttpToolsProtocol):
     cycle: Any
     headers: Any
     parser: Any
+    scope: Any
     transport: Any
 
     def __init__(self, *arguments: Any, limits: ConnectionLimits, **options: Any) -> None:
@@ -126,6 +127,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if not self.repeating:
+            self.scope["state"]["behind"] = self.pipeline
             super().on_headers_complete()
         self.ahead, self.repeating = 0, False
         self.headers = []  # what comes behind a body in chunks is no header of its request

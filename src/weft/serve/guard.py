@@ -89,7 +89,8 @@ class Guard:
                 names = {name for name, _ in own}
                 own += [pair for pair in CLOSED if pair[0] not in names]
                 # A client that asks before it sends a body may leave it out now, or not.
-                if self.is_draining() or (call.status >= 400 and call.asks_first):
+                last = not scope["state"].get("behind")  # of what this connection has asked
+                if (self.is_draining() and last) or (call.status >= 400 and call.asks_first):
                     own.append((b"connection", b"close"))
             else:
                 call.sent += len(message.get("body", b""))
