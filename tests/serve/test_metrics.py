@@ -147,12 +147,14 @@ def test_states_of_the_models(server: Served) -> None:
         assert pid and total(rows, "weft_worker_memory_bytes", model=name) > 1 << 20
     held = int(re.findall(r"VmRSS:\s+(\d+)", Path(f"/proc/{server.process.pid}/status").read_text())[0]) << 10
     assert held / 2 < total(rows, "weft_memory_bytes") < held * 2
-    assert total(rows, "weft_connections") == 1 and total(rows, "weft_pending") == 1, "the one that asks"
+    assert total(rows, "weft_pending") == 1, "the one that asks"
+    connections = total(rows, "weft_connections")  # other tests may have left some that are kept
+    assert connections >= 1
     assert total(rows, "weft_build_info", version=VERSION) == 1
     with server.connect() as connection:
         connection.sendall(head("GET /health"))
         connection.recv(1)
-        assert server.metric("weft_connections") == 2
+        assert server.metric("weft_connections") == connections + 1
 
 
 # -------------------------------------------------------------------------------------------------------------- traces
