@@ -38,7 +38,7 @@ def begin(arguments: Sequence[str]) -> Thread | None:
     for name in BEFORE:
         with suppress(ImportError):
             import_module(name)
-    if _has_engine(Path(arguments[1])):
+    if arguments[0] == "predict" and _has_engine(Path(arguments[1])):
         return None
     import ctypes
 
@@ -79,14 +79,18 @@ def _library() -> Path | None:
 
 
 def _has_engine(folder: Path) -> bool:
-    """Whether ONNX Runtime was chosen to answer for these weights; what is wrong with a folder, the verb will say."""
+    """Whether ONNX Runtime was chosen to label texts by these weights, which it does without torch.
+
+    What is wrong with a folder, the verb will say.
+    """
     from weft.backends.choice import BACKENDS, stored
     from weft.checkpoint.card import read_card
     from weft.errors import UserError
+    from weft.tasks.registry import LABELS
 
     with suppress(UserError, OSError), warnings.catch_warnings(action="ignore"):
         card = read_card(folder)
-        choice = None if card is None or card.task is None else stored(folder, card.task)
+        choice = None if card is None or card.task not in LABELS else stored(folder, card.task)
         kind = None if choice is None else BACKENDS.get(choice.backend)
         return kind is not None and bool(kind.precision) and kind.engine == "onnx"
     return False
