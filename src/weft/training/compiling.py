@@ -115,7 +115,7 @@ class CompileChoice:
             raise  # smaller passes may do
         except Exception as error:
             # Such as a machine without a C compiler. No weight has changed: the update comes last.
-            message = " ".join(str(error).split()).partition(" Set TORCHDYNAMO_VERBOSE")[0]  # which is advice for others
+            message = " ".join(str(error).split()).partition(" Set TORCHDYNAMO_VERBOSE")[0]  # advice for others
             reason = shown(message or type(error).__name__, 200)
             if self.asked:
                 from torch._dynamo.exc import TorchDynamoException
