@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -78,6 +79,36 @@ def test_a_long_document_lets_a_short_text_by(together: bool, monkeypatch: pytes
     assert any(long in works for works in passes)
     tokens = sum(128 if work is long else 9 for works in passes for work in works)
     assert line.scheduler.waiting_tokens == 128 * len(long.waiting) and tokens <= 2 * budget
+
+
+def test_jobs_that_fit_into_a_pass_are_first_come_first_served() -> None:
+    """The one that has waited longest is in every pass, however long its texts are and whoever came later."""
+    line, plan, dice = Line(), Plan(), random.Random(1)
+    left: list[Work] = []
+    for number in range(300):
+        if number < 200:
+            left.append(line.add(plan, *[dice.randrange(5, 120) for _ in range(4)]))
+        if number >= 60:  # by then many wait
+            works = line.take() if left else []
+            assert not works or left[0] in works
+            left = [work for work in left if work.waiting]
+    assert not left
+
+
+@pytest.mark.parametrize("windows", [10, 60])
+def test_a_long_document_ends_no_later_than_if_all_shared_the_model(windows: int) -> None:
+    """Ten short texts wait at any time, and none longer than for the other nine; the document has its share."""
+    line, plan = Line(), Plan()
+    shorts = [line.add(plan, 200) for _ in range(10)]
+    long, tokens = line.add(plan, *[200] * windows), 0
+    while long.waiting:
+        assert tokens <= 11 * 200 * windows + MOST, "it was starved"
+        for work in line.take():
+            tokens += 200
+            if work is not long:
+                shorts.remove(work)
+                shorts.append(line.add(plan, 200))
+    assert tokens > 2 * 200 * windows, "the short ones waited for it"
 
 
 def test_what_is_cancelled_is_in_no_pass() -> None:

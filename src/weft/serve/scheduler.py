@@ -1,10 +1,11 @@
 """Passes of bounded size, filled with units of many jobs, so that a long document never stalls a short request.
 
-Jobs take turns by tokens (start-time fair queueing: Goyal et al., 1996): each has a tag that grows with every token
-that goes through the model for it, a new one begins where the others are, and the lowest tag is served first. A pass
-has as many tokens as take `PASS_SECONDS` at the speed measured so far. Nothing waits for a timer where one client asks:
-an idle model runs at once what is there, and while it is busy jobs gather. Only where several jobs came back from the
-last pass does the next one wait a moment for their clients.
+Jobs are served in the order in which they would end if all of them shared the model evenly, so that none ends later
+than it would then (the fair sojourn protocol: Friedman and Henderson, 2003). Those that fit into one pass are alike:
+first come, first served, which keeps the slowest answers of a busy model near the others. A pass has as many tokens as
+take `PASS_SECONDS` at the speed measured so far. Nothing waits for a timer where one client asks: an idle model runs at
+once what is there, and while it is busy jobs gather. Only where several jobs came back from the last pass does the next
+one wait a moment for their clients.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heapify, heappop, heappush, heapreplace
+from heapq import heappop, heappush
 from typing import Any
 
 from weft.serve.plans import Plan, Prepared, Unit
@@ -39,8 +40,7 @@ class Work:
     model: float = 0.0
     batch_tokens: int = 0
     cancelled: bool = False
-    tag: float = 0.0
-    order: int = 0  # of arrival, among equal tags
+    turn: tuple[float, int] = (0.0, 0)  # the tokens of each job after which it is due, and its number of arrival
     waiting: deque[int] = field(default_factory=deque)  # numbers of the units that no pass has taken
     left: int = 0  # units without an output
     outputs: list[Any] = field(default_factory=list)
@@ -71,7 +71,6 @@ class Work:
             place = self.waiting.popleft()
             if place in places:
                 count -= 1
-                self.tag += self.units[place].size
             else:
                 kept.append(place)
         self.waiting.extendleft(reversed(kept))
@@ -110,11 +109,11 @@ class Scheduler:
     """The queue of a model: any thread adds jobs, one thread takes passes."""
 
     def __init__(self) -> None:
-        self.heap: list[tuple[float, int, Work]] = []
+        self.heap: list[tuple[tuple[float, int], Work]] = []
         self.changed = threading.Condition(threading.Lock())
         self.stopping = False
         self.arrivals = 0
-        self.now = 0.0  # the tag at which the model works
+        self.shared = 0.0  # tokens that each job would have had by now if all shared the model evenly
         self.speeds: dict[type[Plan], float] = {}
         self.waiting_tokens = 0
         self.last_works, self.last_seconds = 1, 0.0  # of the last pass
@@ -122,15 +121,16 @@ class Scheduler:
     def add(self, work: Work) -> None:
         """A job that is tokenized."""
         with self.changed:
+            assert work.plan is not None
             self.arrivals += 1
-            work.tag, work.order = self.now, self.arrivals
-            self.waiting_tokens += sum(unit.size for unit in work.units)
+            tokens = sum(unit.size for unit in work.units)
+            work.turn = self.shared + max(0, tokens - self.budget(work.plan)), self.arrivals
+            self.waiting_tokens += tokens
             self._push(work)
             self.changed.notify()
 
     def _push(self, work: Work) -> None:
-        """Put a job where it was, or behind what has had fewer tokens since."""
-        heappush(self.heap, (work.tag, work.order, work))
+        heappush(self.heap, (work.turn, work))
 
     def stop(self) -> None:
         """Let `take` return None once nothing is left."""
@@ -159,12 +159,12 @@ class Scheduler:
                 return
 
     def _chosen(self) -> ModelPass | None:
-        """Units by the tags of their jobs, of one plan, as many as the budget holds; None: all were cancelled."""
-        first = self._pop()
+        """Units by the turns of their jobs, of one plan, as many as the budget holds; None: all were cancelled."""
+        sharing, first = len(self.heap), self._pop()
         if first is None:
             return None
         assert first.plan is not None
-        self.now, budget = max(self.now, first.tag), self.budget(first.plan)
+        budget = self.budget(first.plan)
         works = self._companions(first, CHOICE * budget) if first.plan.together else [first]
         candidates = in_turn(works, CHOICE * budget if first.plan.together else budget)
         chosen = alike([(work, place, work.units[place].size) for work, place in candidates], budget)
@@ -172,6 +172,7 @@ class Scheduler:
         for work, place in chosen:
             taken.setdefault(work.number, set()).add(place)
             self.waiting_tokens -= work.units[place].size
+            self.shared += work.units[place].size / sharing
         for work in works:
             work.take(taken.get(work.number, set()))
             if work.waiting:
@@ -180,7 +181,7 @@ class Scheduler:
         return ModelPass(first.plan, chosen)
 
     def _companions(self, first: Work, most: int) -> list[Work]:
-        """Jobs of the same plan in the order of their tags, the first one among them, of about so many tokens."""
+        """Jobs of the same plan in the order of their turns, the first one among them, of about so many tokens."""
         works, others, held = [first], list[Work](), first.waiting_tokens(most)
         while held < most and (work := self._pop()) is not None:
             if work.plan is first.plan:
@@ -193,9 +194,9 @@ class Scheduler:
         return works
 
     def _pop(self) -> Work | None:
-        """The job with the lowest tag that nobody has cancelled."""
+        """The first job that nobody has cancelled."""
         while self.heap:
-            _, _, work = heappop(self.heap)
+            _, work = heappop(self.heap)
             if not work.cancelled:
                 return work
             self.waiting_tokens -= sum(work.units[place].size for place in work.waiting)
@@ -215,21 +216,15 @@ class Scheduler:
 
 
 def in_turn(works: Sequence[Work], most: int) -> list[tuple[Work, int]]:
-    """Units of these jobs as they take turns, about so many tokens."""
-    heap = [(work.tag, number, iter(work.waiting), work) for number, work in enumerate(works)]
-    heapify(heap)
-    turns, held = list[tuple[Work, int]](), 0
-    while heap and held < most:
-        tag, number, rest, work = heap[0]
-        place = next(rest, None)
-        if place is None:
-            heappop(heap)
-            continue
-        size = work.units[place].size
-        turns.append((work, place))
-        held += size
-        heapreplace(heap, (tag + size, number, rest, work))
-    return turns
+    """Units of these jobs, one job after the other, about so many tokens."""
+    units, held = list[tuple[Work, int]](), 0
+    for work in works:
+        for place in work.waiting:
+            if held >= most:
+                return units
+            units.append((work, place))
+            held += work.units[place].size
+    return units
 
 
 def alike(parts: Sequence[tuple[Work, int, int]], budget: int) -> list[tuple[Work, int]]:
