@@ -56,6 +56,10 @@ class ServeOptions:
         help="OpenTelemetry collector that gets traces. Default: $OTEL_EXPORTER_OTLP_ENDPOINT, else nothing is sent.",
     )  # fmt: skip
     max_queue: int = option(64, "--max-queue", panel="Limits", help="Requests that wait for a model; more get 429.")
+    max_wait: float = option(
+        0.3, "--max-wait", metavar="SECONDS", panel="Limits",
+        help="Time that a request would wait for a model with 16 or more requests; beyond it they get 429.",
+    )  # fmt: skip
     max_connections: int = option(1024, "--max-connections", panel="Limits", help="Open connections; more get 503.")
     max_body: int = option(1 << 20, "--max-body", panel="Limits", help="Bytes of a request.")
     max_texts: int = option(32, "--max-texts", panel="Limits", help="Texts of a request.")
@@ -80,10 +84,10 @@ class ServeOptions:
             most = {"port": 65_535, "workers": 256, "max_body": 1 << 26}.get(name, 1 << 31)
             flag = f"--{name.replace('_', '-')}"
             refuse((not lowest <= value <= most, f"{flag} must be between {lowest:,} and {most:,}, not {value}"))
-        for name in ("deadline", "drain", "timeout"):
+        for name in ("deadline", "drain", "timeout", "max_wait"):
             seconds = vars(self)[name]
             good = math.isfinite(seconds) and 0 <= seconds <= 86_400 and (seconds or name == "drain")
-            refuse((not good, f"--{name} must be a number of seconds up to 86,400, not {seconds}"))
+            refuse((not good, f"--{name.replace('_', '-')} must be a number of seconds up to 86,400, not {seconds}"))
         for name in self.allow_host:
             bad = HOST_NAME.fullmatch(name.lower()) is None
             refuse((bad, f"--allow-host {shown(name)!r}: give the name alone, as example.org"))

@@ -86,7 +86,7 @@ class PoolOptions:
 
     queue_jobs: int = 64  # that wait or run; more are refused
     queue_characters: int = 8_000_000
-    queue_seconds: float = 2.0  # for which a job would wait, by what was measured so far
+    queue_seconds: float = 0.3  # for which a job would wait, by what was measured so far
     deadline: float = 60.0  # seconds
     start_seconds: float = 600.0  # that opening a model may take
 

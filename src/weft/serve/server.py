@@ -215,7 +215,7 @@ class Serving:
 
     def __init__(self, models: Sequence[ServedModel], options: ServeOptions) -> None:
         self.options, self.key = options, options.key()
-        limits = PoolOptions(queue_jobs=options.max_queue, deadline=options.deadline)
+        limits = PoolOptions(queue_jobs=options.max_queue, queue_seconds=options.max_wait, deadline=options.deadline)
         self.pool = Pool(models, limits)
         self.log = LogWriter()
         collector = collector_of(options.traces)
