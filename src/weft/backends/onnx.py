@@ -374,6 +374,7 @@ def _outline(model: Any, onnx: Any, rows: int, length: int, lengths: Mapping[str
 GRAPH, WORDS = "model.onnx", "words.onnx"  # the graph; of a model that fills gaps, its word head too
 NARROW = 512  # width up to which rows of an int8 graph go through without padding, and their attention in one operator
 LARGEST = (1 << 31) - 1  # bytes that such a file can have
+SPIN = "1000"  # microseconds for which its threads wait awake: a short text after another finds them so
 
 
 def runtime() -> Any:
@@ -544,8 +545,8 @@ def session_of(data: bytes, path: Path, threads: int) -> Any:
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # fatal: its errors are raised too, and would be printed in color
-    # Between two calls its threads leave the processors to those of torch and of the tokenizer.
-    options.add_session_config_entry("session.force_spinning_stop", "1")
+    # Between two calls its threads soon leave the processors to those of torch and of the tokenizer.
+    options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN)
     try:
         # The bytes that were checked, and not the path: the runtime takes no name that is not UTF-8.
         return engine.InferenceSession(data, options, providers=["CPUExecutionProvider"])
