@@ -12,6 +12,7 @@ import pytest
 DOCS = Path(__file__).parent.parent / "docs"
 RUNNER: dict[str, Any] = runpy.run_path(str(DOCS / "lessons" / "run.py"))
 LESSONS: list[Path] = RUNNER["lessons"]()
+LONG = ("04", "05", "08", "12")  # they train for more than ten seconds: the other lessons run with the fast tests
 
 
 def site_builder() -> dict[str, Any]:
@@ -19,7 +20,11 @@ def site_builder() -> dict[str, Any]:
     return runpy.run_path(str(DOCS / "make_site.py"))
 
 
-@pytest.mark.parametrize("page", LESSONS, ids=lambda page: page.stem)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if page.stem[:2] in LONG else ()) for page in LESSONS],
+    ids=lambda page: page.stem,
+)
 def test_a_lesson_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block in order, in an empty folder, without real data; the lesson itself asserts its figures."""
     monkeypatch.delenv("WEFT_DATA", raising=False)

@@ -13,7 +13,7 @@ from tests.hostile.flags import CALLS, commands
 from tests.hostile.mutators import MUTATORS, generator
 
 ROOT = Path(__file__).parent.parent.parent
-SHORT = 25  # seconds of cases at most, beside those that the samples take ...
+SHORT = 15  # seconds of cases at most, beside those that the samples take ...
 CASES = 400  # ... and the same cases on every machine that is quick enough
 
 
