@@ -33,7 +33,8 @@ from weft.serve.pool import Pool, PoolOptions, ServedModel
 from weft.serve.refusals import Refusal
 from weft.serve.traces import Tracer, collector_of
 
-GRACE = 0.3  # seconds in which requests that are on their way still come in, after the server has said it will end
+GRACE = 0.3  # seconds in which requests that are on their way still come in, after the server has said it will end ...
+FIRST = 2.0  # ... and the first one of a connection, whose client may have to wait for a processor
 KEEP_ALIVE = 65  # seconds for which an idle connection is kept: more than most proxies keep it
 BACKLOG = 1024
 SPARE_FILES = 256  # beside the connections: workers, libraries, connections that are refused
@@ -115,11 +116,10 @@ class DrainingServer(uvicorn.Server):
         # when the signal came is still taken.
         await asyncio.sleep(min(GRACE, self.options.drain))
         await self._shut_door(sockets or ())
-        patience = loop.time() + GRACE  # with those that came last, and have not asked yet
-        self._let_go(patience)
+        shut = loop.time()
         while (self.server_state.tasks or self.server_state.connections) and loop.time() < end:
+            self._let_go(loop.time() - shut)
             await asyncio.sleep(0.02)
-            self._let_go(patience)
         tasks = list(self.server_state.tasks)
         self.lost = len(tasks)
         for task in tasks:
@@ -152,13 +152,12 @@ class DrainingServer(uvicorn.Server):
         )
         return connection
 
-    def _let_go(self, patience: float) -> None:
-        """Close connections that want nothing; the others end with their reply."""
-        now = asyncio.get_running_loop().time()
+    def _let_go(self, seconds: float) -> None:
+        """Close connections that want nothing, so long after the door was shut; the others end with their reply."""
         for each in list(self.server_state.connections):
             connection: Any = each
-            is_new = connection.cycle is None and now <= patience
-            is_idle = connection.is_idle and not is_new and not has_data(connection.transport)
+            patience = FIRST if connection.cycle is None else GRACE
+            is_idle = connection.is_idle and seconds > patience and not has_data(connection.transport)
             if is_idle or connection.is_busy:
                 connection.shutdown()
 
