@@ -90,7 +90,7 @@ class Writing {
     this.list = el("div", { class: "continuations" });
     this.words = el("div", { class: "next-words" });
     this.hint = el("p", { class: "note" }, "Press one to take it. Tinted words surprised the model more.",
-      el("span", { class: "with-keys", text: " In the box, Tab takes the gray text, → a word of it, and Alt ↓ shows the next one. Point at a word, or use ← and →, to see its probability." }));
+      el("span", { class: "with-keys", text: " Point at a word, or use ← and →, to see its probability." }));
     this.typed = ""; // the beginning of a word that the continuations end
     this.shown = false;
   }
@@ -147,12 +147,12 @@ class Writing {
 
   async write(typed) {
     const { view } = this;
-    this.typed = typed;
+    this.typed = typed; // after a space too, the model begins with a word: most vocabularies join the space to it
     const temperature = view.setting("temperature", 0.8);
     const started = performance.now();
     const body = {
       model: view.model.id, prompt: view.text, max_tokens: view.setting("length", 24), temperature, n: this.choices.length, logprobs: LOGPROBS,
-      seed: view.seed ?? 0, slide: true, ...(typed ? { complete_word: true } : {}), stream_options: { include_usage: true },
+      seed: view.seed ?? 0, slide: true, ...(typed || view.text.endsWith(" ") ? { complete_word: true } : {}), stream_options: { include_usage: true },
     };
     let usage = null;
     for await (const event of view.stream("/v1/completions", body)) {
@@ -172,7 +172,7 @@ export const write = {
   about: "The model goes on as you type.",
   serves: (model) => model.tasks.includes("complete"),
   wait: 0.3,
-  box: { key: "shared", label: "Text", placeholder: "Begin a sentence …", rows: 5, hint: "" },
+  box: { key: "shared", label: "Text", placeholder: "Begin a sentence …", rows: 5, hint: "Tab takes the gray text, → one word of it. Alt ↓ shows the next of three." },
   examples: () => [
     { name: "A beginning", text: "The prince looked at her and" }, { name: "Half a word", text: "They rode to the ci" }, { name: "A scene", text: "“What shall we do?” asked Natásha," },
   ],
