@@ -42,7 +42,7 @@ function windowList(view, data) {
   const root = el("div");
   textWindows(root, data, (window) => view.composer.mark([[letters.place(window.start), letters.place(window.end), "chosen"]]));
   const about = data.label === null ? "" : ` The bars show “${data.label}”.`;
-  return el("section", {}, el("h2", { text: "Windows" }),
+  return el("section", {}, el("h2", { text: "Parts of the text" }),
     el("p", { class: "note", text: `The text is longer than the model reads at once, and the answer is the mean over its parts.${about} Press a part to see it in the text.` }), root);
 }
 
