@@ -76,9 +76,7 @@ def test_write_continues_what_is_typed(site: Site, load: Any) -> None:
         opened.ask(text)
         assert page.text_content(".ghost") == best[0]["text"]
         shown = page.locator("button.continuation .words").all_text_contents()
-        assert [each.removesuffix(" end of the text") for each in shown] == [
-            each["text"].lstrip() for each in best
-        ]
+        assert [each.removesuffix(" end of the text") for each in shown] == [each["text"].lstrip() for each in best]
         page.hover("button.continuation >> nth=1 >> .token >> nth=2")
         tip = opened.text("#tooltip").splitlines()
         assert is_percent(tip[0], math.exp(best[1]["logprobs"]["token_logprobs"][2])) and 4 <= len(tip) <= 5
