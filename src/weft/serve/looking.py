@@ -25,10 +25,12 @@ def views_of(model: Any) -> list[str]:
     if not isinstance(model, LightModel) and not opened.exported:
         from weft.explain.attention import check_attention
         from weft.explain.lens import check_lens
+        from weft.explain.scoring import check_embeddings
         from weft.explain.text_windows import has_window_scores
 
         checks: dict[str, Callable[[], None]] = {
             "attention": lambda: check_attention(opened),
+            "attribution": lambda: check_embeddings(opened),
             "lens": lambda: check_lens(model),
         }
         for name, check in checks.items():
@@ -36,7 +38,7 @@ def views_of(model: Any) -> list[str]:
                 check()
             except UserError:
                 continue
-            names += ["attention", "attribution", "walk"] if name == "attention" else [name]
+            names += ["attention", "walk"] if name == "attention" else [name]
         if has_window_scores(model):
             names.append("windows")
         if opened.family.generates and not opened.family.reads and "words" in opened.heads:

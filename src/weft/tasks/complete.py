@@ -402,7 +402,7 @@ class CompleteTask(LikelihoodTask):
         else:
             token = next_token(tokenizer, text.ids, input, str(target))
         term = Term(0, len(window.tokens) - 1, token)
-        plain, name = replace(windows, segments=0), repr(tokenizer.decode([token]))
+        plain, name = replace(windows, segments=0), repr(tokenizer.decode([token]) or tokenizer.token(token))
         return replace(target_of(name, "words", [term], plain, [window], [text]), follows=True)
 
     def readings(self, model: LoadedModel, texts: Sequence[str]) -> Iterator[Reading]:

@@ -16,7 +16,7 @@ export const answer = {
   name: "Ask",
   about: "Ask a question about a document; the answer is a part of it.",
   serves: (model) => model.tasks.includes("answer"),
-  box: { key: "document", label: "Document", placeholder: "Paste a document", rows: 8 },
+  box: { key: "document", label: "Document", placeholder: "Paste a document", rows: 6 },
   fields: [{ key: "question", label: "Question", placeholder: "Who …? When …? Why …?" }],
   examples: () => [
     { name: "Who?", text: LOOM, fields: { question: "Who patented the power loom?" } },

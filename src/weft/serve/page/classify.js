@@ -7,8 +7,15 @@ import { ServerError } from "./api.js";
 import { Characters, MOST_BARS, bars, button, count, message, percent } from "./parts.js";
 import { spansView } from "./spans.js";
 
+const [FEW_BARS, SMALL] = [3, 0.001]; // labels below this probability are left to "Show all", once so many are shown
+
 function isPair(model) {
   return model.task === "pair";
+}
+
+/** Whether the server can say which words mattered to it. */
+function weighs(model) {
+  return model.task !== "spans" && (model.views?.includes("attribution") ?? false);
 }
 
 function inputOf(view) {
@@ -21,10 +28,11 @@ function verdict(answer, text) {
   if (answer.object === "spans") return spansView(text, answer.spans);
   const scores = Object.entries(answer.scores).sort((a, b) => b[1] - a[1]);
   const chosen = answer.object === "labels" ? answer.labels : [answer.label];
+  const likely = Math.max(FEW_BARS, scores.filter(([, value]) => value >= SMALL).length);
   const name = chosen.length ? chosen.join(", ") : "none of the labels";
   return [
     el("p", { class: "verdict" }, name, " ", chosen.length === 1 && el("span", { text: percent(answer.scores[chosen[0]]) })),
-    bars("Probabilities", scores.map(([label, value]) => ({ name: label, value, best: chosen.includes(label), title: label })), { most: MOST_BARS }),
+    bars("Probabilities", scores.map(([label, value]) => ({ name: label, value, best: chosen.includes(label), title: label })), { most: Math.max(chosen.length, Math.min(MOST_BARS, likely)) }),
   ];
 }
 
@@ -34,7 +42,7 @@ function windowList(view, data) {
   const root = el("div");
   textWindows(root, data, (window) => view.composer.mark([[letters.place(window.start), letters.place(window.end), "chosen"]]));
   const about = data.label === null ? "" : ` The bars show “${data.label}”.`;
-  return el("section", {}, el("h2", { text: "Windows" }),
+  return el("section", {}, el("h2", { text: "Parts of the text" }),
     el("p", { class: "note", text: `The text is longer than the model reads at once, and the answer is the mean over its parts.${about} Press a part to see it in the text.` }), root);
 }
 
@@ -49,13 +57,14 @@ async function showWindows(view, place, answer) {
 }
 
 /** Which words mattered: asked for once the button is pressed, and from then on with every answer. */
-async function showWords(view, place) {
+async function showWords(view, place, name) {
   place.replaceChildren(el("p", { class: "note loading", text: "Computing which words mattered …" }));
   try {
     const reply = await view.post("/v1/look", { model: view.model.id, view: "attribution", input: inputOf(view), method: "integrated-gradients" }, { minor: true });
     const root = el("div");
     attribution(root, reply.panels[0].data);
-    place.replaceChildren(el("section", {}, el("h2", { text: "Which words mattered" }), root));
+    place.replaceChildren(el("section", {}, el("h2", { text: "Which words mattered" }),
+      el("p", { class: "note", text: `Blue words speak for “${name}”, orange ones against it. The numbers behind this are in Look, under Words.` }), root));
   } catch (error) {
     if (!(error instanceof ServerError)) throw error;
     place.replaceChildren(message("empty", "The words cannot be weighed.", error.message));
@@ -88,7 +97,7 @@ export const classify = {
       view.set("words", next, { again: false });
       view.start(0);
     }, { "aria-pressed": String(on) });
-    return view.model.task === "spans" ? [] : [toggle];
+    return weighs(view.model) ? [toggle] : [];
   },
   missing: (view) => (!view.text.trim() ? "Type or paste a text, or try an example." : isPair(view.model) && !view.field("pair").trim() ? "Type the second text." : ""),
   async run(view) {
@@ -99,6 +108,6 @@ export const classify = {
     const name = answer.label ?? (answer.labels ? answer.labels.join(", ") || "no label" : answer.value !== undefined ? format(answer.value, 3) : count(answer.spans?.length ?? 0, "span"));
     view.say(answer.score === undefined ? name : `${name}, ${percent(answer.score)}`);
     if (answer.n_windows > 1 && !isPair(view.model) && answer.object !== "spans") await showWindows(view, windows, answer);
-    if (view.setting("words", false) && view.model.task !== "spans") await showWords(view, words);
+    if (view.setting("words", false) && weighs(view.model)) await showWords(view, words, name);
   },
 };

@@ -107,7 +107,7 @@ export class CodePanel {
     this.which = el("label", { class: "control" }, "Request", el("select", { on: { change: (event) => { this.chosen = event.target.selectedIndex; this.picked = true; this.draw(); } } }));
     this.text = el("code");
     this.box = el("div", { class: "code-box" }, el("pre", { tabindex: 0, "aria-label": "Code of the request" }, this.text), copyButton(() => this.text.textContent));
-    this.node = el("section", { class: "code", "aria-label": "Use it from your code" }, el("div", { class: "controls" }, this.choices, this.which), this.box);
+    this.node = el("section", { class: "code", "aria-label": "Use it from your code" }, el("div", { class: "controls" }, el("span", { text: "This request" }), this.choices, this.which), this.box);
     this.show([]);
   }
 

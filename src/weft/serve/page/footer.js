@@ -21,7 +21,7 @@ export function describeAnswer(facts) {
     el("strong", { text: facts.model }),
     facts.version && el("span", {}, "version ", el("code", { text: facts.version })),
     facts.read > 0 && el("span", { text: `${count(facts.read, facts.unit)}${facts.written ? ` read, ${facts.written.toLocaleString("en-US")} written` : ""}` }),
-    facts.windows > 0 && el("span", { text: count(facts.windows, "window") }),
+    facts.windows > 1 && el("span", { text: count(facts.windows, "window") }),
     facts.truncated && el("span", { class: "cut", text: "the text was cut to fit" }),
     el("span", { title: stages.join(", "), text: `${seconds(facts.seconds)}${stages.length ? ` (${stages.join(", ")})` : ""}` }),
   ].filter(Boolean);

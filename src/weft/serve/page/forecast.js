@@ -62,11 +62,12 @@ function chartOf(table, answer) {
   const begin = shown.length - 1;
   const lines = answer.names.flatMap((name, column) => {
     const past = shown.map((row, n) => [n, row[name]]).filter(([, value]) => typeof value === "number");
+    const last = past.at(-1);
     const ahead = (values) => values?.[column].map((value, n) => [shown.length + n, value]);
     const many = answer.names.length > 1 ? `${name} ` : "";
     return [
       past.length > 0 && { name: many ? name : "so far", color: (2 * column) % 6, points: past },
-      { name: `${many}forecast`, color: (2 * column + 1) % 6, points: ahead(answer.values), low: ahead(answer.low), high: ahead(answer.high) },
+      { name: `${many}forecast`, color: (2 * column + 1) % 6, points: ahead(answer.values), from: last?.[0] === begin ? last : null, low: ahead(answer.low), high: ahead(answer.high) },
     ].filter(Boolean);
   });
   const title = [answer.series, answer.names.join(", ")].filter(Boolean).join(": ");

@@ -17,6 +17,7 @@ const ABOUT = {
   tokens: "How the text is cut into tokens.",
 };
 const WINDOWED = ["attention", "lens"]; // which show one window of a long text
+const OF_PAIRS = ["attention", "attribution"]; // which show two texts too
 const COMPONENTS = { attention, attribution, lens, walk, "token-strips": tokenStrips, "word-bars": wordBars };
 
 function viewsOf(model) {
@@ -44,10 +45,16 @@ function windowsOf(panels) {
   return Math.max(1, ...panels.map(({ note }) => Number((note ?? "").match(/The text has (\d+) windows/)?.[1] ?? 1)));
 }
 
+/** The text; with the second one where the model and the view read two. */
+function inputOf(view, name) {
+  const pair = OF_PAIRS.includes(name) ? view.field("pair") : "";
+  return pair.trim() ? { text: view.text, pair } : view.text;
+}
+
 /** The view of one window; a text that has become shorter begins with its first one again. */
 async function viewed(view, body) {
-  if (body.input.length < (view.looked ?? "").length) view.set("window", 1, { again: false });
-  view.looked = body.input;
+  if (view.text.length < (view.looked ?? "").length) view.set("window", 1, { again: false });
+  view.looked = view.text;
   const window = WINDOWED.includes(body.view) ? view.setting("window", 1) : 1;
   try {
     return await view.post("/v1/look", window > 1 ? { ...body, window } : body);
@@ -71,6 +78,7 @@ export const look = {
   serves: (model) => viewsOf(model).length > 0,
   wait: 0.6,
   box: { key: "shared", label: "Text", placeholder: "Type a text to look at", rows: 3 },
+  fields: [{ key: "pair", label: "Second text", placeholder: "The text to compare it with, or the document of a question", rows: 2, below: true, when: (model) => model.pair }],
   examples: () => [
     { name: "A sentence", text: "The prince looked at the old soldier and smiled." },
     { name: "It", text: "The animal did not cross the street because it was too tired." },
@@ -78,15 +86,17 @@ export const look = {
   controls: (view) => {
     const chosen = chosenView(view);
     return [
-      segmented("View", viewsOf(view.model), chosen, (name) => { view.set("view", name, { again: false }); view.rebuild(); }),
+      segmented("Show", viewsOf(view.model), chosen, (name) => { view.set("view", name, { again: false }); view.rebuild(); }),
       ...(chosen === "walk" ? [numberField(view, "layer", "Layer", 0, Math.max(0, (view.model.layers ?? 100) - 1)), numberField(view, "head", "Head", 0, 99)] : []),
       ...(WINDOWED.includes(chosen) && view.windows > 1 ? [numberField(view, "window", `Window of ${view.windows}`, 1, view.windows)] : []),
     ];
   },
+  missing: (view) => (!view.text.trim() ? "Type or paste a text, or try an example."
+    : view.model.pair && chosenView(view) === "attribution" && !view.field("pair").trim() ? "Type the second text too: the answer is about both." : ""),
   async run(view) {
     const name = chosenView(view);
     view.about.textContent = ABOUT[name];
-    const body = { model: view.model.id, view: name, input: view.text };
+    const body = { model: view.model.id, view: name, input: inputOf(view, name) };
     if (name === "walk") Object.assign(body, { layer: view.setting("layer", 0), head: view.setting("head", 0) });
     if (name === "attribution") body.method = "integrated-gradients";
     const { panels, ...reply } = await viewed(view, body);

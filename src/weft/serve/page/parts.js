@@ -22,7 +22,7 @@ export function count(number, noun, plural = `${noun}s`) {
 
 /**
  * Bars from 0 to 1, one below the other; of more than `most`, the rest is shown on demand.
- * @param {{name: string, value: number, note?: string, best?: boolean, choose?: () => void, title?: string}[]} rows
+ * @param {{name: string, value: number, note?: string, best?: boolean, color?: number, choose?: () => void, title?: string}[]} rows
  */
 export function bars(label, rows, { of = 1, kind = "", most = Infinity } = {}) {
   const line = (row) => {
@@ -30,7 +30,8 @@ export function bars(label, rows, { of = 1, kind = "", most = Infinity } = {}) {
       ? el("button", { type: "button", class: "name", text: row.name, title: row.title, on: { click: row.choose } })
       : el("span", { class: "name", text: row.name, title: row.title });
     const width = `${Math.max(0, Math.min(100, (100 * row.value) / of))}%`;
-    return el("li", { class: row.best ? "best" : null }, name,
+    const classes = [row.best && "best", row.color !== undefined && `color-${row.color}`].filter(Boolean).join(" ");
+    return el("li", { class: classes || null }, name,
       el("span", { class: "track", "aria-hidden": "true" }, el("span", { class: "fill", style: { width } })),
       el("span", { class: "value", text: row.note ?? percent(row.value) }));
   };

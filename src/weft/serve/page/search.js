@@ -21,9 +21,9 @@ export const search = {
   name: "Search",
   about: "Paste lines and ask for something; the nearest in meaning come first.",
   serves: (model) => model.tasks.includes("rank"),
-  made: ["embed", "rank", "pair"],
+  made: ["embed", "rank", "pair", "fill"],
   manyTexts: true,
-  box: { key: "lines", label: "Texts, one on each line", placeholder: "Paste the lines to search in", rows: 8 },
+  box: { key: "lines", label: "Texts, one on each line", placeholder: "Paste the lines to search in", rows: 6 },
   fields: [{ key: "query", label: "Query", placeholder: "What are you looking for?" }],
   examples: () => [
     { name: "Money back", text: NOTES, fields: { query: "How do I get my money back?" } },

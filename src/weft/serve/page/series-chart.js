@@ -44,8 +44,9 @@ function drawing(name, { title, times, lines, begin }) {
   const border = svgEl("path", { d: `M${x(begin).toFixed(1)} ${EDGE.top}V${HEIGHT - EDGE.bottom}`, stroke: "currentColor", "stroke-opacity": 0.5, "stroke-dasharray": "3 4" });
   const drawn = lines.flatMap((line, n) => {
     const color = `var(--line-${line.color})`;
-    const area = line.low && svgEl("path", { "data-line": n, d: `${path([...line.low.map(at), ...line.high.map(at).reverse()])}Z`, "fill-opacity": 0.18, style: { fill: color } });
-    const stroke = svgEl("path", { class: "line", "data-line": n, d: path(line.points.map(at)), fill: "none", "stroke-width": 2, "stroke-linejoin": "round", "stroke-linecap": "round", style: { stroke: color } });
+    const from = line.from ? [at(line.from)] : [];
+    const area = line.low && svgEl("path", { "data-line": n, d: `${path([...from, ...line.low.map(at), ...line.high.map(at).reverse()])}Z`, "fill-opacity": 0.18, style: { fill: color } });
+    const stroke = svgEl("path", { class: "line", "data-line": n, d: path([...from, ...line.points.map(at)]), fill: "none", "stroke-width": 2, "stroke-linejoin": "round", "stroke-linecap": "round", style: { stroke: color } });
     const dots = svgEl("g", { "data-line": n, "fill-opacity": 0, stroke: "transparent", "stroke-width": 6 }, line.points.map((point, place) => {
       const interval = line.low ? ` (${format(line.low[place][1], 1)} to ${format(line.high[place][1], 1)})` : "";
       return svgEl("circle", { cx: x(point[0]), cy: y(point[1]), r: 3 }, svgEl("title", { text: `${line.name}\n${times[point[0]]}\n${format(point[1], 2)}${interval}` }));
@@ -66,8 +67,8 @@ function sample(line) {
 }
 
 /**
- * @param {{title: string, times: string[], begin: number, lines: {name: string, color: number, points: number[][], low?: number[][], high?: number[][]}[]}} chart
- *   points are [place in times, value]; `begin`: where the forecast begins
+ * @param {{title: string, times: string[], begin: number, lines: {name: string, color: number, points: number[][], from?: number[], low?: number[][], high?: number[][]}[]}} chart
+ *   points are [place in times, value]; `from`: the point that a line and its band are joined to; `begin`: where the forecast begins
  */
 export function seriesChart(chart) {
   const figure = el("figure", { class: "series-chart" }, el("figcaption", { text: chart.title }), drawing("wide", chart), drawing("narrow", chart),

@@ -51,7 +51,7 @@ export function spansView(text, spans, labels = []) {
     return el("li", {}, button);
   }));
   draw();
-  const list = bars("Spans with their probabilities", spans.map((span) => ({ name: span.text, value: span.score, note: `${span.label}  ${percent(span.score)}`, title: span.text })),
+  const list = bars("Spans with their probabilities", spans.map((span) => ({ name: span.text, value: span.score, color: colors.get(span.label), note: `${span.label}  ${percent(span.score)}`, title: span.text })),
     { kind: "wide-note", most: MOST_BARS });
   return [legend, box, list];
 }

@@ -99,9 +99,10 @@ export class View {
     this.start(0);
   }
 
-  /** Models that were made for the tab come before those that can do it too. */
+  /** Models that were made for the tab come before those that can do it too, in the order of `made`. */
   rank(model) {
-    return this.tab.made?.includes(model.task) ?? true ? 0 : 1;
+    const { made = [] } = this.tab;
+    return made.includes(model.task) ? made.indexOf(model.task) : made.length;
   }
 
   /** The controls, fields and examples of the tab for the chosen model. */
@@ -158,6 +159,7 @@ export class View {
     const caret = text.length > 1000 ? 0 : text.length; // the beginning of a long text is what tells it apart
     if (matchMedia("(hover: hover)").matches) this.composer.field.focus(); // on a telephone the keyboard would cover the answer
     this.composer.field.setSelectionRange(caret, caret);
+    if (!caret) this.composer.field.scrollTop = 0;
     this.start(0);
   }
 
@@ -343,6 +345,6 @@ function explained(error) {
     0: "The server does not answer.", 401: "The API key is wrong.", 404: "The server does not have this model.", 413: "This is more than the server takes at once.",
     422: "The model cannot answer this.", 429: "The server is busy.", 503: "The model is not available now.", 504: `The model needed too long${error.wait ? `: more than ${shownSeconds(error.wait)}` : ""}.`,
   };
-  const detail = `${error.message.replace(/^(input|prompt)[\w.[\]]*:? /, "")}${where}`;
+  const detail = `${error.message.replace(/^((input|prompt)[\w.[\]]*:?|(input|prompt|question|text) \d+:) /, "")}${where}`;
   return [titles[error.status] ?? `The server answered with an error (${error.status}).`, detail.charAt(0).toUpperCase() + detail.slice(1)];
 }

@@ -43,22 +43,23 @@ function tokenTip({ text, logprob, others }) {
 /** A continuation as a button: pressed, it is taken; its tokens show their probabilities to the mouse and the arrow keys. */
 function card(view, continuation, number, typed) {
   const whole = continuation.tokens.map((token) => token.text).join("");
+  const tokens = continuation.tokens.slice(Math.max(0, continuation.tokens.findIndex((token) => token.text.trim()))); // nobody can point at a space
   const spans = whole.trimEnd() === continuation.text.trimEnd() && whole
-    ? continuation.tokens.map((token, n) => {
-      const node = el("span", { class: "token", text: n ? token.text : token.text.replace(/^ /, ""), on: { pointermove: (event) => tooltip(event, tokenTip(token)), pointerleave: hideTooltip } });
+    ? tokens.map((token, n) => {
+      const node = el("span", { class: "token", text: n ? token.text : token.text.trimStart(), on: { pointermove: (event) => tooltip(event, tokenTip(token)), pointerleave: hideTooltip } });
       node.style.setProperty("--share", `${Math.round(TINT * Math.min(1, token.logprob / SURPRISING))}%`);
       return node;
     })
-    : [continuation.text.replace(/^ /, "")];
+    : [continuation.text.trimStart()];
   const ended = continuation.reason === "stop" && el("span", { class: "ended", text: " end of the text" });
   const node = el("button", { type: "button", class: "continuation", "aria-label": `Continuation ${number + 1}: ${continuation.text}`, on: { click: () => view.composer.append(continuation.text) } },
     el("span", { class: "number", "aria-hidden": "true", text: String(number + 1) }), el("span", { class: "words", "data-typed": typed }, spans, ended));
   let at = -1;
   const step = (by) => () => {
-    if (!continuation.tokens.length) return;
-    at = Math.min(continuation.tokens.length - 1, Math.max(0, at + by));
+    if (!tokens.length) return;
+    at = Math.min(tokens.length - 1, Math.max(0, at + by));
     spans.forEach((span, n) => span.classList?.toggle("marked", n === at));
-    tooltip({ target: spans[at] }, tokenTip(continuation.tokens[at]));
+    tooltip({ target: spans[at] }, tokenTip(tokens[at]));
   };
   keys(node, { ArrowRight: step(1), ArrowLeft: step(-1) });
   node.addEventListener("blur", () => { hideTooltip(); spans[at]?.classList?.remove("marked"); at = -1; });
@@ -90,7 +91,7 @@ class Writing {
     this.list = el("div", { class: "continuations" });
     this.words = el("div", { class: "next-words" });
     this.hint = el("p", { class: "note" }, "Press one to take it. Tinted words surprised the model more.",
-      el("span", { class: "with-keys", text: " In the box, Tab takes the gray text, → a word of it, and Alt ↓ shows the next one. Point at a word, or use ← and →, to see its probability." }));
+      el("span", { class: "with-keys", text: " Point at a word, or use ← and →, to see its probability." }));
     this.typed = ""; // the beginning of a word that the continuations end
     this.shown = false;
   }
@@ -147,12 +148,12 @@ class Writing {
 
   async write(typed) {
     const { view } = this;
-    this.typed = typed;
+    this.typed = typed; // after a space too, the model begins with a word: most vocabularies join the space to it
     const temperature = view.setting("temperature", 0.8);
     const started = performance.now();
     const body = {
       model: view.model.id, prompt: view.text, max_tokens: view.setting("length", 24), temperature, n: this.choices.length, logprobs: LOGPROBS,
-      seed: view.seed ?? 0, slide: true, ...(typed ? { complete_word: true } : {}), stream_options: { include_usage: true },
+      seed: view.seed ?? 0, slide: true, ...(typed || view.text.endsWith(" ") ? { complete_word: true } : {}), stream_options: { include_usage: true },
     };
     let usage = null;
     for await (const event of view.stream("/v1/completions", body)) {
@@ -171,8 +172,8 @@ export const write = {
   name: "Write",
   about: "The model goes on as you type.",
   serves: (model) => model.tasks.includes("complete"),
-  wait: 0.3,
-  box: { key: "shared", label: "Text", placeholder: "Begin a sentence …", rows: 5, hint: "" },
+  wait: 0.2,
+  box: { key: "shared", label: "Text", placeholder: "Begin a sentence …", rows: 5, hint: "Tab takes the gray text, → one word of it. Alt ↓ shows the next of three." },
   examples: () => [
     { name: "A beginning", text: "The prince looked at her and" }, { name: "Half a word", text: "They rode to the ci" }, { name: "A scene", text: "“What shall we do?” asked Natásha," },
   ],
@@ -185,9 +186,10 @@ export const write = {
     const writing = new Writing(view);
     view.writing = writing;
     const models = [view.model, ...view.models.filter((model) => model !== view.model)].filter((model) => model.tasks.includes("suggest")).slice(0, MODELS);
+    const written = LETTER.test(view.text) ? null : writing.write(""); // before the next words, which take longer
     const replies = models[0] === view.model ? models.map((model) => writing.suggest(model)) : [];
-    const half = LETTER.test(view.text) ? replies[0] : null; // whether its last word is half-typed, the model has to say
-    await Promise.all([Promise.all(replies).then((all) => writing.compare(all)), Promise.resolve(half).then((reply) => writing.write(reply?.completes ?? ""))]);
+    const completed = written ?? Promise.resolve(replies[0]).then((reply) => writing.write(reply?.completes ?? "")); // whether the last word is half-typed, the model has to say
+    await Promise.all([Promise.all(replies).then((all) => writing.compare(all)), completed]);
   },
   accept(view) {
     view.composer.append(view.composer.ghost);
