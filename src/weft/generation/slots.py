@@ -23,7 +23,7 @@ from weft.generation.search import Advance, Completion, Detail, Hypothesis, Requ
 from weft.generation.wording import Reason
 from weft.models.base import Network
 from weft.nn.fixed import has_kernel
-from weft.nn.graphs import captured, tried_out
+from weft.nn.graphs import captured, casts_to, tried_out
 from weft.nn.halved import is_watched, places_of
 from weft.nn.rows import Ragged
 
@@ -439,7 +439,7 @@ class SlotRunner(ABC):
     def _slots(self, sizes: tuple[int, int, int, int, int]) -> Slots:
         """Those of an earlier request of this kind, with their graph, or new ones."""
         network: Any = self.request.decoder
-        self.name = (*sizes, *self.key(), places_of(network))
+        self.name = (*sizes, *self.key(), places_of(network), casts_to(torch.device(self.request.device)))
         kept = SLOTS.setdefault(self.request.decoder, {})  # type: ignore[arg-type]
         slots = kept.pop(self.name, None)
         if slots is None:

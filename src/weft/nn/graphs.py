@@ -18,6 +18,11 @@ STREAMS: dict[torch.device, tuple[Any, Any]] = {}
 REPLACED: list[int] = []
 
 
+def casts_to(device: torch.device) -> torch.dtype | None:
+    """What autocast computes in here; None: it is off. A graph goes on with what was so when it was captured."""
+    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+
+
 def on_device(device: torch.device) -> Any:
     """Streams and kernels without a device of their own are those of this one within; another GPU captures nothing."""
     return torch.cuda.device(device if device.type == "cuda" else -1)
