@@ -144,6 +144,24 @@ def test_a_longer_copy_of_a_table_follows_it(device: torch.device, graphs_anywhe
     assert len(passes.graphs) == 1
 
 
+@pytest.mark.parametrize("device", [pytest.param(torch.device("cpu"), id="cpu")])
+def test_what_is_captured_under_autocast_is_not_played_without(
+    model: Any,
+    device: torch.device,
+    graphs_anywhere: None,  # noqa: F811
+) -> None:
+    """As in the evaluations of a run, whose network may answer before and after it too."""
+    passes, batch = PassGraphs(()), batch_of(TEXTS[2])
+    with torch.inference_mode():
+        exact = work(model.network, batch)
+        for enabled in (True, False, True, False):
+            with torch.autocast("cpu", torch.bfloat16, enabled=enabled):
+                for _ in range(2):
+                    ours = passes.run(model.network, batch, work, "classify")
+            assert torch.allclose(ours, exact, atol=1e-5) is not enabled
+    assert len(passes.graphs) == 2
+
+
 def test_a_copy_follows_the_weights(model: Any) -> None:
     network = model.network
     half = halved(network, torch.bfloat16)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import weft
 from tests.engines import need_engine
 from tests.tasks.small import model_for, vocabulary
 from weft.backends import onednn
-from weft.bench import encode
+from weft.bench import encode, training
 from weft.bench.encode import Contestant, EncodeReport, Speed, chosen_of, encode_report
 from weft.bench.report import table_of
 from weft.bench.texts import Profile, profiles_of
@@ -22,6 +23,7 @@ from weft.cli.main import run
 from weft.files import peak_memory
 from weft.tasks.forward import tokenizer_of
 from weft.tasks.model import Model
+from weft.training.step import Setup, group_of
 
 LABELS = ("a", "b", "c")
 QUICK = ["--lengths", "8,mixed", "--batch", "1,2", "--seconds", "0.02", "--no-memory"]
@@ -146,6 +148,24 @@ def test_training_steps(family: str, tmp_path: Path, capsys: pytest.CaptureFixtu
         assert profile["tokens"] == 8 * batch and speed["tokens"] == pytest.approx(8 * speed["texts"])
         assert speed["peak_share"] is None and f"train {batch} x 8" in printed
     assert "chosen" not in printed and plot.read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize("family", ["bert", "gpt2"])
+def test_training_steps_are_those_of_pretrain(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU it plays full rows back from a graph: of one shape, which is captured before anything is timed."""
+    made, stepper = list[Setup](), training.Stepper
+
+    def kept(setup: Setup) -> Any:
+        made.append(setup)
+        return stepper(setup)
+
+    monkeypatch.setattr(training, "Stepper", kept)
+    model = weft.load(saved(family, tmp_path / family), backend="torch")
+    step, _ = training.training_step(model, 2, 8, "fp32")
+    step()
+    assert [setup.capture for setup in made] == [True] and made[0].feed.source.even
+    batches = [batch for number in range(2) for batch in group_of(made[0], number, 1 << 20)[0][:1]]
+    assert len({tuple(target.shape for target in batch.targets.values()) for batch in batches}) == 1
 
 
 @pytest.mark.parametrize("family", ["bert", "gpt2"])

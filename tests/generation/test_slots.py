@@ -103,6 +103,16 @@ def test_captured_steps_are_plain_steps(
 
 
 @pytest.mark.parametrize("device", [pytest.param(CPU, id="cpu")])
+@pytest.mark.parametrize("choice", ["drawn", "beam"])
+def test_steps_with_many_ends_are_captured(
+    choice: str, device: torch.device, played: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    network, ends = drawn("gpt2", 80, 4), list(range(0, 80, 2))
+    check_same(*both(network, PROMPTS, choice=CHOICES[choice], ends=ends, seeds=[7, 8, 9, 10, 11, 12]))
+    assert "cannot be captured" not in caplog.text
+
+
+@pytest.mark.parametrize("device", [pytest.param(CPU, id="cpu")])
 def test_what_cannot_be_captured_is_left_to_the_plain_search(
     device: torch.device, played: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -34,6 +34,7 @@ def test_what_is_done_after_a_capture_that_failed(ended: bool, monkeypatch: pyte
         return torch.zeros(count)
 
     monkeypatch.setattr(torch, "rand", rand)
+    monkeypatch.setattr(graphs, "REPLACED", [])
     monkeypatch.setattr(graphs, "on_device", lambda device: nullcontext())
     monkeypatch.setattr(graphs, "streams_of", lambda device: ("to try", "to capture"))
     monkeypatch.setattr(torch.cuda, "graph", graph)
@@ -45,6 +46,7 @@ def test_what_is_done_after_a_capture_that_failed(ended: bool, monkeypatch: pyte
     with pytest.raises(RuntimeError, match="not permitted"), graphs.captured(None, torch.device("cuda", 1)):
         raise RuntimeError("operation not permitted when stream is capturing")
     assert done == ["the stream before", (1, "pool"), *(() if ended else ("its copy",))]
+    assert len(graphs.REPLACED) == (not ended)
 
 
 @needs_gpu

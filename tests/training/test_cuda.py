@@ -157,6 +157,29 @@ def test_what_cannot_be_captured_goes_without(device: torch.device, graphs_anywh
 
 
 @pytest.mark.parametrize("device", DEVICES)
+def test_passes_are_captured_anew_for_another_generator(
+    device: torch.device,
+    graphs_anywhere: None,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a capture that failed elsewhere, as in an evaluation: what was captured draws from the generator before."""
+    replaced: list[int] = []
+    monkeypatch.setattr("weft.training.step.REPLACED", replaced)
+    network = network_for("next", dropout=0.3).to(device).train()
+    scaler = torch.amp.GradScaler(device.type, enabled=False)
+    passes = Passes(network, OBJECTIVES["next"].sums, 1, device, "fp32", scaler, True)
+    losses, kept = [], []
+    for _ in range(3):
+        passes.step([batch_of("next", [17] * 8)], torch.ones(1), lambda number: 1)
+        losses.append(passes.losses.item())
+        kept.extend(passes.graphs.values())
+        if len(kept) == 2:
+            replaced.append(0)
+    assert kept[0] is kept[1] and kept[2] is not kept[1] and len(kept) == 3
+    assert losses == pytest.approx([losses[0]] * 3, rel=1e-5)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_pass_that_fails_by_itself_says_so(device: torch.device, graphs_anywhere: None) -> None:  # noqa: F811
     """Such as one that cannot be compiled: that is no fault of capturing, and need not be tried twice."""
     tries = []

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.checkpoint.folder import LoadedModel
-from weft.nn.graphs import captured, on_device, tried_out
+from weft.nn.graphs import captured, casts_to, on_device, tried_out
 from weft.nn.halved import halved, inventory_of, is_watched, kind_of, places_of
 from weft.nn.heads import follow_tables
 from weft.nn.rows import Batch, Rows
@@ -107,7 +107,8 @@ class PassGraphs:
 
     def _played(self, network: Any, batch: Batch, work: Work, name: Hashable, device: torch.device) -> Tensor:
         filled = filled_up(batch, network.config.context)
-        shape = (len(filled.tokens), filled.rows.count, filled.rows.longest, filled.segments is None, name)
+        sizes = (len(filled.tokens), filled.rows.count, filled.rows.longest)
+        shape = (*sizes, filled.segments is None, name, casts_to(device))
         if shape not in self.graphs:
             self.seen[shape] += 1
             if self.seen[shape] == 2 and len(self.graphs) < GRAPHS:

@@ -76,7 +76,7 @@ class BeamSlots(Slots):
         length = self.counts + 1
         ends = (length >= self.limits)[:, None].expand_as(tokens)
         if self.ends:
-            ends = ends | torch.isin(tokens, self.ending)
+            ends = ends | self.is_end[tokens]
         possible, ranks = values > -torch.inf, self.ranks[: tokens.shape[1]]
         self._finish(values, places, tokens, possible & ends & (ranks < beam.width), going)
         alive = possible & ~ends

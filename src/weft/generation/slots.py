@@ -23,7 +23,7 @@ from weft.generation.search import Advance, Completion, Detail, Hypothesis, Requ
 from weft.generation.wording import Reason
 from weft.models.base import Network
 from weft.nn.fixed import has_kernel
-from weft.nn.graphs import captured, tried_out
+from weft.nn.graphs import captured, casts_to, tried_out
 from weft.nn.halved import is_watched, places_of
 from weft.nn.rows import Ragged
 
@@ -96,12 +96,15 @@ class Slots(ABC):
     copies: int  # rows of a slot
 
     def __init__(self, request: Request, slots: int, copies: int, room: int, source_room: int, length: int) -> None:
-        self.network: Any = request.decoder
-        self.device = torch.device(request.device)
+        network: Any = request.decoder
+        self.network, self.device = network, torch.device(request.device)
         self.rules, self.ends = request.rules, sorted(request.ends)
         self.copies, self.size, self.room, self.source_room, self.length = copies, slots, room, source_room, length
         rows = slots * copies
         self.ending = torch.tensor(self.ends, dtype=torch.int64, device=self.device)
+        # V bool; not by `isin`, which sorts where there are many ends: no capture can hold that.
+        words = max([network.config.vocabulary, *(end + 1 for end in self.ends)])
+        self.is_end = torch.zeros(words, dtype=torch.bool, device=self.device).index_fill_(0, self.ending, True)
         self.banned = torch.tensor(
             sorted({each[0] for each in self.rules.banned}), dtype=torch.int64, device=self.device
         )
@@ -297,7 +300,7 @@ class SampleSlots(Slots):
         counts.add_(going & ~impossible)
         ended = impossible | (counts >= self.limits)
         if self.ends:
-            ended = ended | torch.isin(tokens, self.ending)
+            ended = ended | self.is_end[tokens]
         self.done.logical_or_(ended)
         self.tokens.copy_(tokens)
         self.read(self.tokens)
@@ -439,7 +442,7 @@ class SlotRunner(ABC):
     def _slots(self, sizes: tuple[int, int, int, int, int]) -> Slots:
         """Those of an earlier request of this kind, with their graph, or new ones."""
         network: Any = self.request.decoder
-        self.name = (*sizes, *self.key(), places_of(network))
+        self.name = (*sizes, *self.key(), places_of(network), casts_to(torch.device(self.request.device)))
         kept = SLOTS.setdefault(self.request.decoder, {})  # type: ignore[arg-type]
         slots = kept.pop(self.name, None)
         if slots is None:

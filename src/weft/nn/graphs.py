@@ -14,6 +14,13 @@ CAPTURING = threading.RLock()
 # Of each device the streams that everything is tried out and captured on. cuBLAS holds on to memory for every stream it
 # has seen, and what is captured uses that of its stream; torch's own capture stream is one of the first GPU.
 STREAMS: dict[torch.device, tuple[Any, Any]] = {}
+# The GPUs whose generator had to be replaced after a failed capture: graphs from before draw from the old one for ever.
+REPLACED: list[int] = []
+
+
+def casts_to(device: torch.device) -> torch.dtype | None:
+    """What autocast computes in here; None: it is off. A graph goes on with what was so when it was captured."""
+    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
 
 
 def on_device(device: torch.device) -> Any:
@@ -60,7 +67,7 @@ def captured(graph: Any, device: torch.device, pool: Any = None) -> Iterator[Non
 def _clean_up(device: torch.device, stream: Any, pool: Any) -> None:
     """What torch does where it can end a capture: leave its stream and its memory, and let the generator draw again.
 
-    Graphs from before that draw random numbers are to be captured anew: the generator has another state now.
+    Graphs from before that draw random numbers are to be captured anew, where the generator was replaced.
     """
     torch.cuda.set_stream(stream)
     index = torch.cuda.current_device() if device.index is None else device.index
@@ -69,5 +76,6 @@ def _clean_up(device: torch.device, stream: Any, pool: Any) -> None:
     try:
         torch.rand(1, device=device)
     except RuntimeError:  # its state takes the capture to be going on for ever
+        REPLACED.append(index)
         generator = torch.cuda.default_generators[index]
         generator.graphsafe_set_state(generator.clone_state())

@@ -22,7 +22,7 @@ from weft.errors import UserError, refuse
 from weft.files import cache_folder
 from weft.models.base import Network
 from weft.nn.attention import Attention
-from weft.nn.graphs import captured, tried_out
+from weft.nn.graphs import REPLACED, captured, tried_out
 from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.losses import Objective
@@ -258,6 +258,7 @@ class Passes:
         self.graphs: dict[tuple[Shapes, bool], Graphs] = {}
         self.first: Graphs | None = None  # which of them wrote the gradients of this step
         self.pool: Any = None
+        self.replaced = len(REPLACED)
 
     def step(self, batches: Sequence[Batch], counts: Tensor, seed: Callable[[int], int]) -> Tensor | None:
         """All passes of a step, by the counts of the whole step; the gradient norm if a graph updated the weights."""
@@ -266,6 +267,8 @@ class Passes:
         self.losses.zero_()
         self.forget()
         self.first = None
+        if self.replaced != len(REPLACED):  # such as in an evaluation: dropout of graphs from before has lost its seed
+            self.replaced, self.graphs = len(REPLACED), {}
         for number, batch in enumerate(batches):
             shapes = _shapes(batch), whole
             # Only from a first pass: the gradients of the passes before are not to be lost.
