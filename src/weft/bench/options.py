@@ -1,4 +1,4 @@
-"""What `weft bench` can be asked; each field is an option of the command line. Imports no torch."""
+"""The options of `weft bench`; each field is one of the command line. Imports no torch."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ USUAL = {"encode": "1,32", "generate": "1,8", "train": "8"}  # texts at a time
 
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """What is measured, beside what, and where the figures go."""
+    """What is measured, with what it is compared, and where the figures are written."""
 
     panel: ClassVar = None
     mode: Literal["encode", "generate", "train"] | None = option(
-        None, "--mode", help="What is measured. Default: generate for a model that writes, else encode."
+        None, "--mode", help="What is measured. Default: generate for a model that generates text, else encode."
     )
     lengths: list[str] | None = option(
         None, "--lengths", parse=comma_list, metavar="A,B,...",
-        help="Tokens of a text, or mixed (256 texts). Default: 16,128,mixed; train: 128.",
+        help="Tokens per text, or mixed (256 texts). Default: 16,128,mixed; train: 128.",
     )  # fmt: skip
     batch: list[str] | None = option(
         None, "--batch", parse=comma_list, metavar="A,B,...",
-        help="Texts at a time. Default: 1,32; generate: 1,8; train: 8.",
+        help="Texts per call. Default: 1,32; generate: 1,8; train: 8.",
     )  # fmt: skip
     backends: list[str] | None = option(
         None, "--backends", parse=comma_list, metavar="A,B,...",
@@ -36,29 +36,27 @@ class BenchOptions:
     )  # fmt: skip
     against: list[str] | None = option(
         None, "--against", parse=comma_list, metavar="A,B,...",
-        help="Libraries beside it, of transformers, sentence-transformers, onnxruntime, ctranslate2.",
+        help="Other libraries to compare: transformers, sentence-transformers, onnxruntime, ctranslate2.",
     )  # fmt: skip
     max_tokens: int | None = option(
         None,
         "--max-tokens",
-        help="--mode generate: tokens for each prompt. Default: 64, as far as the context has room.",
+        help="--mode generate: tokens generated per prompt. Default: 64, or fewer if the context is short.",
     )
-    seconds: float = option(10.0, "--seconds", help="Time limit for each backend and length.", metavar="SECONDS")
-    memory: bool = option(
-        True, "--memory/--no-memory", help="Measure memory, with each backend in a process of its own."
-    )
+    seconds: float = option(10.0, "--seconds", help="Time limit per backend and length.", metavar="SECONDS")
+    memory: bool = option(True, "--memory/--no-memory", help="Measure peak memory, each backend in a separate process.")
     keep: bool = option(
-        True, "--keep/--no-keep", help="Store the choice, which weft predict, generate and others then use."
+        True, "--keep/--no-keep", help="Store the choice in the cache; weft predict, generate and others then use it."
     )
     plot: Path | None = option(
-        None, "--plot", parse=Path, metavar="FILE", help="Draw the figures into this .svg or .png file."
+        None, "--plot", parse=Path, metavar="FILE", help="Plot the figures to this .svg or .png file."
     )
     out: Path | None = option(
         None, "--json", parse=Path, metavar="FILE", help="Also write all figures to this .json file."
     )
 
     def check(self, data: bool) -> None:
-        """Refuse what cannot be measured; `data`: the user's own texts are given."""
+        """Refuse options that do not go together; `data`: whether --data is given."""
         train, seconds, tokens = self.mode == "train", self.seconds, self.max_tokens
         both = "give --data or --lengths, not both: your texts have lengths of their own"
         refuse(
@@ -76,9 +74,9 @@ class BenchOptions:
         self.batches(self.mode or "encode")
 
     def batches(self, mode: str) -> list[int]:
-        """Texts at a time."""
-        given = comma_list(USUAL[mode]) if self.batch is None else self.batch
-        return [number(each, "--batch") for each in given]
+        """Texts per call, one number for each measurement."""
+        sizes = comma_list(USUAL[mode]) if self.batch is None else self.batch
+        return [number(size, "--batch") for size in sizes]
 
 
 def number(text: str, flag_name: str) -> int:

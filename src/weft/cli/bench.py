@@ -16,13 +16,13 @@ def bench(
     rows: Annotated[Given, Flags(TABLE, only=("files", *READING))],
     runtime: Placing,
     options: Annotated[Given, Flags("weft.bench.options:BenchOptions")],
-    task: Annotated[str | None, flag("The task of a folder that has several: embed.", "TASK")] = None,
+    task: Annotated[str | None, flag("Task of a folder that has several, such as embed.", "TASK")] = None,
 ) -> None:
-    """Measure a model on this machine, and choose the backend that answers fastest.
+    """Measure the backends of a model on this machine, and store the fastest.
 
-    Every backend whose answers agree with plain torch is timed in turns, on texts of given lengths or on your own. The
+    Backends whose answers agree with plain PyTorch are timed in turns, on texts of given lengths or on your own. The
     fastest is stored in the cache for this CPU, number of threads, versions and weights; weft predict, answer, embed,
-    rank, generate, translate and weft.load then use it. --backend torch gives the plain path.
+    rank, generate, translate, serve and weft.load then use it. --backend torch runs plain PyTorch.
 
     Example: weft bench runs/reviews
     Example: weft bench runs/reviews --data reviews.csv --against transformers,onnxruntime

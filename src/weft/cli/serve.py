@@ -1,4 +1,4 @@
-"""`weft serve` and `weft top`: models behind HTTP, and what a server does now."""
+"""`weft serve` and `weft top`: serve models over HTTP, and watch a server."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def serve(
     options: Annotated[Given, Flags("weft.serve.limits:ServeOptions")],
     runtime: Placement,
 ) -> None:
-    """Serve models over HTTP: OpenAI's API, a route for each task, and a page for people at the same address.
+    """Serve models over HTTP: OpenAI's API, a route for each task, and a web page at the same address.
 
-    Only this machine can reach it unless --host and an API key are given. SIGTERM and Ctrl-C end it when all requests
-    are answered; SIGHUP opens the model folders anew.
+    Only this machine can reach it unless --host and an API key are given. SIGTERM and Ctrl-C stop it after the open
+    requests are answered; SIGHUP loads the model folders again.
 
     Example: weft serve runs/reviews runs/gpt
     Example: weft serve reviews=runs/reviews-int8 --port 8080 --workers 2
@@ -55,12 +55,12 @@ def top(
     url: Annotated[str, argument("[URL]", "Address of a server. Default: http://127.0.0.1:8000")] = ADDRESS,
     once: Annotated[bool, flag("Print the figures since the start of the server, and exit.", None, "--once")] = False,
     json: Annotated[bool, flag("Print them once as JSON.", None, "--json")] = False,
-    interval: Annotated[float, flag("Time from one look to the next.", "SECONDS")] = 2.0,
+    interval: Annotated[float, flag("Time between two updates.", "SECONDS")] = 2.0,
     api_key: Annotated[str | None, flag("File with the key of the server. Default: $WEFT_API_KEY.", "FILE")] = None,
 ) -> None:
-    """Show what a server does: requests and latencies by route, queues, tokens and memory by model.
+    """Watch a server: requests and latencies of each route, queue, tokens and memory of each model.
 
-    Rates and latencies are those of the last ten seconds; with --once, or where the output is no terminal, those since
+    Rates and latencies are those of the last ten seconds; with --once, or if the output is not a terminal, those since
     the start of the server. Ctrl-C ends it.
 
     Example: weft top
@@ -81,11 +81,11 @@ def top(
 
 def shown_figures(figures: Any, url: str) -> str:
     """The server in one line, and a table of routes and one of models."""
-    return "\n\n".join([escaped(figures.line(url)), *(inputs.table(*each) for each in figures.tables())])
+    return "\n\n".join([escaped(figures.line(url)), *(inputs.table(header, rows) for header, rows in figures.tables())])
 
 
 def show_live(watcher: Any, interval: float) -> None:
-    """Tables that are written over, until Ctrl-C."""
+    """The same tables, updated in place until Ctrl-C."""
     from rich.console import Console
     from rich.live import Live
     from rich.text import Text
@@ -97,5 +97,5 @@ def show_live(watcher: Any, interval: float) -> None:
                 text = shown_figures(watcher.lately(), watcher.client.url)
                 live.update(Text(text, no_wrap=True, overflow="ellipsis"), refresh=True)
                 time.sleep(interval)
-    except KeyboardInterrupt:  # how one leaves it
+    except KeyboardInterrupt:  # the way to end it
         pass

@@ -1,6 +1,6 @@
-"""The options of `weft serve`: where it listens, who may ask, and how much one request may want.
+"""The options of `weft serve`: its address, its key, and the limits of requests.
 
-It imports no torch and no web framework: the command line takes its options from here.
+This module imports no torch and no web framework, since the command line reads its options from here.
 """
 
 from __future__ import annotations
@@ -31,22 +31,29 @@ class ServeOptions:
     """Where a server listens, who may use it, and its limits."""
 
     panel: ClassVar = "Server"
-    host: str = option("127.0.0.1", "--host", help="Address to listen on; one beyond this machine needs an API key.")
-    port: int = option(8000, "--port", help="Port to listen on; 0: a free one, which is printed.")
+    host: str = option(
+        "127.0.0.1", "--host", help="Address to listen on; if other machines can reach it, an API key is needed."
+    )
+    port: int = option(8000, "--port", help="Port to listen on; 0: any free port, which is printed.")
     api_key: str | None = option(
         None, "--api-key", metavar="FILE", help=f"File with the key that requests must have. Default: ${KEY_VARIABLE}."
     )
     allow_host: tuple[str, ...] = option(
-        (), "--allow-host", metavar="NAME", help="A further name of this server in Host headers; repeatable."
+        (), "--allow-host", metavar="NAME", help="Another name of this server in Host headers; repeatable."
     )
     cors: tuple[str, ...] = option(
-        (), "--cors", metavar="ORIGIN", help="A web page that may send requests, as https://example.org; repeatable."
+        (), "--cors", metavar="ORIGIN",
+        help="Origin whose web pages may send requests, such as https://example.org; repeatable.",
+    )  # fmt: skip
+    workers: int = option(
+        1, "--workers", help="Worker processes per model; on a CPU those of PyTorch share the weights."
     )
-    workers: int = option(1, "--workers", help="Processes per model on a CPU; PyTorch's share its weights.")
     deadline: float = option(
         60.0, "--deadline", metavar="SECONDS", help="Time for one request; the header Weft-Deadline may ask for less."
     )
-    drain: float = option(30.0, "--drain", metavar="SECONDS", help="Time to finish requests after SIGTERM or Ctrl-C.")
+    drain: float = option(
+        30.0, "--drain", metavar="SECONDS", help="Time to finish open requests after SIGTERM or Ctrl-C."
+    )
     access_log: bool = option(
         True, "--access-log/--no-access-log", help="Write a line of JSON to standard error for each request."
     )
@@ -55,19 +62,23 @@ class ServeOptions:
         None, "--traces", metavar="URL",
         help="OpenTelemetry collector that gets traces. Default: $OTEL_EXPORTER_OTLP_ENDPOINT, else nothing is sent.",
     )  # fmt: skip
-    max_queue: int = option(64, "--max-queue", panel="Limits", help="Requests that wait for a model; more get 429.")
+    max_queue: int = option(
+        64, "--max-queue", panel="Limits", help="Requests for a model, waiting or running; more get 429."
+    )
     max_wait: float = option(
         0.3, "--max-wait", metavar="SECONDS", panel="Limits",
         help="Time that a request would wait for a model with 16 or more requests; beyond it they get 429.",
     )  # fmt: skip
     max_connections: int = option(1024, "--max-connections", panel="Limits", help="Open connections; more get 503.")
-    max_body: int = option(1 << 20, "--max-body", panel="Limits", help="Bytes of a request.")
-    max_texts: int = option(32, "--max-texts", panel="Limits", help="Texts of a request.")
-    max_embeddings: int = option(2048, "--max-embeddings", panel="Limits", help="Texts of a request for embeddings.")
+    max_body: int = option(1 << 20, "--max-body", panel="Limits", help="Bytes of a request body.")
+    max_texts: int = option(32, "--max-texts", panel="Limits", help="Inputs of a request.")
+    max_embeddings: int = option(
+        2048, "--max-embeddings", panel="Limits", help="Texts of a request for embeddings, and of a search."
+    )
     max_n: int = option(4, "--max-n", panel="Limits", help="Texts generated per prompt.")
     max_stop: int = option(4, "--max-stop", panel="Limits", help="Stop strings of a request.")
     max_tokens: int = option(
-        1 << 17, "--max-tokens", panel="Limits", help="Tokens of a request, those that it may generate included."
+        1 << 17, "--max-tokens", panel="Limits", help="Tokens of a request, including those that it may generate."
     )
     timeout: float = option(
         15.0, "--timeout", metavar="SECONDS", panel="Limits",
@@ -107,7 +118,7 @@ class ServeOptions:
             return False
 
     def key(self) -> str | None:
-        """The API key of --api-key or of the environment; a host that others can reach is refused without one."""
+        """The API key of --api-key or of the environment; without one a host that others can reach is an error."""
         source, key = f"${KEY_VARIABLE}", os.environ.get(KEY_VARIABLE, "")
         if self.api_key is not None:
             source, key = self.api_key, read_text(Path(self.api_key), KEY_BYTES)
@@ -122,7 +133,7 @@ class ServeOptions:
 
 
 def _is_origin(origin: str) -> bool:
-    """Whether it is what a browser sends as Origin: a scheme and a host, perhaps a port, and nothing more."""
+    """Whether it has the form of a browser's Origin header: a scheme, a host and perhaps a port."""
     try:
         parts = urlsplit(origin)
         port = parts.port
