@@ -84,6 +84,20 @@ def test_jobs_are_answered_and_refused() -> None:
     run(work())
 
 
+def test_a_word_that_is_also_the_name_of_the_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(folder_of("classify"), tmp_path / "top")
+    monkeypatch.chdir(tmp_path)
+
+    async def work() -> None:
+        pool = Pool([ServedModel(name="m", folder=Path("top"), threads=1)])
+        await pool.start()
+        with pytest.raises(Rejected, match="top is no option of classify"):
+            await pool.submit("m", messages.task_job("classify", ["a"], {"top": 1}))
+        await pool.drain(5)
+
+    run(work())
+
+
 def test_a_killed_worker_is_replaced() -> None:
     async def work() -> None:
         pool = Pool([served("classify")], PoolOptions(queue_jobs=1000, queue_seconds=1e9))

@@ -297,7 +297,7 @@ class ModelRoom:
         served = self.served
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = served.threads or (max(1, cores // served.workers) if served.workers > 1 else 0)
-        values: dict[str, Any] = {"name": served.name, "folder": str(served.folder), "threads": threads}
+        values: dict[str, Any] = {"name": served.name, "folder": os.path.abspath(served.folder), "threads": threads}
         values |= {name: vars(served)[name] for name in ("task", "backend", "device")}
         return {name: value for name, value in values.items() if value is not None} | {"trust": served.trust}
 
