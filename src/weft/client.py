@@ -6,7 +6,9 @@ import base64
 import binascii
 import http.client
 import inspect
+import itertools
 import json
+import math
 import os
 import random
 import ssl
@@ -28,7 +30,8 @@ from weft.tasks.answers import Answer, Ranked, Text, Vector
 URL = "http://127.0.0.1:8000"
 TIMEOUT = 60.0  # seconds of one call, with all its waiting
 LARGEST = 256 << 20  # bytes of one reply, and of one line of a stream
-TRIES = 20  # of one call that a busy server refuses
+TRIES = 20  # of one call that finds its model without a worker
+MORE = 0.1  # calls under way that are tried anew, in the time in which as many are answered as are under way
 PAUSE = 0.25  # seconds before the next try, where the server names none
 BUSY = (429, 503)  # tried again where the reply says when
 # Answers by the name of their class as JSON has it: "label" is a Label.
@@ -59,6 +62,36 @@ class Exchange(NamedTuple):
     response: http.client.HTTPResponse
 
 
+class Turns:
+    """Lets as many calls of a client be under way as its server takes, first come, first served.
+
+    Otherwise those that were refused would come back less often than the others ask, and never find room.
+    """
+
+    def __init__(self) -> None:
+        self.changed, self.numbers = threading.Condition(), itertools.count()
+        self.waiting: set[int] = set()
+        self.most, self.under_way = math.inf, 0
+
+    def wait(self, number: int, until: float) -> bool:
+        """Wait until a call may ask; False: it was not its turn in time."""
+        with self.changed:
+            self.waiting.add(number)
+            seconds = max(0.0, until - time.monotonic())
+            came = self.changed.wait_for(lambda: self.under_way < self.most and number == min(self.waiting), seconds)
+            self.waiting.remove(number)
+            self.under_way += came
+            self.changed.notify_all()
+            return came
+
+    def end(self, refused: bool) -> None:
+        """A call has its reply; after a refusal fewer are under way, and after many answers one more."""
+        with self.changed:
+            self.most = max(1, min(self.most, self.under_way) - 1) if refused else self.most + MORE / self.most
+            self.under_way -= 1
+            self.changed.notify_all()
+
+
 class Client:
     """A running `weft serve`; its models answer as those of `weft.load` do.
 
@@ -85,6 +118,7 @@ class Client:
         self._headers = {"Content-Type": "application/json", "Accept": "application/json"}
         self._headers |= {"Authorization": f"Bearer {key}"} if key else {}
         self._local = threading.local()
+        self._turns: dict[str, Turns] = {}  # by model
 
     def __repr__(self) -> str:
         return f"<weft.Client {self.url}>"
@@ -208,18 +242,14 @@ class Client:
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
         """The JSON that a route answers to a JSON body."""
-        try:
-            data = json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
-        except (TypeError, ValueError) as error:
-            raise UserError(f"an input or option cannot be sent as JSON: {shown(str(error), 120)}") from None
-        return self._json("POST", path, data)
+        return self._json("POST", path, body)
 
     def text(self, path: str) -> str:
         """The text of a route that answers no JSON, such as /metrics."""
         exchange = self._exchange("GET", path, None, time.monotonic() + self.timeout)
         return self._whole(exchange).decode("utf-8", "replace")
 
-    def _json(self, method: str, path: str, body: bytes | None) -> Any:
+    def _json(self, method: str, path: str, body: Mapping[str, Any] | None) -> Any:
         exchange = self._exchange(method, path, body, time.monotonic() + self.timeout)
         return _parsed(self._whole(exchange), self.url)
 
@@ -237,8 +267,7 @@ class Client:
 
     def events(self, path: str, body: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
         """The events of a streamed reply; leaving the generator closes the connection, and the server stops."""
-        data = json.dumps(body, ensure_ascii=False).encode()
-        exchange = self._exchange("POST", path, data, time.monotonic() + self.timeout)
+        exchange = self._exchange("POST", path, body, time.monotonic() + self.timeout)
         ended = False
         try:
             while line := exchange.response.readline(LARGEST):
@@ -261,22 +290,30 @@ class Client:
             if not ended:
                 self.close()
 
-    def _exchange(self, method: str, path: str, body: bytes | None, until: float) -> Exchange:
+    def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None, until: float) -> Exchange:
         """A reply of status 200; a server that is busy is asked again while there is time."""
-        for attempt in range(1, TRIES + 1):
-            exchange = self._sent(method, path, body, until)
-            response = exchange.response
-            if response.status == 200:
+        data, error, tries = None if body is None else _as_json(body), None, 0
+        turns = self._turns.setdefault("" if body is None else str(body.get("model")), Turns())
+        number = next(turns.numbers)
+        while turns.wait(number, until):
+            status = 0
+            try:
+                exchange = self._sent(method, path, data, until)
+                response, status = exchange.response, exchange.response.status
+            finally:
+                turns.end(status == 429)
+            if status == 200:
                 return exchange
-            error = _refused(_parsed(self._whole(exchange), self.url, response.status), response.status)
-            wait = _seconds(response.getheader("Retry-After"), error.status)
-            if wait is None or attempt == TRIES:
+            error = _refused(_parsed(self._whole(exchange), self.url, status), status)
+            wait = _seconds(response.headers, error.status)
+            tries += error.status != 429
+            if wait is None or tries == TRIES:
                 raise error
             pause = wait * random.uniform(1.0, 1.25)  # callers that were refused together do not come back together
             if time.monotonic() + pause >= until:
                 raise error
             time.sleep(pause)
-        raise AssertionError
+        raise error or UserError(f"{self.url}: no answer within {self.timeout:g} seconds")
 
     def _sent(self, method: str, path: str, body: bytes | None, until: float) -> Exchange:
         """One request and the head of its reply; a kept connection that the server has closed is opened again."""
@@ -465,11 +502,19 @@ def _refused(reply: Any, status: int) -> ServerError:
     return ServerError(message, code if isinstance(code, int) else status, given.get("param"))
 
 
-def _seconds(header: str | None, status: int) -> float | None:
+def _as_json(body: Mapping[str, Any]) -> bytes:
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False).encode()
+    except (TypeError, ValueError) as error:
+        raise UserError(f"an input or option cannot be sent as JSON: {shown(str(error), 120)}") from None
+
+
+def _seconds(headers: http.client.HTTPMessage, status: int) -> float | None:
     """When a busy server wants to be asked again; None where it does not."""
-    if status not in BUSY or (header is None and status != 429):
+    exact, whole = headers.get("Retry-After-Ms"), headers.get("Retry-After")
+    if status not in BUSY or (whole is None and status != 429):
         return None
     try:
-        return max(0.0, float(header)) if header else PAUSE
+        return max(0.0, float(exact) / 1000 if exact else float(whole) if whole else PAUSE)
     except ValueError:
         return PAUSE

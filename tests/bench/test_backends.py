@@ -271,6 +271,20 @@ def test_a_choice_for_something_else_is_ignored(model: Model, monkeypatch: pytes
     assert weft.load(tmp_path / "other").opened.predictor is None
 
 
+def test_fewer_threads_take_the_choice_for_all_cores(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As workers of a server do, which share the cores."""
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(choice, "core_count", lambda: threads + 1)
+    try:
+        torch.set_num_threads(threads + 1)
+        chosen(model)
+    finally:
+        torch.set_num_threads(threads)
+    assert weft.load(model.folder).opened.predictor is not None
+    monkeypatch.setattr(choice, "core_count", lambda: threads)
+    assert weft.load(model.folder).opened.predictor is None
+
+
 @pytest.mark.parametrize("damage", ["cut", "changed", "pickle", "list"])
 def test_a_damaged_choice_is_ignored_with_a_note(model: Model, damage: str) -> None:
     path = chosen(model)

@@ -198,6 +198,51 @@ def test_a_busy_server_is_asked_again_when_it_says(stub: Stub) -> None:
     assert len(seen) == 3 and min(b - a for a, b in zip(seen, seen[1:], strict=False)) >= 0.2
 
 
+def test_a_busy_server_is_asked_as_often_as_it_takes(stub: Stub) -> None:
+    """Until the time of the call is over, and after as many milliseconds as the server says."""
+
+    def busy(path: str, body: Any) -> tuple[int, dict[str, str], bytes]:
+        done = 200, {}, json.dumps({"answers": [LABEL]}).encode()
+        headers = {"Retry_After": "1", "Retry_After_Ms": "5"}
+        return done if len(stub.requests) > 50 else error(429, "the queue is full", **headers)
+
+    stub.reply = busy
+    assert weft.Client(stub.url, timeout=20).classify("m", "a").label == "good"
+    assert len(stub.requests) == 51
+
+
+def test_threads_take_turns_where_a_server_is_full(stub: Stub) -> None:
+    """Each gets its answers in its turn, and once it is known how many the server takes, few are refused."""
+    lock, counts = threading.Lock(), {"there": 0, "refused": 0}
+
+    def three_at_a_time(path: str, body: Any) -> tuple[int, dict[str, str], bytes]:
+        with lock:
+            if counts["there"] == 3:
+                counts["refused"] += 1
+                return error(429, "the queue is full", Retry_After="1", Retry_After_Ms="400")
+            counts["there"] += 1
+        time.sleep(0.04)
+        with lock:
+            counts["there"] -= 1
+        return 200, {}, json.dumps({"answers": [LABEL]}).encode()
+
+    stub.reply = three_at_a_time
+    client, answered, end = weft.Client(stub.url), [0] * 12, time.monotonic() + 3
+
+    def ask(number: int) -> None:
+        while time.monotonic() < end:
+            client.classify("m", "a")
+            answered[number] += 1
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert max(answered) < 3 * min(answered), answered
+    assert counts["refused"] < sum(answered) / 2
+
+
 def test_waiting_ends_with_the_time_of_the_call(stub: Stub) -> None:
     stub.reply = lambda path, body: error(429, "the queue is full", Retry_After="30")
     begin = time.monotonic()

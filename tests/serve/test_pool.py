@@ -84,6 +84,20 @@ def test_jobs_are_answered_and_refused() -> None:
     run(work())
 
 
+def test_a_word_that_is_also_the_name_of_the_folder_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(folder_of("classify"), tmp_path / "top")
+    monkeypatch.chdir(tmp_path)
+
+    async def work() -> None:
+        pool = Pool([ServedModel(name="m", folder=Path("top"), threads=1)])
+        await pool.start()
+        with pytest.raises(Rejected, match="top is no option of classify"):
+            await pool.submit("m", messages.task_job("classify", ["a"], {"top": 1}))
+        await pool.drain(5)
+
+    run(work())
+
+
 def test_a_killed_worker_is_replaced() -> None:
     async def work() -> None:
         pool = Pool([served("classify")], PoolOptions(queue_jobs=1000, queue_seconds=1e9))
@@ -139,7 +153,7 @@ def test_text_that_is_written_makes_nobody_wait() -> None:
         pool = Pool([served("complete")], PoolOptions(queue_jobs=40, queue_seconds=1e-9))
         await pool.start()
         room = pool.rooms["complete"]
-        room.speed = 1e-9  # characters a second, as if all before had been slow
+        room.admission.speed = 1e-9  # characters a second, as if all before had been slow
         job = messages.generate_job(["the cat"], {"max_tokens": 20})
         jobs = [asyncio.create_task(pool.submit("complete", job)) for _ in range(40)]
         await asyncio.sleep(0)
@@ -147,7 +161,7 @@ def test_text_that_is_written_makes_nobody_wait() -> None:
             await pool.submit("complete", job)
         assert refused.value.retry_after >= 1
         assert all(done["answers"] for done in await asyncio.gather(*jobs))
-        assert room.delay == room.size == 0
+        assert room.admission.delay == room.admission.size == 0
         await pool.drain(5)
 
     run(work())
@@ -173,7 +187,7 @@ def test_a_long_queue_is_refused_at_once_and_what_is_dropped_leaves_it() -> None
             await pool.submit("classify", heavy, deadline=0.01)
         state = pool.state()["classify"]
         assert (state["overloaded"], state["cancelled"], state["expired"]) == (1, 5, 1)
-        assert state["running"] == state["waiting"] == 0 and pool.rooms["classify"].size == 0
+        assert state["running"] == state["waiting"] == 0 and pool.rooms["classify"].admission.size == 0
         begin = time.perf_counter()
         await pool.submit("classify", classify("short"))
         assert time.perf_counter() - begin < 2, "what was dropped is not worked on"

@@ -190,3 +190,22 @@ def test_plans_are_asked_for_by_several_threads(monkeypatch: pytest.MonkeyPatch)
     for thread in threads:
         thread.join()
     assert not failures and len(model.plans) <= 2
+
+
+def test_a_long_document_that_is_due_lets_short_texts_by() -> None:
+    """Beside jobs that fill all passes its turn comes late; short texts do not wait then until it has ended."""
+    line, plan = Line(), Plan()
+    others = [line.add(plan, *[200] * 20) for _ in range(3)]
+    long, short, tokens, waited = line.add(plan, *[200] * 400), line.add(plan, 5), 0, [0]
+    while long.waiting:
+        assert tokens <= 6 * 200 * 400, "it was starved"
+        works = line.take()
+        tokens += 200 * (len(works) - works.count(short))
+        waited[-1] += 200 * (len(works) - works.count(short))
+        for work in [work for work in others if not work.waiting]:
+            others.remove(work)
+            others.append(line.add(plan, *[200] * 20))
+        if short in works:
+            short = line.add(plan, 5)
+            waited.append(0)
+    assert max(waited) <= 3 * 200 * 20 + 4 * line.scheduler.budget(plan), "for the others, not for the document"

@@ -333,3 +333,20 @@ def test_many_clients_take_hardly_more_steps_than_one() -> None:
         for number in [client.send(job) for job in jobs]:
             client.reply(number)
         assert client.steps < 3 * 40
+
+
+@pytest.mark.parametrize(("family", "options"), [("gpt2", {"n": 4, "temperature": 1.0}), ("t5", {"beam_size": 32})])
+def test_one_job_leaves_room_for_others(family: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short text is written before most texts of a job with many samples or wide beams have begun."""
+    with client_of(family) as client:
+        order, take = list[Message](), client.take
+        monkeypatch.setattr(client.writer.outbox, "write", lambda some: (order.extend(some), take(some)))
+        with client.opened.alone:  # no step is taken until both are there
+            job = messages.generate_job(["the cat"] * 32, {**options, "max_tokens": 30, "min_tokens": 30}, stream=True)
+            long = client.send(job)
+            own = {"beam_size": 2} if "beam_size" in options else {}
+            short = client.send(messages.generate_job(["the cat"], {"max_tokens": 1, **own}))
+        client.reply(short)
+        client.reply(long)
+        before = order[: next(place for place, each in enumerate(order) if each["id"] == short)]
+        assert len({each["prompt"] for each in before}) <= 8

@@ -18,7 +18,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from weft.backends.threads import thread_count
+from weft.backends.threads import core_count, thread_count
 from weft.config import build
 from weft.data.shards import BENCH
 from weft.errors import UserError, shown
@@ -156,16 +156,23 @@ def store(key: Mapping[str, Any], choice: BackendChoice) -> Path:
 
 
 def stored(folder: Path, task: str) -> BackendChoice | None:
-    """The choice that was made for this model on this machine, if any; a damaged one is ignored with a note."""
+    """The choice that was made for this model on this machine, if any; a damaged one is ignored with a note.
+
+    A process with fewer threads than the machine has cores, such as one of several workers of a server, takes the
+    choice for all cores where there is none for so few.
+    """
     if not any((cache_folder() / ROOM).glob("*.choice.json")):
         return None  # nothing has been measured here: nothing need be hashed
     try:
-        key = key_of(folder, task)
+        keys = [key_of(folder, task)]
     except OSError:
         return None
-    path = path_of(key)
-    if not path.exists():
+    if keys[0]["threads"] < (cores := core_count()):
+        keys.append({**keys[0], "threads": cores})
+    key = next((key for key in keys if path_of(key).exists()), None)
+    if key is None:
         return None
+    path = path_of(key)
     try:
         values, _ = read_manifest(path)
         if values.get("key") != json.loads(json.dumps(key)):

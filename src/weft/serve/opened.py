@@ -28,6 +28,7 @@ from weft.tasks.light import LightModel, open_light
 from weft.tasks.registry import FROM_TEXT, LABELS
 
 PLANS = 64  # sets of options whose plans are kept
+SMALL = 1_000_000  # parameters of a model that is fast in any backend
 TRANSLATING = ("beam_size", "n", "length_penalty", "coverage", "max_tokens", "alignments")
 CHOOSING = ("choices", "normalize", "prior", "between", "slide")
 SUGGESTING = ("top", "tokens", "complete_word", "width")
@@ -226,6 +227,7 @@ class OpenedModel:
             "version": folder_digest(self.folder)[:12],
             "backend": self.backend(),
             "device": "cpu" if self.light else str(loaded.device),
+            "unmeasured": self._is_unmeasured(),
             "memory": memory(),
             "can_stream": self.can_write,
             "has_tokenizer": tokenizer is not None,
@@ -237,6 +239,18 @@ class OpenedModel:
         if self.light or self.loaded.exported:
             return str(self.loaded.card.backend)
         return "torch" if self.loaded.predictor is None else str(self.loaded.predictor.name)
+
+    def _is_unmeasured(self) -> bool:
+        """Whether `weft bench` may find a faster backend: on this machine none was measured, and none is asked for."""
+        loaded = self.loaded
+        if self.opening.backend is not None or self.backend() != "torch" or loaded.device.type != "cpu":
+            return False
+        if loaded.family.series or sum(each.numel() for each in loaded.network.parameters()) < SMALL:
+            return False
+        from weft.backends.choice import stored
+        from weft.tasks.chosen import measured_as
+
+        return stored(self.folder, measured_as(self.model)) is None
 
     def _views(self) -> list[str]:
         from weft.serve.looking import views_of

@@ -8,6 +8,7 @@ the plan make answers of what comes out. The tasks themselves do all of it; noth
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -118,6 +119,7 @@ def check_tokens(tokens: int, most: int | None) -> None:
         raise Fault(413, f"{tokens:,} tokens in one request, more than {most:,}", "input")
 
 
+NUMBERED = re.compile(r"(?:question|prompt) (\d+): ")  # how messages about one of several inputs begin
 Cost = Callable[..., int]  # of a model, an input and options: tokens that are read, some of them several times
 
 
@@ -140,7 +142,12 @@ class HeadPlan(Plan):
 
     def encoded(self, checked: list[Any], state: Any = None) -> Prepared:
         """The windows of inputs that are checked already."""
-        windows = self.task.encode(checked, tokenizer_of(self.model), self.framing)
+        try:
+            windows = self.task.encode(checked, tokenizer_of(self.model), self.framing)
+        except UserError as error:
+            if (about := NUMBERED.match(str(error))) is None:
+                raise
+            raise Fault(422, str(error)[about.end() :], f"input[{int(about[1]) - 1}]") from None
         units = [Unit(len(piece.tokens), piece) for some in windows.pieces for piece in some]
         tokens = sum(windows.read(number)[0] for number in range(len(checked)))
         return Prepared(units, tokens, (checked, windows, state))
@@ -313,12 +320,13 @@ class RankPlan(EmbedPlan):
         return ranked
 
 
-def as_fault(error: UserError, options: Mapping[str, Any]) -> UserError:
+def as_fault(error: UserError, options: Mapping[str, Any], field: str = "input") -> UserError:
     """A mistake that was found while a model ran, with its field: the option that it begins with, else the input."""
     if isinstance(error, Fault | NotFinite):
         return error
-    name = str(error).removeprefix("--").partition(" ")[0].replace("-", "_")
-    return Fault(422, str(error), name if name in options else "input")
+    message = NUMBERED.sub("", str(error)).replace("; --slide (slide=True) keeps the prompt's end", "")
+    name = message.removeprefix("--").partition(" ")[0].rstrip(":").replace("-", "_")
+    return Fault(422, message, name if name in options else field)
 
 
 class CallPlan(Plan):
@@ -348,13 +356,19 @@ class CallPlan(Plan):
         if self.cost is not None:
             sizes = [self.cost(self.model, value, **self.given) for value in checked]
             check_tokens(sum(sizes), most)
-        return Prepared(list(map(Unit, sizes, checked)), tokens)
+        return Prepared(list(map(Unit, sizes, enumerate(checked))), tokens)
 
     def run(self, units: Sequence[Unit]) -> list[Any]:
         try:
-            return self.call([unit.content for unit in units], self.given)
+            return self.call([value for _, (_, value) in units], self.given)
         except UserError as error:
-            raise as_fault(error, self.given) from None
+            failure = error
+        for _, (place, value) in units:  # which of them is it?
+            try:
+                self.call([value], self.given)
+            except UserError as error:
+                raise as_fault(error, self.given, f"input[{place}]") from None
+        raise as_fault(failure, self.given)
 
     def finish(self, prepared: Prepared, outputs: Sequence[Any]) -> list[Any]:
         return [{**plain_answer(answer), **self.usual_reading(answer)} for answer in outputs]

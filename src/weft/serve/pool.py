@@ -52,6 +52,7 @@ from typing import Any
 from weft.child import start_child
 from weft.errors import UserError, shown
 from weft.serve import messages
+from weft.serve.admission import Admission
 from weft.serve.events import log
 from weft.serve.frames import BadFrame, FrameProtocol, Message, packed
 
@@ -61,9 +62,7 @@ IN_FLIGHT = 128  # jobs, and ...
 IN_FLIGHT_CHARACTERS = 262_144  # ... characters that a worker is given at once: the rest survives its crash
 BACKOFF, LONGEST_BACKOFF = 0.1, 30.0  # seconds before a worker that crashed is started again, doubled each time
 STEADY = 10.0  # seconds after which a worker counts as one that works
-FEW = 16  # jobs that may always wait, however slow they are
 TRIES = 3  # starts that fail, after which jobs of a model without any worker are refused
-NEW = 0.2  # weight of the newest job in the measured speed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +85,7 @@ class PoolOptions:
 
     queue_jobs: int = 64  # that wait or run; more are refused
     queue_characters: int = 8_000_000
-    queue_seconds: float = 0.3  # for which a job would wait, by what was measured so far
+    queue_seconds: float = 0.3  # for which a job of a long queue may wait, by what was measured so far
     deadline: float = 60.0  # seconds
     start_seconds: float = 600.0  # that opening a model may take
 
@@ -287,10 +286,7 @@ class ModelRoom:
         self.leaving: set[WorkerProcess] = set()  # those that finish what they have
         self.info: dict[str, Any] = {}
         self.counts = dict.fromkeys(COUNTS, 0)
-        self.size = 0  # characters of all jobs that wait or run
-        self.delay = 0  # those for which a new job would wait
-        self.speed = 0.0  # of them a second, of the whole model; 0: not known
-        self.measured = (0.0, 0)  # since when, and characters that were answered since
+        self.admission = Admission(options)
         self.failures = 0  # starts, one after the other, that led to nothing
         self.crashes = 0  # one soon after the other
         self.closing = False
@@ -301,7 +297,7 @@ class ModelRoom:
         served = self.served
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = served.threads or (max(1, cores // served.workers) if served.workers > 1 else 0)
-        values: dict[str, Any] = {"name": served.name, "folder": str(served.folder), "threads": threads}
+        values: dict[str, Any] = {"name": served.name, "folder": os.path.abspath(served.folder), "threads": threads}
         values |= {name: vars(served)[name] for name in ("task", "backend", "device")}
         return {name: value for name, value in values.items() if value is not None} | {"trust": served.trust}
 
@@ -337,7 +333,7 @@ class ModelRoom:
     async def reload(self) -> None:
         """New workers take over once they have opened the folder; the old ones finish their jobs."""
         started = await self._started(self.served.workers)
-        old, self.failures = self.workers, 0
+        old, self.failures, self.admission.speed = self.workers, 0, 0.0  # another model may have another speed
         self._take_over(started)
         for worker in old:
             if worker.state != "ended":
@@ -351,6 +347,7 @@ class ModelRoom:
         for ticket in tickets:
             self.counts["crashed"] += 1
             self.settle(ticket, error=Crashed("the worker died with this request; it has been started again"))
+        self.admission.pause()
         self.leaving.discard(worker)
         if worker not in self.workers:
             return
@@ -434,21 +431,14 @@ class ModelRoom:
             raise Stopping("the server ends")
         if not self.able():
             raise Crashed("the model cannot be opened at the moment")
-        self._check_room(ticket)
-        self.size += ticket.size
-        self.delay += ticket.delay
+        wait = self.admission.wait_before(ticket.size, ticket.beside, time.monotonic())
+        if wait is not None:
+            self.counts["overloaded"] += 1
+            raise Overloaded("too many requests wait for this model", wait)
+        self.admission.enter(ticket.size, ticket.delay)
         self.queue.append(ticket)
         ticket.timer = asyncio.get_running_loop().call_later(deadline, self._expire, ticket)
         self.dispatch()
-
-    def _check_room(self, ticket: Ticket) -> None:
-        there = len(self.queue) + self.running
-        wait = self.delay / self.speed if self.speed else 0.0  # seconds
-        full = there >= self.options.queue_jobs or self.size + ticket.size > self.options.queue_characters
-        slow = not ticket.beside and there >= FEW and wait > self.options.queue_seconds
-        if (full and there) or slow:
-            self.counts["overloaded"] += 1
-            raise Overloaded("too many requests wait for this model", wait / 2 or 1.0)
 
     def dispatch(self) -> None:
         """Give jobs to the workers that have room, the least busy one first."""
@@ -466,7 +456,7 @@ class ModelRoom:
                 ticket.pieces.put_nowait(message)
             return
         if not ticket.beside:
-            self._measure(ticket, message["type"] == "done")
+            self.admission.answered(ticket.delay, time.monotonic())
         if message["type"] == "done":
             self.counts["done"] += 1
             message["version"] = worker.info.get("version")
@@ -474,17 +464,6 @@ class ModelRoom:
         else:
             self.counts["failed"] += 1
             self.settle(ticket, error=Rejected(message["message"], message["status"], message["field"]))
-
-    def _measure(self, ticket: Ticket, answered: bool) -> None:
-        """The speed of the whole model, over spans of a quarter of a second in which it was never idle."""
-        now, (begin, held) = time.monotonic(), self.measured
-        busy = self.delay > ticket.delay
-        held += ticket.delay if answered else 0  # what is refused takes no time
-        if now - begin >= 0.25 and begin:
-            speed = held / (now - begin)
-            self.speed = speed if not self.speed else (1 - NEW) * self.speed + NEW * speed
-            begin, held = now, 0
-        self.measured = (begin or now, held) if busy else (0.0, 0)
 
     def settle(self, ticket: Ticket, message: Message | None = None, error: JobError | None = None) -> None:
         """The job is over: whoever waits is told, and its place is free."""
@@ -496,8 +475,8 @@ class ModelRoom:
                 self.queue.remove(ticket)
         else:
             ticket.worker.release(ticket)
-        self.size -= ticket.size
-        self.delay -= ticket.delay
+        if ticket.size:  # it was not over before
+            self.admission.leave(ticket.size, ticket.delay)
         ticket.size = 0
         if not ticket.future.done():
             if error is not None:

@@ -2,10 +2,11 @@
 
 Jobs are served in the order in which they would end if all of them shared the model evenly, so that none ends later
 than it would then (the fair sojourn protocol: Friedman and Henderson, 2003). Those that fit into one pass are alike:
-first come, first served, which keeps the slowest answers of a busy model near the others. A pass has as many tokens as
-take `PASS_SECONDS` at the speed measured so far. Nothing waits for a timer where one client asks: an idle model runs at
-once what is there, and while it is busy jobs gather. Only where several jobs came back from the last pass does the next
-one wait a moment for their clients.
+first come, first served, which keeps the slowest answers of a busy model near the others. A document of many passes
+takes turns with others once it is due, so that they do not wait until it has ended. A pass has as many tokens as take
+`PASS_SECONDS` at the speed measured so far. Nothing waits for a timer where one client asks: an idle model runs at once
+what is there, and while it is busy jobs gather. Only where several jobs came back from the last pass does the next one
+wait a moment for their clients.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ PASS_SECONDS = 0.04
 LEAST, MOST = 512, 8192  # tokens of a pass
 FIRST_SPEED = 20_000.0  # tokens a second, before anything is measured
 CHOICE = 4  # budgets of waiting units among which those of similar length are chosen
+FEW_PASSES = 4  # that a job may take one after the other when it is due
 GATHER, LONGEST_GATHER = 0.1, 0.004  # of the time of the last pass, and seconds, that a pass waits for more jobs
 NEW = 0.3  # weight of the newest pass in the measured speed
 
@@ -41,6 +43,7 @@ class Work:
     batch_tokens: int = 0
     cancelled: bool = False
     turn: tuple[float, int] = (0.0, 0)  # the tokens of each job after which it is due, and its number of arrival
+    long: bool = False  # too long to go through the model at one go, while others wait
     waiting: deque[int] = field(default_factory=deque)  # numbers of the units that no pass has taken
     left: int = 0  # units without an output
     outputs: list[Any] = field(default_factory=list)
@@ -124,7 +127,11 @@ class Scheduler:
             assert work.plan is not None
             self.arrivals += 1
             tokens = sum(unit.size for unit in work.units)
-            work.turn = self.shared + max(0, tokens - self.budget(work.plan)), self.arrivals
+            budget = self.budget(work.plan)
+            beyond, few = max(0, tokens - budget), FEW_PASSES * budget
+            # A long one takes turns with others once it is due: it begins earlier, and ends when it would anyway.
+            work.turn = self.shared + min(beyond, max(few, beyond / 2)), self.arrivals
+            work.long = beyond > few
             self.waiting_tokens += tokens
             self._push(work)
             self.changed.notify()
@@ -175,6 +182,9 @@ class Scheduler:
             self.shared += work.units[place].size / sharing
         for work in works:
             work.take(taken.get(work.number, set()))
+            if work.long and work.number in taken:  # those that came in the meantime go first
+                self.arrivals += 1
+                work.turn = max(work.turn[0], self.shared), self.arrivals
             if work.waiting:
                 self._push(work)
         self.last_works = len(taken)

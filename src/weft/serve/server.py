@@ -290,6 +290,10 @@ class Serving:
         """A line for each model, and the address."""
         for name, info in self.pool.models.items():
             print(f"{name}: {about(info)}")
+            if info["unmeasured"]:
+                to_stderr(
+                    f"weft: hint: 'weft bench {self.pool.rooms[name].served.folder}' finds a faster backend, if any"
+                )
         lock = " (with an API key)" if self.key else ""
         print(f"open {address_of(listener)}{lock}", flush=True)
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from weft.files import memory_here
-from weft.generation.continuous import PLACES, ROWS, Continuous, PendingText
+from weft.generation.continuous import BEAM_ROWS, PLACES, ROWS, Continuous, PendingText
 from weft.nn.row_cache import room_for
 from weft.serve import messages
 from weft.serve.faults import fault_of
@@ -230,7 +230,8 @@ class ContinuousWriter:
 
     def _admit(self, job: WritingJob) -> None:
         """Let in texts of a job; the parts of a long one come later, so that texts of other jobs come in between."""
-        while job.number in self.jobs and len(job.texts) < len(job.asked) and len(job.texts) - job.over < TEXTS:
+        most = self._at_once(job)
+        while job.number in self.jobs and len(job.texts) < len(job.asked) and len(job.texts) - job.over < most:
             place = len(job.texts)
             try:
                 with self.model.alone:  # a network that is watched takes no rows
@@ -242,6 +243,11 @@ class ContinuousWriter:
             self.owners[text] = job, place
             if text.over:  # nothing was to be generated
                 self._went_on(text)
+
+    def _at_once(self, job: WritingJob) -> int:
+        """Texts of a job that are under way at a time: they leave half of the rows, or of the beams, to other jobs."""
+        width, n = job.options.beam_size, job.options.n
+        return max(1, min(TEXTS, 2 * BEAM_ROWS // width if width else self.sizes[0] // 2 // n))
 
     def _went_on(self, text: PendingText) -> None:
         """A text has grown, or is over."""

@@ -66,8 +66,10 @@ class WritingJob:
         except Fault:
             raise
         except UserError as error:
-            name = str(error).partition(" ")[0]
-            raise Fault(422, str(error), name if name in self.message["options"] else None) from None
+            name, message = str(error).partition(" ")[0], str(error)
+            if message.startswith("greedy search gives one text") and self.message["kind"] == "generate":
+                name, message = "n", message.replace("give beam_size or a", "give a")  # no route for prompts has beams
+            raise Fault(422, message, name if name in self.message["options"] else None) from None
 
     def checked(self, given: Mapping[str, Any]) -> GenerationOptions:
         """The options of the job."""
