@@ -67,7 +67,7 @@ class ServeOptions:
     )
     max_wait: float = option(
         0.3, "--max-wait", metavar="SECONDS", panel="Limits",
-        help="Time that a request may wait for a model whose queue is half full; beyond it more get 429.",
+        help="Estimated waiting time from which a model whose queue is half full refuses requests with 429.",
     )  # fmt: skip
     max_connections: int = option(1024, "--max-connections", panel="Limits", help="Open connections; more get 503.")
     max_body: int = option(1 << 20, "--max-body", panel="Limits", help="Bytes of a request body.")
