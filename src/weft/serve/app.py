@@ -1,4 +1,4 @@
-"""The application: every route with what /openapi.json says of it."""
+"""The ASGI application: all routes, with their entries in /openapi.json."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from weft.serve.task_routes import TASK_ROUTES
 WRONG = {404: "there is no such route; GET /openapi.json lists them", 405: "this route takes another method"}
 
 
-# FastAPI's own traces, metrics and logs would have texts, and go wherever the environment says.
+# FastAPI's own telemetry would contain texts, and send them wherever the environment says.
 SILENT: Any = {"auto_configure": False, "tracing": False, "metrics": False, "logs": False}
 
 
@@ -35,7 +35,7 @@ class ServedApp:
         self.front, self.metrics = front, metrics
         self.static, self.created = StaticFiles(), int(time.time())
         self.described: list[Described] = []
-        self.document: tuple[Any, str] = (None, "")  # of all routes, and the models that it is about
+        self.document: tuple[Any, str] = (None, "")  # the infos of the models, and the OpenAPI document for them
         self.app = FastAPI(
             openapi_url=None,
             docs_url=None,
@@ -48,7 +48,7 @@ class ServedApp:
         self._add_pages()
 
     def _add_models(self) -> None:
-        """Routes to models."""
+        """Add the routes to models."""
         front = self.front
         routes: tuple[tuple[str, type[RequestSchema], str, Any, bool], ...] = (
             ("/v1/completions", CompletionRequest, "complete", openai_routes.completions, True),
@@ -63,7 +63,7 @@ class ServedApp:
             self.app.router.routes.append(Route(path, front.endpoint(path, schema, task, handler), methods=["POST"]))
 
     def _add_pages(self) -> None:
-        """Routes that ask no model."""
+        """Add the routes that need no model."""
         static = self.static
         for path, handler in (
             ("/v1/models", self.models),
@@ -93,10 +93,10 @@ class ServedApp:
         return JSONResponse({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
-        """Whether requests should be sent here: every model is loaded, and the server is not about to end."""
+        """Whether requests should be sent here: all models are loaded, and the server is not stopping."""
         if self.front.is_draining():
             raise Refusal(503, "the server is ending", reason="draining")
-        # It needs no key, so that it names no model.
+        # This route needs no key, so it must not name models.
         if None in self.front.infos().values():
             raise Refusal(503, "the models are not ready yet", reason="not ready", headers={"Retry-After": "1"})
         return JSONResponse({"status": "ready"})
@@ -106,13 +106,13 @@ class ServedApp:
 
     async def openapi(self, request: Request) -> Response:
         infos = self.front.infos()
-        if self.document[0] != infos:  # it takes as long as answering many requests
+        if self.document[0] != infos:  # kept, since building it takes as long as many requests
             self.document = (infos, json.dumps(document(self.described, infos, self.front.options)))
         return Response(self.document[1], media_type="application/json")
 
 
 def counted(path: str, handler: Any) -> Any:
-    """A handler whose route is known to log and metrics."""
+    """A handler that sets the route for the log and the metrics."""
 
     async def answer(request: Request) -> Response:
         request.scope["state"]["call"].route = path
@@ -122,21 +122,21 @@ def counted(path: str, handler: Any) -> Any:
 
 
 async def refused(request: Request, error: Exception) -> Response:
-    """A refusal as its reply; the guard writes down why."""
+    """The reply to a refusal; the guard logs its reason."""
     assert isinstance(error, Refusal)
     request.scope["state"]["call"].reason = error.reason
     return Response(error.body(), error.status, error.headers, "application/json")
 
 
 async def no_route(request: Request, error: Exception) -> Response:
-    """What the router refuses."""
+    """The reply where the router finds no route or method."""
     assert isinstance(error, HTTPException)
     headers = {name: value for name, value in (error.headers or {}).items() if name.lower() == "allow"}
     return await refused(request, Refusal(error.status_code, WRONG.get(error.status_code, "no"), headers=headers))
 
 
 async def failed(request: Request, error: Exception) -> Response:
-    """What nobody has thought of; the guard gets to see it too, and writes it into the log."""
+    """The reply to an unexpected exception; Starlette raises it again, and the guard logs it."""
     message = f"internal error; the log has it as request {request.scope['state']['call'].id}"
     return await refused(request, Refusal(500, message))
 

@@ -1,4 +1,4 @@
-"""The body of a request: read with a limit and a time, and parsed as one JSON object."""
+"""The body of a request: read within limits of size and time, and parsed as a JSON object."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from weft.errors import UserError
 from weft.files import parse_json
 from weft.serve.refusals import ClientGone, Refusal
 
-WHAT = Path("body")  # what messages call it
+WHAT = Path("body")  # the name of the body in error messages
 NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")  # the character, not the letters after an escaped backslash
 JSON_TYPES = ("application/json",)
-AT_ONCE = 1 << 27  # bytes of bodies that may be on their way together ...
-SMALL = 1 << 16  # ... and how many one may have that is read in any case
-# What `curl -d` sends unless it is told otherwise. A browser may send it from any page without asking first, but with
-# an Origin header, which curl does not have.
+AT_ONCE = 1 << 27  # bytes of all bodies that may be read at the same time ...
+SMALL = 1 << 16  # ... except that bodies up to this size are always read
+# The type that `curl -d` sends by default. A browser sends it from any page without a preflight request, but always
+# with an Origin header, which curl does not send.
 PLAIN_TYPES = ("application/x-www-form-urlencoded", "")
 
 
 def header(scope: Scope, name: bytes) -> str:
-    """A header of a request; empty where there is none."""
+    """A header of a request; empty if it is missing."""
     return next((value.decode("latin-1") for key, value in scope["headers"] if key == name), "")
 
 
 def check_type(scope: Scope) -> None:
-    """Refuse a body that says it is something else than JSON."""
+    """Refuse a body whose headers say that it is not plain JSON in UTF-8."""
     kind, _, rest = header(scope, b"content-type").lower().partition(";")
     charset = rest.partition("charset=")[2].partition(";")[0].strip().strip('"')
     plain = kind.strip() in PLAIN_TYPES and not header(scope, b"origin")
@@ -43,7 +43,7 @@ def check_type(scope: Scope) -> None:
 
 
 class BodyBudget:
-    """Memory for large bodies that are on their way, of all connections together."""
+    """A limit on the memory of all bodies that are being read."""
 
     def __init__(self, largest: int) -> None:
         self.largest, self.most = largest, max(AT_ONCE, 4 * largest)
@@ -51,7 +51,7 @@ class BodyBudget:
 
     @contextmanager
     def room(self, scope: Scope) -> Iterator[None]:
-        """Room for the body of a request, as large as it says or may be; refused where others have taken it all."""
+        """Reserve memory for a body, by its Content-Length or the largest size; refused if too little is left."""
         announced = header(scope, b"content-length")
         size = min(int(announced[:20]), self.largest) if announced.isdigit() else self.largest
         if size > SMALL and self.held + size > self.most:
@@ -65,7 +65,7 @@ class BodyBudget:
 
 
 async def read_body(scope: Scope, receive: Receive, most: int, seconds: float) -> bytes:
-    """The whole body, unless it is too large or takes too long."""
+    """The whole body; refused if it is too large or takes too long."""
     too_large = Refusal(413, f"the body is larger than {most:,} bytes", reason="body")
     announced = header(scope, b"content-length")
     if announced.isdigit() and int(announced[:20]) > most:
@@ -97,7 +97,7 @@ async def _in_time(receive: Receive, seconds: float) -> Message:
 
 
 def parse_body(body: bytes) -> dict[str, Any]:
-    """The JSON object of a body; whatever is none is a refusal with status 400."""
+    """The JSON object of a body; anything else is refused with status 400."""
     try:
         text = body.decode("utf-8-sig")
     except UnicodeDecodeError as error:

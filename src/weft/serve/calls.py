@@ -1,4 +1,4 @@
-"""One request on its way: what the access log and the metrics say of it in the end."""
+"""What the access log, the metrics and the traces record about a request."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from typing import Any
 
 from weft.progress import to_stderr
 
-WAIT = 0.1  # seconds for which lines are held back, so that they are written together
-HELD = 1 << 26  # characters of lines that wait where nobody reads standard error; later lines are dropped and counted
+WAIT = 0.1  # seconds for which lines are buffered, so that they are written together
+HELD = 1 << 26  # characters that are buffered if standard error is not read; later lines are dropped and counted
 
 
 @dataclass(slots=True)
 class Call:
-    """A request, and what becomes known of it."""
+    """One request; its fields are filled in while it is processed."""
 
     id: str
     method: str
     path: str
     client: str
     begun: float = field(default_factory=time.perf_counter)
-    route: str = ""  # the path of the route that took it, one of few
+    route: str = ""  # the path of its route, without parameters: a label of metrics must have few values
     model: str = ""
     status: int = 0
     received: int = 0  # bytes of its body
@@ -35,14 +35,14 @@ class Call:
     tokens_in: int = 0
     tokens_out: int = 0
     batch_tokens: int = 0
-    stages: dict[str, float] = field(default_factory=dict)  # seconds in the queue, in the tokenizer, in the model ...
+    stages: dict[str, float] = field(default_factory=dict)  # seconds by stage: queue, tokenize, model, post
     reason: str = ""  # why it was refused
     texts: str | None = None  # its body, where that is logged
     asks_first: bool = False  # Expect: 100-continue
-    parent: str = ""  # the trace that it belongs to, as its header says
+    parent: str = ""  # its header traceparent
 
     def server_timing(self) -> str:
-        """The stages as the header Server-Timing has them, in milliseconds."""
+        """The stages in the form of the header Server-Timing, in milliseconds."""
         total = time.perf_counter() - self.begun
         parts = [f"{name};dur={1000 * seconds:.2f}" for name, seconds in self.stages.items()]
         return ", ".join([*parts, f"total;dur={1000 * total:.2f}"])
@@ -73,7 +73,7 @@ class Call:
 
 
 class LogWriter:
-    """Writes lines to standard error from a thread, so that a slow reader of them never holds up a request."""
+    """Writes lines to standard error in a thread, so that a slow reader of the log never delays a request."""
 
     def __init__(self, write: Callable[[str], None] = to_stderr) -> None:
         self.write = write
@@ -94,7 +94,7 @@ class LogWriter:
             self.wake.set()
 
     def close(self, seconds: float = 2.0) -> None:
-        """Write what is held and end, unless nobody reads it."""
+        """Write the buffered lines and end; waits for so many seconds at most."""
         self.ended = True
         self.wake.set()
         self.thread.join(seconds)

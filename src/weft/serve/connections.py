@@ -1,8 +1,8 @@
-"""Connections of clients that may mean no good: limits of time and size around uvicorn's protocol.
+"""Limits of time and size around uvicorn's HTTP protocol, against slow and hostile clients.
 
-A connection is closed where its headers take too long or are too many, where nobody reads what is sent, and where a
-body goes on for too long after its request was refused. More connections than the limit get 503 at once. What the
-parser would hold without a bound is bounded here: headers, trailers, and requests that are sent ahead of their replies.
+A connection is closed if its headers are too slow or too large, if the client does not read replies, or if a body goes
+on for too long after its request was refused. Connections above the limit get 503 at once. uvicorn's parser would hold
+headers, trailers and pipelined requests without a bound; here they have one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from weft.serve.limits import HEADER_BYTES, MOST_HEADERS
 from weft.serve.refusals import Refusal
 
-LINGER = 5.0  # seconds for which the rest of a refused body is read, so that the client gets to see the reply
-SPARE = 64  # refused connections for which that is done at once; others are closed without a word
-AHEAD = 128  # requests of a connection that may wait for the replies to those before them
+LINGER = 5.0  # seconds for which the rest of a refused body is read: a reset would keep the client from the reply
+SPARE = 64  # refused connections that may be in this state at a time; others are closed without a reply
+AHEAD = 128  # pipelined requests of a connection
 FRAMING = (b"content-length", b"transfer-encoding")  # headers that say where a body ends
 
 
 def reply_bytes(refusal: Refusal, phrase: str) -> bytes:
-    """A whole reply, for a request that no application sees."""
+    """A whole reply to a request that does not reach the application."""
     body = refusal.body()
     head = [
         f"HTTP/1.1 {refusal.status} {phrase}",
@@ -54,8 +54,8 @@ class ConnectionLimits:
 
     most: int  # connections
     seconds: float  # for headers, and for a client that does not read
-    refused: Callable[[Refusal, str], None]  # is told why, and the address of the client
-    leaving: int = 0  # connections that were refused, and are closed in a moment
+    refused: Callable[[Refusal, str], None]  # called with the refusal and the address of the client
+    leaving: int = 0  # refused connections that wait to be closed
 
 
 class LimitedConnection(HttpToolsProtocol):
@@ -70,13 +70,13 @@ class LimitedConnection(HttpToolsProtocol):
     def __init__(self, *arguments: Any, limits: ConnectionLimits, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.limits, self.headers = limits, []
-        self.answering: Any = None  # the request that has begun; there may be others behind it
-        self.ahead = 0  # bytes since the last headers, or the last part of a body, that are complete
-        self.data = self.rest = b""  # what has just come, and what of it the parser is to read once more
-        self.repeating = False  # it reads a head once more
-        self.timer: asyncio.TimerHandle | None = None  # of the headers that are expected
-        self.writing: asyncio.TimerHandle | None = None  # of a client that does not read
-        self.lingering: asyncio.TimerHandle | None = None  # of a body that nobody wants
+        self.answering: Any = None  # the request that is being answered; pipelined ones may wait behind it
+        self.ahead = 0  # bytes since the last complete headers or part of a body
+        self.data = self.rest = b""  # the bytes just received, and those of them that a new parser has to read again
+        self.repeating = False  # the new parser reads the headers again
+        self.timer: asyncio.TimerHandle | None = None  # for headers
+        self.writing: asyncio.TimerHandle | None = None  # for a client that does not read
+        self.lingering: asyncio.TimerHandle | None = None  # for the rest of a refused body
         self.refused = self.leaving = False
 
     def connection_made(self, transport: Any) -> None:
@@ -111,7 +111,7 @@ class LimitedConnection(HttpToolsProtocol):
             self._expect_headers()  # the next request of a connection that is kept
         self._watch_body()
 
-    # What the parser has read. Of a head that it reads once more, nothing but the end of its body is new.
+    # Callbacks of the parser. When headers are read again, only what follows them is new.
 
     def on_message_begin(self) -> None:
         if not self.repeating:
@@ -130,7 +130,7 @@ class LimitedConnection(HttpToolsProtocol):
             self.scope["state"]["behind"] = self.pipeline
             super().on_headers_complete()
         self.ahead, self.repeating = 0, False
-        self.headers = []  # what comes behind a body in chunks is no header of its request
+        self.headers = []  # trailers of a chunked body must not be added to the headers of the request
 
     def on_body(self, body: bytes) -> None:
         self.ahead = 0
@@ -138,7 +138,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
-        self.ahead, self.cycle.more_body = 0, False  # also of a body that nobody wanted
+        self.ahead, self.cycle.more_body = 0, False  # uvicorn leaves it True if the reply is complete already
         self._forget("lingering")
 
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
@@ -146,9 +146,9 @@ class LimitedConnection(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Go on in HTTP/1.1 where another protocol was offered, as the clients of Java and `curl --http2` do.
+        """Go on in HTTP/1.1 when a client offers to upgrade, as those of Java and `curl --http2` do.
 
-        The parser has stopped behind the headers; a new one reads the body.
+        The parser stops after such headers, so a new one reads the body.
         """
         stopped = sys.exc_info()[1]
         if stopped is None or self.cycle.scope["method"] == "CONNECT":
@@ -168,7 +168,7 @@ class LimitedConnection(HttpToolsProtocol):
         if self.leaving:
             self.leaving = False
             self.limits.leaving -= 1
-        if self.answering is not None:  # uvicorn tells the last request alone, which may not have begun
+        if self.answering is not None:  # uvicorn only tells the last request, which may still be waiting
             self.answering.disconnected = True
             self.answering.message_event.set()
         super().connection_lost(error)
@@ -183,7 +183,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._watch_closing()
         super().resume_writing()
 
-    # Whatever closes a connection waits until the client has read what is held for it, but not for ever.
+    # uvicorn closes a connection after the client has read what was written; here that has a time limit.
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -199,12 +199,12 @@ class LimitedConnection(HttpToolsProtocol):
         self._watch_closing()
 
     def send_400_response(self, message: str) -> None:
-        """What uvicorn sends where bytes are no HTTP."""
+        """Called by uvicorn for bytes that are not HTTP."""
         self._refuse(BROKEN, "Bad Request")
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is on its way here, as far as it is known."""
+        """Whether no request is in progress or partly received."""
         return not self.ahead and not self.is_busy
 
     @property
@@ -221,7 +221,7 @@ class LimitedConnection(HttpToolsProtocol):
             self._refuse(LATE, "Request Timeout") if self.ahead else self._close()
 
     def _refuse(self, refusal: Refusal, phrase: str) -> None:
-        """Reply, unless another reply is on its way, and close once the client can have read it."""
+        """Reply, unless another reply has begun, and close the connection a little later."""
         self.refused = True
         if self.transport.is_closing():
             return
@@ -239,12 +239,12 @@ class LimitedConnection(HttpToolsProtocol):
         self.lingering = self._later(min(LINGER, self.limits.seconds), self._close)
 
     def _drop_request(self) -> bool:
-        """End the request whose body is broken, if there is one; not where its reply has begun or others wait."""
+        """End the request in progress, if any; False if its reply has begun or others wait behind it."""
         if self.is_busy:
             if self.cycle.response_started or self.pipeline:
                 return False
             self.cycle.disconnected = True
-            self.cycle.waiting_for_100_continue = False  # that would be written behind the end
+            self.cycle.waiting_for_100_continue = False  # or "100 Continue" would be written after the reply
             self.cycle.message_event.set()
         return True
 
@@ -263,7 +263,7 @@ class LimitedConnection(HttpToolsProtocol):
             self._watch_closing()
 
     def _watch_body(self) -> None:
-        """What is left of a body whose request has its reply may not come for ever."""
+        """Limit the time for the rest of a body whose request already has its reply."""
         if self.cycle is not None and self.cycle.more_body and self.cycle.response_complete and not self.lingering:
             self.lingering = self._later(min(LINGER, self.limits.seconds), self._close)
 
@@ -272,5 +272,5 @@ class LimitedConnection(HttpToolsProtocol):
             self.writing = self._later(self.limits.seconds, self._abort)
 
     def _abort(self) -> None:
-        """Nobody reads: what is held for this client is dropped, and its jobs end."""
+        """The client does not read: drop what is buffered for it, and cancel its jobs."""
         self.transport.abort()

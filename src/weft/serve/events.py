@@ -1,4 +1,4 @@
-"""What went wrong inside, as lines of JSON on standard error: where in the code, and no text of a client."""
+"""Internal errors as lines of JSON on standard error: with the place in the code, without texts of clients."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from weft.progress import to_stderr
 
 
 def place_of(error: BaseException) -> list[str]:
-    """Where in the code it happened; the message may hold a client's text, so it is not kept."""
+    """The last calls of the traceback; the message is left out, since it may contain a client's text."""
     calls = traceback.extract_tb(error.__traceback__)[-6:]
     return [f"{call.filename.rpartition('/')[2]}:{call.lineno}" for call in calls]
 
 
 def log(event: str, **values: Any) -> None:
-    """One line of JSON on standard error."""
+    """Write one line of JSON to standard error."""
     to_stderr(json.dumps({"time": round(time.time(), 3), "event": event, **values}))
     if sys.stderr is not None:
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What a client is told of a job that failed: a mistake of its own in one line, anything else without its inside."""
+"""The error that a client gets for a failed job: its own mistakes in one line, internal errors without details."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from weft.errors import NotFinite, UserError
 from weft.serve.events import log, place_of
 from weft.serve.plans import Fault
 
-# What libraries say where they get no memory; torch has a class for it only on a GPU. The last two are oneDNN's words.
+# Messages of libraries that run out of memory; torch has an exception for it only on a GPU. The last two are oneDNN's.
 NO_MEMORY = (
     "out of memory",
     "can't allocate memory",
@@ -22,13 +22,13 @@ NO_MEMORY = (
     "could not create a primitive",
 )
 
-# A flag in a message, the argument in capitals and the name in Python behind it; and one that is only an explanation.
+# A flag in a message, with the argument in capitals and the Python name after it; and a flag in parentheses.
 FLAG = re.compile(r"--([a-z][a-z-]*)(?: [A-Z]+\b)?(?: \(\w+=\w*\))?")
 ASIDE = re.compile(r" \(--[a-z-]+\)")
 
 
 def fault_of(error: BaseException, model: Any = None) -> Fault:
-    """The reply to a failure; what is no mistake of the client goes to the log with its place in the code."""
+    """The error for an exception; one that is not the client's mistake is logged with its place in the code."""
     if isinstance(error, Fault):
         return Fault(error.status, as_field(without_folder(str(error), model)), error.field)
     if isinstance(error, MemoryError) or any(words in str(error) for words in NO_MEMORY):
@@ -43,20 +43,20 @@ def fault_of(error: BaseException, model: Any = None) -> Fault:
 
 
 def as_field(message: str) -> str:
-    """A message in which flags of the command line are fields of a request, but for those of whole commands."""
+    """A message with flags of the command line written as fields of a request, unless it names a whole command."""
     if "weft " in message:
         return message
     return FLAG.sub(lambda flag: flag[1].replace("-", "_"), ASIDE.sub("", message))
 
 
 def without_folder(message: str, model: Any) -> str:
-    """A message that does not say where the model lies."""
+    """A message without the path of the model folder."""
     folder = None if model is None else str(model.folder)
     return message if not folder else message.removeprefix(f"{folder}: ").replace(folder, "the model")
 
 
 def leave(status: int) -> None:
-    """End the process at once: what libraries would do at their end, nobody waits for."""
+    """End the process at once, without the exit handlers of libraries."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None:
             stream.flush()

@@ -1,7 +1,7 @@
-"""Frames between the server and its workers: a length of four bytes, big-endian, and as many bytes of a JSON object.
+"""Frames between the server and its workers: a length in four bytes, big-endian, and a JSON object of that length.
 
-Nothing else crosses: no pickle, no file descriptor. A frame that is too long, is not JSON or holds no object raises
-`BadFrame`, and its connection is of no use afterwards.
+Nothing else is sent: no pickle, no file descriptors. A frame that is too long or is not a JSON object raises
+`BadFrame`, after which the connection must be closed.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from weft.errors import UserError, shown
 
 MOST = 64 << 20  # bytes of a frame
 HEADER = struct.Struct(">I")
-CHUNK = 1 << 18  # bytes that are read at once
+CHUNK = 1 << 18  # bytes of one read
 
 Message = dict[str, Any]
 
 
 class BadFrame(UserError):
-    """Bytes that are no frame."""
+    """Bytes that are not a frame."""
 
 
 def _no_number(name: str) -> Any:
@@ -32,7 +32,7 @@ def _no_number(name: str) -> Any:
 
 
 def packed(message: Message) -> bytes:
-    """A message as a frame. Text is escaped to ASCII, so that half of a surrogate pair is no fault here."""
+    """A message as a frame. Text is escaped to ASCII, so that lone surrogates can be sent."""
     try:
         data = json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii")
     except (TypeError, ValueError, RecursionError) as error:
@@ -43,7 +43,7 @@ def packed(message: Message) -> bytes:
 
 
 def unpacked(data: bytes | bytearray | memoryview) -> Message:
-    """The message of a frame, without its length."""
+    """The message in a frame, which is given without its length."""
     try:
         message = json.loads(bytes(data), parse_constant=_no_number)
     except (ValueError, RecursionError) as error:  # also what is not UTF-8, and numbers of too many digits
@@ -54,11 +54,11 @@ def unpacked(data: bytes | bytearray | memoryview) -> Message:
 
 
 class FrameBuffer:
-    """Cuts bytes, as they come, into frames."""
+    """Splits a stream of bytes into frames."""
 
     def __init__(self) -> None:
         self.held = bytearray()
-        self.wanted = -1  # bytes of the frame that is coming; -1: its length is not known yet
+        self.wanted = -1  # length of the next frame; -1: not received yet
 
     def take(self, data: bytes) -> Iterator[Message]:
         """The messages that are complete with these bytes."""
@@ -84,7 +84,7 @@ class FrameBuffer:
 
 
 class FrameChannel:
-    """The blocking side of a connection: one thread reads, any thread writes."""
+    """The worker's end of a connection, which blocks: one thread reads, any thread writes."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -103,12 +103,11 @@ class FrameChannel:
             return b""
 
     def write(self, messages: Sequence[Message]) -> None:
-        """Send messages, together where there are several. Whoever reads has gone: nobody is left to be served."""
-        data = b"".join(map(packed, messages))
-        self.send(data)
+        """Send messages in one call."""
+        self.send(b"".join(map(packed, messages)))
 
     def send(self, data: bytes) -> None:
-        """Send frames that are packed already."""
+        """Send packed frames; a closed connection is ignored, since the server has gone."""
         with self.lock:
             try:
                 self.connection.sendall(data)
@@ -117,12 +116,12 @@ class FrameChannel:
 
 
 class FrameProtocol(asyncio.Protocol):
-    """The asyncio side of a connection: `received` gets each message, `closed` why the connection ended."""
+    """The server's end of a connection: `received` gets each message, `closed` the reason when it ends."""
 
     def __init__(self, received: Callable[[Message], None], closed: Callable[[Exception | None], None]) -> None:
         self.received, self.closed = received, closed
         self.buffer = FrameBuffer()
-        self.transport: Any = None  # that of uvloop is no subclass of asyncio's
+        self.transport: Any = None  # uvloop's is not a subclass of asyncio's
         self.fault: Exception | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -142,10 +141,10 @@ class FrameProtocol(asyncio.Protocol):
         self.closed(self.fault or exc)
 
     def write(self, message: Message) -> None:
-        """Send a message, if the connection still stands."""
+        """Send a message, if the connection is open."""
         self.send(packed(message))
 
     def send(self, data: bytes) -> None:
-        """Send a frame that is packed already."""
+        """Send a packed frame, if the connection is open."""
         if self.transport is not None:
             self.transport.write(data)

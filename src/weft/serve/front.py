@@ -1,4 +1,4 @@
-"""What all routes share: models by name, limits, deadlines, jobs for the workers, replies and streams of events."""
+"""Shared by all routes: models by name, limits, deadlines, jobs for the workers, replies and event streams."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from weft.serve.validation import validated
 T = TypeVar("T")
 S = TypeVar("S", bound=RequestSchema)
 Json = dict[str, Any]
-LARGE = 1 << 16  # characters of a reply that are sent at once; other requests come in between
+LARGE = 1 << 16  # characters of a reply that are sent at once; other requests are served in between
 JSON_TYPE = (b"content-type", b"application/json")
 
 
 class Asked:
-    """A request with a model that is there, and the time by which it has to be answered."""
+    """A checked request: its model, and the time by which it has to be answered."""
 
     def __init__(self, front: Front, call: Call, receive: Receive, name: str, info: Json, end: float) -> None:
         self.front, self.call, self.receive = front, call, receive
@@ -45,7 +45,7 @@ class Asked:
         return self.front.options
 
     def head(self) -> Json:
-        """What every reply says of the model."""
+        """The fields about the model in every reply."""
         return {"model": self.name, "version": self.version}
 
     def check_count(self, values: Sequence[Any], param: str, most: int, what: str) -> None:
@@ -54,7 +54,7 @@ class Asked:
             raise Refusal(422, f"{param}: {len(values):,} {what}, where at most {most:,} are taken", param)
 
     def check_written(self, options: Mapping[str, Any], count: int) -> int:
-        """Refuse more generated text than the limits allow; the tokens that are left for the input."""
+        """Refuse more generated text than the limits allow; returns the tokens that are left for the input."""
         limits, n = self.options, options.get("n") or 1
         if n > limits.max_n:
             raise Refusal(422, f"n: at most {limits.max_n} texts for each input, not {n}", "n")
@@ -66,7 +66,7 @@ class Asked:
         return limits.max_tokens - written
 
     async def run(self, job: Message) -> Message:
-        """The `done` message of a job; it is cancelled where the client goes away."""
+        """The `done` message of a job, which is canceled if the client disconnects."""
         self.call.inputs = len(inputs_of(job))
         done = await while_connected(self.receive, self._submit(job))
         self.count(done)
@@ -79,7 +79,7 @@ class Asked:
             raise refusal_of(error) from None
 
     async def stream(self, job: Message) -> AsyncIterator[Message]:
-        """The `piece` messages of a job as they come, and then its `done`; leaving it cancels the job."""
+        """The `piece` messages of a job as they come, and then its `done`; closing the generator cancels the job."""
         self.call.inputs = len(inputs_of(job))
         messages: Any = self.front.pool.stream(self.name, job, deadline=self.end - time.monotonic())
         try:
@@ -97,21 +97,21 @@ class Asked:
         call.tokens_in, call.tokens_out = usage["prompt_tokens"], usage.get("completion_tokens", 0)
         call.batch_tokens = done.get("batch_tokens", 0)
         call.stages = done["timings"]
-        self.version = done["version"]  # of the files that answered: a reload may have come in between
+        self.version = done["version"]  # of the weights that answered: a reload may have come in between
 
 
 def usage_of(done: Message) -> Json:
-    """How many tokens were read and written."""
+    """The tokens that were read and written, in OpenAI's form."""
     read, written = done["usage"]["prompt_tokens"], done["usage"].get("completion_tokens", 0)
     return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
 
 
 def refusal_of(error: JobError) -> Refusal:
-    """Why a job has no answer, as its reply."""
+    """The error reply of a job that failed."""
     headers, reason = {}, ""
     if isinstance(error, Overloaded):
         seconds = max(0.05, error.retry_after)
-        # Whole seconds are all that HTTP knows; OpenAI's clients also read milliseconds.
+        # HTTP has whole seconds only; OpenAI's clients also read Retry-After-Ms.
         headers = {"Retry-After": str(math.ceil(seconds)), "Retry-After-Ms": str(round(1000 * seconds))}
         reason = "queue"
     elif isinstance(error, Crashed | Stopping):
@@ -124,7 +124,7 @@ def refusal_of(error: JobError) -> Refusal:
 
 
 async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
-    """The result of some work, which is cancelled when the client closes its connection."""
+    """The result of a coroutine, which is canceled when the client disconnects."""
     task, watch = asyncio.ensure_future(work), asyncio.ensure_future(disconnected(receive))
     try:
         await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
@@ -132,15 +132,15 @@ async def while_connected(receive: Receive, work: Coroutine[Any, Any, T]) -> T:
             return task.result()
         raise ClientGone
     finally:
-        for each in (task, watch):
-            if not each.done():
-                each.cancel()
+        for future in (task, watch):
+            if not future.done():
+                future.cancel()
                 with suppress(asyncio.CancelledError, Exception):
-                    await each
+                    await future
 
 
 async def first_of(events: AsyncIterator[T]) -> T | None:
-    """The first of some events, where there is one."""
+    """The first event, or None if there is none."""
     async for event in events:
         return event
     return None
@@ -153,7 +153,7 @@ async def disconnected(receive: Receive) -> None:
 
 
 class JsonReply(Response):
-    """A reply from plain values; a large one goes out in parts, between which other requests are served."""
+    """A JSON reply; a large one is sent in parts, between which other requests are served."""
 
     def __init__(self, call: Call, values: Mapping[str, Any], large: tuple[str, Iterable[str]] | None = None) -> None:
         self.call, self.values, self.large = call, values, large
@@ -182,7 +182,7 @@ class JsonReply(Response):
 
 
 class EventReply(Response):
-    """Server-sent events, one for each object of a generator; a client that goes away ends the generator."""
+    """Server-sent events, one for each object of a generator, which is closed when the client disconnects."""
 
     def __init__(self, call: Call, events: AsyncIterator[Mapping[str, Any]]) -> None:
         self.call, self.events = call, events
@@ -193,7 +193,7 @@ class EventReply(Response):
         events: Any = self.events
         first: Mapping[str, Any] | None = None
         try:
-            # Until the first event the status can still say what is wrong.
+            # Before the first event an error can still be sent with its own status.
             first = await while_connected(receive, first_of(events))
             await send({"type": "http.response.start", "status": 200, "headers": EVENT_HEADERS})
             await while_connected(receive, self._send(first, events, send))
@@ -223,7 +223,7 @@ EVENT_HEADERS = [
 
 
 def requested(schema: type[S], body: bytes) -> S:
-    """The request that a body holds."""
+    """The validated request of a body."""
     return validated(schema, parse_body(body))
 
 
@@ -235,7 +235,7 @@ class Front:
         self.bodies = BodyBudget(options.max_body)
 
     def seconds_for(self, scope: Scope) -> float:
-        """How long a request may take: what it asks for in Weft-Deadline, and no longer than the server allows."""
+        """Seconds that a request may take: its header Weft-Deadline, up to the limit of the server."""
         asked = next((value for name, value in scope["headers"] if name == b"weft-deadline"), None)
         if asked is None:
             return self.options.deadline
@@ -250,7 +250,7 @@ class Front:
     def endpoint(
         self, path: str, schema: type[RequestSchema], task: str, handler: Callable[[Asked, Any], Awaitable[Response]]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """A route to a model: the checks before any work, then the handler."""
+        """A route to a model: checks the request, then calls the handler."""
 
         async def answer(request: Request) -> Response:
             call: Call = request.scope["state"]["call"]
@@ -264,7 +264,7 @@ class Front:
                     call.texts = body.decode("utf-8", "replace")
                 if len(body) <= SMALL:
                     wanted = requested(schema, body)
-                else:  # in a thread: others are answered in between
+                else:  # in a thread, so that other requests are answered in the meantime
                     wanted = await asyncio.to_thread(requested, schema, body)
                 del body
             info = self.model(wanted.model, task)
@@ -274,7 +274,7 @@ class Front:
         return answer
 
     def model(self, name: str, task: str) -> Json:
-        """What is known of a model that can do a task; an unknown name, or one that cannot, is refused."""
+        """The info of a model for a task; refuses an unknown name, and a model that cannot do the task."""
         infos = self.infos()
         if name not in infos:
             near = did_you_mean(name[:100], infos)
@@ -295,11 +295,11 @@ class Front:
     # ----------------------------------------------------------------------------------------- the pool of the workers
 
     def infos(self) -> dict[str, Json | None]:
-        """What is known of each model, by its name; nothing while it is being loaded."""
+        """The info of each model by name; None while it is being loaded."""
         return {name: info or None for name, info in self.pool.models.items()}
 
     def known(self, name: str) -> Json | None:
-        """As `infos`, of one model that is there."""
+        """The same for one model; an unknown name is refused."""
         infos = self.infos()
         if name not in infos:
             raise Refusal(404, f"there is no model {shown(name)!r}", "model", code="model_not_found")

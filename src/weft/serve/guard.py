@@ -1,6 +1,6 @@
-"""What stands before every route: names of the server, origins, the API key, headers for safety, errors, the log.
+"""ASGI middleware in front of all routes: Host, Origin and API key, security headers, errors, the access log.
 
-It is plain ASGI. Whatever goes wrong behind it becomes a reply in OpenAI's form without anything of our inside.
+Every exception of a route becomes an error reply in OpenAI's form, without internals.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from weft.serve.refusals import ClientGone, Refusal
 
 Headers = list[tuple[bytes, bytes]]
 LOCAL = frozenset(("localhost", "127.0.0.1", "::1"))
-OPEN = frozenset(("/", "/health", "/ready", "/docs", "/favicon.ico"))  # that need no key ...
-OPEN_FOLDER = "/static/"  # ... nor does what is in here
+OPEN = frozenset(("/", "/health", "/ready", "/docs", "/favicon.ico"))  # paths that need no key ...
+OPEN_FOLDER = "/static/"  # ... and a folder whose files need none
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([a-z0-9._-]+?))\.?(?::\d{0,5})?")
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-GONE = 499  # in log and metrics: the client did not wait
+GONE = 499  # in log and metrics: the client disconnected before the reply
 USUAL: Headers = [
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"x-frame-options", b"DENY"),
 ]
-# Of what is no page: nothing may be loaded, and nothing is kept.
+# For replies that are not pages: nothing may be loaded, and nothing is cached.
 CLOSED: Headers = [
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
     (b"cache-control", b"no-store"),
@@ -50,7 +50,7 @@ EXPOSED = b"server-timing, retry-after, retry-after-ms, x-request-id"
 
 
 class Guard:
-    """Checks a request before any route sees it, and has the last word on its reply."""
+    """Checks a request before any route sees it, and adds headers to its reply."""
 
     def __init__(
         self,
@@ -88,8 +88,8 @@ class Guard:
                 own = message["headers"] = [*message.get("headers", ()), *extra]
                 names = {name for name, _ in own}
                 own += [pair for pair in CLOSED if pair[0] not in names]
-                # A client that asks before it sends a body may leave it out now, or not.
-                last = not scope["state"].get("behind")  # of what this connection has asked
+                # After an error a client with Expect: 100-continue may send its body or not: the connection must end.
+                last = not scope["state"].get("behind")  # no further request was sent on this connection
                 if (self.is_draining() and last) or (call.status >= 400 and call.asks_first):
                     own.append((b"connection", b"close"))
             else:
@@ -108,7 +108,7 @@ class Guard:
             await refuse(refusal, call, answered)
         except ClientGone:
             call.reason, call.status = "client gone", GONE
-        except asyncio.CancelledError:  # the server has waited for this reply for as long as it may
+        except asyncio.CancelledError:  # the time of --drain is over
             call.reason = "draining"
             ending = Refusal(503, "the server ends, and the answer was not ready in time", headers={"Retry-After": "1"})
             if not await refuse(ending, call, answered):
@@ -121,7 +121,7 @@ class Guard:
             self.done(call)
 
     def _checked(self, scope: Scope, extra: Headers) -> Headers | None:
-        """Refuse who may not ask; headers are the reply to a browser that asks whether a page may."""
+        """Refuse a request that is not allowed; returned headers are the reply to a CORS preflight request."""
         hosts, origin, authorization, preflight = list[str](), "", b"", False
         size = len(scope["raw_path"]) + len(scope["query_string"])
         for name, value in scope["headers"]:
@@ -156,7 +156,7 @@ class Guard:
             if preflight and named:
                 return ALLOWED
         self._check_key(scope, authorization)
-        if CONTROL.search(scope["path"]):  # the patterns of routes let one pass at their end
+        if CONTROL.search(scope["path"]):  # the patterns of routes would accept a newline at the end
             raise Refusal(404, "there is no such route")
         return None
 
@@ -171,13 +171,13 @@ class Guard:
             raise Refusal(401, what, headers={"WWW-Authenticate": "Bearer"})
 
     def _is_ours(self, host: str) -> bool:
-        """Whether a Host header is a name of this server; a page of somebody else's name may not lead here."""
+        """Whether a Host header is a name of this server; others are refused because of DNS rebinding."""
         name = _bare(host)
         if name in self.hosts:
             return True
         if self.options.is_local:
             return False
-        try:  # an address of this machine that we do not know: no name of somebody else's can be made to lead there
+        try:  # an IP address cannot be rebound, so it need not be in the list
             ipaddress.ip_address(name)
         except ValueError:
             return False
@@ -185,13 +185,13 @@ class Guard:
 
 
 def _bare(host: str) -> str:
-    """The name in a Host header, without port, brackets and the dot at its end; empty where it is no such header."""
+    """The name in a Host header without port, brackets and final dot; empty if the header is malformed."""
     parts = HOST.fullmatch(host.lower())
     return "" if parts is None else parts[1] or parts[2]
 
 
 async def refuse(refusal: Refusal, call: Call, send: Send) -> bool:
-    """Reply with an error, unless a reply has begun."""
+    """Reply with an error, unless a reply has begun; returns whether it did."""
     if call.status:
         return False
     body = refusal.body()

@@ -1,4 +1,4 @@
-"""What /metrics tells Prometheus: requests, stages, queues, batches, tokens, refusals, memory."""
+"""The Prometheus metrics of /metrics: requests, stages, queues, batches, tokens, refusals, memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.
 TOKENS = tuple(float(1 << power) for power in range(3, 18))
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 
-# Values of one model now: name of a gauge or counter, by the names in `GAUGES` and `COUNTS`.
+# The present values of one model, under the keys of `GAUGES` and `COUNTS`.
 ModelState = Mapping[str, float]
 GAUGES = {
     "queue": ("weft_queue_length", "Requests that wait for a model."),
@@ -32,7 +32,7 @@ COUNTS = {"restarts": ("weft_worker_restarts", "Workers that were replaced.")}
 
 
 def resident() -> int:
-    """Bytes of memory that this process holds."""
+    """Resident memory of this process in bytes; 0 if the system does not tell."""
     try:
         for line in Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
@@ -43,7 +43,7 @@ def resident() -> int:
 
 
 class StateCollector(Collector):
-    """The state of the models, read when somebody asks."""
+    """The state of the models, read at each request to /metrics."""
 
     def __init__(
         self, states: Callable[[], Mapping[str, ModelState]], connections: Callable[[], int], pending: Callable[[], int]
@@ -76,7 +76,7 @@ class ServerMetrics:
         connections: Callable[[], int],
         pending: Callable[[], int] = lambda: 0,
     ) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # a time for each series, which nobody reads
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # they would double the number of series
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "weft_requests", "Requests by route, model and status.", ("route", "model", "status"), registry=registry
@@ -103,7 +103,7 @@ class ServerMetrics:
         self.children: dict[tuple[str, ...], Any] = {}
 
     def _child(self, metric: Any, *labels: str) -> Any:
-        """A metric with its labels; looking one up in the library costs more than all the rest."""
+        """A metric with its labels, kept here: the library's own lookup takes longer than everything else."""
         key = (metric._name, *labels)
         child = self.children.get(key)
         if child is None:
@@ -111,7 +111,7 @@ class ServerMetrics:
         return child
 
     def count(self, call: Call) -> None:
-        """Take a request into account that has ended."""
+        """Count a request that has ended."""
         route = call.route or "other"
         self._child(self.requests, route, call.model, str(call.status)).inc()
         self._child(self.seconds, route).observe(time.perf_counter() - call.begun)

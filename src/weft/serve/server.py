@@ -1,4 +1,4 @@
-"""`weft serve` as it runs: the socket, uvicorn, signals, and an end in which no reply is lost."""
+"""The process of `weft serve`: socket, uvicorn, signals, and a graceful shutdown."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ from weft.serve.pool import Pool, PoolOptions, ServedModel
 from weft.serve.refusals import Refusal
 from weft.serve.traces import Tracer, collector_of
 
-GRACE = 0.3  # seconds in which requests that are on their way still come in, after the server has said it will end ...
+GRACE = 0.3  # seconds after the signal to end in which requests that are on their way are accepted ...
 FIRST = 2.0  # ... and the first one of a connection, whose client may have to wait for a processor
 KEEP_ALIVE = 65  # seconds for which an idle connection is kept: more than most proxies keep it
 BACKLOG = 1024
-SPARE_FILES = 256  # beside the connections: workers, libraries, connections that are refused
+SPARE_FILES = 256  # file descriptors besides the connections: workers, libraries, refused connections
 NAME = re.compile(r"[A-Za-z0-9][\w.:@+-]{0,127}", re.ASCII)
 ROUTES = {"complete": "/v1/completions", "embed": "/v1/embeddings"}  # the usual routes of tasks with several
 
 
 def listening_socket(options: ServeOptions) -> socket.socket:
-    """A socket at the address of the options; what is wrong with that address is the user's mistake."""
+    """A listening socket at the address of the options; UserError if that address cannot be used."""
     host, where = options.host.strip("[]"), f"{options.host}:{options.port}"
     try:
         kind, _, _, _, address = socket.getaddrinfo(
@@ -53,7 +53,7 @@ def listening_socket(options: ServeOptions) -> socket.socket:
         raise UserError(f"--host {shown(options.host)!r} is no address of this machine") from None
     listener = socket.socket(kind, socket.SOCK_STREAM)
     try:
-        if sys.platform != "win32":  # there it would let two servers share a port
+        if sys.platform != "win32":  # on Windows this option would let two servers share a port
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
         listener.listen(BACKLOG)
@@ -74,7 +74,7 @@ def address_of(listener: socket.socket) -> str:
 
 
 class DrainingServer(uvicorn.Server):
-    """A server that finishes what it has begun: readiness goes off, then the door shuts, then it waits."""
+    """A server that ends gracefully: /ready turns off, then it stops listening, then it waits for the replies."""
 
     def __init__(self, config: uvicorn.Config, options: ServeOptions, on_reload: Callable[[], None]) -> None:
         super().__init__(config)
@@ -84,7 +84,7 @@ class DrainingServer(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """In place of uvicorn's: the loop handles them, and no signal is raised again in the end."""
+        """Replaces uvicorn's: the event loop handles signals, and none is raised again at the end."""
         loop = asyncio.get_running_loop()
         handlers: dict[int, Callable[[int], None]] = {signal.SIGINT: self.end, signal.SIGTERM: self.end}
         if sys.platform != "win32":
@@ -92,12 +92,12 @@ class DrainingServer(uvicorn.Server):
         for number, handler in handlers.items():
             try:
                 loop.add_signal_handler(number, handler, number)
-            except NotImplementedError:  # of Windows
+            except NotImplementedError:  # on Windows
                 signal.signal(number, lambda n, frame: loop.call_soon_threadsafe(handlers[n], n))
         yield
 
     def end(self, number: int) -> None:
-        """SIGTERM or Ctrl-C: stop when all is answered; a second Ctrl-C leaves at once."""
+        """SIGTERM or Ctrl-C: stop when all requests are answered; a second Ctrl-C exits at once."""
         if self.draining and number == signal.SIGINT:
             with suppress(OSError):
                 os.write(2, b"weft: interrupted\n")
@@ -112,13 +112,13 @@ class DrainingServer(uvicorn.Server):
         self.draining = True
         loop = asyncio.get_running_loop()
         end = loop.time() + self.options.drain
-        # Load balancers and clients see that it is not ready, and replies close their connections; what was on its way
-        # when the signal came is still taken.
+        # In this time load balancers see that /ready is off, replies close their connections, and requests that were on
+        # their way arrive.
         await asyncio.sleep(min(GRACE, self.options.drain))
-        await self._shut_door(sockets or ())
+        await self._stop_listening(sockets or ())
         shut = loop.time()
         while (self.server_state.tasks or self.server_state.connections) and loop.time() < end:
-            self._let_go(loop.time() - shut)
+            self._close_idle(loop.time() - shut)
             await asyncio.sleep(0.02)
         tasks = list(self.server_state.tasks)
         self.lost = len(tasks)
@@ -128,18 +128,18 @@ class DrainingServer(uvicorn.Server):
             await asyncio.wait(tasks, timeout=2)
         await self.lifespan.shutdown()
 
-    async def _shut_door(self, listeners: Sequence[socket.socket]) -> None:
-        """Take no more connections, but those that the system has taken for us."""
-        doors = [listener.dup() for listener in listeners]  # closing the last one would reset what waits there
+    async def _stop_listening(self, listeners: Sequence[socket.socket]) -> None:
+        """Accept the connections that wait in the backlog, and no more."""
+        copies = [listener.dup() for listener in listeners]  # closing the last one resets the connections that wait
         for server in self.servers:
             server.close()
         for listener in listeners:
             listener.close()
         waiting = list[socket.socket]()
-        for door in doors:
-            with door, suppress(OSError):
-                while True:  # it does not block
-                    waiting.append(door.accept()[0])
+        for listener in copies:
+            with listener, suppress(OSError):
+                while True:  # until accept would block
+                    waiting.append(listener.accept()[0])
         for connection in waiting:
             connection.setblocking(False)
             with suppress(OSError):  # it may have gone
@@ -152,10 +152,10 @@ class DrainingServer(uvicorn.Server):
         )
         return connection
 
-    def _let_go(self, seconds: float) -> None:
-        """Close connections that want nothing, so long after the door was shut; the others end with their reply."""
-        for each in list(self.server_state.connections):
-            connection: Any = each
+    def _close_idle(self, seconds: float) -> None:
+        """Close idle connections, so many seconds after the server stopped listening; others end with their reply."""
+        connections: list[Any] = list(self.server_state.connections)
+        for connection in connections:
             patience = FIRST if connection.cycle is None else GRACE
             is_idle = connection.is_idle and seconds > patience and not has_data(connection.transport)
             if is_idle or connection.is_busy:
@@ -163,19 +163,19 @@ class DrainingServer(uvicorn.Server):
 
 
 def has_data(transport: asyncio.Transport) -> bool:
-    """Whether something has arrived that nobody has read yet."""
+    """Whether bytes have arrived that were not read yet."""
     if sys.platform == "win32" or transport.is_closing():
         return False
-    look = select.poll()
-    look.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
-    return bool(look.poll(0))
+    poll = select.poll()
+    poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def server_for(
     app: Any, options: ServeOptions, on_reload: Callable[[], None], refused: Callable[[Refusal, str], None]
 ) -> DrainingServer:
-    """uvicorn with our limits, our log and our end."""
-    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings repeat what our log says
+    """uvicorn with Weft's limits, log and shutdown."""
+    logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its warnings repeat the access log
     limits = ConnectionLimits(options.max_connections, options.timeout, refused)
     config = uvicorn.Config(
         app,
@@ -193,12 +193,12 @@ def server_for(
 
 
 def names_of(models: Sequence[str]) -> dict[str, str]:
-    """The folders of the models by name: NAME=FOLDER, or a folder, whose last part is its name."""
+    """The folders of the models by name; a model is given as NAME=FOLDER, or as a folder, which then names it."""
     folders: dict[str, str] = {}
-    for given in models:
-        name, equals, folder = given.partition("=")
-        if not equals or Path(given).is_dir():
-            folder, name = given, Path(given.rstrip("/")).name
+    for model in models:
+        name, equals, folder = model.partition("=")
+        if not equals or Path(model).is_dir():
+            folder, name = model, Path(model.rstrip("/")).name
         if name in ("", ".", ".."):
             name = Path(folder).resolve().name
         if not NAME.fullmatch(name):
@@ -210,7 +210,7 @@ def names_of(models: Sequence[str]) -> dict[str, str]:
 
 
 class Serving:
-    """One server with its workers, from its start to its end."""
+    """A server with its workers, from start to exit."""
 
     def __init__(self, models: Sequence[ServedModel], options: ServeOptions) -> None:
         self.options, self.key = options, options.key()
@@ -234,7 +234,7 @@ class Serving:
         self.again = False  # SIGHUP came while folders were being opened
 
     def done(self, call: Call) -> None:
-        """A request has ended."""
+        """Count and log a request that has ended."""
         self.metrics.count(call)
         if self.options.access_log:
             self.log.add(call.line())
@@ -242,7 +242,7 @@ class Serving:
             self.tracer.add(call)
 
     def refused(self, refusal: Refusal, client: str) -> None:
-        """A connection was refused before anything could be read as a request."""
+        """Count and log a connection that was refused before its request was read."""
         self.done(Call("", "", "", client, status=refusal.status, reason=refusal.reason))
 
     def states(self) -> dict[str, dict[str, float]]:
@@ -259,7 +259,7 @@ class Serving:
         }
 
     async def run(self) -> int:
-        """Serve until a signal comes; the exit status."""
+        """Serve until a signal ends it; returns the exit status."""
         listener = listening_socket(self.options)
         serving = asyncio.create_task(self.server.serve([listener]))
         try:
@@ -287,7 +287,7 @@ class Serving:
         return 1 if lost else 0
 
     def announce(self, listener: socket.socket) -> None:
-        """A line for each model, and the address."""
+        """Print a line for each model, and the address."""
         for name, info in self.pool.models.items():
             print(f"{name}: {about(info)}")
             if info["unmeasured"]:
@@ -298,7 +298,7 @@ class Serving:
         print(f"open {address_of(listener)}{lock}", flush=True)
 
     def reload(self) -> None:
-        """SIGHUP: open all folders anew, while the models that are there answer."""
+        """SIGHUP: load all folders again, while the old models answer."""
         self.again = True
         if self.reloading is None or self.reloading.done():
             self.reloading = asyncio.create_task(self._reload())
@@ -317,7 +317,7 @@ class Serving:
 
 
 def about(info: Mapping[str, Any]) -> str:
-    """A model in one line: its task, backend and size, and what it answers."""
+    """A model in one line: its task, backend, size and routes."""
     count = info.get("parameters")
     size = f"{count:,} parameters" if count else f"vocabulary of {info['vocabulary']:,}"
     routes = [ROUTES.get(task, f"/v1/{task}") for task in info["tasks"]]
@@ -325,7 +325,7 @@ def about(info: Mapping[str, Any]) -> str:
 
 
 def allow_files(count: int) -> None:
-    """Let this process have so many files and connections open, as far as the system allows it."""
+    """Raise the limit of open files to this number, as far as the system allows it."""
     if sys.platform != "win32":
         import resource
 
@@ -337,7 +337,7 @@ def allow_files(count: int) -> None:
 
 
 def run(models: Sequence[ServedModel], options: ServeOptions) -> int:
-    """Serve some models; the exit status."""
+    """Serve the models until a signal ends it; returns the exit status."""
     allow_files(options.max_connections + SPARE_FILES)
     try:
         import uvloop

@@ -1,8 +1,8 @@
 """A worker: the process that holds one model and answers the jobs of the server, until its connection ends.
 
-One thread reads frames and tokenizes short jobs, one tokenizes long ones, one runs the model, one makes answers of many
-windows, and a writer generates text. The process may be killed at any moment: all that it holds is the model and jobs
-that the server knows too.
+Its threads: one reads frames and tokenizes short jobs, one tokenizes long jobs, one runs the model, one builds answers
+from many windows, and a writer generates text. The process may be killed at any moment: it holds nothing but the model
+and jobs that the server also knows.
 """
 
 from __future__ import annotations
@@ -30,39 +30,39 @@ from weft.serve.scheduler import ModelPass, Scheduler, Work
 if TYPE_CHECKING:
     from weft.serve.opened import OpenedModel
 
-FEW = 64  # windows of a job whose answers the thread of the model makes itself
+FEW = 64  # windows up to which the model's thread builds the answer of a job itself
 SWITCH = 0.001  # seconds after which a Python thread lets another one run
-SHAPES = 64  # sizes of products for which torch and oneDNN keep code, about a megabyte each; they would keep 1,024
-STATS = 1.0  # seconds from one report to the next
-SHORTAGES = 3  # jobs for which there was no memory, after which another worker takes over
-CALM = 100  # answered jobs after which they count no more
+SHAPES = 64  # shapes of products for which torch and oneDNN keep code, a megabyte each; by default they keep 1,024
+STATS = 1.0  # seconds between two reports
+SHORTAGES = 3  # jobs that ran out of memory, after which the worker is replaced
+CALM = 100  # answered jobs after which these failures are forgotten
 
 
 def writer_of(model: OpenedModel, worker: Worker) -> Any:
-    """What generates text beside the passes."""
+    """What generates text, in a thread of its own."""
     from weft.serve.writing import ContinuousWriter
 
     return ContinuousWriter(model, worker.write, worker.count)
 
 
 class Worker:
-    """Answers the jobs of one connection by one model."""
+    """Answers the jobs of one connection with one model."""
 
     def __init__(self, model: OpenedModel, channel: FrameChannel) -> None:
         self.model, self.channel = model, channel
         self.scheduler = Scheduler()
         self.works: dict[int, Work] = {}
         self.long: queue.SimpleQueue[tuple[Work, Message] | None] = queue.SimpleQueue()
-        self.finished: queue.SimpleQueue[Work | None] = queue.SimpleQueue()  # long ones, without their answers
+        self.finished: queue.SimpleQueue[Work | None] = queue.SimpleQueue()  # with outputs of many windows, no answers
         self.tokens = self.steps = 0
         self.busy = threading.Event()
         self.writer: Any = None
         self.writing: set[int] = set()
         self.counting = threading.Lock()
-        self.shortages = self.answered = 0  # jobs without memory, and those answered since the last of them
+        self.shortages = self.answered = 0  # jobs that ran out of memory, and jobs answered since the last of them
 
     def serve(self) -> None:
-        """Answer jobs until the server wants no more, or has gone."""
+        """Answer jobs until the server sends `stop` or closes the connection."""
         model = threading.Thread(target=self._passes, name="model", daemon=True)
         tokenizer = threading.Thread(target=self._tokenize, name="tokenizer", daemon=True)
         answers = threading.Thread(target=self._finish, name="answers", daemon=True)
@@ -73,7 +73,7 @@ class Worker:
                 break
             self._take(message)
         else:
-            return  # nobody is left to be answered, so nothing is finished either
+            return  # the server has gone: nobody waits for the jobs that are left
         self.long.put(None)
         tokenizer.join()
         self.scheduler.stop()
@@ -83,10 +83,10 @@ class Worker:
         if self.writer is not None:
             self.writer.finish()
 
-    def write(self, some: Sequence[Message]) -> None:
-        """Send messages. A library that once got no memory may fail again and again: then another process is better."""
-        self.channel.write(some)
-        for message in some:
+    def write(self, replies: Sequence[Message]) -> None:
+        """Send messages; leave after several jobs without memory, since a library may not recover from that."""
+        self.channel.write(replies)
+        for message in replies:
             if message["type"] == "done":
                 self.answered += 1
                 if self.answered == CALM:
@@ -98,7 +98,7 @@ class Worker:
             leave(3)
 
     def count(self, tokens: int, steps: int) -> None:
-        """Tokens that went through the model, in so many steps."""
+        """Add to the tokens and steps that went through the model."""
         with self.counting:
             self.tokens += tokens
             self.steps += steps
@@ -124,7 +124,7 @@ class Worker:
                 self.long.put((work, message))
 
     def _is_written(self, message: Message) -> bool:
-        """Whether a job of a task is generated step by step, so that a long text does not keep others waiting."""
+        """Whether the writer answers a job of a task, so that a long text does not keep other jobs waiting."""
         if message["kind"] != "task":
             return False
         return bool(message.get("stream") and self.model.task.writes) or message["task"] in self.model.rewrites
@@ -144,7 +144,7 @@ class Worker:
             self._prepare(*item)
 
     def _prepare(self, work: Work, message: Message) -> None:
-        """Check and tokenize a job, and put it in line."""
+        """Check and tokenize a job, and queue it for the model."""
         if work.cancelled:
             return
         begin = time.perf_counter()
@@ -167,22 +167,20 @@ class Worker:
     # ------------------------------------------------------------------------------------------------- the model thread
 
     def _passes(self) -> None:
-        while (some := self.scheduler.take()) is not None:
+        while (model_pass := self.scheduler.take()) is not None:
             begin = time.perf_counter()
-            failed = self._attempt(some)
+            failed = self._attempt(model_pass)
             seconds = time.perf_counter() - begin
-            tokens = some.tokens
-            self.scheduler.ran(some, seconds)
-            ended = dict[int, Work]()
-            for work, _ in some.parts:
-                ended[work.number] = work
-            for number, work in ended.items():
+            tokens = model_pass.tokens
+            self.scheduler.ran(model_pass, seconds)
+            works = {work.number: work for work, _ in model_pass.parts}
+            for number, work in works.items():
                 work.model += seconds
                 work.batch_tokens = tokens
                 if number in failed:
                     work.cancelled = True
                     self._fail(number, failed[number])
-            over = [work for work in ended.values() if not work.left and not work.cancelled]
+            over = [work for work in works.values() if not work.left and not work.cancelled]
             self._deliver([work for work in over if len(work.outputs) <= FEW])
             for work in over:
                 if len(work.outputs) > FEW:
@@ -193,15 +191,15 @@ class Worker:
         while (work := self.finished.get()) is not None:
             self._deliver([work])
 
-    def _attempt(self, some: ModelPass) -> dict[int, Exception]:
-        """Run a pass; where it fails, job by job, so that one harms no other. The failures of jobs by their numbers."""
+    def _attempt(self, model_pass: ModelPass) -> dict[int, Exception]:
+        """Run a pass; if it fails, run its jobs one by one, so that only the faulty one fails. Errors by job number."""
         try:
-            self._pass(some)
+            self._pass(model_pass)
             return {}
         except Exception as error:
-            parts = some.by_work()
+            parts = model_pass.by_work()
             if len(parts) == 1:
-                return {some.parts[0][0].number: error}
+                return {model_pass.parts[0][0].number: error}
         failed = dict[int, Exception]()
         for part in parts:
             try:
@@ -210,14 +208,14 @@ class Worker:
                 failed[part.parts[0][0].number] = error
         return failed
 
-    def _pass(self, some: ModelPass) -> None:
-        outputs = some.plan.run(some.units)
-        for (work, place), output in zip(some.parts, outputs, strict=True):
+    def _pass(self, model_pass: ModelPass) -> None:
+        outputs = model_pass.plan.run(model_pass.units)
+        for (work, place), output in zip(model_pass.parts, outputs, strict=True):
             work.outputs[place] = output
             work.left -= 1
 
     def _deliver(self, works: Sequence[Work]) -> None:
-        """Make answers of outputs, and send those of one pass together."""
+        """Build the answers of jobs from their outputs, and send them together."""
         replies = list[Message]()
         for work in works:
             begin = time.perf_counter()
@@ -240,7 +238,7 @@ class Worker:
     def _send(self, replies: Sequence[Message]) -> None:
         try:
             self.write(replies)
-        except BadFrame:  # a number that is none, or an answer that is too long
+        except BadFrame:  # one reply has NaN or is too long: the others are sent
             for reply in replies:
                 try:
                     self.write([reply])
@@ -255,7 +253,7 @@ class Worker:
     # ---------------------------------------------------------------------------------------------------------- reports
 
     def _report(self) -> None:
-        """Say about every second how it goes, while something happens."""
+        """Send statistics about once a second, unless nothing has happened."""
         from weft.serve.opened import memory
 
         while True:
@@ -267,9 +265,9 @@ class Worker:
 
 
 def ready_process(threads: int) -> None:
-    """What must be so before libraries are imported: who gets signals, how many threads compute, what they may keep.
+    """Set up signals, threads and caches, which must be done before libraries are imported.
 
-    Signals go to the server, which tells its workers.
+    Signals are ignored: the server handles them and sends `stop` to its workers.
     """
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if name in vars(signal):
@@ -283,14 +281,14 @@ def ready_process(threads: int) -> None:
 
 
 def died(thread: threading.ExceptHookArgs) -> None:
-    """A thread has ended by a mistake of ours: another worker is better than one that answers nobody."""
+    """End the process when a thread dies of a bug: a worker without that thread would answer nobody."""
     if thread.exc_value is not None:
         fault_of(thread.exc_value)
     leave(3)
 
 
 def main(descriptor: str, given: str) -> None:
-    """The code of a worker process: its end of the connection, and what it opens, as JSON."""
+    """Run a worker process; `descriptor`: of its end of the connection; `given`: the `Opening` as JSON."""
     values = json.loads(given)
     threading.excepthook = died
     ready_process(int(values.get("threads", 0)))
