@@ -1,4 +1,4 @@
-"""Views into a model for the page: what `weft look` shows, as JSON, for texts of bounded length."""
+"""Views of a model for /v1/look: what `weft look` shows, as JSON, for texts of limited length."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHARACTERS = {
 
 
 def views_of(model: Any) -> list[str]:
-    """The views that a model can give; whether it can for a certain text is seen when one is asked for."""
+    """The views that a model has; a view of a certain text can still fail."""
     opened, names = model.opened, list[str]()
     if opened.tokenizer is None:
         return names
@@ -78,7 +78,7 @@ def checked_options(name: str, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_json(view: Any) -> dict[str, Any]:
-    """A view of `weft.explain`: its panels by kind, each with what a component of the page draws."""
+    """A view of `weft.explain` as JSON: its panels, each with the data that a component of the page draws."""
     panels = []
     for panel in view.panels:
         about = vars(panel)

@@ -1,8 +1,8 @@
 """The messages between the server and its workers: how they are made, and what is checked when one comes.
 
 Server to worker: `job`, `cancel`, `stop`. Worker to server: `ready` or `failed`, then `piece`, `done`, `error` and
-`stats`. All are plain values. Who receives a message trusts nothing of it: `checked` refuses a type that does not exist
-and fields that are missing or of the wrong kind.
+`stats`. All are JSON objects. The receiver checks every message: `checked` refuses unknown types, and fields that are
+missing or of the wrong type.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from weft.serve.frames import BadFrame, Message
 
 KINDS = ("task", "embed", "generate", "look")
 VIEWS = ("attention", "attribution", "walk", "lens", "tokens", "next", "windows")
-OF_PAIRS = ("attention", "attribution")  # views that show two texts too
-# Of each view the options that a client may give, and the types that they may have.
+OF_PAIRS = ("attention", "attribution")  # views that can also show a pair of texts
+# The options of each view, and their types.
 VIEW_OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
     "attention": {"layer": (int,), "head": (int,), "window": (int,), "target": (str, type(None))},
     "attribution": {"method": (str, list), "target": (str, type(None)), "baseline": (str, type(None))},
@@ -26,13 +26,11 @@ VIEW_OPTIONS: dict[str, dict[str, tuple[type, ...]]] = {
     "next": {"top": (int,)},
     "windows": {},
 }
-SHORT = 8192  # characters of a job that is tokenized by the thread that reads it
-NESTED = 24  # lists and objects inside each other in what a client sends
-STATUSES = (400, 413, 422, 500, 503)
+SHORT = 8192  # characters up to which a job is tokenized by the thread that reads it
+NESTED = 24  # levels of lists and objects in what a client sends
 
-NUMBER = (int, float)
 TEXT_OR_NOTHING = (str, type(None))
-# Of each type the fields that it must have, with the types that their values may have.
+# The required fields of each message, and their types.
 TO_WORKER: dict[str, dict[str, tuple[type, ...]]] = {
     "job": {"id": (int,), "kind": (str,), "options": (dict,), "limits": (dict,)},
     "cancel": {"id": (int,)},
@@ -49,7 +47,7 @@ TO_SERVER: dict[str, dict[str, tuple[type, ...]]] = {
 
 
 def checked(message: Message, known: Mapping[str, Mapping[str, tuple[type, ...]]]) -> Message:
-    """The message itself; `known`: the types that may come, `TO_WORKER` or `TO_SERVER`."""
+    """The message, if it is sound; `known`: the messages that may come, `TO_WORKER` or `TO_SERVER`."""
     kind = message.get("type")
     if not isinstance(kind, str) or kind not in known:
         raise BadFrame(f"a message of type {shown(repr(kind))}")
@@ -92,7 +90,7 @@ def task_job(
     tokens: int | None = None,
     stream: bool = False,
 ) -> Message:
-    """Answer inputs by a task of the model; `tokens`: more of them together are refused. The pool numbers the job."""
+    """A job for a task of the model; `tokens`: the most that its inputs may have. The pool sets its number."""
     return _job("task", options, tokens, task=task, inputs=list(inputs), stream=stream)
 
 
@@ -132,12 +130,12 @@ def stop() -> Message:
 
 
 def inputs_of(job: Message) -> list[Any]:
-    """What a job is about."""
+    """The inputs or prompts of a job."""
     return list(job["prompts"] if job["kind"] == "generate" else job["inputs"])
 
 
 def characters(value: Any, deep: int = NESTED) -> int:
-    """How long a value of a client is: its characters, and 1 for each number; refused where it is nested too deep."""
+    """The length of a client's value: its characters, and 1 for each number; refused if it is nested too deeply."""
     if isinstance(value, str):
         return len(value)
     if isinstance(value, list | tuple | dict):
@@ -151,7 +149,7 @@ def characters(value: Any, deep: int = NESTED) -> int:
 
 
 def is_short(job: Message) -> bool:
-    """Whether a job is tokenized at once, beside the long ones."""
+    """Whether a job is tokenized at once, while a thread tokenizes the long ones."""
     return characters(inputs_of(job)) <= SHORT
 
 
@@ -175,7 +173,7 @@ def piece(
     tokens: Sequence[int] | None = None,
     logprobs: Any = None,
 ) -> Message:
-    """Text as it is written: whole characters, of one of the choices for one of the prompts."""
+    """A part of a streamed text, whole characters, of one of the choices for one of the prompts."""
     known = None if tokens is None else list(tokens)
     return {
         "type": "piece", "id": number, "prompt": prompt, "choice": choice, "text": text, "tokens": known,
@@ -201,10 +199,10 @@ def done(
 
 
 def error(number: int, status: int, message: str, field: str | None = None) -> Message:
-    """Why a job has no answer; `field`: what of it is wrong."""
+    """The error of a job; `field`: the field of the request that is wrong."""
     return {"type": "error", "id": number, "status": status, "field": field, "message": message}
 
 
 def stats(memory: int, tokens: int, steps: int, waiting_tokens: int) -> Message:
-    """Bytes that the worker holds, tokens and passes since it began, and tokens that wait."""
+    """Memory of the worker in bytes, tokens and passes since its start, and tokens that wait."""
     return {"type": "stats", "memory": memory, "tokens": tokens, "steps": steps, "waiting_tokens": waiting_tokens}

@@ -1,4 +1,4 @@
-"""The description of all routes for /openapi.json: requests, replies, errors, and examples with real models."""
+"""The OpenAPI document of all routes: requests, replies, errors, and examples with the loaded models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ USAGE: Json = {
     "required": ["prompt_tokens", "total_tokens"],
     "properties": {"prompt_tokens": COUNT, "completion_tokens": COUNT, "total_tokens": COUNT},
 }
-# Why each status may come.
+# The description of each status.
 ERRORS = {
     400: "The body is no JSON object.",
     401: "The API key is missing or wrong.",

@@ -1,4 +1,4 @@
-"""A model folder as a worker serves it: what it can do, what it says of itself, and plans for its questions."""
+"""A model as a worker serves it: its tasks, its description for clients, and the plans that answer jobs."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ class OpenedModel:
         self.task = self.model.task_object
         self.plans: dict[Any, Plan] = {}
         self.planning = threading.Lock()
-        self.alone = threading.Lock()  # for views, which watch modules, and for steps of text, which must not be seen
+        self.alone = threading.Lock()  # a view watches modules, so no step of generation may run at the same time
         self.makers = self._makers()
 
     # ------------------------------------------------------------------------------------------------------ its tasks
 
     def _makers(self) -> dict[str, Callable[[Mapping[str, Any]], Plan]]:
-        """What makes the plan of each task that this model can do, by the names of routes."""
+        """Factories of plans for the tasks that this model can do, by the names of their routes."""
         task, loaded, makers = self.task, self.loaded, dict[str, Callable[[Mapping[str, Any]], Plan]]()
         own = "classify" if task.name in LABELS else task.name
         if task.windowed and task.head in loaded.heads:
@@ -82,7 +82,7 @@ class OpenedModel:
         return {**makers, **{name: maker for name, maker in self._others().items() if name not in makers}}
 
     def _others(self) -> dict[str, Callable[[Mapping[str, Any]], Plan]]:
-        """Those that any model of a kind can do, whatever it was made for."""
+        """Factories for tasks that need no fine-tuning, such as embed, fill and complete."""
         loaded, family, words = self.loaded, self.loaded.family, "words" in self.loaded.heads
         makers = dict[str, Callable[[Mapping[str, Any]], Plan]]()
         if not loaded.exported or self.task.gives_vectors:
@@ -90,7 +90,7 @@ class OpenedModel:
                 EmbedPlan(loaded, {})
                 makers["embed"] = lambda given: EmbedPlan(loaded, given)
                 makers["rank"] = lambda given: RankPlan(loaded, given)
-            except UserError:  # it has no vectors of texts
+            except UserError:  # it gives no vectors of texts
                 pass
         if loaded.heads.get("next") == 2 and not loaded.exported:
             makers["next"] = self._calling("next", ())
@@ -114,12 +114,12 @@ class OpenedModel:
 
     @property
     def rewrites(self) -> tuple[str, ...]:
-        """The tasks for which it writes a text from another."""
+        """The sequence-to-sequence tasks that it can do."""
         reads = not self.light and self.loaded.family.reads
         return tuple(name for name in FROM_TEXT if reads and name in self.makers)
 
     def _gap(self) -> str | None:
-        """What marks a gap in a text, the first one where they are numbered; None: this model fills none."""
+        """The token that marks a gap, or the first of T5's numbered ones; None if the model fills no gaps."""
         from weft.data.masking import sentinel, sentinels_of
         from weft.tasks.fill import filler
 
@@ -142,7 +142,7 @@ class OpenedModel:
 
     @staticmethod
     def _cost(name: str) -> Cost | None:
-        """What counts the tokens that a task reads, where it reads some of them again and again."""
+        """A function that counts the tokens a task reads, for tasks that read some of them several times."""
         if name == "choose":
             from weft.tasks import choose
 
@@ -177,7 +177,7 @@ class OpenedModel:
     def _plan(self, name: str, given: Mapping[str, Any]) -> Plan:
         name = "classify" if name in LABELS else name
         if name not in self.makers:
-            able = listed([each for each in self.makers if each != "complete"], 12) or "generate text"
+            able = listed([task for task in self.makers if task != "complete"], 12) or "generate text"
             raise Fault(422, f"this model does not {name}: it can {able}", "model")
         try:
             plan = self.makers[name](given)
@@ -203,7 +203,7 @@ class OpenedModel:
     # ------------------------------------------------------------------------------------------------ about the model
 
     def info(self) -> dict[str, Any]:
-        """What the server tells clients of this model."""
+        """The description of this model for clients."""
         from weft.text.sources import folder_digest
 
         loaded, card, config = self.loaded, self.loaded.card, self.loaded.config
@@ -258,18 +258,18 @@ class OpenedModel:
         return views_of(self.model)
 
     def warm_up(self) -> None:
-        """One short pass of the model's own task, so that the first client does not wait for what is made only then."""
+        """Run the model's own task once, so that the first client does not wait for lazy initialization."""
         task = self.task
         if task.windowed and task.head in self.loaded.heads and self.loaded.tokenizer is not None:
             plan = self.plan("task", "classify" if task.name in LABELS else task.name, {})
             for text in ("a", " ".join(["a b c"] * 40)):
-                with suppress(UserError):  # a question of so many words may be too long for its windows
+                with suppress(UserError):  # a question of this length may be too long for a window
                     prepared = plan.prepare([task.sample_input([text, text], self.loaded.tokenizer)])
                     plan.finish(prepared, plan.run(prepared.units))
 
 
 def opened(opening: Opening) -> Any:
-    """The model of a folder: without torch where that is possible, by the chosen backend where one is stored."""
+    """Load the model of a folder: without torch if that is possible, with the stored backend if there is one."""
     folder = Path(opening.folder)
     if opening.device in (None, "cpu") and opening.backend in (None, "onnx"):
         light = open_light(folder, opening.trust)
@@ -291,7 +291,7 @@ def opened(opening: Opening) -> Any:
 
 
 def memory() -> int:
-    """Bytes that this process holds in memory now; 0 where the system does not tell."""
+    """Resident memory of this process in bytes; 0 if the system does not tell."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):

@@ -1,4 +1,4 @@
-"""The page of the server: its files by URL path, and what browsers may do with them. It imports no torch."""
+"""The files of the page by URL path, and their Content-Security-Policy. It imports no torch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from importlib.resources import files
 
 from weft.picture.page import modules_of, source, style_of
 
-# Everything comes from this server, and no text can become code: no inline script or style, no eval, no other origin.
+# Everything is loaded from this server, and no text can run as code: no inline script or style, no eval.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"

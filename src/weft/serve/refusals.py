@@ -1,4 +1,4 @@
-"""What a request is refused with: a status and OpenAI's form of an error, without anything of our inside."""
+"""Errors of requests: a status, and a body in OpenAI's form without internals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KINDS: dict[int, tuple[str, str | None]] = {
 
 
 class Refusal(Exception):
-    """A request that gets no answer; `param` names the field that is wrong, `reason` counts in the metrics."""
+    """The error reply to a request; `param` names the wrong field, `reason` is its label in the metrics."""
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class Refusal(Exception):
         self.headers = headers or {}
 
     def values(self) -> dict[str, Any]:
-        """The error as plain values, in OpenAI's form."""
+        """The error in OpenAI's form."""
         error = {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}
         return {"error": error}
 
@@ -54,4 +54,4 @@ class Refusal(Exception):
 
 
 class ClientGone(Exception):
-    """The client has closed its connection: nobody reads a reply."""
+    """The client has closed its connection, so there is no reply."""

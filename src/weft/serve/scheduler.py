@@ -1,12 +1,13 @@
 """Passes of bounded size, filled with units of many jobs, so that a long document never stalls a short request.
 
 Jobs are served in the order in which they would end if all of them shared the model evenly, so that none ends later
-than it would then (the fair sojourn protocol: Friedman and Henderson, 2003). Those that fit into one pass are alike:
-first come, first served, which keeps the slowest answers of a busy model near the others. A document of many passes
-takes turns with others once it is due, so that they do not wait until it has ended. A pass has as many tokens as take
-`PASS_SECONDS` at the speed measured so far. Nothing waits for a timer where one client asks: an idle model runs at once
-what is there, and while it is busy jobs gather. Only where several jobs came back from the last pass does the next one
-wait a moment for their clients.
+than under even sharing (the fair sojourn protocol: Friedman and Henderson, 2003). Jobs that fit into one pass are
+served first come, first served, which bounds the slowest answers of a busy model. A document of many passes takes turns
+with other jobs once it is due, so that they do not wait until it has ended.
+
+A pass has as many tokens as take `PASS_SECONDS` at the measured speed. An idle model starts a pass at once with the
+jobs that are there; while it runs, other jobs gather. Only if the last pass answered several jobs does the next one
+wait for a moment, since their clients are likely to send their next requests.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ PASS_SECONDS = 0.04
 LEAST, MOST = 512, 8192  # tokens of a pass
 FIRST_SPEED = 20_000.0  # tokens a second, before anything is measured
 CHOICE = 4  # budgets of waiting units among which those of similar length are chosen
-FEW_PASSES = 4  # that a job may take one after the other when it is due
-GATHER, LONGEST_GATHER = 0.1, 0.004  # of the time of the last pass, and seconds, that a pass waits for more jobs
+FEW_PASSES = 4  # that a job may take in a row when it is due
+GATHER, LONGEST_GATHER = 0.1, 0.004  # a pass waits for jobs: share of the time of the last pass, and seconds at most
 NEW = 0.3  # weight of the newest pass in the measured speed
 
 
@@ -42,9 +43,9 @@ class Work:
     model: float = 0.0
     batch_tokens: int = 0
     cancelled: bool = False
-    turn: tuple[float, int] = (0.0, 0)  # the tokens of each job after which it is due, and its number of arrival
-    long: bool = False  # too long to go through the model at one go, while others wait
-    waiting: deque[int] = field(default_factory=deque)  # numbers of the units that no pass has taken
+    turn: tuple[float, int] = (0.0, 0)  # order of service: the value of `Scheduler.shared` when due, then the arrival
+    long: bool = False  # needs more than `FEW_PASSES` passes, so it takes turns
+    waiting: deque[int] = field(default_factory=deque)  # numbers of the units that are in no pass yet
     left: int = 0  # units without an output
     outputs: list[Any] = field(default_factory=list)
 
@@ -54,12 +55,12 @@ class Work:
         return self.prepared.units
 
     def begin(self, plan: Plan, prepared: Prepared) -> None:
-        """It is tokenized."""
+        """Set what tokenizing gave."""
         self.plan, self.prepared, self.left = plan, prepared, len(prepared.units)
         self.outputs, self.waiting = [None] * self.left, deque(range(self.left))
 
     def waiting_tokens(self, most: int) -> int:
-        """Tokens of the units that wait, counted up to about so many."""
+        """Tokens of the waiting units; counting stops at `most`."""
         held = 0
         for place in self.waiting:
             held += self.units[place].size
@@ -68,7 +69,7 @@ class Work:
         return held
 
     def take(self, places: set[int]) -> None:
-        """These units, which are among the first that wait, are in a pass now."""
+        """Remove these units, which are among the first, from those that wait: they are in a pass now."""
         kept, count = list[int](), len(places)
         while count:
             place = self.waiting.popleft()
@@ -79,7 +80,7 @@ class Work:
         self.waiting.extendleft(reversed(kept))
 
     def timings(self, post: float) -> dict[str, float]:
-        """Seconds of its stages; the queue has what no other stage has."""
+        """Seconds by stage; `queue` is the time that no other stage took."""
         whole = time.perf_counter() - self.arrived
         queue = max(0.0, whole - self.tokenizing - self.model - post)
         return {"queue": queue, "tokenize": self.tokenizing, "model": self.model, "post": post}
@@ -87,7 +88,7 @@ class Work:
 
 @dataclass
 class ModelPass:
-    """Units of several jobs that go through the model together, each with its job and its place there."""
+    """Units that go through the model together, each as its job and its number there."""
 
     plan: Plan
     parts: list[tuple[Work, int]]
@@ -101,11 +102,11 @@ class ModelPass:
         return sum(work.units[place].size for work, place in self.parts)
 
     def by_work(self) -> list[ModelPass]:
-        """The same work by work, where one of them has made the whole fail."""
-        parts: dict[int, list[tuple[Work, int]]] = {}
+        """One pass for each job, to run again after a failure of the whole."""
+        by_number: dict[int, list[tuple[Work, int]]] = {}
         for part in self.parts:
-            parts.setdefault(part[0].number, []).append(part)
-        return [ModelPass(self.plan, some) for some in parts.values()]
+            by_number.setdefault(part[0].number, []).append(part)
+        return [ModelPass(self.plan, parts) for parts in by_number.values()]
 
 
 class Scheduler:
@@ -116,20 +117,20 @@ class Scheduler:
         self.changed = threading.Condition(threading.Lock())
         self.stopping = False
         self.arrivals = 0
-        self.shared = 0.0  # tokens that each job would have had by now if all shared the model evenly
+        self.shared = 0.0  # virtual time: tokens that each job would have had by now if all shared the model evenly
         self.speeds: dict[type[Plan], float] = {}
         self.waiting_tokens = 0
         self.last_works, self.last_seconds = 1, 0.0  # of the last pass
 
     def add(self, work: Work) -> None:
-        """A job that is tokenized."""
+        """Queue a tokenized job."""
         with self.changed:
             assert work.plan is not None
             self.arrivals += 1
             tokens = sum(unit.size for unit in work.units)
             budget = self.budget(work.plan)
             beyond, few = max(0, tokens - budget), FEW_PASSES * budget
-            # A long one takes turns with others once it is due: it begins earlier, and ends when it would anyway.
+            # A long job is due earlier, since it takes turns from then on: it ends as early as without turns.
             work.turn = self.shared + min(beyond, max(few, beyond / 2)), self.arrivals
             work.long = beyond > few
             self.waiting_tokens += tokens
@@ -140,25 +141,25 @@ class Scheduler:
         heappush(self.heap, (work.turn, work))
 
     def stop(self) -> None:
-        """Let `take` return None once nothing is left."""
+        """Let `take` return None once no job is left."""
         with self.changed:
             self.stopping = True
             self.changed.notify()
 
     def take(self) -> ModelPass | None:
-        """The next pass; waits until there is one. None: there will be none."""
+        """Wait for the next pass; None after `stop`, when no job is left."""
         with self.changed:
             while True:
                 while not self.heap and not self.stopping:
                     self.changed.wait()
                 self._gather()
-                if self.heap and (some := self._chosen()) is not None:
-                    return some
+                if self.heap and (model_pass := self._chosen()) is not None:
+                    return model_pass
                 if self.stopping and not self.heap:
                     return None
 
     def _gather(self) -> None:
-        """Wait a moment for the other clients of the last pass, which ask again just now."""
+        """Wait for a moment for the clients of the last pass, which are likely to send their next requests now."""
         end = time.perf_counter() + min(LONGEST_GATHER, GATHER * self.last_seconds)
         while len(self.heap) < self.last_works and not self.stopping:
             rest = end - time.perf_counter()
@@ -166,7 +167,7 @@ class Scheduler:
                 return
 
     def _chosen(self) -> ModelPass | None:
-        """Units by the turns of their jobs, of one plan, as many as the budget holds; None: all were cancelled."""
+        """A pass with units of one plan up to its budget, by the turns of their jobs; None if all were canceled."""
         sharing, first = len(self.heap), self._pop()
         if first is None:
             return None
@@ -182,7 +183,7 @@ class Scheduler:
             self.shared += work.units[place].size / sharing
         for work in works:
             work.take(taken.get(work.number, set()))
-            if work.long and work.number in taken:  # those that came in the meantime go first
+            if work.long and work.number in taken:  # behind the jobs that have come in the meantime
                 self.arrivals += 1
                 work.turn = max(work.turn[0], self.shared), self.arrivals
             if work.waiting:
@@ -191,7 +192,7 @@ class Scheduler:
         return ModelPass(first.plan, chosen)
 
     def _companions(self, first: Work, most: int) -> list[Work]:
-        """Jobs of the same plan in the order of their turns, the first one among them, of about so many tokens."""
+        """`first` and more jobs of the same plan, in the order of their turns, up to about `most` tokens."""
         works, others, held = [first], list[Work](), first.waiting_tokens(most)
         while held < most and (work := self._pop()) is not None:
             if work.plan is first.plan:
@@ -204,7 +205,7 @@ class Scheduler:
         return works
 
     def _pop(self) -> Work | None:
-        """The first job that nobody has cancelled."""
+        """The next job that is not canceled."""
         while self.heap:
             _, work = heappop(self.heap)
             if not work.cancelled:
@@ -213,20 +214,20 @@ class Scheduler:
         return None
 
     def budget(self, plan: Plan) -> int:
-        """Tokens of the next pass of such a plan."""
+        """Tokens of the next pass with this plan."""
         return int(min(MOST, max(LEAST, PASS_SECONDS * self.speeds.get(type(plan), FIRST_SPEED))))
 
-    def ran(self, some: ModelPass, seconds: float) -> None:
-        """A pass took so long."""
+    def ran(self, model_pass: ModelPass, seconds: float) -> None:
+        """Update the measured speed with the time that a pass took."""
         self.last_seconds = seconds
-        kind, tokens = type(some.plan), some.tokens
-        if tokens >= LEAST // 4 and seconds > 0:  # a small one says nothing of the speed of a large one
+        kind, tokens = type(model_pass.plan), model_pass.tokens
+        if tokens >= LEAST // 4 and seconds > 0:  # the speed of small passes is not that of large ones
             speed = self.speeds.get(kind, tokens / seconds)
             self.speeds[kind] = (1 - NEW) * speed + NEW * tokens / seconds
 
 
 def in_turn(works: Sequence[Work], most: int) -> list[tuple[Work, int]]:
-    """Units of these jobs, one job after the other, about so many tokens."""
+    """Waiting units of these jobs, one job after the other, up to about `most` tokens."""
     units, held = list[tuple[Work, int]](), 0
     for work in works:
         for place in work.waiting:
@@ -238,7 +239,7 @@ def in_turn(works: Sequence[Work], most: int) -> list[tuple[Work, int]]:
 
 
 def alike(parts: Sequence[tuple[Work, int, int]], budget: int) -> list[tuple[Work, int]]:
-    """Of units with their sizes, more than a budget: the first, and those that are nearest to its length."""
+    """Units up to a budget: the first, and those whose sizes are nearest to its own. Parts are job, number and size."""
     if sum(size for _, _, size in parts) <= budget:
         return [(work, place) for work, place, _ in parts]
     length, held, kept = parts[0][2], parts[0][2], {0}

@@ -1,4 +1,4 @@
-"""The page over HTTP: its files are read once, held in memory, and sent with their hash."""
+"""The routes of the page: its files are read once, kept in memory, and sent with an ETag."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ USUAL = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Cache-Control": "no-cache",  # browsers ask each time whether a file has changed
+    "Cache-Control": "no-cache",  # a browser may keep a file, and asks each time whether it has changed
 }
 
 
@@ -41,7 +41,7 @@ class StaticFiles:
         self.files = {path: StaticFile(*file) for path, file in page_files().items()}
 
     def reply(self, path: str, request: Request) -> Response:
-        """A file, or that it has not changed since the browser read it."""
+        """A file, or status 304 if the browser has it already."""
         if path not in self.files:
             raise Refusal(404, "there is no such page")
         file = self.files[path]

@@ -1,6 +1,6 @@
-"""What a server does now, from its /metrics and /v1/models: rates, quantiles and queues, as `weft top` shows them.
+"""The figures of `weft top`: rates, quantiles and queues, from /metrics and /v1/models of a server.
 
-Prometheus' text format is read here, in a few lines, so that `weft top` needs none of the packages of a server.
+The text format of Prometheus is parsed here, so that `weft top` needs none of the packages of the extra `serve`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from weft.client import Client
 from weft.errors import UserError
 
-SPAN = 10.0  # seconds that rates and quantiles are of, while a table is shown live
+SPAN = 10.0  # seconds over which a live table measures rates and quantiles
 LINE = re.compile(r"([a-zA-Z_:][\w:]*)(?:\{(.*)\})? (\S+)")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 Labels = Mapping[str, str]
@@ -28,7 +28,7 @@ def unescaped(text: str) -> str:
 
 
 def samples_of(text: str) -> dict[str, list[tuple[Labels, float]]]:
-    """The samples of a page of metrics, by name."""
+    """The samples of a text of metrics, by name."""
     samples: dict[str, list[tuple[Labels, float]]] = {}
     for line in text.splitlines():
         match = None if line.startswith("#") else LINE.match(line)
@@ -45,7 +45,7 @@ def samples_of(text: str) -> dict[str, list[tuple[Labels, float]]]:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The counts of a server at one moment."""
+    """The metrics of a server at one time."""
 
     seconds: float
     samples: dict[str, list[tuple[Labels, float]]]
@@ -56,19 +56,19 @@ class Snapshot:
         return sum(value for own, value in self.samples.get(name, ()) if labels.items() <= own.items())
 
     def values(self, name: str, label: str) -> list[str]:
-        """The values that a label has."""
+        """The values of a label."""
         return sorted({own[label] for own, _ in self.samples.get(name, ()) if label in own})
 
 
 def beginning(snapshot: Snapshot) -> Snapshot:
-    """A server before its first request, so that figures are those since its start."""
+    """An empty snapshot at the start of the server, so that figures count from then on."""
     started = snapshot.total("weft_start_time_seconds")
     return Snapshot(started or snapshot.seconds, {})
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What happened between two moments."""
+    """What happened between two snapshots."""
 
     now: Snapshot
     before: Snapshot
@@ -78,11 +78,11 @@ class Figures:
         return max(1e-9, self.now.seconds - self.before.seconds)
 
     def rate(self, name: str, **labels: str) -> float:
-        """Of a counter, by second."""
+        """The rate of a counter per second."""
         return max(0.0, self.now.total(name, **labels) - self.before.total(name, **labels)) / self.span
 
     def quantile(self, name: str, share: float, **labels: str) -> float | None:
-        """Of a histogram, in the middle of its bucket by proportion; None where nothing was counted."""
+        """A quantile of a histogram, by linear interpolation in its bucket; None if nothing was counted."""
         counts: dict[float, float] = {}
         for sign, snapshot in ((1, self.now), (-1, self.before)):
             for own, value in snapshot.samples.get(f"{name}_bucket", ()):
@@ -123,18 +123,18 @@ class Figures:
         return self.now.values("weft_rejected_total", "reason")
 
     def routes(self) -> list[dict[str, Any]]:
-        """Each route that was asked: requests and errors a second, and how long they took."""
+        """For each route its requests and errors per second, and its latencies."""
         rows = []
         for route in self.now.values("weft_requests_total", "route"):
             statuses = self.now.values("weft_requests_total", "status")
-            wrong = [status for status in statuses if not status.startswith(("2", "3"))]
+            failures = [status for status in statuses if not status.startswith(("2", "3"))]
             rows.append(
                 {
                     "route": route,
                     "requests": round(self.now.total("weft_requests_total", route=route)),
                     "requests a second": round(self.rate("weft_requests_total", route=route), 2),
                     "errors a second": round(
-                        sum(self.rate("weft_requests_total", route=route, status=status) for status in wrong), 2
+                        sum(self.rate("weft_requests_total", route=route, status=status) for status in failures), 2
                     ),
                     "p50 seconds": self.quantile("weft_request_seconds", 0.5, route=route),
                     "p99 seconds": self.quantile("weft_request_seconds", 0.99, route=route),
@@ -143,8 +143,8 @@ class Figures:
         return rows
 
     def models(self) -> list[dict[str, Any]]:
-        """Each model: what waits for it, what it does, and what it holds."""
-        about = {each["id"]: each for each in self.now.models}
+        """For each model its queue, workers, tokens per second and memory."""
+        about = {model["id"]: model for model in self.now.models}
         names = list(dict.fromkeys([*about, *self.now.values("weft_queue_length", "model")]))
         rows = []
         for name in names:
@@ -167,7 +167,7 @@ class Figures:
         return rows
 
     def values(self) -> dict[str, Any]:
-        """All of it, as JSON has it."""
+        """All figures, for JSON."""
         return {
             "seconds": round(self.span, 3),
             "server": self.about(),
@@ -190,31 +190,31 @@ class Figures:
         """Header and rows of the routes, and of the models."""
         rows = [
             [
-                each["route"],
-                f"{each['requests']:,}",
-                f"{each['requests a second']:,.1f}",
-                f"{each['errors a second']:,.1f}",
-                time_of(each["p50 seconds"]),
-                time_of(each["p99 seconds"]),
+                route["route"],
+                f"{route['requests']:,}",
+                f"{route['requests a second']:,.1f}",
+                f"{route['errors a second']:,.1f}",
+                time_of(route["p50 seconds"]),
+                time_of(route["p99 seconds"]),
             ]
-            for each in self.routes()
+            for route in self.routes()
         ]
         yield ["route", "requests", "requests/s", "errors/s", "p50", "p99"], rows
         rows = [
             [
-                *(each["model"], each["task"], each["backend"], str(each["workers"]), str(each["restarts"])),
-                *(str(each["queue"]), str(each["running"]), f"{each['tokens read a second']:,.0f}"),
-                *(f"{each['tokens written a second']:,.0f}", f"{each['tokens of a batch']:,}"),
-                size(each["memory bytes"]),
+                *(model["model"], model["task"], model["backend"], str(model["workers"]), str(model["restarts"])),
+                *(str(model["queue"]), str(model["running"]), f"{model['tokens read a second']:,.0f}"),
+                *(f"{model['tokens written a second']:,.0f}", f"{model['tokens of a batch']:,}"),
+                size(model["memory bytes"]),
             ]
-            for each in self.models()
+            for model in self.models()
         ]
         header = ["model", "task", "backend", "workers", "restarts", "queue", "running"]
         yield [*header, "read/s", "written/s", "batch", "memory"], rows
 
 
 class Watcher:
-    """The figures of a server, asked for again and again."""
+    """Takes snapshots of a server, and gives the figures between them."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -228,12 +228,12 @@ class Watcher:
         return Snapshot(time.time(), samples, self.client.models())
 
     def since_start(self) -> Figures:
-        """Of all the time that the server runs."""
+        """The figures since the start of the server."""
         now = self.snapshot()
         return Figures(now, beginning(now))
 
     def lately(self) -> Figures:
-        """Of the last seconds; at first, of all the time."""
+        """The figures of the last `SPAN` seconds; those since the start at the first call."""
         now = self.snapshot()
         restarted = self.snapshots and now.total("weft_start_time_seconds") != self.snapshots[-1].total(
             "weft_start_time_seconds"
@@ -247,7 +247,7 @@ class Watcher:
         return Figures(now, before)
 
 
-# ---------------------------------------------------------------------------------------------------------- as people
+# --------------------------------------------------------------------------------------------------- numbers as text
 
 
 def time_of(seconds: float | None) -> str:

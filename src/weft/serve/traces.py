@@ -18,12 +18,12 @@ from weft.version import VERSION
 VARIABLE = "OTEL_EXPORTER_OTLP_ENDPOINT"
 FOLDER = "/v1/traces"  # where collectors take traces
 TIMEOUT = 5.0  # seconds for one export
-LAST = 3.0  # seconds in which the last spans may still be sent, when the server ends
+LAST = 3.0  # seconds for sending the last spans when the server ends
 BILLION = 1_000_000_000
 
 
 def collector_of(given: str | None) -> str | None:
-    """Where traces are sent: the address of --traces or of the environment, with the path that collectors have."""
+    """The URL for traces, from --traces or the environment, with the standard path of collectors; None: no traces."""
     url = given or os.environ.get(VARIABLE, "")
     if not url:
         return None
@@ -31,7 +31,7 @@ def collector_of(given: str | None) -> str | None:
 
 
 class Tracer:
-    """Sends spans of the requests that have ended, from a thread of the library."""
+    """Sends spans of requests that have ended, in a thread of the library."""
 
     def __init__(self, collector: str) -> None:
         try:
@@ -50,7 +50,7 @@ class Tracer:
         self.kind, self.propagator = SpanKind.SERVER, TraceContextTextMapPropagator()
 
     def add(self, call: Call) -> None:
-        """The spans of a request that has just ended; its stages come one after the other."""
+        """Add the spans of a request that has just ended, and of its stages in a row."""
         from opentelemetry.trace import StatusCode, set_span_in_context
 
         end = time.time_ns()
@@ -70,14 +70,14 @@ class Tracer:
         span.end(end)
 
     def close(self) -> None:
-        """Send what is left, unless nobody takes it."""
+        """Send the remaining spans; waits for `LAST` seconds at most."""
         ending = Thread(target=self.provider.shutdown, daemon=True)
         ending.start()
         ending.join(LAST)
 
 
 def attributes_of(call: Call) -> Mapping[str, Any]:
-    """What a span says of a request, by the names of OpenTelemetry where it has some."""
+    """The attributes of a span, under the names of OpenTelemetry where it has them."""
     values = {
         "http.request.method": call.method,
         "http.route": call.route,

@@ -1,4 +1,4 @@
-"""From the JSON values of a body to a request: the first mistake is a refusal that names its field."""
+"""Validation of the JSON of a body by its schema: the first mistake is a refusal that names its field."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from weft.serve.schemas import (
 )
 
 S = TypeVar("S", bound=RequestSchema)
-# What the field with the texts is called on one route or another, and fields of the objects in an input.
+# Names of the field with the texts, which differ between routes; and fields that belong into the objects of an input.
 TEXT_NAMES = ("input", "prompt", "text", "texts", "inputs", "prompts")
 INSIDE: dict[str, tuple[type[RequestSchema], ...]] = {
     "question": (AnswerRequest, ChooseRequest),
@@ -36,7 +36,7 @@ INSIDE: dict[str, tuple[type[RequestSchema], ...]] = {
     "series": (ForecastRequest,),
     "pair": (NextRequest, ClassifyRequest),
 }
-# How messages of pydantic begin, and what is said instead, with their rest.
+# Beginnings of pydantic's messages, and the words that replace them; {} is the rest of the message.
 WORDING = {
     "Field required": "is missing",
     "Extra inputs are not permitted": "unknown field",
@@ -77,7 +77,7 @@ def validated(schema: type[S], values: Json) -> S:
 
 
 def meant(name: str, schema: type[RequestSchema], given: Json) -> str:
-    """What an unknown field should have been, as far as can be told."""
+    """A hint after the error about an unknown field: what was probably meant."""
     absent = [key for key, field in schema.model_fields.items() if key not in given and field.is_required()]
     parts = INSIDE.get(name, ())
     if schema in parts:
@@ -88,7 +88,7 @@ def meant(name: str, schema: type[RequestSchema], given: Json) -> str:
 
 
 def worded(message: str) -> str:
-    """A message of pydantic in our words."""
+    """A message of pydantic in plain words."""
     for start, words in WORDING.items():
         if message.startswith(start):
             rest = message.removeprefix(start)
@@ -97,7 +97,7 @@ def worded(message: str) -> str:
 
 
 def param_of(place: tuple[int | str, ...]) -> str:
-    """Where a field stands: ("input", 3, "text") is input[3].text."""
+    """The path of a field: ("input", 3, "text") is input[3].text."""
     name = ""
     for part in place:
         name += f"[{part}]" if isinstance(part, int) else f"{'.' if name else ''}{shown(part)}"
