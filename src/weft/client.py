@@ -1,4 +1,4 @@
-"""`weft.Client`: the models of a running `weft serve`, called as those of `weft.load` are. It imports no torch."""
+"""`weft.Client`: call the models of a running `weft serve` like those of `weft.load`. It imports no torch."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from weft.tasks import answers
 from weft.tasks.answers import Answer, Ranked, Text, Vector
 
 URL = "http://127.0.0.1:8000"
-TIMEOUT = 60.0  # seconds of one call, with all its waiting
+TIMEOUT = 60.0  # seconds of one call, including all waiting
 LARGEST = 256 << 20  # bytes of one reply, and of one line of a stream
-TRIES = 20  # of one call that finds its model without a worker
+TRIES = 20  # of a call whose model has no worker at the moment (503)
 MORE = 0.1  # calls under way that are tried anew, in the time in which as many are answered as are under way
-PAUSE = 0.25  # seconds before the next try, where the server names none
-BUSY = (429, 503)  # tried again where the reply says when
-# Answers by the name of their class as JSON has it: "label" is a Label.
+PAUSE = 0.25  # seconds before the next try, if the server names none
+BUSY = (429, 503)  # statuses after which a call is tried again
+# The classes of answers by their name in JSON: "label" is a Label.
 KINDS: dict[str, Any] = {
     "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in name).lstrip("_"): kind
     for module in (answers, wording)
@@ -48,7 +48,7 @@ ROUTES |= {"choose": "choose", "next": "next", "suggest": "suggest", "complete":
 
 
 class ServerError(UserError):
-    """What a server answered instead of a result: its line, the HTTP status and the field that it names."""
+    """An error reply of a server: its message, the HTTP status and the field that it names."""
 
     def __init__(self, message: str, status: int, field: str | None = None) -> None:
         super().__init__(message if field is None or field in message else f"{field}: {message}")
@@ -56,16 +56,16 @@ class ServerError(UserError):
 
 
 class Exchange(NamedTuple):
-    """A reply whose body has not been read yet, and what it came over."""
+    """A reply whose body has not been read yet, and its connection."""
 
     connection: http.client.HTTPConnection
     response: http.client.HTTPResponse
 
 
 class Turns:
-    """Lets as many calls of a client be under way as its server takes, first come, first served.
+    """Limits the concurrent calls of a client to what its server accepts, first come, first served.
 
-    Otherwise those that were refused would come back less often than the others ask, and never find room.
+    Without it a refused call, which waits before its next try, could lose its place to newer calls again and again.
     """
 
     def __init__(self) -> None:
@@ -74,7 +74,7 @@ class Turns:
         self.most, self.under_way = math.inf, 0
 
     def wait(self, number: int, until: float) -> bool:
-        """Wait until a call may ask; False: it was not its turn in time."""
+        """Wait until it is the turn of a call; False if that takes too long."""
         with self.changed:
             self.waiting.add(number)
             seconds = max(0.0, until - time.monotonic())
@@ -85,7 +85,7 @@ class Turns:
             return came
 
     def end(self, refused: bool) -> None:
-        """A call has its reply; after a refusal fewer are under way, and after many answers one more."""
+        """End a call; a refusal lowers the limit by one, and answers raise it slowly."""
         with self.changed:
             self.most = max(1, min(self.most, self.under_way) - 1) if refused else self.most + MORE / self.most
             self.under_way -= 1
@@ -93,11 +93,11 @@ class Turns:
 
 
 class Client:
-    """A running `weft serve`; its models answer as those of `weft.load` do.
+    """A running `weft serve`; its models answer like those of `weft.load`.
 
-    `api_key`: the key that the server was started with; by default the environment variable WEFT_API_KEY. `timeout`:
-    seconds that a call may take, with its waiting in the queue of the server; a busy server is asked again until then.
-    One client may be used by several threads; each keeps a connection of its own.
+    `api_key`: the key that the server was started with; default: the environment variable WEFT_API_KEY. `timeout`:
+    seconds that a call may take, including its time in the queue; a call that a busy server refuses is tried again
+    until then. Several threads may share one client; each has its own connection.
     """
 
     def __init__(self, url: str = URL, api_key: str | None = None, timeout: float = TIMEOUT) -> None:
@@ -138,12 +138,12 @@ class Client:
     # ---------------------------------------------------------------------------------------------------------- calls
 
     def models(self) -> list[dict[str, Any]]:
-        """What the server serves: for each model its name (`id`), task, routes, version and sizes."""
+        """The models of the server: for each its name (`id`), task, routes, version and sizes."""
         return self.get("/v1/models")["data"]
 
     def model(self, name: str) -> RemoteModel:
-        """One model of the server, to be called as a model of `weft.load`."""
-        models = {each["id"]: each for each in self.models()}
+        """One model of the server, which is called like a model of `weft.load`."""
+        models = {info["id"]: info for info in self.models()}
         if name not in models:
             near = did_you_mean(name, models) or f"; it serves {listed(models)}"
             raise UserError(f"{self.url} serves no model {shown(name)!r}{near}")
@@ -162,15 +162,15 @@ class Client:
         return self._task("answer", model, questions, options)
 
     def translate(self, model: str, texts: Any, /, **options: Any) -> Any:
-        """What a model for translations writes for one text, or for each of a list."""
+        """The translation of one text, or of each of a list."""
         return self._task("translate", model, texts, options)
 
     def summarize(self, model: str, texts: Any, /, **options: Any) -> Any:
-        """What a model for summaries writes for one text, or for each of a list."""
+        """The summary of one text, or of each of a list."""
         return self._task("summarize", model, texts, options)
 
     def rewrite(self, model: str, texts: Any, /, **options: Any) -> Any:
-        """What a model for rewriting makes of one text, or of each of a list."""
+        """The rewritten form of one text, or of each of a list."""
         return self._task("rewrite", model, texts, options)
 
     def next(self, model: str, pairs: Any, /, **options: Any) -> Any:
@@ -186,7 +186,7 @@ class Client:
         return self._task("suggest", model, texts, options)
 
     def choose(self, model: str, prompts: Any, /, **options: Any) -> Any:
-        """The option that fits best: of (context, options) or (context, question, options), or of each of a list."""
+        """The best option for (context, options) or (context, question, options), or for each of a list."""
         return self._task("choose", model, prompts, options)
 
     def forecast(self, model: str, data: Any, /, **options: Any) -> Any:
@@ -208,16 +208,16 @@ class Client:
         return vectors[0] if one else vectors
 
     def complete(self, model: str, prompts: Any, /, **options: Any) -> Any:
-        """What a language model writes after one prompt, or after each of a list; options as of `weft.load`'s models.
+        """The continuation of one prompt, or of each of a list; the options are those of models of `weft.load`.
 
-        The likeliest token is taken at each step unless a sampling option (`temperature`, `top_p` ...) is given.
+        Decoding is greedy unless a sampling option (`temperature`, `top_p` ...) is given.
         """
         one = isinstance(prompts, str)
         texts = self.call("/v1/complete", {"model": model, "input": [prompts] if one else list(prompts), **options})
         return texts[0] if one else texts
 
     def stream(self, model: str, prompt: str, /, **options: Any) -> RemoteStream:
-        """What a language model writes after a prompt, piece by piece; at the end the stream has its `answer`."""
+        """The continuation of a prompt, piece by piece; at the end the stream has its `answer`."""
         body = {"model": model, "input": prompt, "stream": True, **options}
         return RemoteStream(self.events("/v1/complete", body))
 
@@ -231,7 +231,7 @@ class Client:
         return result[0] if one else result
 
     def call(self, path: str, body: Mapping[str, Any]) -> list[Any]:
-        """The answers of a task's route, as the dataclasses that `weft.load`'s models give."""
+        """The answers of a task's route, as the dataclasses that models of `weft.load` return."""
         return [answer_of(values) for values in self.post(path, body)["answers"]]
 
     # ----------------------------------------------------------------------------------------------------------- HTTP
@@ -241,11 +241,11 @@ class Client:
         return self._json("GET", path, None)
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The JSON that a route answers to a JSON body."""
+        """The JSON reply of a route to a JSON body."""
         return self._json("POST", path, body)
 
     def text(self, path: str) -> str:
-        """The text of a route that answers no JSON, such as /metrics."""
+        """The text of a route that is not JSON, such as /metrics."""
         exchange = self._exchange("GET", path, None, time.monotonic() + self.timeout)
         return self._whole(exchange).decode("utf-8", "replace")
 
@@ -266,7 +266,7 @@ class Client:
         return data
 
     def events(self, path: str, body: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
-        """The events of a streamed reply; leaving the generator closes the connection, and the server stops."""
+        """The events of a streamed reply; closing the generator closes the connection, which cancels the request."""
         exchange = self._exchange("POST", path, body, time.monotonic() + self.timeout)
         ended = False
         try:
@@ -291,7 +291,7 @@ class Client:
                 self.close()
 
     def _exchange(self, method: str, path: str, body: Mapping[str, Any] | None, until: float) -> Exchange:
-        """A reply of status 200; a server that is busy is asked again while there is time."""
+        """A reply with status 200; if the server is busy, the request is sent again while there is time."""
         data, error, tries = None if body is None else _as_json(body), None, 0
         turns = self._turns.setdefault("" if body is None else str(body.get("model")), Turns())
         number = next(turns.numbers)
@@ -316,7 +316,7 @@ class Client:
         raise error or UserError(f"{self.url}: no answer within {self.timeout:g} seconds")
 
     def _sent(self, method: str, path: str, body: bytes | None, until: float) -> Exchange:
-        """One request and the head of its reply; a kept connection that the server has closed is opened again."""
+        """Send one request and read the head of its reply; opens a new connection if the server has closed the last."""
         kept = "connection" in self._local.__dict__
         left = until - time.monotonic()
         if left <= 0:
@@ -333,7 +333,7 @@ class Client:
             return Exchange(connection, connection.getresponse())
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            # Every route only computes, so that a request may be sent twice.
+            # No route has side effects, so a request may be sent twice.
             if kept and isinstance(error, ConnectionError | http.client.BadStatusLine):
                 return self._sent(method, path, body, until)
             raise self._broken(error) from None
@@ -358,7 +358,7 @@ class Client:
 
 
 class RemoteModel:
-    """One model of a server; `model(texts)` answers as the model of `weft.load` does."""
+    """One model of a server; `model(texts)` answers like a model of `weft.load`."""
 
     def __init__(self, client: Client, name: str, info: Mapping[str, Any]) -> None:
         self.client, self.name, self.info = client, name, dict(info)
@@ -384,11 +384,11 @@ class RemoteModel:
         return self.client._task(ROUTES[self.task], self.name, texts, options)
 
     def stream(self, text: str, /, **options: Any) -> RemoteStream:
-        """What the model writes for one text, piece by piece; at the end the stream has its `answer`."""
+        """The text that the model generates for one input, piece by piece; at the end the stream has its `answer`."""
         return self.client.stream(self.name, text, **options)
 
     def embed(self, texts: Any, /, **options: Any) -> Any:
-        """The vector of one text, or of each of a list, whatever the task of the model is."""
+        """The vector of one text, or of each of a list; for a model of any task that gives vectors."""
         return self.client.embed(self.name, texts, **options)
 
     def rank(self, query: str, texts: Sequence[str], /, **options: Any) -> Ranked:
@@ -401,7 +401,7 @@ class RemoteModel:
 
 
 class RemoteStream:
-    """Text as a server writes it: iterate over its pieces; `answer` is the whole once they are all there."""
+    """Text as a server generates it: iterate over its pieces; afterwards `answer` is the whole answer."""
 
     def __init__(self, events: Iterable[dict[str, Any]]) -> None:
         self._events = iter(events)
@@ -415,7 +415,7 @@ class RemoteStream:
                 self._answer = answer_of(event["answers"][0])
 
     def close(self) -> None:
-        """End the text early: the server stops to write it."""
+        """End the text early: the server stops generating it."""
         with suppress(AttributeError):
             self._events.close()  # type: ignore[attr-defined]
 
@@ -430,7 +430,7 @@ class RemoteStream:
 
 
 def answer_of(values: Mapping[str, Any]) -> Any:
-    """An answer as the dataclass that its "object" names; what a newer server adds is left out."""
+    """An answer as the dataclass that its "object" names; fields that a newer server adds are left out."""
     name = values.get("object")
     if name == "vector":
         return _vector(values)
@@ -440,14 +440,14 @@ def answer_of(values: Mapping[str, Any]) -> Any:
 
 
 def _known(kind: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a dataclass from plain values, those of the dataclasses inside of it too."""
+    """The values for the fields of a dataclass, with nested dataclasses restored."""
     hints = get_type_hints(kind)
     names = {field.name for field in fields(kind)}
     return {name: _revived(hints[name], value) for name, value in values.items() if name in names}
 
 
 def _revived(hint: Any, value: Any) -> Any:
-    """A value in which objects are dataclasses, of the kind in `hint` or one that has more fields."""
+    """A value with objects restored to dataclasses: that of `hint`, or a subclass if it has more of the fields."""
     if isinstance(value, Mapping):
         kind: Any = next((each for each in (hint, *get_args(hint)) if is_dataclass(each)), None)
         if kind is None:
@@ -462,7 +462,7 @@ def _revived(hint: Any, value: Any) -> Any:
 
 
 def _vector(values: Mapping[str, Any]) -> Vector:
-    """A vector, which travels as little-endian float32 in base64, and as a list where that was asked for."""
+    """A vector, which is sent as little-endian float32 in base64, or as a list if that was asked for."""
     given = values.get("base64", values.get("embedding"))
     numbers: Sequence[float]
     if isinstance(given, str):
@@ -478,7 +478,7 @@ def _vector(values: Mapping[str, Any]) -> Vector:
 
 
 def _plain(route: str, value: Any) -> Any:
-    """An input as the routes take it."""
+    """An input in the form that the routes take."""
     if route == "choose" and isinstance(value, tuple | list) and len(value) in (2, 3):
         question = {"question": value[1]} if len(value) == 3 else {}
         return {"context": value[0], **question, "options": list(value[-1])}
@@ -510,7 +510,7 @@ def _as_json(body: Mapping[str, Any]) -> bytes:
 
 
 def _seconds(headers: http.client.HTTPMessage, status: int) -> float | None:
-    """When a busy server wants to be asked again; None where it does not."""
+    """Seconds to wait before the next try; None if the request should not be sent again."""
     exact, whole = headers.get("Retry-After-Ms"), headers.get("Retry-After")
     if status not in BUSY or (whole is None and status != 429):
         return None

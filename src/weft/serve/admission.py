@@ -1,8 +1,8 @@
-"""Which jobs may wait for a model: by their number, their length, and the time for which one would wait.
+"""Which jobs may enter the queue of a model: by their number, their length, and the time that they would wait.
 
-Half of the queue is there for all, so that a program with dozens of threads is never refused, however slow the model
-is. Once somebody was refused, fewer may wait for a slow model until that has not happened for a while: in a storm of
-requests a long queue answers no more of them, and only makes everybody wait.
+The first half of the queue is open to all, so that a program with dozens of threads is not refused, however slow the
+model is. For a while after a refusal fewer jobs may wait for a slow model: under overload a long queue does not raise
+the number of answers, and only makes all of them late.
 """
 
 from __future__ import annotations
