@@ -1,4 +1,4 @@
-"""The gate: a backend, or a peer, counts only where its answers are those of plain torch."""
+"""The agreement gate: a backend or peer is timed only if its answers agree with those of plain torch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from weft.errors import shown
 from weft.exporters.export import difference, largest_difference, logits_of
 from weft.tasks.model import Model
 
-BATCHED = 64  # texts that are answered alone and together
-VALUE = 0.1  # of the tolerance is left for a value: it is the answer itself, which no label rounds
+BATCHED = 64  # texts that are answered alone and in a batch
+VALUE = 0.1  # share of the tolerance for values: they are the answer itself, while logits are only compared
 
 
 def limits_for(backend: Backend, task: Any) -> Backend:
-    """A backend with the tolerance that it has for this task."""
+    """A backend with its tolerance for this task."""
     return replace(backend, tolerance=VALUE * backend.tolerance) if task.unbounded and not task.embeds else backend
 
 
@@ -30,9 +30,9 @@ def fault_of(
     backend: Backend,
     reference: Sequence[NDArray[Any]] | None = None,
 ) -> str | None:
-    """Why a backend may not be chosen; None: its answers are those of plain torch, within its tolerance.
+    """Why a backend may not be chosen; None if its answers agree with those of plain torch.
 
-    `reference`: the logits of plain torch, where they are known.
+    `reference`: the logits of plain torch, if they are known already.
     """
     backend = limits_for(backend, source.task_object)
     one, two = logits_of(source, inputs) if reference is None else reference, logits_of(candidate, inputs)
@@ -54,7 +54,7 @@ def fault_of(
 def numbers_fault(
     one: Sequence[NDArray[Any]], two: Sequence[NDArray[Any]], backend: Backend, vectors: bool
 ) -> str | None:
-    """Why numbers are not near enough to torch's; of vectors also where they point and which are nearest."""
+    """Why numbers are not close enough to torch's; for vectors also by their directions and nearest neighbors."""
     if len(one) != len(two) or any(first.shape != second.shape for first, second in zip(one, two, strict=True)):
         return "gives arrays of other shapes"
     largest, _ = difference(one, two, relative=True)
@@ -77,7 +77,7 @@ def _unit(vectors: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _other_nearest(one: NDArray[Any], two: NDArray[Any], near: float) -> int | None:
-    """A text whose nearest text by the second vectors is farther by the first ones than the true one; ties are none."""
+    """A text that has another nearest neighbor by the second vectors; None if there is none, up to ties of `near`."""
     if len(one) < 2:
         return None
     first, second = one @ one.T, two @ two.T

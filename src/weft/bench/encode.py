@@ -1,4 +1,4 @@
-"""Backends of one model, measured in turns on this machine: which are right, and which is the fastest."""
+"""`weft bench --mode encode`: the backends of a model and other libraries, compared and timed in turns."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ from weft.tasks.chosen import answering_by, measured_as
 from weft.tasks.model import Model
 from weft.timing import nearest_rank, turns
 
-GAIN = 1.05  # times: what two runs on a busy machine differ by is no gain
-ROUNDS = 15  # turns of each backend, fewer where they take long
+GAIN = 1.05  # speedup over torch that a choice needs: two runs on a busy machine differ by as much
+ROUNDS = 15  # turns of each backend; fewer if they take long
 TURN = 0.03  # seconds of a turn at least: short calls are repeated
-PAUSE = 0.02  # seconds between turns, until the threads of the one before sleep: those of torch wait for 7 ms
+PAUSE = 0.02  # seconds between turns, so that the threads of the last backend sleep: those of torch spin for 7 ms
 
 
 @dataclass(frozen=True)
@@ -54,20 +54,20 @@ class Speed:
     seconds: float  # median
     low: float  # quartiles
     high: float
-    texts: float  # a second
-    tokens: float  # a second
-    peak_share: float | None = None  # of what the device's maker states; of training steps
+    texts: float  # per second
+    tokens: float  # per second
+    peak_share: float | None = None  # of training steps: share of the device's peak FLOP/s
 
 
 @dataclass
 class Contestant:
-    """A backend or a peer: how it answers, and what was measured."""
+    """A backend or a peer: how it is called, and what was measured."""
 
     name: str
     call: Callable[[list[Any]], Any]
     refused: str | None = None
     ours: bool = True
-    memory: int | None = None  # bytes of a process of its own, at most
+    memory: int | None = None  # peak bytes in a separate process
     speeds: dict[str, Speed] = field(default_factory=dict)
 
 
@@ -85,9 +85,9 @@ class EncodeReport:
 
     def fastest(self, profile: str, ours: bool | None = None) -> Contestant | None:
         """The fastest contestant of those that passed the gate."""
-        passed = [each for each in self.contestants if each.refused is None and profile in each.speeds]
-        passed = passed if ours is None else [each for each in passed if each.ours == ours]
-        return min(passed, key=lambda each: each.speeds[profile].seconds, default=None)
+        passed = [one for one in self.contestants if one.refused is None and profile in one.speeds]
+        passed = passed if ours is None else [one for one in passed if one.ours == ours]
+        return min(passed, key=lambda one: one.speeds[profile].seconds, default=None)
 
 
 def encode_report(
@@ -103,9 +103,9 @@ def encode_report(
 ) -> EncodeReport:
     """Measure the backends that can run a model, and store the fastest that passes the gate.
 
-    `seconds`: for each backend and profile, at most. `keep`: store the choice in the cache.
+    `seconds`: limit for each backend and profile. `keep`: store the choice in the cache.
     """
-    able = [name for name, each in BACKENDS.items() if each.tolerance or name == TORCH]
+    able = [name for name, backend in BACKENDS.items() if backend.tolerance or name == TORCH]
     for name in backends or ():
         refuse((name not in able, f"backend {shown(name)!r} is not one of {', '.join(able)}"))
     for name in against:
@@ -120,18 +120,19 @@ def encode_report(
         contestants.append(_candidate(model, name, checked, reference))
     for peer in peers_of(model, against, log):
         contestants.append(_checked_peer(peer, model, checked, reference))
-    racing = [each for each in contestants if each.refused is None]
+    racing = [contestant for contestant in contestants if contestant.refused is None]
     time_all(racing, profiles, seconds, log)
+    own = [contestant for contestant in racing if contestant.ours]
     if memory and model.folder is not None:
-        for each in racing:
-            each.memory = memory_of(model, each.name, profiles[-1].inputs[:32]) if each.ours else None
-    choice = chosen_of([each for each in racing if each.ours], [each.name for each in profiles])
+        for contestant in own:
+            contestant.memory = memory_of(model, contestant.name, profiles[-1].inputs[:32])
+    choice = chosen_of(own, [profile.name for profile in profiles])
     place = keep_choice(model, choice, log) if keep else None
     return EncodeReport(str(model.folder), machine_of(), tuple(profiles), tuple(contestants), choice, place)
 
 
 def keep_choice(model: Model, choice: BackendChoice, log: Log) -> Path | None:
-    """Store the choice for a model; where the cache cannot be written, what was measured is still shown."""
+    """Store the choice for a model; if the cache cannot be written, log a note, so that the figures are still shown."""
     if model.folder is None:
         return None
     try:
@@ -142,7 +143,7 @@ def keep_choice(model: Model, choice: BackendChoice, log: Log) -> Path | None:
 
 
 def check_model(model: Model) -> None:
-    """Refuse a model that reads no texts, or that another engine runs already."""
+    """Refuse a model that does not encode texts, and a folder that was exported for another engine."""
     task, opened = model.task_object, model.opened
     refuse(
         (opened.exported, f"this is a model for {model.card.backend} already; give the model it was made from"),
@@ -154,13 +155,13 @@ def check_model(model: Model) -> None:
 
 
 def machine_of() -> dict[str, Any]:
-    """What the figures were measured on."""
+    """The machine and the versions of libraries."""
     versions = {name: version_of(name) for name in PACKAGES}
     return {"cpu": cpu_name(), "threads": torch.get_num_threads(), **versions}
 
 
 def _candidate(model: Model, name: str, checked: Sequence[Any], reference: Sequence[Any]) -> Contestant:
-    """A backend, made ready and compared with plain torch."""
+    """A backend, exported if it needs that, and compared with plain torch."""
     try:
         if BACKENDS[name].precision:
             prepare_export(model, name)
@@ -171,7 +172,7 @@ def _candidate(model: Model, name: str, checked: Sequence[Any], reference: Seque
 
 
 def prepare_export(model: Model, name: str) -> None:
-    """The form of a model for an engine in the cache, by what it is made from; written whole, or not at all."""
+    """Export a model for an engine to the cache, unless it is there already; written as a whole or not at all."""
     refuse((model.folder is None, f"backend {name} is exported by the folder of a model, and this one has none"))
     backend = BACKENDS[name]
     folder = place_of_export(name, model.opened, model.task_object)
@@ -187,7 +188,7 @@ def prepare_export(model: Model, name: str) -> None:
 
 
 def _checked_peer(peer: Peer, model: Model, checked: Sequence[Any], reference: Sequence[Any]) -> Contestant:
-    """A peer, compared with plain torch by the tolerance of its precision."""
+    """A peer, compared with plain torch within the tolerance of its precision."""
     limits = BACKENDS["onnx-int8" if peer.int8 else "onnx"]
     loose = Backend(peer.name, "", max(limits.tolerance, 1e-3), max(limits.angle, 1e-5), "")
     loose = limits_for(loose, model.task_object)
@@ -195,22 +196,23 @@ def _checked_peer(peer: Peer, model: Model, checked: Sequence[Any], reference: S
         return Contestant(peer.name, peer.call, peer.refused, ours=False)
     try:
         fault = numbers_fault(reference, peer.numbers(list(checked)), loose, model.task_object.embeds)
-    except (RuntimeError, ValueError, TypeError, KeyError, IndexError, OSError) as error:  # of whatever library
+    except (RuntimeError, ValueError, TypeError, KeyError, IndexError, OSError) as error:  # of any library
         fault = f"failed: {shown(' '.join(str(error).split()), 120)}"
     return Contestant(peer.name, peer.call, fault, ours=False)
 
 
 def time_all(racing: Sequence[Contestant], profiles: Sequence[Profile], seconds: float, log: Log) -> None:
-    """Give every contestant its speeds, profile by profile."""
+    """Measure the speeds of all contestants, profile by profile."""
+    calls = {contestant.name: contestant.call for contestant in racing}
     for number, profile in enumerate(profiles, 1):
-        log(f"timing {profile.name} ({number} of {len(profiles)}): {', '.join(each.name for each in racing)}")
-        speeds = race({each.name: each.call for each in racing}, profile, seconds)
-        for each in racing:
-            each.speeds[profile.name] = speeds[each.name]
+        log(f"timing {profile.name} ({number} of {len(profiles)}): {', '.join(calls)}")
+        speeds = race(calls, profile, seconds)
+        for contestant in racing:
+            contestant.speeds[profile.name] = speeds[contestant.name]
 
 
 def race(calls: Mapping[str, Callable[[list[Any]], Any]], profile: Profile, seconds: float) -> dict[str, Speed]:
-    """Each contestant in turns on the texts of a profile, which it has answered before: medians with quartiles."""
+    """Time contestants, which have all been called before, in turns on the texts of a profile."""
     batches = profile.calls()
 
     def run(call: Callable[[list[Any]], Any], repeats: int, number: int) -> None:
@@ -223,26 +225,27 @@ def race(calls: Mapping[str, Callable[[list[Any]], Any]], profile: Profile, seco
     times = turns(runs, ROUNDS, seconds=seconds, least=2, warm=0, pause=PAUSE)
     if repeats == 1:  # long calls are not made more often than needed
         times = {name: [*once[name], *values] for name, values in times.items()}
-    share = 1 / len(batches)  # of the texts and tokens, that one call has on average
+    share = 1 / len(batches)  # of the texts and tokens that one call has on average
     speeds = {}
     for name, values in times.items():
-        each = [value / repeats for value in values]
-        median = statistics.median(each)
+        seconds_per_call = [value / repeats for value in values]
+        median = statistics.median(seconds_per_call)
+        low, high = nearest_rank(seconds_per_call, 0.25), nearest_rank(seconds_per_call, 0.75)
         texts, tokens = len(profile.inputs) * share / median, profile.tokens * share / median
-        speeds[name] = Speed(median, nearest_rank(each, 0.25), nearest_rank(each, 0.75), texts, tokens)
+        speeds[name] = Speed(median, low, high, texts, tokens)
     return speeds
 
 
 def chosen_of(contestants: Sequence[Contestant], profiles: Sequence[str]) -> BackendChoice:
-    """The backend with the largest gain over plain torch, as the geometric mean of all profiles."""
-    torchs = next(each for each in contestants if each.name == TORCH).speeds
+    """The backend with the largest gain over plain torch, as the geometric mean over all profiles."""
+    plain = next(contestant for contestant in contestants if contestant.name == TORCH).speeds
     gains = {
-        each.name: math.prod(torchs[name].seconds / each.speeds[name].seconds for name in profiles)
+        contestant.name: math.prod(plain[name].seconds / contestant.speeds[name].seconds for name in profiles)
         ** (1 / len(profiles))
-        for each in contestants
+        for contestant in contestants
     }
     best = max(gains, key=lambda name: gains[name])
     best = best if gains[best] >= GAIN else TORCH
     date = datetime.now(UTC).date().isoformat()
-    measured = {name: {each.name: each.speeds[name].texts for each in contestants} for name in profiles}
+    measured = {name: {backend.name: backend.speeds[name].texts for backend in contestants} for name in profiles}
     return BackendChoice(best, gains[best], tuple(profiles), date, measured)

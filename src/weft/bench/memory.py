@@ -1,4 +1,4 @@
-"""The memory of a backend: the most that a process of its own holds while it loads a model and answers."""
+"""The peak memory of a backend, in a separate process that loads the model and answers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.tasks.model import Model
 
 
 def memory_of(model: Model, backend: str, inputs: Sequence[Any], **options: Any) -> int | None:
-    """Bytes; None where the system does not tell. `options`: of the call."""
+    """Peak memory in bytes; None if the system does not tell. `options`: of the call."""
     if model.folder is None or peak_memory() is None:
         return None
     given: dict[str, Any] = {"folder": str(model.folder.resolve()), "task": model.task, "backend": backend}
@@ -25,11 +25,11 @@ def memory_of(model: Model, backend: str, inputs: Sequence[Any], **options: Any)
 
 
 def alone() -> None:
-    """In a process of its own: load a model, answer, and print how much memory that took."""
+    """The code of that process: load a model, answer, and print the peak memory."""
     given = json.loads(sys.stdin.buffer.read())
     torch.set_num_threads(given["threads"])
     model = load(given["folder"], task=given["task"], backend=given["backend"], device="cpu")
     # JSON has lists for the tuples that a pair is.
-    inputs = [tuple(each) if model.task_object.pair else each for each in given["inputs"]]
+    inputs = [tuple(value) if model.task_object.pair else value for value in given["inputs"]]
     model(inputs, **given["options"])
     print(peak_memory())

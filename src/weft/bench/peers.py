@@ -1,7 +1,7 @@
-"""Other libraries on the same weights and texts, as their users run them; each is imported only when it is asked for.
+"""Other libraries on the same weights and texts, run as their users do; each is imported only when it is asked for.
 
-A peer is called with texts and gives what its users get of them: vectors where the model embeds, else labels with
-scores. What is compared with torch are its numbers: vectors, or logits.
+A peer takes texts and gives what its users get: vectors if the model embeds texts, else labels with scores. The gate
+compares its numbers with those of torch: vectors, or logits.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -35,12 +35,13 @@ from weft.tasks.embed import Embedder
 from weft.tasks.model import Model
 
 PEERS = ("transformers", "sentence-transformers", "onnxruntime", "ctranslate2")
-BATCH = 32  # texts at a time, where a library does not decide it itself
+BATCH = 32  # texts at a time, for libraries that do not choose it themselves
+P = TypeVar("P")
 
 
 @dataclass(frozen=True)
 class Peer:
-    """One way in which another library answers."""
+    """One way to run another library."""
 
     name: str
     call: Callable[[list[Any]], Any]  # texts -> what its users get
@@ -50,23 +51,33 @@ class Peer:
 
 
 def peers_of(model: Model, names: Sequence[str], log: Log) -> list[Peer]:
-    """The peers asked for, as far as they are installed and can run this model."""
-    peers: list[Peer] = []
+    """The peers of these libraries, as far as they are installed; one that cannot run this model is refused."""
+
+    def refused(name: str, reason: str) -> Peer:
+        return Peer(name, lambda texts: None, lambda texts: [], refused=reason)
+
+    return installed_peers(names, lambda name: MAKERS[name](model), refused, log)
+
+
+def installed_peers(
+    names: Sequence[str], make: Callable[[str], list[P]], refused: Callable[[str, str], P], log: Log
+) -> list[P]:
+    """The peers that `make` gives for installed libraries; `refused`: a peer with the reason, for one that fails."""
+    peers: list[P] = []
     for name in names:
         if version_of(name) is None:
             log(f"{name} is not installed: not compared")
             continue
         log(f"preparing {name}")
         try:
-            peers += MAKERS[name](model)
+            peers += make(name)
         except (UserError, ImportError, OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
-            reason = shown(" ".join(str(error).split()), 160)
-            peers.append(Peer(name, lambda texts: None, lambda texts: [], refused=f"cannot run it: {reason}"))
+            peers.append(refused(name, f"cannot run it: {shown(' '.join(str(error).split()), 160)}"))
     return peers
 
 
 def folder_for(name: str) -> Path:
-    """A folder for as long as this process lives; a later one removes what a killed process has left."""
+    """A temporary folder until this process ends; if it is killed, a later process removes the folder."""
     stack = ExitStack()
     atexit.register(stack.close)
     folder = stack.enter_context(temporary_folder()) / name
@@ -75,7 +86,7 @@ def folder_for(name: str) -> Path:
 
 
 def transformers() -> Any:
-    """The package, without bars of progress and advice between our lines."""
+    """The package, without its progress bars and warnings."""
     library = import_module("transformers")
     library.utils.logging.disable_progress_bar()
     library.utils.logging.set_verbosity_error()
@@ -92,7 +103,7 @@ def published(model: Model) -> Path:
 
 
 def _embeds(model: Model) -> bool:
-    """Whether vectors are compared; else the logits of a head for whole texts, of one text each."""
+    """Whether vectors are compared; else the logits of a head that classifies single texts."""
     task = model.task_object
     if task.embeds:
         return True
@@ -102,7 +113,7 @@ def _embeds(model: Model) -> bool:
 
 
 def _transformers(model: Model) -> list[Peer]:
-    """Its own tokenizer and model, padded, in batches of 32; and its pipeline, as most of its users call it."""
+    """Its tokenizer and model on padded batches of 32; and its pipeline, which most of its users call."""
     embeds, library = _embeds(model), transformers()
     folder = published(model)
     options = {"local_files_only": True, "trust_remote_code": False}
@@ -115,8 +126,8 @@ def _transformers(model: Model) -> list[Peer]:
         parts = []
         with torch.inference_mode():
             for first in range(0, len(texts), BATCH):
-                some = texts[first : first + BATCH]
-                fed = tokenizer(some, padding=True, truncation=True, max_length=_longest(model), return_tensors="pt")
+                batch = texts[first : first + BATCH]
+                fed = tokenizer(batch, padding=True, truncation=True, max_length=_longest(model), return_tensors="pt")
                 output = network(**fed)
                 if embeds:
                     parts += list(pool(output.last_hidden_state.numpy(), fed["attention_mask"].numpy()))
@@ -173,7 +184,7 @@ def _onnxruntime(model: Model) -> list[Peer]:
 
 
 def _ctranslate2(model: Model) -> list[Peer]:
-    """Its encoder in fp32 and in int8, on lists of tokens; the vectors are pooled in NumPy, a head is torch's."""
+    """Its encoder in fp32 and in int8, on lists of tokens; vectors are pooled in NumPy, and heads run in torch."""
     embeds, peers, pool = _embeds(model), [], _pooled(model)
     network: Any = model.network
     for precision in ("fp32", "int8"):

@@ -1,4 +1,4 @@
-"""What was measured, as a table for the terminal, as JSON and as a plot."""
+"""The figures of `weft bench` as a table, as JSON and as a plot."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ HEADER = ["", "ms", "quartiles", "texts/s", "tokens/s"]
 BAR, LEFT, RIGHT = 16, 190, 110  # pixels of a plot: height of a bar, room for names, room for figures
 
 
-LIBRARY = "* "  # before a library by itself: backends have names that are much alike
+LIBRARY = "* "  # marks other libraries, whose names are similar to those of backends
 
 
 def table_of(report: EncodeReport) -> tuple[list[str], list[list[str]]]:
-    """Names of columns, and for each profile a line for each contestant that passed the gate, the fastest first."""
+    """The header, and for each profile a row per contestant that passed the gate, the fastest first."""
     memory = any(each.memory is not None for each in report.contestants)
     header, rows = [*HEADER, f"x {report.contestants[0].name}", *["MB"] * memory], list[list[str]]()
     shares = any(speed.peak_share is not None for each in report.contestants for speed in each.speeds.values())
@@ -50,7 +50,7 @@ def table_of(report: EncodeReport) -> tuple[list[str], list[list[str]]]:
 
 
 def values_of(report: EncodeReport) -> dict[str, Any]:
-    """As JSON has it."""
+    """The figures as JSON values."""
     profiles = {}
     for profile in report.profiles:
         raced = {
@@ -96,7 +96,7 @@ def check_plot(path: Path | None) -> None:
 
 
 def write_plot(path: Path, title: str, bars: Bars) -> None:
-    """Level bars of tokens a second, a group for each profile: drawn here as SVG, by matplotlib as PNG."""
+    """Horizontal bars of tokens per second, a group for each profile; SVG is drawn here, PNG by matplotlib."""
     if path.suffix == ".png":
         _write_png(path, title, bars)
         return

@@ -1,4 +1,4 @@
-"""Texts as a padded rectangle of tokens, as engines without ragged rows are fed."""
+"""Texts as a padded rectangle of tokens, for engines without ragged rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from weft.tasks.model import Model
 
 
 def rectangle(model: Model, texts: Sequence[str], longest: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """b t tokens with special ones, padded to the longest, and b t 1 where there is one."""
+    """b t token ids with special tokens, padded to the longest text, and the attention mask, b t."""
     rows = [ids[:longest] for ids in tokenizer_of(model.opened).ids(list(texts))]
     ids = np.zeros((len(rows), max(map(len, rows))), np.int64)
     mask = np.zeros_like(ids)

@@ -1,4 +1,4 @@
-"""What is timed: texts of given lengths made of plain sentences, or the user's own."""
+"""The texts that are timed: plain sentences of given lengths, or the user's own texts."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from weft.text.windows import special_tokens
 
 MIXED = 256  # texts of the profile `mixed`
 LONGEST = 256  # tokens of its longest text
-CHECKED = 64  # texts of each profile that the answers of a backend are compared on
-OWN = 512  # of the user's texts that are timed
+CHECKED = 64  # texts of each profile on which answers are compared
+OWN = 512  # of the user's texts that are timed at most
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Texts that go through in one call."""
+    """Texts of one measurement, answered in calls of `batch` texts."""
 
     name: str
-    batch: int  # texts of a call
+    batch: int  # texts per call
     inputs: tuple[Any, ...]
     tokens: int  # of all of them, special tokens included
 
     def calls(self) -> list[list[Any]]:
-        """The inputs call by call."""
+        """The inputs of each call."""
         return [list(self.inputs[first : first + self.batch]) for first in range(0, len(self.inputs), self.batch)]
 
 
 def profiles_of(model: Model, lengths: Sequence[str], batches: Sequence[int], mixed: int = MIXED) -> list[Profile]:
-    """A profile for each length and batch; `mixed` is one call of so many texts of many lengths."""
+    """A profile for each length and batch; the length `mixed` is one call with `mixed` texts of many lengths."""
     profiles = []
     for length in lengths:
         if length == "mixed":
@@ -53,19 +53,19 @@ def profiles_of(model: Model, lengths: Sequence[str], batches: Sequence[int], mi
 
 
 def usual_lengths(model: Model) -> list[str]:
-    """What is timed where nobody says: short texts, long ones, and a mix, as far as the model's window goes."""
+    """The default lengths: short texts, long ones and a mix, limited by the model's window."""
     longest = framing_for(model.opened).length
     return [*dict.fromkeys(str(min(length, longest)) for length in (16, 128)), "mixed"]
 
 
 def mixed_lengths(model: Model, count: int = MIXED, seed: int = 0) -> list[int]:
-    """Lengths as sentences, reviews and paragraphs have them: log-normal around 40 tokens."""
+    """Lengths like those of sentences, reviews and paragraphs: log-normal around 40 tokens."""
     chance, most = random.Random(seed), min(LONGEST, framing_for(model.opened).length)
     return [min(most, max(4, round(chance.lognormvariate(3.7, 0.8)))) for _ in range(count)]
 
 
 def _profile(model: Model, name: str, lengths: Sequence[int], batch: int) -> Profile:
-    """Texts of these lengths as the task of the model takes them."""
+    """A profile of texts with these lengths, as inputs of the model's task."""
     tokenizer, task = tokenizer_of(model.opened), model.task_object
     framing = framing_for(model.opened)
     extra = special_tokens(framing, 1 + task.pair)
@@ -81,7 +81,7 @@ def _profile(model: Model, name: str, lengths: Sequence[int], batch: int) -> Pro
 
 
 def sentence_of(tokenizer: Tokenizer, length: int, seed: int) -> str:
-    """Plain English of so many tokens, or one more or less where the tokenizer joins them."""
+    """Plain English of `length` tokens, or one more or less if the tokenizer merges them."""
     chance, text = random.Random(seed), ""
     sentences = [*RIVER, *MONEY]
     while True:
@@ -94,10 +94,9 @@ def sentence_of(tokenizer: Tokenizer, length: int, seed: int) -> str:
 def count_tokens(model: Model, inputs: Sequence[Any]) -> int:
     """Tokens of all inputs, special ones included."""
     task, framing = model.task_object, framing_for(model.opened)
-    texts = [task.texts_of(each) for each in inputs]
-    flat = [text for some in texts for text in some]
-    ids = tokenizer_of(model.opened).ids(flat, specials=False)
-    return sum(map(len, ids)) + sum(special_tokens(framing, len(some)) for some in texts)
+    parts = [task.texts_of(value) for value in inputs]
+    ids = tokenizer_of(model.opened).ids([text for texts in parts for text in texts], specials=False)
+    return sum(map(len, ids)) + sum(special_tokens(framing, len(texts)) for texts in parts)
 
 
 def own_profiles(model: Model, table: Table, batch: int) -> list[Profile]:

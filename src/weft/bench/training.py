@@ -1,4 +1,4 @@
-"""`weft bench --mode train`: steps of pre-training on random tokens, ours and those of peers, measured in turns."""
+"""`weft bench --mode train`: pretraining steps on random tokens, those of Weft and of peers, timed in turns."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def training_report(
     memory: bool = True,
     log: Log = lambda line: None,
 ) -> EncodeReport:
-    """Steps at each batch and length, with fresh weights of the model's sizes; memory is that of the last of them."""
+    """Time steps at each batch and length, with random weights of the model's sizes; memory is that of the last."""
     for name in against:
         refuse((name not in TRAINERS, f"--against {shown(name)!r} is not one of {', '.join(TRAINERS)}"))
     model, device, precision = model.plain(), model.opened.device, precision_of(model)
@@ -88,7 +88,7 @@ def training_report(
 
 
 def precision_of(model: Model) -> str:
-    """The precision of training steps: as `--precision` says, else bf16 on a GPU that has it."""
+    """The precision of training steps: that of --precision, else bf16 on a GPU that has it, else fp32."""
     if model.opened.precision != "auto":
         return model.opened.precision
     on_gpu = model.opened.device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -96,7 +96,7 @@ def precision_of(model: Model) -> str:
 
 
 def training_step(model: Model, batch: int, length: int, precision: str) -> tuple[Step, float]:
-    """A step as `weft pretrain` takes it, and the products and sums that it needs."""
+    """A step of `weft pretrain`, and its floating-point operations."""
     family, config, device = model.opened.family, model.opened.config, model.opened.device
     heads = usual_heads(family, config)
     if "words" not in heads or family.reads:
@@ -124,7 +124,7 @@ def training_step(model: Model, batch: int, length: int, precision: str) -> tupl
 
 
 def transformers_step(model: Model, batch: int, length: int, precision: str) -> Step:
-    """The same sizes and as many tokens in transformers, in a plain loop with fused AdamW where the device has it."""
+    """A step of a model of the same sizes in transformers, on as many tokens, with AdamW (fused on a GPU)."""
     refuse((precision not in ("fp32", "bf16"), f"steps of transformers are measured in fp32 or bf16, not {precision}"))
     library, device = transformers(), model.opened.device
     options = {"local_files_only": True, "trust_remote_code": False}
@@ -159,7 +159,7 @@ def _step_of(name: str, model: Model, batch: int, length: int, precision: str) -
 
 
 def _settled(step: Step, device: torch.device) -> Callable[[list[Any]], Any]:
-    """A step that ends when the device has done its work."""
+    """A call that takes a step and waits for the device."""
 
     def call(inputs: list[Any]) -> None:
         step()
@@ -170,7 +170,7 @@ def _settled(step: Step, device: torch.device) -> Callable[[list[Any]], Any]:
 
 
 def _memory_of(model: Model, name: str, batch: int, length: int, precision: str) -> int | None:
-    """Bytes at most: on a GPU of the tensors of two steps, else of a process of its own."""
+    """Peak bytes of two steps: on a GPU those of its tensors, else those of a separate process."""
     device = model.opened.device
     if device.type == "cuda":
         gc.collect()
@@ -190,7 +190,7 @@ def _memory_of(model: Model, name: str, batch: int, length: int, precision: str)
 
 
 def alone() -> None:
-    """In a process of its own: two steps, and how much memory they took."""
+    """The code of that process: take two steps, and print the peak memory."""
     given = json.loads(sys.stdin.buffer.read())
     torch.set_num_threads(given["threads"])
     name, *sizes = given["step"]

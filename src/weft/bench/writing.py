@@ -1,7 +1,7 @@
-"""`weft bench --mode generate`: what generates a model's text, torch, other engines and peers, measured in turns.
+"""`weft bench --mode generate`: torch, other engines and other libraries that generate text, timed in turns.
 
-What is timed goes from tokens to tokens, and no text ends early, so that all contestants take as many steps: greedy
-search for a decoder, and the beam of `weft translate` for an encoder-decoder.
+The time is that from tokens to tokens: greedy search for a decoder, and the beam search of `weft translate` for an
+encoder-decoder. End tokens are ignored, so that all contestants take the same number of steps.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CHECKED, CHECKED_TOKENS = 16, 32  # prompts on which answers are compared, and t
 
 
 def check_writer(model: Model) -> None:
-    """Refuse a model that generates no text, or that another engine runs already."""
+    """Refuse a model that generates no text, and a folder that was exported for another engine."""
     opened, family = model.opened, model.opened.family
     refuse(
         (opened.exported, f"this is a model for {model.card.backend} already; give the model it was made from"),
@@ -48,13 +48,13 @@ def check_writer(model: Model) -> None:
 
 
 def writing_of(opened: LoadedModel, max_tokens: int) -> WritingSettings:
-    """How a model's text is generated where nobody says: as `weft generate` and `weft translate` do."""
+    """The default settings of `weft generate` and `weft translate`."""
     choice = Beam(width=min(BEAM_SIZE, opened.config.vocabulary)) if opened.family.reads else Sampling()
     return WritingSettings(choice, opened.config.context, max_tokens, opened.never, opened.device)
 
 
 def writing_profiles(model: Model, batches: Sequence[int], max_tokens: int) -> list[Profile]:
-    """A profile for each batch; the prompts of a decoder are equally long."""
+    """A profile for each batch; all prompts of a decoder have the same length."""
     prompts = made_up_prompts(model, max(batches))
     beam = f", beam {writing_of(model.opened, 1).choice.width}" if model.opened.family.reads else ""  # type: ignore[union-attr]
     return [
@@ -131,7 +131,7 @@ def writing_report(
 def _candidate(
     model: Model, name: str, writing: WritingSettings, short: WritingSettings, checked: Sequence[Prompt]
 ) -> Contestant:
-    """A backend, made ready and compared with plain torch."""
+    """A backend, exported if it needs that, and compared with plain torch."""
     limits, network = BACKENDS[name], model.network
     try:
         if limits.precision:
@@ -147,7 +147,7 @@ def _candidate(
 
 
 def _measure_memory(model: Model, racing: Sequence[Contestant], max_tokens: int, memory: bool) -> None:
-    """On a GPU of all together; on a CPU of each backend in a process of its own."""
+    """On a GPU the memory of all together; on a CPU that of each backend in a separate process."""
     if model.opened.device.type == "cuda":
         torch.cuda.synchronize()
         racing[0].memory = memory_used(model.opened.device)

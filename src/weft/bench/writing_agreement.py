@@ -1,4 +1,4 @@
-"""The gate for what generates text: it counts only where it writes what plain torch does."""
+"""The agreement gate for text generation: a backend is timed only if its output agrees with that of plain torch."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from weft.generation.text import Prompt
 from weft.nn.linear import decoding
 from weft.nn.rows import Ragged
 
-TIED = 1e-3  # how far two log-probabilities may differ where another token is written
-NEAREST = 5  # tokens among which a tie is looked for
-BEAM_LOSS = 0.01  # how much worse the answers of a beam may score on average: an engine ends its search by other rules
+TIED = 1e-3  # largest difference of two log-probabilities at which another token counts as a tie
+NEAREST = 5  # likeliest tokens among which a tie may be
+BEAM_LOSS = 0.01  # allowed loss of the mean score of a beam's answers: engines end their search by other rules
 
-Write = Callable[[Sequence[Prompt]], list[list[int]]]  # greedily, as long as `WritingSettings` says
+Write = Callable[[Sequence[Prompt]], list[list[int]]]  # generates tokens, as `WritingSettings` says
 Score = Callable[[Sequence[Prompt], Sequence[list[int]]], list[float]]  # log-probabilities of completions
 
 
 @dataclass(frozen=True)
 class WritingSettings:
-    """How tokens are generated from tokens."""
+    """How text is generated."""
 
     choice: Sampling | Beam
     context: int
     max_tokens: int
-    never: tuple[int, ...] = ()  # tokens that are not written
+    never: tuple[int, ...] = ()  # tokens that are never generated
     device: torch.device | str = "cpu"
     ends: tuple[int, ...] = ()  # none: no text ends early
 
@@ -68,10 +68,10 @@ def writing_fault(
     prompts: Sequence[Prompt],
     backend: Backend,
 ) -> str | None:
-    """Why what writes may not be chosen; None: it writes what plain torch does, within the backend's limits.
+    """Why a backend may not be chosen; None if its output agrees with that of plain torch, within its limits.
 
-    In float32 it writes the same tokens, in a batch and alone, up to a near tie. In every precision it gives torch's
-    own completions the same log-probability.
+    In float32 greedy search must give the same tokens, in a batch and alone, up to ties. In every precision the
+    log-probabilities of torch's own completions must be the same.
     """
     own = replace(writing, choice=Sampling()).run(network, prompts, alternatives=NEAREST)
     if backend.precision == "fp32":
@@ -91,7 +91,7 @@ def writing_fault(
 def beam_fault(
     writing: WritingSettings, network: Any, candidate: Any, prompts: Sequence[Prompt], limit: float
 ) -> str | None:
-    """Why the answers of a beam are not good enough: they score worse than torch's."""
+    """Why the answers of a beam search are not good enough; None if they score as well as torch's."""
     one, two = (writing.run(decoder, prompts) for decoder in (network, candidate))
     worse = sum(first.score - second.score for first, second in zip(one, two, strict=True)) / len(one)
     limit = max(limit, BEAM_LOSS)
@@ -99,7 +99,7 @@ def beam_fault(
 
 
 def parting(one: Completion, tokens: Sequence[int]) -> int | None:
-    """Where other tokens are no completion by torch: None where they are the same up to a near tie."""
+    """The place of the first token that differs from torch's completion; None if there is none, or it is a tie."""
     assert one.logprobs is not None and one.alternatives is not None
     for place, (token, other) in enumerate(zip(one.tokens, tokens, strict=False)):
         if token != other:
@@ -110,7 +110,7 @@ def parting(one: Completion, tokens: Sequence[int]) -> int | None:
 
 @torch.inference_mode()
 def logprobs_of(decoder: Any, prompts: Sequence[Prompt], completions: Sequence[list[int]]) -> list[float]:
-    """The log-probability of each completion after its prompt, by an engine or step by step."""
+    """The log-probability of each completion after its prompt, computed by an engine or step by step."""
     tokens, sources = [list(prompt.tokens) for prompt in prompts], sources_of(prompts)
     if decoder.SEARCHES:
         return [float(each) for each in decoder.scored(tokens, sources, completions)]

@@ -1,4 +1,4 @@
-"""Other libraries that generate with the same weights, as their users call them, from tokens to tokens."""
+"""Other libraries that generate text with the same weights, from tokens to tokens, called as their users do."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 
-from weft.backends.choice import version_of
 from weft.backends.opening import opened as open_exported
-from weft.bench.peers import folder_for, published, transformers
+from weft.bench.peers import folder_for, installed_peers, published, transformers
 from weft.bench.writing_agreement import Score, Write, WritingSettings, logprobs_of, sources_of
-from weft.errors import UserError, shown
+from weft.errors import UserError
 from weft.exporters.export import write_ct2
 from weft.generation.search import Beam
 from weft.generation.text import Prompt
@@ -24,7 +23,7 @@ from weft.tasks.model import Model
 
 @dataclass(frozen=True)
 class WritingPeer:
-    """One way in which another library generates; no text ends early."""
+    """One way to generate with another library; end tokens are ignored."""
 
     name: str
     call: Write
@@ -35,20 +34,15 @@ class WritingPeer:
 
 
 def writers_of(model: Model, writing: WritingSettings, names: Sequence[str], log: Log) -> list[WritingPeer]:
-    """The peers asked for, as far as they are installed and can run this model."""
-    peers: list[WritingPeer] = []
-    for name in names:
-        if version_of(name) is None:
-            log(f"{name} is not installed: not compared")
-            continue
-        log(f"preparing {name}")
-        try:
-            peers += WRITERS[name](model, writing)
-        except (UserError, ImportError, OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
-            reason = shown(" ".join(str(error).split()), 160)
-            nothing: Write = lambda prompts: []  # noqa: E731
-            peers.append(WritingPeer(name, nothing, lambda count: nothing, refused=f"cannot run it: {reason}"))  # noqa: B023
-    return peers
+    """The peers of these libraries, as far as they are installed; one that cannot run this model is refused."""
+
+    def write_nothing(prompts: Sequence[Prompt]) -> list[list[int]]:
+        return []
+
+    def refused(name: str, reason: str) -> WritingPeer:
+        return WritingPeer(name, write_nothing, lambda count: write_nothing, refused=reason)
+
+    return installed_peers(names, lambda name: WRITERS[name](model, writing), refused, log)
 
 
 def _width(writing: WritingSettings) -> int:
@@ -56,7 +50,7 @@ def _width(writing: WritingSettings) -> int:
 
 
 def _transformers(model: Model, writing: WritingSettings) -> list[WritingPeer]:
-    """`generate` of its own model, prompts padded on the left and sources on the right."""
+    """Its method `generate`, with prompts padded on the left and sources on the right."""
     library, reads = transformers(), model.opened.family.reads
     kind = library.AutoModelForSeq2SeqLM if reads else library.AutoModelForCausalLM
     dtype = kind_of(model.network, model.opened.precision, generates=True) or torch.float32  # as ours answers
@@ -96,7 +90,7 @@ def _transformers(model: Model, writing: WritingSettings) -> list[WritingPeer]:
 
 
 def _ctranslate2(model: Model, writing: WritingSettings) -> list[WritingPeer]:
-    """Its own generator or translator in fp32 and in int8, on lists of tokens."""
+    """Its generator or translator in fp32 and in int8, on lists of tokens."""
     if model.opened.device.type != "cpu":
         raise UserError("it is compared on a CPU")
     peers = []
@@ -108,7 +102,7 @@ def _ctranslate2(model: Model, writing: WritingSettings) -> list[WritingPeer]:
 
         def write(max_tokens: int, width: int, network: Any = network) -> Write:
             name = "decoding_length" if network.reads else "length"
-            # A number that no token has: nothing ends early.
+            # An id that no token has, so that nothing ends early.
             fixed: dict[str, Any] = {"end_token": [len(network.target_words)], "beam_size": width}
             fixed[f"max_{name}"] = max_tokens
             never = [[network.target_words[token]] for token in model.opened.never]
