@@ -1,4 +1,4 @@
-"""Which backend runs a model on this machine: what `weft bench` has measured, kept in the cache.
+"""The backend of a model on this machine: the choice of `weft bench`, stored in the cache.
 
 A choice holds for one CPU, number of threads, versions and weights: it is stored under all of them, so whatever changes
 leads to another name, where nothing is stored. It is JSON with a checksum; a damaged one is ignored with a note.
@@ -28,11 +28,11 @@ from weft.version import VERSION
 ROOM = BENCH  # of the cache
 PACKAGES = ("torch", "onnxruntime", "ctranslate2")  # that run models
 WEIGHTS = (".safetensors", ".onnx", ".bin", ".h5")
-SMALL = ("config.json", "weft.json", "tokenizer.json")  # what decides the answers beside the weights
+SMALL = ("config.json", "weft.json", "tokenizer.json")  # files besides the weights that answers depend on
 TORCH = "torch"
-ANY = "*"  # in place of a head: a backend that has all of them
-WRITING = "write"  # in place of a head: what generates text
-VECTORS = "embed"  # in place of a task: all that give vectors of texts
+ANY = "*"  # in place of a head: a backend with all heads
+WRITING = "write"  # in place of a head: text generation
+VECTORS = "embed"  # in place of a task: all tasks that give vectors of texts
 
 
 @dataclass(frozen=True)
@@ -41,16 +41,15 @@ class Backend:
 
     name: str
     about: str
-    # Of the largest logit, or of the largest number of a vector; and how far a vector may turn, as 1 - cosine.
-    tolerance: float
-    angle: float
-    precision: str  # of the export, where there is one
-    # How far the mean log-probability of a token of torch's own answers may be off; 0: it generates no text.
+    tolerance: float  # largest difference of a number, as a share of the largest logit or number of a vector
+    angle: float  # largest 1 - cosine between vectors
+    precision: str  # of the export; "": it needs none
+    # Largest change of the mean log-probability per token of torch's own answers; 0: it generates no text.
     nats: float = 0.0
     engine: str = "onnx"  # of the export
 
 
-# In the order of the table; each but the first can be chosen in place of it.
+# In the order of the table. The first is the default, which the others can replace.
 BACKENDS: dict[str, Backend] = {
     each.name: each
     for each in (
@@ -76,14 +75,14 @@ class BackendChoice:
     measured: dict[str, Any] = field(default_factory=dict, compare=False)  # texts a second by profile and backend
 
     def line(self) -> str:
-        """What is said where the choice is used."""
+        """The line that is printed where the choice is used."""
         profiles = ", ".join(self.profiles)
         measured = f"{self.faster:.2f} x torch in weft bench ({profiles}, {self.date})"
         return f"backend {self.backend}: {measured}; --backend torch for the plain path"
 
 
 def cpu_name() -> str:
-    """The processor: its name with family, model and stepping where the system tells them."""
+    """The name of the processor, with family, model and stepping if the system tells them."""
     with suppress(OSError):
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
         lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
@@ -95,7 +94,7 @@ def cpu_name() -> str:
 
 
 def version_of(package: str) -> str | None:
-    """The version of an installed package, which need not be imported for it; None where it is not installed."""
+    """The version of a package, without importing it; None if it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -105,7 +104,7 @@ def version_of(package: str) -> str | None:
 def folder_of(folder: Path, remember: bool = True) -> str:
     """The SHA-256 of the weights of a model folder, with its config, card and tokenizer.
 
-    The hash of a large file is remembered with its size and time, so that loading a model need not read it twice.
+    The hash of a large file is cached with its size and time, so that loading a model does not read it twice.
     """
     whole = hashlib.sha256()
     for path in sorted(folder.iterdir()):
@@ -117,7 +116,7 @@ def folder_of(folder: Path, remember: bool = True) -> str:
 
 
 def _remembered(path: Path, remember: bool) -> str:
-    """The hash of a file: that of last time where it has the same size and time of change."""
+    """The hash of a file: the cached one if size and modification time are the same."""
     path = path.resolve()
     state = path.stat()
     stamp = [str(path), state.st_size, state.st_mtime_ns, state.st_ino]
@@ -136,21 +135,21 @@ def _remembered(path: Path, remember: bool) -> str:
 
 
 def key_of(folder: Path, task: str) -> dict[str, Any]:
-    """All that a choice holds for."""
+    """The key of a choice: everything that it depends on."""
     versions = {name: version_of(name) for name in PACKAGES}
     key = {"cpu": cpu_name(), "threads": thread_count(), "weft": VERSION, "task": task}
     return {**key, **versions, "model": folder_of(folder)}
 
 
 def path_of(key: Mapping[str, Any]) -> Path:
-    """Where the choice for a key is kept."""
+    """The file of the choice for a key."""
     return cache_folder() / ROOM / f"{digest_of_values(key)[:40]}.choice.json"
 
 
 def store(key: Mapping[str, Any], choice: BackendChoice) -> Path:
-    """Keep a choice; another process sees the old one or the new one."""
+    """Store a choice; another process sees either the old one or the new one."""
     path = path_of(key)
-    # As JSON reads it back: what is compared with the key must not depend on tuples.
+    # With lists for tuples, as JSON reads it back, so that keys can be compared.
     write_manifest(path, json.loads(json.dumps({"key": key, "choice": asdict(choice)})))
     return path
 
@@ -162,7 +161,7 @@ def stored(folder: Path, task: str) -> BackendChoice | None:
     choice for all cores where there is none for so few.
     """
     if not any((cache_folder() / ROOM).glob("*.choice.json")):
-        return None  # nothing has been measured here: nothing need be hashed
+        return None  # nothing was measured on this machine, so hashing the weights can be skipped
     try:
         keys = [key_of(folder, task)]
     except OSError:
@@ -187,6 +186,6 @@ def stored(folder: Path, task: str) -> BackendChoice | None:
 
 
 def export_of(key_model: str, task: str, precision: str, engine: str = "onnx") -> Path:
-    """Where the form of a model for another engine is kept, by what it was made from."""
+    """The folder of the export of a model for another engine, by the hash of the model."""
     name = digest_of_values({"model": key_model, "task": task, "precision": precision, "weft": VERSION})
     return cache_folder() / ROOM / f"{name[:40]}.{engine}"

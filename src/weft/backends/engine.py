@@ -1,4 +1,4 @@
-"""What all engines share: the interface of a network."""
+"""The base class of engines: an exported model with the interface of a network."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from weft.models.base import Network
 
 
 class Engine(Network):
-    """Stands where a network would: a config, and a place on the CPU."""
+    """Takes the place of a network: it has a config, and lies on the CPU."""
 
-    # The network that it was made from, where that is at hand: it does what the engine does not do, or not alike.
+    # The network that it was exported from, if it is loaded: it does what the engine does not do, or not exactly.
     stand_in: Callable[[], Network] | None = None
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self.register_buffer("place", torch.empty(0), persistent=False)  # whoever asks where a network is finds it
+        self.register_buffer("place", torch.empty(0), persistent=False)  # for code that asks for the network's device
 
     def _apply(self, fn: Any, recurse: bool = True) -> Any:
-        return self  # nothing moves: the engine runs on the CPU in the precision that it was written in
+        return self  # an engine cannot be moved or converted: it runs on the CPU in the precision of its export

@@ -1,19 +1,19 @@
-"""Groups of rows that go through an engine together."""
+"""Groups of rows that an engine runs together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-TOKENS = 512  # of a rectangle at most: what more of them make would not stay in a processor's cache
-WASTE = 16  # places without a token that cost less than one more call
+TOKENS = 512  # of a rectangle at most: the activations of more would not fit into a processor's cache
+WASTE = 16  # padding that takes less time than one more call
 
 
 def grouped(lengths: Sequence[int], padding: bool, parts: int = 1) -> list[list[int]]:
-    """Rows that go through together: of similar length with little padding, or of one length and without empty rows.
+    """Groups of rows: of similar length with little padding, or of equal length and without empty rows.
 
-    `parts`: groups that there should be at least, since so many are worked on at once.
+    `parts`: the least number of groups, since so many threads run one each.
     """
-    # Beside padding the sums of an engine may take another order; in int8 a rounding can turn an integer.
+    # Without `padding`: padding may change the order of an engine's sums, and in int8 such a rounding changes integers.
     most = min(TOKENS, -(-sum(lengths) // parts))
     groups: list[list[int]] = []
     held = 0  # tokens of the last group

@@ -1,8 +1,8 @@
-"""An encoder's layers through oneDNN: weights laid out once, in float32 or bfloat16, and the GELU inside the product.
+"""The backends `onednn` and `onednn-bf16`: layers with packed weights, and the GELU fused into the matrix product.
 
-torch multiplies float32 matrices on a CPU with MKL, which on an AMD processor reaches less than half of what oneDNN
-does; bfloat16 doubles it again where the processor has instructions for it. The residual stream, the norms and the
-heads stay in float32. N: tokens; H: heads; D: width of a head; b, t: rows and places of one square.
+torch multiplies float32 matrices on a CPU with MKL, which on an AMD processor reaches less than half of the speed of
+oneDNN; bfloat16 doubles it again if the processor has instructions for it. The residual stream, the norms and the heads
+stay in float32. N: tokens; H: heads; D: width of a head; b, t: rows and places of one square.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from weft.nn.linear import INSIDE, ONEDNN, Linear, PackedWeight
 from weft.nn.rows import Rows
 
 DTYPES = {"onednn": torch.float32, "onednn-bf16": torch.bfloat16}
-SCORES = 1 << 20  # numbers of attention that are worked out together: what stays in a processor's cache
-LONG = 32  # tokens of the longest row, from which on products are faster than torch's own attention in bfloat16
-SMALL = 1 << 12  # weights of a matrix that is not worth it
+SCORES = 1 << 20  # attention scores that are computed together: as many as fit into a processor's cache
+LONG = 32  # length of the longest row above which products are faster than torch's own attention in bfloat16
+SMALL = 1 << 12  # weights below which packing a matrix does not pay off
 
 
 def supported(dtype: torch.dtype) -> bool:
-    """Whether this machine has the operators, and instructions for this precision."""
+    """Whether torch has the operators, and the processor instructions for this precision."""
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def network_of(model: LoadedModel, kind: str) -> Network:
-    """The same network with its layers in this precision; all that stays in float32 is shared with the original."""
+    """A copy of the network with packed layers; the modules that stay in float32 are shared with the original."""
     dtype, network = DTYPES[kind], model.network
     refuse(
         (not supported(dtype), f"backend {kind} needs a CPU with oneDNN" + " and bfloat16" * (dtype != torch.float32)),
@@ -50,7 +50,7 @@ def network_of(model: LoadedModel, kind: str) -> Network:
 
 
 def writer_of(model: LoadedModel, kind: str) -> Network:
-    """The same network, whose decoding steps read its layers in this precision; words are scored in float32."""
+    """A copy of the network for generation, with packed layers in this precision; the logits stay in float32."""
     dtype, network = DTYPES[kind], model.network
     able = ONEDNN and supported(dtype)
     refuse((not able, f"backend {kind} needs a CPU with oneDNN" + " and bfloat16" * (dtype != torch.float32)))
@@ -63,14 +63,14 @@ def writer_of(model: LoadedModel, kind: str) -> Network:
 
 
 def _shared(module: Any) -> Any:
-    """A copy of the modules that holds the same parameters, so that parts of it can be replaced."""
+    """A copy of a module tree with the same parameters, so that parts of the copy can be replaced."""
     twin = copy.copy(module)
     twin._modules = {name: None if child is None else _shared(child) for name, child in module._modules.items()}
     return twin
 
 
 def _packed(module: nn.Module, dtype: torch.dtype) -> nn.Module:
-    """A module with the packed form of every part that has one."""
+    """A module whose parts are replaced by their packed forms, if they have one."""
     if type(module) is Attention:
         return PackedAttention(module, dtype)
     if type(module) is FeedForward:
@@ -83,7 +83,7 @@ def _packed(module: nn.Module, dtype: torch.dtype) -> nn.Module:
 
 
 class PackedLinear(nn.Module):
-    """A linear map whose weights lie as oneDNN multiplies them, with the non-linearity after it."""
+    """A linear map with weights in oneDNN's layout, and the activation after it."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None, dtype: torch.dtype, activation: str = "") -> None:
         super().__init__()
@@ -93,13 +93,13 @@ class PackedLinear(nn.Module):
         self.end, self.algorithm = INSIDE.get(activation, ("none", ""))
 
     def forward(self, x: Tensor) -> Tensor:
-        """N inputs -> N outputs, in this precision"""
+        """N inputs -> N outputs, in the precision of the weights"""
         x = x.to(self.dtype)
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, self.end, [], self.algorithm)
 
 
 class PackedFeedForward(nn.Module):
-    """The two maps of a layer; the non-linearity is part of the first where nothing stands between."""
+    """The feed-forward part of a layer; the activation is fused into the first map unless it is gated."""
 
     def __init__(self, module: FeedForward, dtype: torch.dtype) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class PackedFeedForward(nn.Module):
 
 
 class PackedAttention(nn.Module):
-    """Self-attention over ragged rows; the weights of the queries carry the scale of the scores."""
+    """Self-attention over ragged rows; the scale of the scores is multiplied into the weights of the queries."""
 
     def __init__(self, module: Attention, dtype: torch.dtype) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class PackedAttention(nn.Module):
 
     def forward(
         self, x: Tensor, rows: Rows, bias: Any = None, turns: Tensor | None = None, *unused: None
-    ) -> Tensor:  # a layer also hands over its cache and its sources, which an encoder has none of
+    ) -> Tensor:  # `unused`: the cache and the sources, which an encoder does not have
         assert not any(each is not None for each in unused), "a packed network reads whole texts only"
         joined = self.qkv(x)  # N 3HD
         plain = self.qkv.dtype == torch.float32 or rows.longest <= LONG
@@ -155,7 +155,7 @@ class PackedAttention(nn.Module):
         return self.output(mixed)
 
     def _mixed(self, joined: Tensor, square: Square) -> Tensor:
-        """n 3HD -> n HD: the rows of one square, written out as products, which oneDNN has fast kernels for."""
+        """n 3HD -> n HD: attention of one square as matrix products, for which oneDNN has fast kernels."""
         side, width = square.query, joined.shape[1]
         if side.slots is not None:
             joined = joined.new_zeros(side.count * side.longest, width).index_copy_(0, side.slots, joined)

@@ -1,4 +1,4 @@
-"""ONNX Runtime in place of a network, and what an exported graph may hold; anything else is not opened.
+"""ONNX Runtime in place of a network, and the check of a graph: one that has other operators than exports is refused.
 
 The only module that imports ONNX Runtime: its telemetry starts with the import and must be off before it. A graph is a
 program: it may ask for more memory than there is, or for files elsewhere. The exporter writes few operators, which are
@@ -396,14 +396,14 @@ def runtime() -> Any:
 
 
 class OnnxGraph:
-    """A graph that gives the hidden states of tokens or the output of a head, on arrays and without torch.
+    """A graph that computes hidden states of tokens or the output of a head, on arrays and without torch.
 
-    Several groups of rows are worked on at once, each by one thread: the threads of one operator would wait for each
-    other after each of some hundred short ones. All threads share the operators of a text that is alone.
+    Several groups of rows run at once, each in one thread: if threads shared operators, they would wait for each other
+    after each of some hundred short ones. Only a single text is run by all threads together.
     """
 
     def open(self, folder: Path, config: Any, heads: Mapping[str, int], wide: int, traced: bool) -> None:
-        """`config`: the sizes of the model; `wide`: of what each token is given out as, where no head reads it."""
+        """`config`: the sizes of the model; `wide`: the width of the hidden states, for a graph without a head."""
         self.folder, self.sizes, self.wide, self.traced = folder, config, wide, traced
         self.threads = thread_count()
         # Whether it takes the range of its integers over a whole batch, so that each row must go through alone.
@@ -417,7 +417,7 @@ class OnnxGraph:
         self._check(folder / GRAPH, config, heads, graph)
 
     def _check(self, path: Path, config: Any, heads: Mapping[str, int], graph: Any) -> None:
-        """Refuse a graph that is not what the folder says."""
+        """Refuse a graph whose inputs and outputs do not fit the description of the folder."""
         two = config.segments > 1
         wanted = ["input_ids", *(["attention_mask"] if self.masked else []), *(["token_type_ids"] if two else [])]
         head = next((name for name in ("classify", "choose", "tag", "answer") if name in heads), None)
@@ -445,7 +445,7 @@ class OnnxGraph:
     def computed(
         self, tokens: NDArray[np.int64], starts: Sequence[int], segments: NDArray[np.int64] | None = None
     ) -> NDArray[Any]:
-        """What the graph gives for rows of tokens: states or scores of each token (N ...), or of each row (B ...)."""
+        """The output of the graph for rows of tokens: for each token (N ...), or for each row (B ...)."""
         lengths = [end - begin for begin, end in pairwise(starts)]
         groups = [[row] for row in range(len(lengths))]
         if not self.one_by_one:
@@ -456,7 +456,7 @@ class OnnxGraph:
             parts = [self._outputs(self.graphs[self.threads], groups[0], flat, starts)]
             if self.by_token and len(tokens) == parts[0].shape[0] * parts[0].shape[1]:  # rows of one length, in order
                 return parts[0].reshape(len(tokens), *parts[0].shape[2:])
-        else:  # those of the longest rows first: the last to end are short
+        else:  # the longest rows first, so that no thread ends long after the others
             assert groups, "there are no rows"
             graph = self._by_one_thread()
             groups.reverse()
@@ -475,7 +475,7 @@ class OnnxGraph:
     def _outputs(
         self, graph: Any, group: list[int], flat: Mapping[str, NDArray[Any]], starts: Sequence[int]
     ) -> NDArray[Any]:
-        """b t ..., or b ...: what the graph gives for some rows, which are filled up to one length."""
+        """b t ..., or b ...: the output of the graph for some rows, which are padded to one length."""
         lengths = [starts[row + 1] - starts[row] for row in group]
         longest = max(1, *lengths)
         fed = {name: np.zeros((len(group), longest), dtype=np.int64) for name in self.inputs}
@@ -490,17 +490,17 @@ class OnnxGraph:
         return outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)
 
     def _by_one_thread(self) -> Any:
-        """The graph run by the thread that calls it, opened when it is first asked for."""
+        """A session that runs in the calling thread, opened at the first call."""
         if 1 not in self.graphs:
             self.graphs[1], *_ = self._session(1)
         return self.graphs[1]
 
     def _session(self, threads: int) -> tuple[Any, bool, bool]:
-        """The graph in the runtime, whether it takes ranges over a whole batch, and whether it takes no padding."""
+        """A session of the graph, whether it takes ranges over a whole batch, and whether it runs without padding."""
         path = self.folder / GRAPH
         data, model, by_batch = checked(path, self.sizes, self.traced)
-        # By all groups or by none: in int8 another order of sums can turn integers, which would show beside padding. In
-        # a wide model more groups cost more than they save, since each reads all weights from memory.
+        # Either all groups run without padding or none: in int8 padding can change integers. In a wide model more
+        # groups cost more than they save, since each reads all weights from memory.
         narrow = not by_batch and self.sizes.width <= NARROW
         in_int8 = any(node.op_type == INTEGERS for node in model.graph.node)
         even = without_padding(library(), model) if narrow and in_int8 else None
@@ -508,7 +508,7 @@ class OnnxGraph:
 
 
 def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> list[NDArray[Any]]:
-    """What a graph makes of its inputs: arrays of this shape, else it is refused."""
+    """Run a graph; its outputs must be arrays of this shape."""
     try:
         outputs = graph.run(None, fed)
     except Exception as error:  # the runtime has an exception of its own for each kind of fault
@@ -521,7 +521,7 @@ def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> 
 
 
 def started(path: Path, config: Any, traced: bool = False, threads: int | None = None) -> tuple[Any, bool]:
-    """A graph in the runtime, ready to run, and what `check_graph` says of it; refused where it is not sound.
+    """A session of a checked graph, and whether it takes ranges over a whole batch.
 
     `threads`: by default as many as torch has.
     """
@@ -530,7 +530,7 @@ def started(path: Path, config: Any, traced: bool = False, threads: int | None =
 
 
 def checked(path: Path, config: Any, traced: bool = False) -> tuple[bytes, Any, bool]:
-    """The bytes of a graph, and what `check_graph` makes of them; refused where it is not sound."""
+    """The bytes of a graph, and the results of `check_graph`."""
     runtime()
     if not path.exists():
         raise UserError(f"{path.parent}: has no {path.name}")
@@ -539,13 +539,13 @@ def checked(path: Path, config: Any, traced: bool = False) -> tuple[bytes, Any, 
 
 
 def session_of(data: bytes, path: Path, threads: int) -> Any:
-    """A checked graph in the runtime, ready to run; `path`: where it came from, for messages."""
+    """A session of a checked graph; `path`: its file, for messages."""
     engine = runtime()
     options = engine.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.log_severity_level = 4  # fatal: its errors are raised too, and would be printed in color
-    # Between two calls its threads soon leave the processors to those of torch and of the tokenizer.
+    # Between two calls its threads soon stop spinning, and leave the processors to torch and the tokenizer.
     options.add_session_config_entry("session.intra_op.spin_duration_us", SPIN)
     try:
         # The bytes that were checked, and not the path: the runtime takes no name that is not UTF-8.

@@ -17,7 +17,7 @@ from weft.nn.rows import Rows, check_context
 
 
 class OnnxNetwork(OnnxGraph, Engine):
-    """The stand-in for a network whose graph ONNX Runtime runs, on the CPU."""
+    """Takes the place of a network whose graph ONNX Runtime runs, on the CPU."""
 
     def __init__(self, folder: Path, model: LoadedModel) -> None:
         Engine.__init__(self, model.config)
@@ -27,7 +27,7 @@ class OnnxNetwork(OnnxGraph, Engine):
 
     @property
     def on_arrays(self) -> OnnxGraph:
-        """Itself: tensors are made of what it gives where somebody wants such."""
+        """Itself: it computes on arrays, and callers that need tensors convert them."""
         return self
 
     @property
@@ -38,7 +38,7 @@ class OnnxNetwork(OnnxGraph, Engine):
     def forward(
         self, tokens: Tensor, rows: Rows, segments: Tensor | None = None, states: list[Tensor] | None = None
     ) -> Tensor:
-        """What the graph gives: states of each token, or the scores of its head, of each token or each row."""
+        """The output of the graph: hidden states of tokens, or the logits of its head for each token or row."""
         if states is not None:
             raise UserError("an exported model has its last layer only: use layers=last, or the original model")
         check_context(rows.longest, self.config.context)
@@ -46,7 +46,7 @@ class OnnxNetwork(OnnxGraph, Engine):
         return torch.from_numpy(output)
 
     def words(self, hidden: Tensor) -> Tensor:
-        """Scores of all words at the places asked for: n width -> n vocabulary"""
+        """Logits of all words for these hidden states: n width -> n vocabulary"""
         assert self.word_graph is not None
         parts = list(torch.split(hidden, 1)) if self.one_by_one else [hidden]
         path, size = self.folder / WORDS, self.config.vocabulary
@@ -57,5 +57,5 @@ class OnnxNetwork(OnnxGraph, Engine):
         return torch.from_numpy(logits[0] if len(logits) == 1 else np.concatenate(logits))
 
     def logits(self, head: str, hidden: Tensor, rows: Rows) -> Tensor:
-        """The output of a head: the graph holds it already, except for the words."""
+        """The output of a head: `hidden` is it already, except for the words."""
         return self.words(hidden) if head == "words" else hidden

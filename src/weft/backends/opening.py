@@ -1,4 +1,4 @@
-"""Folders that another engine runs: what they say of themselves, and a stand-in for the network that is not there."""
+"""Exported folders: read their description, and open the engine that takes the place of a network."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from weft.checkpoint.formats import read_config
 from weft.errors import UserError, shown
 from weft.models.base import Network
 
-# What runs an exported folder: its path and what it says of itself -> a stand-in with the contract of a network.
+# The engines: from the path and the description of a folder to an object with the interface of a network.
 ENGINES: dict[str, Callable[[Path, LoadedModel], Network]] = {
     "onnx": onnx_forecaster.network_of,
     "ctranslate2": ctranslate2.network_of,
 }
-ONE = {"answer": 2, "next": 2, "choose": 1}  # outputs of the heads that always have so many
+ONE = {"answer": 2, "next": 2, "choose": 1}  # heads with a fixed number of outputs
 
 
 def backend_of(folder: Path) -> str | None:
-    """The engine that a folder is for; None: torch."""
+    """The engine of a folder; None: torch."""
     card = read_card(folder) if folder.is_dir() else None
     return None if card is None or card.backend == "torch" else card.backend
 
 
 def opened(folder: Path, trust: bool = False) -> LoadedModel:
-    """An exported folder, its engine ready; `trust`: see `check_hashes`."""
+    """Open an exported folder with its engine; `trust`: see `check_hashes`."""
     check_hashes(folder, read_card(folder), trust)
     model = described(folder)
     name = model.card.backend
@@ -47,7 +47,7 @@ def opened(folder: Path, trust: bool = False) -> LoadedModel:
 
 
 def described(folder: Path) -> LoadedModel:
-    """All that a folder says of itself, with no network in it."""
+    """The description of an exported folder, without a network."""
     published, where = read_published(folder)
     family, own = family_of(published, where)
     if own:

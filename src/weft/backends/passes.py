@@ -1,7 +1,7 @@
-"""Passes of a network over windows of tokens: on a GPU in half precision, those of usual sizes played back from graphs.
+"""Forward passes over windows of tokens: on a GPU in half precision, with small passes replayed from CUDA graphs.
 
-Launching the kernels of a small pass takes a GPU longer than running them. So a pass is filled up to one of a few sizes
-with rows that nobody reads, captured when its size comes for the second time, and played back from then on.
+Launching the kernels of a small pass takes longer than running them on a GPU. So a pass is padded with unused rows to
+one of a few sizes, captured when its size occurs for the second time, and replayed from then on.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from weft.nn.halved import halved, inventory_of, is_watched, kind_of, places_of
 from weft.nn.heads import follow_tables
 from weft.nn.rows import Batch, Rows
 
-Work = Callable[[Any, Batch], Tensor]  # what is wanted of a network for a batch: a row for each token or each text
-LARGEST = 8192  # tokens of a pass that is captured: larger ones keep the GPU busy by themselves
-GRAPHS = 64  # sizes that are kept
+Work = Callable[[Any, Batch], Tensor]  # computes a row for each token or each text of a batch with a network
+LARGEST = 8192  # tokens of a captured pass at most: larger ones keep the GPU busy without it
+GRAPHS = 64  # sizes that are captured at most
 
 
 def halved_network(model: LoadedModel) -> Any:
-    """The network in the precision that answers are given in: on a GPU a copy in half precision."""
+    """The network that answers: on a GPU a copy in half precision."""
     return halved(model.network, kind_of(model.network, model.precision, model.family.generates))
 
 
 def running(model: LoadedModel, head: str | None = None) -> Any:
-    """What computes the output of a head, or the hidden states: a backend that was chosen, or the network."""
+    """What computes the output of a head, or the hidden states: the chosen backend, or the network."""
     return halved_network(model) if model.predictor is None else model.answering(head)
 
 
 def outputs(model: LoadedModel, batch: Batch, work: Work, head: str | None, full: bool = False) -> Tensor:
-    """What `work` makes of a batch, in float32 at least: the output of a head, or what depends on hidden states alone.
+    """The result of `work` for a batch, in float32 at least.
 
-    In half precision an output may leave the range of its numbers: `full` is for whoever finds it so.
+    `full`: not in half precision, for a batch whose output has overflowed there.
     """
     network, device = model.network if full else running(model, head), model.device
     if device.type != "cuda" or not network.COMPILES or (network is model.network and is_watched(network)):
@@ -49,7 +49,7 @@ def outputs(model: LoadedModel, batch: Batch, work: Work, head: str | None, full
 
 
 def finite_outputs(model: LoadedModel, batch: Batch, work: Work, head: str | None) -> Tensor:
-    """The same on the CPU; in full precision where half precision has led to what is not a number."""
+    """The same on the CPU; if half precision has given NaN or infinity, computed again in full precision."""
     result = outputs(model, batch, work, head).cpu()
     if model.predictor is None and halved_network(model) is not model.network and not bool(result.isfinite().all()):
         result = outputs(model, batch, work, head, full=True).cpu()
@@ -61,20 +61,20 @@ def in_full(x: Tensor) -> Tensor:
 
 
 def bucket(count: int, step: int = 16) -> int:
-    """The next of the sizes that passes are filled up to: eight to each power of two."""
+    """The next of the sizes that passes are padded to: eight per power of two."""
     step = max(step, 1 << max(0, count.bit_length() - 4))
     return -(-count // step) * step
 
 
 def filled_up(batch: Batch, context: int) -> Batch:
-    """The batch with rows of zeros behind it, so that it has one of a few sizes; none is longer than the context."""
+    """The batch, padded with rows of zeros to one of a few sizes; no row is longer than the context."""
     rows, total = batch.rows, len(batch.tokens)
     longest = max(rows.longest, min(bucket(rows.longest), context))
     count = 1 << (rows.count - 1).bit_length()
     if total == rows.count * rows.longest and (total, count, longest) == (bucket(total), rows.count, rows.longest):
-        return batch  # the kernels for even rows are the fastest
+        return batch  # kernels are fastest for rows of equal length
     size = bucket(total + count - rows.count)
-    while size - total > (count - rows.count) * longest:  # each row that fills up has one token at least
+    while size - total > (count - rows.count) * longest:  # one more row, which has one token at least
         count += 1
         size = max(size, bucket(total + count - rows.count))
     spare, more = size - total, count - rows.count
@@ -88,17 +88,17 @@ def filled_up(batch: Batch, context: int) -> Batch:
 
 
 class PassGraphs:
-    """The passes of one network that were captured, by their sizes."""
+    """The captured passes of one network, by their sizes."""
 
     def __init__(self, places: tuple[int, ...]) -> None:
         self.places = places
         self.seen = Counter[Hashable]()
         self.graphs: dict[Hashable, tuple[torch.cuda.CUDAGraph, Batch, Tensor]] = {}
         self.pool: Any = None
-        self.lock = threading.Lock()  # a graph reads and writes at one place, whichever thread plays it
+        self.lock = threading.Lock()  # all threads share the input and output tensors of a graph
 
     def run(self, network: Any, batch: Batch, work: Work, name: Hashable) -> Tensor:
-        """The output of a pass, played back where one of its size was captured; the batch may be on the CPU."""
+        """The output of a pass, replayed if its size was captured; the batch may be on the CPU."""
         device = inventory_of(network).tensors[0].device
         if len(batch.tokens) > LARGEST:
             return in_full(work(network, batch.to(device)))
@@ -112,7 +112,9 @@ class PassGraphs:
         if shape not in self.graphs:
             self.seen[shape] += 1
             if self.seen[shape] == 2 and len(self.graphs) < GRAPHS:
-                with suppress(RuntimeError):  # one that reads a number on its way, or memory runs out: it goes without
+                with suppress(
+                    RuntimeError
+                ):  # it waits for a number from the GPU, or memory runs out: run it uncaptured
                     self.graphs[shape] = self._captured(network, filled.to(device), work, device)
             if shape not in self.graphs:
                 return in_full(work(network, batch.to(device)))
@@ -129,10 +131,9 @@ class PassGraphs:
         self, network: nn.Module, batch: Batch, work: Work, device: torch.device
     ) -> tuple[torch.cuda.CUDAGraph, Batch, Tensor]:
         batch = batch.map(Tensor.clone)
+        even = len(batch.tokens) == batch.rows.count * batch.rows.longest  # then rows always start at the same places
 
-        even = len(batch.tokens) == batch.rows.count * batch.rows.longest  # such rows always begin alike
-
-        def run() -> Tensor:  # what was worked out of the rows of another batch must not come back
+        def run() -> Tensor:  # with new `Rows`: cached values of another batch must not be used
             rows = batch.rows if even else Rows(batch.rows.starts, batch.rows.longest)
             return in_full(work(network, Batch(batch.tokens, rows, batch.segments)))
 
@@ -147,7 +148,7 @@ class PassGraphs:
 
 
 def _tensors(batch: Batch, even: bool) -> list[Tensor]:
-    """What differs from batch to batch of one size."""
+    """The tensors that differ between batches of one size."""
     starts, segments = [] if even else [batch.rows.starts], [] if batch.segments is None else [batch.segments]
     return [batch.tokens, *starts, *segments]
 

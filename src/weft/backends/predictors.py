@@ -1,7 +1,7 @@
-"""Backends that answer in place of a model's own network: the same weights, run faster by other kernels or engines.
+"""Backends that answer in place of a model's network: the same weights, run faster by other kernels or engines.
 
-A predictor is made when it is first asked, and stands aside where the network is trained, changed, watched or moved:
-then the network itself answers.
+A predictor is built when it is first used. If the network is trained, changed, watched or moved, the network itself
+answers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from weft.errors import UserError, one_of, shown
 from weft.models.base import Network
 from weft.nn.halved import is_watched
 
-VERSION_OF = attrgetter("_version")  # how often a tensor has been changed
+VERSION_OF = attrgetter("_version")  # torch counts the changes of a tensor
 
 
 class Predictor:
@@ -34,8 +34,8 @@ class Predictor:
         self.name, self.head, self.build = name, head, build
         self.source = model.network
         self.parameters = list(model.network.parameters())
-        self.on_cpu = all(each.is_cpu for each in self.parameters)
-        self.counted = [each for each in self.parameters if not each.is_inference()]  # that know how often they changed
+        self.on_cpu = all(weight.is_cpu for weight in self.parameters)
+        self.counted = [weight for weight in self.parameters if not weight.is_inference()]  # with a `_version`
         modules = list(model.network.modules())
         tables = (vars(module)[kind] for module in modules for kind in ("_modules", "_parameters"))
         self.tables = [table for table in tables if table]
@@ -46,29 +46,29 @@ class Predictor:
         self.network: Network | None = None
 
     def network_for(self, network: Network, head: str | None) -> Network:
-        """The backend's network, or the one given where this backend cannot stand in for it."""
+        """The network of the backend, or the given one if the backend cannot replace it."""
         serves = head == self.head or (self.head == ANY and head != WRITING)
         if network is not self.source or not serves or not self._is_current():
             return network
         return self.ready()
 
     def ready(self) -> Network:
-        """The backend's network, made now where it has not been yet."""
+        """The network of the backend, built at the first call."""
         if self.network is None:
             with self.lock:
                 self.network = self.build() if self.network is None else self.network
         return self.network
 
     def _state(self) -> tuple[list[int], list[int]]:
-        """Changes with every change of a weight, and where the network is moved."""
+        """A value that changes when a weight is changed, or the network moved."""
         return list(map(VERSION_OF, self.counted)), list(map(Tensor.data_ptr, self.parameters))
 
     def _parts(self) -> list[int]:
-        """Changes where a module or a weight is replaced by another."""
-        return list(map(id, chain.from_iterable(map(dict.values, self.tables))))  # no loop: it is asked of every call
+        """A value that changes when a module or a weight is replaced."""
+        return list(map(id, chain.from_iterable(map(dict.values, self.tables))))  # no Python loop: every call needs it
 
     def _is_current(self) -> bool:
-        """Whether the network is still as it was, on the CPU, and nobody looks into it."""
+        """Whether the network is unchanged, in evaluation mode, on the CPU and not watched."""
         if self.source.training or is_watched(self.source) or not self.on_cpu:
             return False
         return self._parts() == self.parts and self._state() == self.state
@@ -89,7 +89,7 @@ def predictor_of(name: str, model: LoadedModel, task: Any) -> Predictor:
     def build() -> Network:
         try:
             network: Any = open_exported(folder).network
-            network.stand_in = lambda: model.network  # for what the engine does not do, or not alike
+            network.stand_in = lambda: model.network  # for what the engine does not do, or not exactly
             return network
         except UserError as error:
             again = f"weft bench {model.folder} exports it again"
@@ -99,22 +99,22 @@ def predictor_of(name: str, model: LoadedModel, task: Any) -> Predictor:
 
 
 def generates(model: LoadedModel, task: Any) -> bool:
-    """Whether a model's answers to a task are generated: those of an encoder-decoder always are."""
+    """Whether the answers to a task are generated text; an encoder-decoder always generates."""
     return bool(task.writes or model.family.reads)
 
 
 def made_for(model: LoadedModel, task: Any, name: str) -> str:
-    """What a backend is measured and exported for: a task, of this name, or all that generate or that give vectors."""
+    """The name under which a backend is measured and exported: of the task, or of all that generate or embed."""
     return WRITING if generates(model, task) else VECTORS if task.embeds else name
 
 
 def place_of_export(name: str, model: LoadedModel, task: Any) -> Path:
-    """Where the form of a model that a backend runs is kept; all tasks that generate share one."""
-    assert model.folder is not None, "an export is kept by the folder that it was made from"
+    """The folder of the export that a backend runs; all tasks that generate share one."""
+    assert model.folder is not None, "an export is stored under the hash of a model folder"
     backend, use = BACKENDS[name], made_for(model, task, task.name)
     return export_of(folder_of(model.folder), use, backend.precision, backend.engine)
 
 
 def with_predictor(name: str, model: LoadedModel, task: Any) -> LoadedModel:
-    """The same model, answering by this backend."""
+    """The same model, which answers with this backend."""
     return replace(model, predictor=None if name == TORCH else predictor_of(name, model, task))

@@ -1,4 +1,4 @@
-"""How many threads one pass of a model has, also where torch, which decides it, is not loaded."""
+"""The number of threads of a pass, as torch chooses it, also for processes that do not load torch."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import sys
 from pathlib import Path
 
 TOPOLOGY = Path("/sys/devices/system/cpu")
-# That torch with MKL reads, the first of them that holds a number.
+# Environment variables that torch with MKL reads; the first that holds a number counts.
 VARIABLES = ("MKL_NUM_THREADS", "OMP_NUM_THREADS")
 
 
 def thread_count() -> int:
-    """Threads of one pass: those of torch where it is loaded, else as many as torch would take."""
+    """Threads of one pass: those of torch if it is loaded, else as many as torch would use."""
     if "torch" in sys.modules:
         return int(sys.modules["torch"].get_num_threads())
     cores = core_count()
-    asked = (os.environ.get(name, "").partition(",")[0].strip() for name in VARIABLES)
-    return min(next((int(each) for each in asked if each.isdecimal() and int(each)), cores), cores)
+    values = (os.environ.get(name, "").partition(",")[0].strip() for name in VARIABLES)
+    return min(next((int(value) for value in values if value.isdecimal() and int(value)), cores), cores)
 
 
 def core_count() -> int:
-    """Cores that this process may run on; two processors of one core count once."""
+    """Cores that this process may run on; two hardware threads of a core count once."""
     if not hasattr(os, "sched_getaffinity"):
         return os.cpu_count() or 1
     processors = os.sched_getaffinity(0)
