@@ -1,4 +1,4 @@
-"""Beam search in slots: candidates, ends and the order of hypotheses on the device, the texts put together at the end.
+"""Beam search in slots: the device selects the hypotheses, and the host builds their texts at the end.
 
 The search is that of `weft.generation.search`. S: slots; W: hypotheses of a slot; C: candidates; T: tokens.
 """
@@ -16,7 +16,7 @@ from weft.errors import NotFinite
 from weft.generation.search import Advance, Beam, Completion, Hypothesis, Request, best_tokens
 from weft.generation.slots import Report, SlotRunner, Slots, on
 
-NONE = -1  # in place of a token: a hypothesis that no token may follow
+NONE = -1  # in place of a token: for a hypothesis that no token may follow
 
 
 class BeamSlots(Slots):
@@ -26,17 +26,19 @@ class BeamSlots(Slots):
         super().__init__(request, *sizes)
         self.beam = beam
         slots, width, device = self.size, beam.width, self.device
-        self.needed = width * max(2, 1 + len(self.ends))  # candidates: their best that do not end are among them
+        self.needed = width * max(2, 1 + len(self.ends))  # candidates, so that `width` of them do not end
         whole = {"dtype": torch.int64, "device": device}
         self.counts = torch.zeros(slots, **whole)  # type: ignore[call-overload]
         self.limits = torch.ones(slots, **whole)  # type: ignore[call-overload]
         self.done = torch.ones(slots, dtype=torch.bool, device=device)
-        self.broken = torch.zeros(slots, dtype=torch.bool, device=device)  # a score was no number
-        self.held = torch.zeros(slots, width, dtype=torch.float64, device=device)  # log-probabilities of what is alive
-        # What each step has made of each place: where it came from, and its token.
+        self.broken = torch.zeros(slots, dtype=torch.bool, device=device)  # a score was NaN
+        self.held = torch.zeros(
+            slots, width, dtype=torch.float64, device=device
+        )  # log-probabilities of live hypotheses
+        # For each step and hypothesis: its parent in the step before, and its token.
         self.parents = torch.zeros(slots, self.length, width, **whole)  # type: ignore[call-overload]
         self.written = torch.zeros(slots, self.length, width, **whole)  # type: ignore[call-overload]
-        # The best finished ones: score, log-probability, step, parent and token.
+        # The best finished hypotheses: their scores; and log-probability, step, parent and token.
         self.scored = torch.zeros(slots, width, dtype=torch.float64, device=device)
         self.finished = torch.zeros(slots, width, 4, dtype=torch.float64, device=device)
         self.ranks = torch.arange(self.needed, device=device)
@@ -46,11 +48,11 @@ class BeamSlots(Slots):
         self.counts[where], self.done[where], self.broken[where] = 0, False, False
         self.limits[where] = on(self.device, [request.limits[number] for number in numbers])
         self.held[where] = -torch.inf
-        self.held[where, 0] = 0.0  # at first all hypotheses are one
+        self.held[where, 0] = 0.0  # at first there is one hypothesis
         self.scored[where] = -torch.inf
 
     def _candidates(self) -> tuple[Tensor, Tensor, Tensor]:
-        """S C each, best first: log-probabilities, places and tokens of the best extensions."""
+        """S C each, best first: log-probabilities, parents and tokens of the best extensions."""
         scores = self.penalized()
         allowed = self.allowed(scores, self.counts.repeat_interleave(self.copies))
         tokens = best_tokens(allowed, self.needed)  # S*W C
@@ -102,7 +104,7 @@ class BeamSlots(Slots):
         return logprobs / lengths.clamp(min=1).double() ** self.beam.length_penalty
 
     def _finish(self, values: Tensor, places: Tensor, tokens: Tensor, over: Tensor, going: Tensor) -> None:
-        """Keep the best of what has finished so far and of what finishes now; S C each."""
+        """Keep the best of the finished hypotheses and of those that finish now; S C each."""
         length = (self.counts + 1)[:, None]
         scores = torch.where(over & going[:, None], self._by_length(values, length), -torch.inf)
         rows = [values, self.counts[:, None].expand_as(tokens).double(), places.double(), tokens.double()]
@@ -113,7 +115,7 @@ class BeamSlots(Slots):
         self.finished.copy_(finished.gather(1, best[..., None].expand(-1, -1, 4)))
 
     def _stuck(self, fine: Tensor) -> None:
-        """Where the rules leave nothing to say, and nothing has finished, the best hypothesis is the answer."""
+        """If the rules allow no token and nothing has finished, take the best hypothesis as the answer."""
         stuck = ~fine & (self.scored[:, 0] == -torch.inf)
         best, place = self.held.max(1)
         entry = [best, self.counts.double(), place.double(), torch.full_like(best, NONE)]
@@ -121,7 +123,7 @@ class BeamSlots(Slots):
         self.scored[:, 0] = torch.where(stuck, self._by_length(best, self.counts), self.scored[:, 0])
 
     def _settled(self, alive: Tensor) -> Tensor:
-        """Whether nothing that is alive can still come among the n best."""
+        """Whether no live hypothesis can get among the n best any more."""
         worst = self.scored[:, self.beam.n - 1]
         length = self.limits if self.beam.length_penalty > 0 else self.counts + 1
         bound = self._by_length(self.held.max(1).values, length)
@@ -139,8 +141,8 @@ class BeamRunner(SlotRunner):
     def __init__(self, request: Request, beam: Beam) -> None:
         super().__init__(request, beam.width)
         self.beam = beam
-        self.told = [0] * len(request.prompts)  # steps of each search that were reported
-        self.over: list[int] = []  # prompts whose searches are over, on their way from the device
+        self.reported = [0] * len(request.prompts)  # steps of each search that were reported
+        self.over: list[int] = []  # prompts whose results are being copied from the device
         self.report: Report | None = None
 
     def make(self, *sizes: int) -> Slots:
@@ -150,7 +152,7 @@ class BeamRunner(SlotRunner):
         return "beam", self.beam, self.request.rules, tuple(sorted(self.request.ends))
 
     def collect(self, outputs: list[Tensor], slots: Sequence[int]) -> Advance:
-        """What is over is copied from the device while later steps run, and put together at the next call."""
+        """Start to copy the results of finished searches; they are put together at the next call."""
         self._put_together()
         done, counts, broken = (tensor.tolist() for tensor in outputs)
         if any(broken[slot] for slot in slots):
@@ -159,8 +161,8 @@ class BeamRunner(SlotRunner):
         for slot in slots:
             number = self.at[slot]
             assert number is not None
-            advance += [(number, None)] * (counts[slot] - self.told[number])
-            self.told[number] = counts[slot]
+            advance += [(number, None)] * (counts[slot] - self.reported[number])
+            self.reported[number] = counts[slot]
         over = [slot for slot in slots if done[slot]]
         if over:
             s, where = self.slots, on(self.slots.device, over)

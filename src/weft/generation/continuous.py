@@ -1,8 +1,8 @@
-"""Continuous batching: one decoding step for all prompts under way, which enter and leave between two steps.
+"""Continuous batching: one decoding step for all active prompts, which enter and leave between two steps.
 
 Each prompt has its own options, and its completions are those of `generate` for it alone. A long prompt is read in
-parts beside the steps of the others. What rows cannot do (beams, a sliding window, half-typed words, families whose
-states cannot be joined) goes through the plain search, some prompts in turn. R: rows; V: vocabulary.
+parts, together with the steps of the others. What rows do not support (beams, a sliding window, half-typed words,
+families whose states cannot be joined) runs in the plain search, a few prompts in turn. R: rows; V: vocabulary.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from weft.nn.linear import decoding
 from weft.nn.open_rows import OpenRows, RowReading
 from weft.nn.rows import Ragged
 
-ROWS, PLACES = 64, 1 << 16  # at a time, by default; a place is one token of a cache
-CHUNK = 64  # tokens of prompts that are read beside the steps of other rows, which wait for them so long
-READ = 512  # tokens of prompts that are read at once where nothing waits for them
+ROWS, PLACES = 64, 1 << 16  # defaults of their largest numbers; a place is one token of the cache
+CHUNK = 64  # tokens of prompts per step, while other rows wait for them
+READ = 512  # tokens of prompts per step, if no other row waits
 PLAIN = 4  # plain searches that take turns
-BEAM_ROWS = 64  # hypotheses of prompts that are searched together
-NOTHING = Completion([], "length", 0.0, 0.0)  # of a prompt after which nothing is to be generated
+BEAM_ROWS = 64  # hypotheses of the prompts in one beam search
+NOTHING = Completion([], "length", 0.0, 0.0)  # of a prompt with max_tokens 0
 
 
 def fits_rows(request: Request) -> bool:
@@ -51,7 +51,7 @@ def fits_rows(request: Request) -> bool:
 
 @dataclass(frozen=True)
 class TokenChoice:
-    """How some rows choose their next token: what their groups are made by."""
+    """The options for choosing the next token; rows with equal ones choose together."""
 
     sampling: Sampling
     rules: Rules
@@ -60,21 +60,21 @@ class TokenChoice:
 
     @property
     def counted(self) -> int:
-        """From how many tokens on it makes no difference how many a row has."""
+        """The number of tokens from which on the rules do not depend on it."""
         return max(len(self.rules.forced), self.rules.min_tokens)
 
 
 @dataclass(eq=False)
 class PendingText:
-    """One prompt on its way: what was generated so far, and at the end its completions, or why there are none."""
+    """One prompt: the tokens generated so far, and at the end its completions or the error."""
 
     request: Request
     options: dict[str, Any]
     asked: float = field(default_factory=time.perf_counter)
-    entered: float | None = None  # when it was first read
-    tokens: list[list[int]] = field(default_factory=list)  # of each sample, as they come; none of a beam
-    details: list[list[Detail]] = field(default_factory=list)  # of each token, where log-probabilities are asked for
-    reasons: list[Reason | None] = field(default_factory=list)  # of samples that are over
+    entered: float | None = None  # when its first tokens were read
+    tokens: list[list[int]] = field(default_factory=list)  # of each sample so far; empty for a beam
+    details: list[list[Detail]] = field(default_factory=list)  # of each token, if log-probabilities are wanted
+    reasons: list[Reason | None] = field(default_factory=list)  # of samples that have ended
     completions: list[Completion] | None = None
     error: Exception | None = None
     cancelled: bool = False
@@ -89,7 +89,7 @@ class PendingText:
 
 @dataclass(eq=False, slots=True)
 class SampleRow:
-    """One sample of a prompt, or the prompt while it is read."""
+    """A row of the decoder: one sample of a prompt, or the prompt while it is read."""
 
     text: PendingText
     number: int
@@ -100,37 +100,37 @@ class SampleRow:
     unread: list[int]  # of the prompt
 
     def group(self) -> tuple[int, int]:
-        """Rows of one group are alike for the rules."""
+        """The key of the rows that can choose their tokens together."""
         return id(self.choice), min(len(self.answer.tokens), self.choice.counted)
 
 
 class Continuous:
-    """Prompts that are written on together by one decoder."""
+    """Generates for many prompts at once with one decoder."""
 
     def __init__(
         self, decoder: Any, *, device: torch.device | str = "cpu", rows: int = ROWS, places: int = PLACES
     ) -> None:
-        """`rows` and `places`: samples that are under way at a time, and tokens that they may come to."""
+        """`rows` and `places`: the most active samples, and the most tokens that they may have together."""
         self.decoder, self.device, self.most_rows, self.most_places = decoder, device, rows, places
         stand_in = getattr(decoder, "stand_in", None) if decoder.SEARCHES else None
         self.network: Any = stand_in() if stand_in is not None else decoder
         self.open: OpenRows | None = None
         self.numbers = itertools.count()
         self.waiting: deque[PendingText] = deque()
-        self.reading: list[SampleRow] = []  # rows whose prompts are not all read, the next one first
-        self.going: list[SampleRow] = []
+        self.reading: list[SampleRow] = []  # rows whose prompts are still being read, the next one first
+        self.going: list[SampleRow] = []  # rows that generate
         self.held: dict[PendingText, list[SampleRow]] = {}  # the rows of every text that has entered
-        self.needed: dict[PendingText, int] = {}  # places that it may come to
+        self.needed: dict[PendingText, int] = {}  # the most places that it may need
         self.plain_waiting: deque[PendingText] = deque()
         self.plain: deque[PlainSearch] = deque()
-        self.steps = self.generated = self.read = 0  # passes, tokens that were chosen and tokens that were read
+        self.steps = self.generated = self.read = 0  # passes, generated tokens, and tokens that were read
 
     def admit(
         self, prompt: Sequence[int], *, source: Any = None, seed: int = 0, scores_prompt: bool = False, **options: Any
     ) -> PendingText:
-        """Let a prompt in as soon as there is room; `options`: those of a `Request` for one prompt.
+        """Add a prompt, which enters as soon as there is room; `options`: those of a `Request` for one prompt.
 
-        `scores_prompt`: also keep the log-probabilities of the tokens of the prompt, which a decoder continues.
+        `scores_prompt`: also compute the log-probabilities of the tokens of the prompt, for a decoder.
         """
         options |= {"sources": None if source is None else [source], "seeds": [seed], "device": self.device}
         options["prompts"] = [list(prompt)]
@@ -147,7 +147,7 @@ class Continuous:
 
     @torch.inference_mode()
     def cancel(self, text: PendingText) -> None:
-        """Give up a prompt: its rows are free for the next step."""
+        """Cancel a prompt: its rows are free for the next step."""
         if text.over:
             return
         text.cancelled = True
@@ -166,17 +166,17 @@ class Continuous:
 
     @property
     def rows_held(self) -> int:
-        """Rows that are taken."""
+        """Rows in use."""
         return sum(self._rows_of(text) for text in self.held)
 
     @property
     def places_held(self) -> int:
-        """Places that memory is held for now."""
+        """Places for which memory is allocated."""
         return 0 if self.open is None else self.open.places
 
     @torch.inference_mode()
     def step(self) -> list[PendingText]:
-        """One step for everything that is under way; the prompts that went on, or are over."""
+        """Take one step for all active prompts; returns those that have got tokens or are over."""
         changed: dict[PendingText, None] = {}
         self._enter(changed)
         entries = self._entries()
@@ -187,14 +187,14 @@ class Continuous:
         self._search(changed)
         return list(changed)
 
-    # ------------------------------------------------------------------------------------------ who is under way
+    # ------------------------------------------------------------------------------------------ active prompts
 
     @staticmethod
     def _rows_of(text: PendingText) -> int:
         return text.request.choice.n if isinstance(text.request.choice, Sampling) else 1
 
     def _places_of(self, text: PendingText) -> int:
-        """Places that all samples of a prompt may come to."""
+        """The most places that all samples of a prompt may need."""
         request = text.request
         source = 0 if request.sources is None else len(request.sources[0])
         return self._rows_of(text) * self._opened().needs(len(request.prompts[0]) + request.limits[0], source)
@@ -205,7 +205,7 @@ class Continuous:
         return self.open
 
     def _check_room(self, text: PendingText) -> None:
-        """Refuse what would wait for ever."""
+        """Refuse a prompt that would never fit."""
         rows, places = self._rows_of(text), self._places_of(text)
         if rows > self.most_rows:
             raise UserError(f"n is {rows}, and there is room for {self.most_rows} texts at a time")
@@ -216,7 +216,7 @@ class Continuous:
             )
 
     def _enter(self, changed: dict[PendingText, None]) -> None:
-        """Prompts enter in the order in which they came, as long as there is room."""
+        """Let waiting prompts enter, first come, first served, as long as there is room."""
         new = list[PendingText]()
         rows, places = self.rows_held, sum(self.needed.values())
         while self.waiting:
@@ -230,7 +230,7 @@ class Continuous:
         if new:
             try:
                 self._take(new)
-            except Exception:  # each alone: the others can go on
+            except Exception:  # one by one, so that only the faulty one fails
                 for text in new:
                     try:
                         self._take([text])
@@ -247,7 +247,7 @@ class Continuous:
             sampling = request.choice if isinstance(request.choice, Sampling) else Sampling()
             choice = TokenChoice(sampling, request.rules, frozenset(request.ends), request.alternatives)
             known = (row.choice for row in (*self.going, *self.reading))
-            choice = next((other for other in known if other == choice), choice)  # one object, so that groups are large
+            choice = next((equal for equal in known if equal == choice), choice)  # groups are made by identity
             generators = [None] * sampling.n if sampling.greedy else RandomDraws(request.seeds, sampling.n).generators
             answers = [Hypothesis([], 0.0, 0, []) for _ in range(sampling.n)]
             text.entered = time.perf_counter()
@@ -285,13 +285,13 @@ class Continuous:
     # ------------------------------------------------------------------------------------------ one step
 
     def _entries(self) -> list[tuple[SampleRow, RowReading]]:
-        """What is read in a step: the latest token of every row, and some of the prompts."""
+        """What a step reads: the latest token of every row, and parts of the prompts."""
         entries = [(row, RowReading(row.number, row.answer.tokens[-1:])) for row in self.going]
         budget = whole = CHUNK if entries else READ
         for row in self.reading:
             scores, size = row.text.scores_prompt and self._opened().PARTS, len(row.unread)
             if self._opened().PARTS:
-                size = min(size, budget, CHUNK if scores else budget)  # a table of all scores is wide
+                size = min(size, budget, CHUNK if scores else budget)  # the logits of all its tokens need much memory
             elif budget < size and budget < whole:
                 break
             if size <= 0:
@@ -302,7 +302,7 @@ class Continuous:
         return entries
 
     def _pass(self, entries: list[tuple[SampleRow, RowReading]], changed: dict[PendingText, None]) -> None:
-        """Let the network read, and go on from its scores; a prompt that it refuses does not hinder the others."""
+        """Run the network, and choose tokens from its scores; a prompt that it refuses does not stop the others."""
         opened = self._opened()
         try:
             scores = opened.read([reading for _, reading in entries])
@@ -317,7 +317,7 @@ class Continuous:
             if stepping:
                 self._pass(stepping, changed)
             return
-        rows, places = list[SampleRow](), list[int]()  # that choose a token, and which scores are theirs
+        rows, places = list[SampleRow](), list[int]()  # rows that choose a token, and the places of their scores
         asked = 0
         for row, reading in entries:
             first, asked = asked, asked + reading.asks
@@ -332,7 +332,7 @@ class Continuous:
             del row.unread[: len(reading.tokens)]
             self.reading.remove(row)
             if row.unread:
-                self.reading.append(row)  # long prompts take turns, so that a short one is soon read
+                self.reading.append(row)  # long prompts take turns, so that a short one is read soon
                 continue
             if not any(row.text.request.limits):
                 self._finish_scored(row.text, changed)
@@ -348,14 +348,14 @@ class Continuous:
             self._choose(rows, scores if places == list(range(len(scores))) else scores[places], changed)
 
     def _finish_scored(self, text: PendingText, changed: dict[PendingText, None]) -> None:
-        """A prompt that was to be scored and not continued."""
+        """Finish a prompt that was only to be scored."""
         row = self.held.pop(text)[0]
         self.needed.pop(text, None)
         self._opened().leave([row.number])
         text.completions, changed[text] = [NOTHING] * text.request.choice.n, None
 
     def _choose(self, rows: list[SampleRow], scores: Tensor, changed: dict[PendingText, None]) -> None:
-        """Take the next token of every row, those with equal options together; what is over leaves."""
+        """Choose the next token of every row, those with equal options together; rows that are over leave."""
         groups: dict[tuple[int, int], list[int]] = {}
         for place, row in enumerate(rows):
             groups.setdefault(row.group(), []).append(place)
@@ -376,7 +376,7 @@ class Continuous:
         for text, error in failed.items():
             self._fail([text], error, changed)
         self._leave(done)
-        alone = [row for row in ended if row.text in self.held]  # its other samples go on
+        alone = [row for row in ended if row.text in self.held]  # other samples of their prompts go on
         if alone:
             gone = set(alone)
             self.going = [row for row in self.going if row not in gone]
@@ -385,7 +385,7 @@ class Continuous:
     def _choose_alike(
         self, rows: list[SampleRow], scores: Tensor, failed: dict[PendingText, Exception], ended: list[SampleRow]
     ) -> None:
-        """Take the next token of rows with equal options: R V."""
+        """Choose the next token of rows with equal options: R V."""
         first, sampling = rows[0].text.request, rows[0].choice.sampling
         processor, raw = first.processor, scores
         prompts = [row.text.request.prompts[0] for row in rows]
@@ -402,11 +402,11 @@ class Continuous:
         else:
             logs = scores.log_softmax(-1)
             own, ranked = logs.gather(1, tokens[:, None]).squeeze(1), first.ranked(logs)
-        if processor.busy:  # where nothing is allowed the choice means nothing
+        if processor.busy:  # if no token is allowed, the chosen one is marked as impossible
             own = own.masked_fill(allowed.gather(1, tokens[:, None]).squeeze(1) == -torch.inf, -torch.inf)
         chosen = torch.stack((own.double(), tokens.double()), -1).tolist()
         for place, (row, (logprob, token)) in enumerate(zip(rows, chosen, strict=True)):
-            if math.isnan(logprob):  # also where every token is ruled out, which ends the answer
+            if math.isnan(logprob):  # either a score was NaN, or every token is forbidden, which ends the answer
                 try:
                     check_scores(raw[place])
                 except NotFinite as error:
@@ -438,7 +438,7 @@ class Continuous:
     # ------------------------------------------------------------------------------------------ plain searches
 
     def _search(self, changed: dict[PendingText, None]) -> None:
-        """One step of the plain search whose turn it is."""
+        """Take one step of the plain search whose turn it is."""
         while self.plain_waiting and len(self.plain) < PLAIN:
             self.plain.append(PlainSearch(self.decoder, self._together()))
         if not self.plain:
@@ -447,7 +447,7 @@ class Continuous:
         if search.step():
             self.plain.append(search)
         elif len(search.pending) > 1 and any(text.error is not None for text in search.pending):
-            for text in reversed(search.pending):  # each alone: the others can go on
+            for text in reversed(search.pending):  # one by one, so that only the faulty one fails
                 text.error = None
                 if not text.cancelled:
                     text.tokens = []
@@ -456,7 +456,7 @@ class Continuous:
         changed.update(dict.fromkeys(search.pending))
 
     def _together(self) -> list[PendingText]:
-        """The prompt that waits longest, and others that can be searched by the same beam."""
+        """The prompt that has waited longest, and others that can share its beam search."""
         first = self.plain_waiting.popleft()
         width = 1 if isinstance(first.request.choice, Sampling) else first.request.choice.width
         if width == 1:
@@ -469,14 +469,14 @@ class Continuous:
 
 
 def alike(one: Request, other: Request) -> bool:
-    """Whether two requests can be made as one of several prompts."""
+    """Whether two requests can be joined into one with both prompts."""
     names = ("choice", "rules", "ends", "alternatives", "attention", "slide", "context")
     typed = any(one.typed) or any(other.typed)
     return not typed and all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 class PlainSearch:
-    """Prompts that are generated from by the plain search, all by the same options."""
+    """A plain search for prompts with the same options."""
 
     def __init__(self, decoder: Any, pending: list[PendingText]) -> None:
         self.pending = pending
@@ -488,10 +488,10 @@ class PlainSearch:
         if len(pending) > 1:
             limits = (text.options.get("max_tokens") for text in pending)
             options["max_tokens"] = [limit[0] if isinstance(limit, list) else limit for limit in limits]
-            options["stopped"] = self._stopped if any(w.options.get("stopped") for w in pending) else None
+            options["stopped"] = self._stopped if any(text.options.get("stopped") for text in pending) else None
         seeds = [seed for text in pending for seed in text.options["seeds"]]
         self.steps = generate_steps(decoder, options.pop("prompts"), seeds=seeds, **options)
-        # Where several samples are drawn, nobody knows whose token is the latest.
+        # The steps of a search with several samples do not tell which sample a token belongs to.
         self.streams = [1 if text.request.choice.n == 1 else 0 for text in pending]
         for text, stream in zip(pending, self.streams, strict=True):
             text.tokens = [[] for _ in range(stream)]
@@ -505,7 +505,7 @@ class PlainSearch:
         return all(text.over for text in self.pending)
 
     def step(self) -> bool:
-        """One step; whether there are more."""
+        """Take one step; returns whether there are more."""
         try:
             for text in self.pending:
                 if text.entered is None:
@@ -532,7 +532,7 @@ class PlainSearch:
 
 
 def details_of(request: Request, scores: Tensor, targets: Sequence[int]) -> list[Detail]:
-    """The log-probability of each of these tokens, with the likeliest others: n V."""
+    """The log-probabilities of these tokens, with the likeliest alternatives: n V."""
     logs = scores[: len(targets)].log_softmax(-1)
     own = logs.gather(1, torch.tensor(targets, dtype=torch.int64, device=logs.device)[:, None]).squeeze(1).tolist()
     ranked = request.ranked(logs) or [[] for _ in targets]
@@ -540,9 +540,9 @@ def details_of(request: Request, scores: Tensor, targets: Sequence[int]) -> list
 
 
 def scored(network: Any, request: Request) -> list[Detail]:
-    """The log-probabilities of all tokens of a prompt but the first, where it is not read in parts."""
+    """The log-probabilities of all tokens of a prompt but the first, for networks that do not read it in parts."""
     prompt = request.prompts[0]
-    if network.SCORES_TEXTS:  # an engine that hands out no other scores
+    if network.SCORES_TEXTS:  # an engine that gives no logits
         return [Detail(logprob, [], None) for logprob in network.text_logprobs([prompt])[0]]
     ragged = Ragged.of([prompt[:-1]] if len(prompt) > 1 else [prompt], request.device)
     hidden = network.next_states(ragged.tokens, ragged.rows)

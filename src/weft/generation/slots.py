@@ -1,8 +1,9 @@
-"""Decoding in slots: one step for all rows, captured as a CUDA graph, with the choice of the next token inside.
+"""Decoding in slots: one step for all rows, captured as a CUDA graph, which also chooses the next tokens.
 
-Prompts stand in slots; one that is done leaves its slot to the next that waits, while the others go on. Nothing waits
-for the device in between: steps are launched some at a time, and what came out of them is read while the next run.
-The answers are those of the plain search, which serves whatever cannot be captured. R: rows; V: vocabulary; T: tokens.
+Each prompt has a slot; one that is done leaves its slot to the next waiting prompt, while the others go on. The host
+does not wait for the device after each step: steps are launched in blocks, and the results of a block are read while
+the next one runs. The answers are those of the plain search, which handles whatever cannot be captured.
+R: rows; V: vocabulary; T: tokens.
 """
 
 from __future__ import annotations
@@ -27,24 +28,24 @@ from weft.nn.graphs import captured, casts_to, tried_out
 from weft.nn.halved import is_watched, places_of
 from weft.nn.rows import Ragged
 
-BLOCK = 8  # steps that are launched before anybody looks at what came out
+BLOCK = 8  # steps that are launched before their results are read
 MOST_ROWS = 1024
-ROOMS = 64  # a cache has room for a multiple of so many places
+ROOMS = 64  # the room of a cache is a multiple of this many places
 READ = 1 << 14  # tokens of prompts and sources that are read at a time
-FREE = 4  # waiting prompts enter when one of so many slots is free
+FREE = 4  # waiting prompts enter when one slot in so many is free
 SHARE = 0.3  # of the free memory that a cache may take
-KEPT = 0.05  # of all memory that a cache may hold on to between two calls
-LONGEST = 1 << 14  # tokens that a text may get: there is room for all of them from the beginning
-SLOTS: WeakKeyDictionary[nn.Module, dict[Any, Slots]] = WeakKeyDictionary()  # of each network those used last
+KEPT = 0.05  # of all memory that a cache may keep between two calls
+LONGEST = 1 << 14  # tokens that a text may get: memory for all of them is allocated at the start
+SLOTS: WeakKeyDictionary[nn.Module, dict[Any, Slots]] = WeakKeyDictionary()  # the last used ones of each network
 
 
 def is_plain(rules: Rules) -> bool:
-    """Whether rules ask for nothing that depends on more of a text than which tokens it holds."""
+    """Whether rules depend on nothing but the number of tokens of a text and the set of tokens in it."""
     return not (rules.no_repeat or rules.allowed or rules.choices or any(len(each) > 1 for each in rules.banned))
 
 
 def fits(request: Request) -> bool:
-    """Whether a request can be decoded in slots: its network has them, and its rules are those of single tokens."""
+    """Whether a request can be decoded in slots: its network supports them, and its rules are about single tokens."""
     network = request.decoder
     if not isinstance(network, Network) or network.in_slots is None or not is_plain(request.rules):
         return False
@@ -58,17 +59,17 @@ class NotCaptured(Exception):
 
 
 def sent(device: torch.device, tensor: Tensor) -> Tensor:
-    """A tensor of the CPU on a device, without waiting for what it is doing."""
+    """Copy a CPU tensor to a device, without waiting for the device."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
 
 
 def on(device: torch.device, numbers: Sequence[int]) -> Tensor:
-    """Whole numbers on a device."""
+    """A tensor of integers on a device."""
     return sent(device, torch.tensor(numbers, dtype=torch.int64))
 
 
 class Started:
-    """Prompts that have been read together and wait for slots, in order."""
+    """Prompts that were read together and wait for slots, in order."""
 
     def __init__(self, request: Request, numbers: Sequence[int]) -> None:
         network: Any = request.decoder
@@ -85,7 +86,7 @@ class Started:
         return len(self.numbers) - self.taken
 
     def take(self, count: int) -> tuple[Sequence[int], Tensor]:
-        """The next so many prompts, and their rows."""
+        """The numbers of the next prompts, and their rows in the state."""
         first, self.taken = self.taken, self.taken + count
         return self.numbers[first : self.taken], torch.arange(first, self.taken, device=self.device)
 
@@ -93,7 +94,7 @@ class Started:
 class Slots(ABC):
     """The tensors of a number of slots, and the step that works on them."""
 
-    copies: int  # rows of a slot
+    copies: int  # rows per slot
 
     def __init__(self, request: Request, slots: int, copies: int, room: int, source_room: int, length: int) -> None:
         network: Any = request.decoder
@@ -102,21 +103,21 @@ class Slots(ABC):
         self.copies, self.size, self.room, self.source_room, self.length = copies, slots, room, source_room, length
         rows = slots * copies
         self.ending = torch.tensor(self.ends, dtype=torch.int64, device=self.device)
-        # V bool; not by `isin`, which sorts where there are many ends: no capture can hold that.
+        # V bool, instead of `torch.isin`: with many end tokens that sorts, which cannot be captured.
         words = max([network.config.vocabulary, *(end + 1 for end in self.ends)])
         self.is_end = torch.zeros(words, dtype=torch.bool, device=self.device).index_fill_(0, self.ending, True)
         self.banned = torch.tensor(
             sorted({each[0] for each in self.rules.banned}), dtype=torch.int64, device=self.device
         )
         self.forced = torch.tensor(self.rules.forced, dtype=torch.int64, device=self.device)
-        self.tokens = torch.zeros(rows, dtype=torch.int64, device=self.device)  # that the next step reads
-        self.state: Any = None  # in slots; laid out when the first prompts have been read
-        self.scores = torch.empty(0)  # R V: of each row's next token
-        self.seen: Tensor | None = None  # R V bool: tokens that a text holds, where they are penalized
+        self.tokens = torch.zeros(rows, dtype=torch.int64, device=self.device)  # the latest token of each row
+        self.state: Any = None  # allocated when the first prompts have been read
+        self.scores = torch.empty(0)  # R V: logits of the next token
+        self.seen: Tensor | None = None  # R V bool: tokens of a text, if the repetition penalty needs them
         self.graph: torch.cuda.CUDAGraph | None = None
 
     def admit(self, request: Request, started: Started, count: int, slots: Sequence[int]) -> None:
-        """Take the next prompts that have been read into these slots."""
+        """Put the next prompts that were read into these slots."""
         numbers, chosen = started.take(count)
         if self.state is None:
             self.state = self.network.in_slots(started.state, self.size, self.copies, self.room, self.source_room)
@@ -135,7 +136,7 @@ class Slots(ABC):
         self.begin(request, numbers, slots, where)
 
     def allowed(self, scores: Tensor, counts: Tensor) -> Tensor:
-        """Minus infinity where a token may not come; `counts` (R): tokens that each row has."""
+        """The scores with minus infinity for forbidden tokens; `counts` (R): tokens that each row has."""
         rules = self.rules
         if len(self.banned):
             scores = scores.index_fill(1, self.banned, -torch.inf)
@@ -151,16 +152,16 @@ class Slots(ABC):
 
     @property
     def kernels(self) -> bool:
-        """Whether there are kernels that choose tokens, for the numbers that scores are in."""
+        """Whether there are kernels that choose tokens, for the dtype of the scores."""
         return self.device.type == "cuda" and self.scores.dtype == torch.float32 and has_kernel()
 
     @property
     def busy(self) -> bool:
-        """Whether the rules take tokens away."""
+        """Whether the rules forbid tokens."""
         return bool(len(self.banned) or self.rules.min_tokens or self.rules.forced)
 
     def penalized(self) -> Tensor:
-        """The scores, those of tokens that a text holds already made less likely."""
+        """The scores after the repetition penalty."""
         if self.seen is None:
             return self.scores
         scores, penalty = self.scores, self.rules.repetition_penalty
@@ -175,7 +176,7 @@ class Slots(ABC):
 
     @abstractmethod
     def begin(self, request: Request, numbers: Sequence[int], slots: Sequence[int], where: Tensor) -> None:
-        """Prompts have been taken into slots: nothing has been generated there yet."""
+        """Reset the slots of new prompts."""
 
     @abstractmethod
     def step(self) -> None:
@@ -183,7 +184,7 @@ class Slots(ABC):
 
     @abstractmethod
     def outputs(self) -> list[Tensor]:
-        """What has to be known of the slots after some steps."""
+        """The tensors that the host reads after some steps."""
 
     def launch(self, steps: int) -> None:
         """Take so many steps; on a GPU without waiting for them."""
@@ -197,7 +198,7 @@ class Slots(ABC):
             self.graph.replay()
 
     def _captured(self) -> torch.cuda.CUDAGraph:
-        """The step as a graph; trying it out first, which sets libraries up, leaves no trace."""
+        """Capture the step as a graph; the tensors that the warm-up changes are restored."""
         held = self.tensors()
         before = [tensor.clone() for tensor in held]
         with tried_out(self.device):
@@ -216,7 +217,7 @@ class Slots(ABC):
         return graph
 
     def tensors(self) -> list[Tensor]:
-        """All that a step changes, but for what stands in the cache beyond the end of a text."""
+        """All tensors that a step changes, except for places of the cache beyond the end of a text."""
         state = self.state
         parts = [*getattr(state, "parts", ()), getattr(state, "lengths", None), getattr(state, "origin", None)]
         own = [tensor for tensor in vars(self).values() if isinstance(tensor, Tensor)]
@@ -224,14 +225,14 @@ class Slots(ABC):
 
     @property
     def memory(self) -> int:
-        """Bytes that are held from call to call."""
+        """Bytes of all tensors."""
         state = self.state
         layers = [*getattr(state, "layers", ()), *getattr(getattr(state, "memory", None), "layers", ())]
         return sum(x.nbytes for x in self.tensors()) + sum(x.keys.nbytes + x.values.nbytes for x in layers)
 
 
 class Report:
-    """Outputs of slots on their way to the host."""
+    """Outputs of slots that are being copied to the host."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self.event: Any = None
@@ -244,14 +245,14 @@ class Report:
             self.event.record()
 
     def wait(self) -> list[Tensor]:
-        """The outputs, once they have come."""
+        """Wait for the copies."""
         if self.event is not None:
             self.event.synchronize()
         return self.copies
 
 
 class SampleSlots(Slots):
-    """Slots of rows that go on one by one: greedy, or drawn, so many samples of a prompt beside each other."""
+    """Slots for greedy and sampled texts; the samples of a prompt are the rows of its slot."""
 
     def __init__(self, request: Request, sampling: Sampling, *sizes: int) -> None:
         super().__init__(request, *sizes)
@@ -281,12 +282,12 @@ class SampleSlots(Slots):
             return
         scores, going, counts = self.penalized(), ~self.done, self.counts
         allowed = self.allowed(scores, counts)
-        place = counts.clamp(max=self.length - 1)[:, None]  # of rows that are done: what stands there stays
+        place = counts.clamp(max=self.length - 1)[:, None]  # rows that are done keep what is there
         draws = torch.empty(0) if self.sampling.greedy else self.draws.gather(1, place).squeeze(1)
         tokens = choose(allowed, self.sampling, draws)
         logs = scores.log_softmax(-1)
         own = logs.gather(1, tokens[:, None]).squeeze(1).double()
-        if self.busy:  # where nothing is allowed the choice means nothing
+        if self.busy:  # if no token is allowed, the chosen one is marked as impossible
             own = own.masked_fill(allowed.gather(1, tokens[:, None]).squeeze(1) == -torch.inf, -torch.inf)
         going_on = going[:, None]
         self.written.scatter_(1, place, torch.where(going_on, tokens[:, None], self.written.gather(1, place)))
@@ -306,7 +307,7 @@ class SampleSlots(Slots):
         self.read(self.tokens)
 
     def _best(self) -> None:
-        """The same where nothing but the best token counts."""
+        """The same for plain greedy search."""
         from weft.nn.kernels import take_best
 
         state = (self.written, self.logprobs, self.counts, self.limits, self.done, self.ending)
@@ -319,7 +320,7 @@ class SampleSlots(Slots):
 
 
 class SlotRunner(ABC):
-    """Takes one request through slots."""
+    """Runs one request in slots."""
 
     slots: Slots
 
@@ -332,20 +333,20 @@ class SlotRunner(ABC):
         self.completions: list[list[Completion] | None] = [None] * len(request.prompts)
 
     def sizes(self) -> tuple[int, int, int, int, int]:
-        """Slots, rows of each, places of a row and of a source, and tokens that are written at most."""
+        """Number of slots, rows per slot, places of a row and of a source, and generated tokens at most."""
         request = self.request
         longest = max(len(prompt) + limit for prompt, limit in zip(request.prompts, request.limits, strict=True))
         room = -(-longest // ROOMS) * ROOMS
         room = room if request.context is None else min(room, request.context)
         source = max((len(source) for source in request.sources), default=0) if request.sources is not None else 0
         length = -(-max(request.limits) // ROOMS) * ROOMS
-        count = 1 << (len(request.prompts) - 1).bit_length()  # of few sizes, so that graphs are of use again
+        count = 1 << (len(request.prompts) - 1).bit_length()  # one of few sizes, so that graphs can be used again
         while count > 1 and count * self.copies > self.most_rows(room, source):
             count //= 2
         return count, self.copies, room, -(-source // ROOMS) * ROOMS, length
 
     def most_rows(self, room: int, source: int) -> int:
-        """Rows that the memory has room for."""
+        """Rows that fit into memory."""
         device = torch.device(self.request.device)
         if device.type != "cuda":
             return MOST_ROWS
@@ -360,20 +361,20 @@ class SlotRunner(ABC):
 
     @abstractmethod
     def key(self) -> tuple[Any, ...]:
-        """What a captured step depends on beside the sizes."""
+        """What a captured step depends on besides the sizes."""
 
     @abstractmethod
     def collect(self, outputs: list[Tensor], slots: Sequence[int]) -> Advance:
-        """What happened in these slots; those whose prompt is done get their `completions`."""
+        """The progress of these slots; sets the `completions` of prompts that are done."""
 
     def finish(self) -> None:  # noqa: B027
-        """Nothing is under way any more."""
+        """Called after the last block."""
 
     def prepare(self, slots: Sequence[int], steps: int) -> None:  # noqa: B027
-        """Steps are about to be launched for these slots."""
+        """Called before steps are launched for these slots."""
 
     def run(self) -> SearchSteps:
-        """Some steps after the other, until every prompt has its completions."""
+        """Run blocks of steps until every prompt has its completions."""
         sizes = self.sizes()
         self.slots = self._slots(sizes)
         self.at, self.launched = [None] * sizes[0], [0] * sizes[0]
@@ -408,7 +409,7 @@ class SlotRunner(ABC):
         return [each if each is not None else [] for each in self.completions]
 
     def _admit(self) -> None:
-        """Waiting prompts enter free slots: some at a time, since each time takes the GPU a few dozen launches."""
+        """Put waiting prompts into free slots, several at a time, since each time needs dozens of kernel launches."""
         free = [slot for slot, number in enumerate(self.at) if number is None]
         if len(free) < min(len(self.at) // FREE, self._left):
             return
@@ -428,7 +429,7 @@ class SlotRunner(ABC):
         return len(self.waiting) + (0 if self.started is None else self.started.left)
 
     def _next(self) -> list[int]:
-        """The next prompts that are read together: they lie in a rectangle as wide as the longest."""
+        """The next prompts to read together: as many as a rectangle of `READ` tokens holds."""
         numbers, longest, sources = list[int](), 0, self.request.sources
         while self.waiting:
             number = self.waiting[0]
@@ -440,7 +441,7 @@ class SlotRunner(ABC):
         return numbers
 
     def _slots(self, sizes: tuple[int, int, int, int, int]) -> Slots:
-        """Those of an earlier request of this kind, with their graph, or new ones."""
+        """The slots of an earlier request of this kind, with their graph, or new ones."""
         network: Any = self.request.decoder
         self.name = (*sizes, *self.key(), places_of(network), casts_to(torch.device(self.request.device)))
         kept = SLOTS.setdefault(self.request.decoder, {})  # type: ignore[arg-type]
@@ -451,14 +452,14 @@ class SlotRunner(ABC):
         return slots
 
     def _keep(self) -> None:
-        """Let the next request of this kind have the slots and their graph, unless they hold too much memory."""
+        """Keep the slots and their graph for the next request of this kind, unless they take too much memory."""
         kept: dict[Any, Slots] = SLOTS.setdefault(self.request.decoder, {})  # type: ignore[arg-type]
         if self.slots.device.type != "cuda":
             return
         if self.slots.memory < KEPT * torch.cuda.mem_get_info(self.slots.device)[1]:
-            self.slots.network = None  # which would never be freed if what is kept of it held it
+            self.slots.network = None  # a reference from the value of a WeakKeyDictionary would keep the network alive
             kept[self.name] = self.slots
-            for name in list(kept)[:-2]:  # other threads may do the same
+            for name in list(kept)[:-2]:  # pop with a default, since other threads may remove the same
                 kept.pop(name, None)
 
 
@@ -485,7 +486,7 @@ class SampleRunner(SlotRunner):
         return "sample", self.sampling, request.rules, tuple(sorted(request.ends)), request.alternatives
 
     def prepare(self, slots: Sequence[int], steps: int) -> None:
-        """Rows that run out of random numbers get more, each from its own seed."""
+        """Draw more random numbers for rows that run out of them, each from its own seed."""
         if self.random is None:
             return
         places, drawn = list[tuple[int, int]](), list[Tensor]()

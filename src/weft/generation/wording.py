@@ -1,4 +1,4 @@
-"""What a model has written. It imports no torch: answers hold it, also those of a model that another engine runs."""
+"""Generated texts. It imports no torch, since answers of models without torch contain them too."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ Reason = Literal["end", "stop", "length", "context"]
 
 @dataclass(frozen=True, kw_only=True)
 class Piece:
-    """One token of a written text, and what else might have stood there, best first."""
+    """One token of a generated text, and its likeliest alternatives, best first."""
 
     token: int
-    text: str  # as it stands in the vocabulary
+    text: str  # as in the vocabulary
     logprob: float
     alternatives: tuple[Piece, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wording:
-    """A text that a model wrote, and why it ended; `score` is its log-probability by length, as the search has it."""
+    """A generated text, and why it ended; `score` is its log-probability with the length penalty of the search."""
 
     text: str
     score: float
@@ -30,8 +30,8 @@ class Wording:
 
 @dataclass(frozen=True, kw_only=True)
 class Written(Wording):
-    """The same with its tokens."""
+    """A generated text with its tokens."""
 
     tokens: tuple[int, ...]
     pieces: tuple[Piece, ...] | None = None  # on request
-    alignment: tuple[tuple[float, ...], ...] | None = None  # on request: for each token, the part of each source token
+    alignment: tuple[tuple[float, ...], ...] | None = None  # on request: for each token, the share of each source token

@@ -1,4 +1,4 @@
-"""CUDA graphs: captured one at a time in a process, and a capture that fails leaves nothing behind."""
+"""Capture of CUDA graphs: one at a time in a process, and with cleanup after a capture that fails."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from typing import Any
 
 import torch
 
-# torch captures one graph at a time, all of them on one stream; what other threads launch meanwhile is no part of it.
+# torch captures one graph at a time. What other threads launch in the meantime is not part of it.
 CAPTURING = threading.RLock()
-# Of each device the streams that everything is tried out and captured on. cuBLAS holds on to memory for every stream it
-# has seen, and what is captured uses that of its stream; torch's own capture stream is one of the first GPU.
+# For each device the streams for warm-up and capture. They are reused, since cuBLAS keeps memory for every stream that
+# it has seen, which captured graphs go on using. torch's own capture stream is on the first GPU only.
 STREAMS: dict[torch.device, tuple[Any, Any]] = {}
-# The GPUs whose generator had to be replaced after a failed capture: graphs from before draw from the old one for ever.
+# The GPUs whose generator was replaced after a failed capture. Graphs captured before keep drawing from the old one.
 REPLACED: list[int] = []
 
 
 def casts_to(device: torch.device) -> torch.dtype | None:
-    """What autocast computes in here; None: it is off. A graph goes on with what was so when it was captured."""
+    """The dtype of autocast, None if it is off: part of the key of a graph, which keeps the dtype of its capture."""
     return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
 
 
 def on_device(device: torch.device) -> Any:
-    """Streams and kernels without a device of their own are those of this one within; another GPU captures nothing."""
+    """Make this the current GPU: streams and kernels that name no device must be on the GPU that captures."""
     return torch.cuda.device(device if device.type == "cuda" else -1)
 
 
@@ -36,7 +36,7 @@ def streams_of(device: torch.device) -> tuple[Any, Any]:
 
 @contextmanager
 def tried_out(device: torch.device) -> Iterator[None]:
-    """What is to be captured runs a few times before, on a stream beside: that compiles, and sets libraries up."""
+    """Run something a few times on a side stream before it is captured: that compiles it and initializes libraries."""
     with CAPTURING, on_device(device):
         side, _ = streams_of(device)
         side.wait_stream(torch.cuda.current_stream())
@@ -49,13 +49,13 @@ def tried_out(device: torch.device) -> Iterator[None]:
 
 @contextmanager
 def captured(graph: Any, device: torch.device, pool: Any = None) -> Iterator[None]:
-    """What runs within is captured instead; `pool`: memory that it shares with other graphs."""
+    """Capture what runs within the context; `pool`: memory that the graph shares with others."""
     with CAPTURING, on_device(device):
         before = torch.cuda.current_stream()
         _, stream = streams_of(device)
         pool = pool or torch.cuda.graph_pool_handle()
         try:
-            # Other threads, such as a loader's, ask things of the GPU that no capture of their own would allow.
+            # thread_local: other threads, such as a loader's, make calls that are forbidden while they capture.
             with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                 yield
         except BaseException:
@@ -65,17 +65,18 @@ def captured(graph: Any, device: torch.device, pool: Any = None) -> Iterator[Non
 
 
 def _clean_up(device: torch.device, stream: Any, pool: Any) -> None:
-    """What torch does where it can end a capture: leave its stream and its memory, and let the generator draw again.
+    """After a failed capture, leave its stream and memory, and make the random generator usable again.
 
-    Graphs from before that draw random numbers are to be captured anew, where the generator was replaced.
+    torch does this only if it can end the capture. If the generator is replaced, graphs that draw random numbers must
+    be captured again.
     """
     torch.cuda.set_stream(stream)
     index = torch.cuda.current_device() if device.index is None else device.index
-    with suppress(RuntimeError):  # it has ended: torch has grown better at it, and memory that runs out ends it too
-        torch._C._cuda_endAllocateToPool(index, pool)  # or no memory would ever be given back
+    with suppress(RuntimeError):  # it has ended already: in newer versions of torch, and after OutOfMemoryError
+        torch._C._cuda_endAllocateToPool(index, pool)  # otherwise no memory would ever be freed
     try:
         torch.rand(1, device=device)
-    except RuntimeError:  # its state takes the capture to be going on for ever
+    except RuntimeError:  # its state still says that a capture is going on
         REPLACED.append(index)
         generator = torch.cuda.default_generators[index]
         generator.graphsafe_set_state(generator.clone_state())

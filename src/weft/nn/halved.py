@@ -1,4 +1,4 @@
-"""A network's copy in half precision, for answers on a GPU: made once, and made anew when the weights have changed."""
+"""The half-precision copy of a network that answers on a GPU; it is updated when the weights have changed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from torch import nn
 
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 KINDS = {"bf16": torch.bfloat16, "fp16": torch.float16}
-WATCHERS = ("watcher", "editor", "listener")  # attributes that are None unless somebody watches
+WATCHERS = ("watcher", "editor", "listener")  # attributes that are None unless `weft.watch` is active
 INVENTORIES: WeakKeyDictionary[nn.Module, Inventory] = WeakKeyDictionary()
 COPIES: WeakKeyDictionary[nn.Module, Halves] = WeakKeyDictionary()
-MAKING = threading.Lock()  # of copies: threads that answer by one network share them
+MAKING = threading.Lock()  # threads that answer with one network share its copies
 
 
 class Inventory:
-    """The tensors of a network, and where somebody may hook into it: looked up once, since each pass asks for them."""
+    """The tensors and hooks of a network, collected once, since every pass needs them."""
 
     def __init__(self, network: nn.Module) -> None:
         modules = list(network.modules())
@@ -33,7 +33,7 @@ class Inventory:
 
 
 def inventory_of(network: nn.Module) -> Inventory:
-    """Made anew where a network has been given other heads."""
+    """The inventory of a network; collected again if the network has got other heads."""
     kept = INVENTORIES.get(network)
     if kept is None or kept.heads is not vars(network)["_modules"].get("heads"):
         kept = INVENTORIES[network] = Inventory(network)
@@ -41,16 +41,16 @@ def inventory_of(network: nn.Module) -> Inventory:
 
 
 def is_watched(network: nn.Module) -> bool:
-    """Whether somebody looks at a network's inside while it works, or changes it: then it works step by step itself."""
+    """Whether hooks or watchers look into a network: then it must run itself, not a copy or a captured graph."""
     kept = inventory_of(network)
     return any(kept.hooks) or any(module[name] is not None for module, name in kept.watchable)
 
 
 def kind_of(network: nn.Module, precision: Precision, generates: bool) -> torch.dtype | None:
-    """The half precision that a network answers in; None: its own.
+    """The half precision that a network answers in; None: its own precision.
 
-    By default on a GPU: bf16 where it generates, since its range is that of training, and fp16, which rounds eight
-    times more finely, where it gives labels or vectors.
+    The default on a GPU is bf16 for generation, since its range is that of training, and fp16 for labels and vectors,
+    since it has three more bits of mantissa.
     """
     weight = next(iter(inventory_of(network).tensors), None)
     if weight is None or weight.dtype != torch.float32 or weight.device.type != "cuda" or precision == "fp32":
@@ -63,7 +63,7 @@ def kind_of(network: nn.Module, precision: Precision, generates: bool) -> torch.
 
 
 def places_of(network: nn.Module) -> tuple[int, ...]:
-    """Where a network lies, by its first and last tensors, which move together: what was captured works there alone."""
+    """The addresses of a network's first and last tensors: a captured graph is only valid while they are the same."""
     tensors = inventory_of(network).tensors
     return (tensors[0].data_ptr(), tensors[-1].data_ptr()) if tensors else ()
 
@@ -78,13 +78,13 @@ class Halves:
 
 
 def weights_changed(network: nn.Module) -> None:
-    """What a captured step of training has changed does not show in the versions of the weights."""
+    """Tell that weights have changed: the changes of a captured training step do not show in their versions."""
     if network in COPIES:
         COPIES[network].versions = None
 
 
 def halved(network: Any, kind: torch.dtype | None) -> Any:
-    """The copy of a network in this precision; itself where there is none, or where somebody watches it."""
+    """The copy of a network in this precision; the network itself if `kind` is None or it is watched."""
     if kind is None or is_watched(network):
         return network
     with MAKING:
@@ -102,8 +102,9 @@ def _copy_of(network: Any, kind: torch.dtype) -> Any:
     if halves.versions != versions:
         with torch.no_grad():
             for half in halves.copies.values():
-                theirs_in_order = inventory_of(network).tensors
-                for ours, theirs in zip([*half.parameters(), *half.buffers()], theirs_in_order, strict=True):
+                for ours, theirs in zip(
+                    [*half.parameters(), *half.buffers()], inventory_of(network).tensors, strict=True
+                ):
                     ours.copy_(theirs)
     halves.versions = versions
     return halves.copies[kind]

@@ -1,4 +1,4 @@
-"""Kernels of decoding and of small passes on NVIDIA GPUs, in place of many launches; loaded where Triton is there.
+"""Triton kernels for decoding and small passes on NVIDIA GPUs, each in place of many launches of torch's kernels.
 
 R: rows; S: places; H: heads; D: width of a head; K: inputs of a linear map; N: its outputs.
 """
@@ -15,13 +15,13 @@ import triton.language as tl
 from torch import Tensor, nn
 
 ACTIVATIONS = {"": 0, "gelu": 1, "gelu-tanh": 2, "relu": 3, "silu": 4}
-FEW, MANY = 64, 1024  # programs of attention: of one text, and of more than a GPU runs at once
+FEW, MANY = 64, 1024  # programs of attention: those of one text, and more than a GPU runs at once
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def on_its_device(launch: Callable[Concatenate[Tensor, P], T]) -> Callable[Concatenate[Tensor, P], T]:
-    """Triton launches on the current GPU, wherever the tensors are; torch's own operators on that of the tensors."""
+    """Launch on the GPU of the first tensor, as torch's operators do; Triton would use the current GPU."""
 
     @wraps(launch)
     def launched(x: Tensor, /, *given: P.args, **named: P.kwargs) -> T:
@@ -72,7 +72,7 @@ def _attend_step(  # type: ignore[no-untyped-def]
     q = tl.load(query + row * q_row + head * q_head + column, mask=inside, other=0.0).to(tl.float32) * scale
     own = tl.load(owner + row).to(tl.int64) if has_owner else row
     length = tl.load(lengths + own).to(tl.int32) if has_owner else tl.load(lengths + row).to(tl.int32)
-    highest = tl.full([], -1e30, tl.float32)  # lower than any score, and a number: two of it differ by nothing
+    highest = tl.full([], -1e30, tl.float32)  # lower than any score, but finite: -inf - -inf would be NaN
     total = tl.full([], 0.0, tl.float32)
     sums = tl.zeros([columns], tl.float32)
     if has_new:
@@ -106,15 +106,15 @@ def _attend_step(  # type: ignore[no-untyped-def]
         total = total * before + tl.sum(powers, 0)
         highest = peak
     out = mixed + (row * heads + head) * width + column
-    # A row that nothing was taken into yet sees nothing: 0, since 0 / 0 would go on to choose a token that is none.
+    # A row without any keys gives 0: the NaN of 0 / 0 would lead to an invalid token.
     sums = sums / tl.where(total > 0.0, total, 1.0)
     tl.store(out, sums.to(mixed.dtype.element_ty), mask=inside)
 
 
 def tile_of(programs: int) -> tuple[int, int]:
-    """Places that a program of `_attend_step` reads at once, and its warps: the best of ten that were tried on an H200.
+    """Places that a program of `_attend_step` reads at once, and its warps: the best of ten settings on an H200.
 
-    Few programs wait for memory, so each asks for much at once; many keep the GPU busy anyway.
+    Few programs are bound by the latency of memory, so each reads much at once; many keep the GPU busy anyway.
     """
     return (256, 8) if programs <= FEW else (128, 4) if programs <= MANY else (16, 1)
 
@@ -133,8 +133,8 @@ def attend_step(
 ) -> Tensor:
     """Attention of a decoding step: R H D; arguments as those of `weft.nn.fixed.mix`.
 
-    Of each row the new key and value are written into the cache, and its query mixes all values so far, read from the
-    rows that its beginning was written by.
+    The new key and value of each row are written into the cache. Its query then attends to all places so far, each read
+    from the row that has written it (`origin`).
     """
     rows, heads, width = query.shape
     mixed = torch.empty_like(query, memory_format=torch.contiguous_format)
@@ -181,7 +181,7 @@ def attend_step(
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _bent(x, activation: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The non-linearity by its number."""
+    """The activation with this number in `ACTIVATIONS`."""
     if activation == 1:
         x = 0.5 * x * (1.0 + tl.math.erf(x * 0.7071067811865476))
     elif activation == 2:
@@ -241,7 +241,7 @@ def _linear_step(  # type: ignore[no-untyped-def]
             read = (read - middle) * spread * tl.load(gain + place, mask=there, other=0.0).to(tl.float32)
             if has_shift:
                 read += tl.load(shift + place, mask=there, other=0.0).to(tl.float32)
-            read = read.to(x.dtype.element_ty).to(tl.float32)  # as a norm of its own gives it out
+            read = read.to(x.dtype.element_ty).to(tl.float32)  # rounded as the output of a separate norm
         sums += tl.sum(part.to(tl.float32) * read[None, :], 1)
     if has_bias:
         sums += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)
@@ -254,7 +254,7 @@ def _linear_step(  # type: ignore[no-untyped-def]
 
 
 def columns_of(outputs: int, inputs: int) -> tuple[int, int]:
-    """Outputs of a program of `_linear_step`, and its warps: the best of eleven that were tried on an H200."""
+    """Outputs of a program of `_linear_step`, and its warps: the best of eleven settings on an H200."""
     return (2, 1) if inputs <= 1024 else (1, 1)
 
 
@@ -262,7 +262,7 @@ def columns_of(outputs: int, inputs: int) -> tuple[int, int]:
 def linear_step(
     x: Tensor, map: nn.Linear, norm: Any = None, activation: str = "", residual: Tensor | None = None
 ) -> Tensor:
-    """R K -> R N for very few rows: a norm before the linear map, and what comes after it, in one kernel."""
+    """R K -> R N for very few rows: norm, linear map, activation and residual in one kernel."""
     rows, inputs = x.shape
     outputs = map.weight.shape[0]
     x, out = x.contiguous(), x.new_empty(rows, outputs)
@@ -271,7 +271,7 @@ def linear_step(
     shift = norm.bias if isinstance(norm, nn.LayerNorm) else None
     _linear_step[triton.cdiv(outputs, columns), rows](
         x,
-        map.weight.contiguous(),  # as all are but a few that come from transposed tables
+        map.weight.contiguous(),  # a copy only for weights that are views of transposed tables
         x if map.bias is None else map.bias,
         x if norm is None else norm.weight,
         x if shift is None else shift,
@@ -310,7 +310,7 @@ def _add_norm(  # type: ignore[no-untyped-def]
     there = place < width
     whole = tl.load(x + row * width + place, mask=there, other=0.0).to(tl.float32)
     whole += tl.load(residual + row * width + place, mask=there, other=0.0).to(tl.float32)
-    whole = whole.to(x.dtype.element_ty).to(tl.float32)  # as an addition of its own gives it out
+    whole = whole.to(x.dtype.element_ty).to(tl.float32)  # rounded as the output of a separate addition
     if keeps:
         tl.store(total + row * width + place, whole.to(x.dtype.element_ty), mask=there)
     middle = tl.sum(whole, 0) / width
@@ -323,7 +323,7 @@ def _add_norm(  # type: ignore[no-untyped-def]
 
 @on_its_device
 def add_norm(x: Tensor, residual: Tensor, norm: Any, keeps: bool) -> tuple[Tensor, Tensor]:
-    """The sum of two (R K), where it is kept, and its layer norm, in one kernel."""
+    """R K: x + residual and its layer norm in one kernel; the sum is only valid with `keeps`."""
     x, residual = x.contiguous(), residual.contiguous()
     rows, width = x.shape
     total, normed = torch.empty_like(x) if keeps else x, torch.empty_like(x)
@@ -346,12 +346,12 @@ def add_norm(x: Tensor, residual: Tensor, norm: Any, keeps: bool) -> tuple[Tenso
 
 @triton.jit  # type: ignore[untyped-decorator]
 def _best_part(scores, peaks, places, sums, size, block: tl.constexpr, parts: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Of one part of a row its highest score, where that stands, and the sum of powers below it."""
+    """For one part of a row: its highest score, the place of it, and the sum of exp(score - highest)."""
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     place = part * block + tl.arange(0, block)
     score = tl.load(scores + row * size + place, mask=place < size, other=-float("inf")).to(tl.float32)
     peak = tl.max(score, 0)
-    broken = tl.max((score != score).to(tl.int32), 0)  # a score that is no number must not go unseen
+    broken = tl.max((score != score).to(tl.int32), 0)  # a NaN must show in the log-probability
     first = tl.min(tl.where(score == peak, place, size), 0)
     total = tl.sum(tl.where(place < size, tl.exp(score - tl.where(peak > -1e38, peak, 0.0)), 0.0), 0)
     tl.store(peaks + row * parts + part, peak)
@@ -377,7 +377,7 @@ def _take_best(  # type: ignore[no-untyped-def]
     block: tl.constexpr,
     end_count: tl.constexpr,
 ):
-    """The best token of a row, noted where the row goes on, and whether the row ends with it."""
+    """Take the best token of a row that is not done, store it, and note whether the row ends with it."""
     row = tl.program_id(0).to(tl.int64)
     part = tl.arange(0, block)
     there = part < parts
@@ -385,7 +385,7 @@ def _take_best(  # type: ignore[no-untyped-def]
     highest = tl.max(peak, 0)
     place = tl.load(places + row * parts + part, mask=there, other=2147483647)
     token = tl.min(tl.where(peak == highest, place, 2147483647), 0)
-    token = tl.where(token < size, token, 0)  # of scores that are no numbers: the NaN below tells
+    token = tl.where(token < size, token, 0)  # if all scores are NaN; the log-probability below is then NaN
     powers = tl.load(sums + row * parts + part, mask=there, other=0.0)
     total = tl.sum(tl.where(peak > -1e38, powers * tl.exp(peak - highest), tl.where(powers != powers, powers, 0.0)), 0)
     over = tl.load(done + row)
@@ -414,7 +414,7 @@ def take_best(
     done: Tensor,
     ends: Tensor,
 ) -> None:
-    """A step of greedy search, but for the network, in two kernels; arguments as `SampleSlots` has them."""
+    """Choose the tokens of a step of greedy search in two kernels; arguments as in `SampleSlots`."""
     rows, size = scores.shape
     block = 4096
     parts = triton.cdiv(size, block)
@@ -457,7 +457,7 @@ def _log_sums(scores, sums, size, block: tl.constexpr):  # type: ignore[no-untyp
 
 @on_its_device
 def log_sums(scores: Tensor) -> Tensor:
-    """R V -> R: the logarithm of the sum of powers of each row, read once."""
+    """R V -> R: logsumexp of each row, which is read once."""
     sums = scores.new_empty(len(scores), dtype=torch.float32)
     _log_sums[(len(scores),)](scores, sums, scores.shape[1], block=4096, num_warps=8)
     return sums

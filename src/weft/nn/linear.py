@@ -1,8 +1,8 @@
-"""Linear maps on a CPU without gradients: by oneDNN, in decoding with the weights laid out for it beforehand.
+"""Linear maps on a CPU without gradients: run by oneDNN, in decoding with packed weights.
 
-A decoding step multiplies every weight by a few rows, so it takes as long as reading the weights does. torch hands
-float32 to MKL, which reads them far more slowly than memory allows (one row on an AMD EPYC: 18 of 50 GB/s), and whose
-large products are half as fast there. N: tokens; O: outputs; I: inputs.
+A decoding step multiplies every weight by a few rows, so its time is that of reading the weights. torch uses MKL for
+float32, which reads them far below the bandwidth of memory (one row on an AMD EPYC: 18 of 50 GB/s), and whose large
+products are half as fast there. N: tokens; O: outputs; I: inputs.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from torch import Tensor, nn
 
 from weft.files import memory_here
 
-SMALL = 1 << 18  # products; below, the call itself takes oneDNN longer than all of it takes MKL
-ROWS = 32  # for which a weight is laid out; the layout serves any number of them
-SHARE = 0.25  # of the memory of the machine that copies may take
+SMALL = 1 << 18  # multiplications below which MKL is faster, since a call of oneDNN costs more
+ROWS = 32  # number of rows for which a weight is packed; the layout serves any number
+SHARE = 0.25  # of the machine's memory that packed copies may take
 DECODING: ContextVar[bool] = ContextVar("decoding", default=False)
 FUSING: ContextVar[bool] = ContextVar("fusing", default=False)
 PACKING = threading.RLock()  # threads that decode by one network share its copies
-# What a product can end in: the non-linearity and its kind, in the kernel's words.
+# Activations that a product can end with: their name and algorithm in oneDNN.
 INSIDE = {"gelu": ("gelu", "none"), "gelu-tanh": ("gelu", "tanh"), "relu": ("relu", ""), "silu": ("swish", "")}
 
 
 def has_onednn() -> bool:
-    """Whether torch has the kernels: in all versions built for x86, as its compiler uses them."""
+    """Whether torch has the kernels: all x86 builds do, since torch.compile uses them."""
     return (
         platform.machine().lower() in ("x86_64", "amd64")
         and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
@@ -45,9 +45,9 @@ ONEDNN = has_onednn()
 
 @contextmanager
 def decoding(fuse: bool = False) -> Iterator[None]:
-    """Lay out every weight that is used within, since it will be used for many tokens.
+    """Pack every weight that is used within the context, since it will be used for many tokens.
 
-    `fuse`: a layer may take a step by `step_map`, which calls none of its modules; so nobody watches them.
+    `fuse`: a layer may run a step by `step_map`, which does not call its modules, so their hooks do not run.
     """
     before = DECODING.set(True), FUSING.set(fuse and not torch.is_autocast_enabled("cpu"))
     try:
@@ -58,22 +58,22 @@ def decoding(fuse: bool = False) -> Iterator[None]:
 
 
 class PackedWeight:
-    """A second copy of a weight in the layout of the kernel: made when decoding first asks, and again after changes."""
+    """A copy of a weight in oneDNN's layout: made at the first use in decoding, and again after changes."""
 
     held: ClassVar[int] = 0  # bytes of all copies
 
     def __init__(self, dtype: torch.dtype = torch.float32) -> None:
         self.dtype = dtype  # of the copy
         self.packed: Tensor | None = None
-        self.source: Tensor | None = None  # kept, so that no other weight can come to lie at its address
+        self.source: Tensor | None = None  # referenced, so that no other weight can get its address
         self.version = -1
 
     def of(self, weight: Tensor) -> Tensor:
-        """The laid out copy where there is one or decoding needs one, else the weight itself."""
+        """The packed copy if there is one, or in decoding; else the weight itself."""
         kept = self._kept(weight)
         if kept is not None:
             return kept
-        if not DECODING.get() or weight.is_inference():  # in inference mode no change could be seen
+        if not DECODING.get() or weight.is_inference():  # changes of an inference tensor cannot be detected
             self.release()
             return weight
         with PACKING:
@@ -89,13 +89,13 @@ class PackedWeight:
             return packed
 
     def _kept(self, weight: Tensor) -> Tensor | None:
-        """The copy, where it is of this weight as it is."""
+        """The copy, if it is of this weight and the weight has not changed."""
         source = self.source
         same = source is not None and source.data_ptr() == weight.data_ptr() and weight._version == self.version
         return self.packed if same else None
 
     def release(self) -> None:
-        """Give up the copy: the weight is trained, moved or converted."""
+        """Free the copy: the weight is trained, moved or converted."""
         if self.source is not None:
             type(self).held -= self.source.nbytes
         self.packed = self.source = None
@@ -103,12 +103,12 @@ class PackedWeight:
     def __del__(self) -> None:
         self.release()
 
-    def __reduce__(self) -> Any:  # neither copied nor sent with its module: it can be made anew
+    def __reduce__(self) -> Any:  # not copied or pickled with its module, since it can be made again
         return PackedWeight, (self.dtype,)
 
 
 def laid_out(weight: Tensor) -> Tensor:
-    """The copy itself: numbers in another order."""
+    """The weight in oneDNN's layout."""
     return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), ROWS)
 
 
@@ -120,8 +120,8 @@ def product(
     activation: str = "",
     residual: Tensor | None = None,
 ) -> Tensor:
-    """N I, O I -> N O by oneDNN, in the precision of the laid out copy; what comes in and out is float32."""
-    assert not (activation and residual is not None), "a product ends in one of them"
+    """N I, O I -> N O by oneDNN, in the precision of the packed copy; input and output are float32."""
+    assert not (activation and residual is not None), "a product ends with one of them"
     laid = packed.of(weight)
     end, algorithm = INSIDE.get(activation, ("none", ""))
     if laid.dtype is not torch.float32:
@@ -151,14 +151,14 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, packed: PackedWeight)
 
 
 def fuses(x: Tensor) -> bool:
-    """Whether a decoding step of a layer goes through `step_map`: on a CPU small operators would take much of it."""
+    """Whether a layer runs a decoding step by `step_map`: on a CPU small operators would take much of its time."""
     return ONEDNN and FUSING.get() and x.is_cpu and x.dtype is torch.float32 and not torch.is_grad_enabled()
 
 
 def step_map(
     x: Tensor, map: Any, norm: nn.Module | None = None, activation: str = "", residual: Tensor | None = None
 ) -> Tensor:
-    """N I -> N O in a decoding step: a linear map, the norm before it, and inside the product what comes after it."""
+    """N I -> N O in a decoding step: a norm, and a linear map with the activation or residual fused into it."""
     if isinstance(norm, nn.LayerNorm):
         x = torch.layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)
     elif norm is not None:
@@ -167,7 +167,7 @@ def step_map(
 
 
 class Packs(nn.Module):
-    """A module that multiplies by one weight, and gives up the copy when that is trained, moved or converted."""
+    """A module with a packed weight, which is freed when the module is trained, moved or converted."""
 
     def __init__(self, *sizes: Any, **settings: Any) -> None:
         super().__init__(*sizes, **settings)

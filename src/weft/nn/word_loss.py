@@ -1,8 +1,8 @@
-"""The cross-entropy of words, a chunk of rows at a time, so that the logits of all rows never exist together.
+"""The cross-entropy over a vocabulary, a chunk of rows at a time, so that all logits never exist at once.
 
-Logits take far more memory than anything else in a step: those of 32 x 1024 tokens and 50,257 words are 6.6 GB in
-float32, several times over. Here the gradients of a chunk are taken while its logits are there (as Liger Kernel does;
-Hsu et al., 2024), and the backward pass only scales them: the loss is a sum, so what comes back is one number.
+Logits take more memory than anything else in a step: those of 32 x 1024 tokens and 50,257 words are 6.6 GB in float32,
+several times over. Here the gradients of a chunk are computed in the forward pass while its logits exist (as in Liger
+Kernel; Hsu et al., 2024), and the backward pass only scales them: the loss is a sum, so its gradient is one number.
 
 n: predictions; r: those of a chunk; W: width; V: words.
 """
@@ -18,22 +18,22 @@ from torch import Tensor
 
 from weft.nn.rows import NOTHING
 
-WHOLE = 64 << 20  # bytes of float32 logits that are left whole
-CHUNKS = {"cpu": WHOLE, "cuda": 1 << 30}  # bytes of those of one chunk
-# Words are filled up to multiples of this: a GPU multiplies odd numbers of them at about half of its speed.
+WHOLE = 64 << 20  # bytes of float32 logits up to which they are not split
+CHUNKS = {"cpu": WHOLE, "cuda": 1 << 30}  # bytes of the logits of a chunk
+# The vocabulary is padded to multiples of this: a GPU multiplies matrices of odd sizes at about half of its speed.
 TILES = {"cpu": 1, "cuda": 64}
 HALVES = (torch.float16, torch.bfloat16)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Summed over all labels but `NOTHING`; in float32, since a sum of many is too much for less."""
+    """Summed over all labels but `NOTHING`; in float32, since half precision cannot hold a sum of many terms."""
     logits = logits.float() if logits.dtype.itemsize < 4 else logits
     return F.cross_entropy(logits, labels, reduction="sum", ignore_index=NOTHING, label_smoothing=smoothing)
 
 
 def fits_whole(rows: int, words: int) -> bool:
-    """Whether all logits are few enough to exist together."""
-    # A compiled step must not depend on how many rows there are: it would be compiled anew for some numbers of them.
+    """Whether all logits are few enough to exist at once."""
+    # A compiled step must not depend on the number of rows, or it would be compiled again for some numbers.
     return not torch.compiler.is_compiling() and 4 * rows * words <= WHOLE
 
 
@@ -42,13 +42,13 @@ def word_loss(hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor
     device = hidden.device.type
     half = torch.is_autocast_enabled(device) and hidden.dtype != torch.float64
     hidden = hidden.to(torch.get_autocast_dtype(device)) if half else hidden
-    # Without gradients torch says all the same that weights need them.
+    # `ctx.needs_input_grad` is True for weights even where gradients are disabled.
     learns = torch.is_grad_enabled()
     return Loss.apply(hidden, table, bias, labels, smoothing, learns)  # type: ignore[no-untyped-call]
 
 
 class Loss(torch.autograd.Function):
-    """The sum, with its gradients taken on the way there."""
+    """The loss, whose gradients are computed in the forward pass."""
 
     @staticmethod
     def forward(
@@ -64,7 +64,7 @@ class Loss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *arriving: Tensor) -> Any:
         def scaled(gradient: Tensor) -> Tensor:
-            # In full precision: the number that arrives may be too large or too small for half of it.
+            # In full precision: the arriving gradient, such as a loss scale, may not fit into half precision.
             full = gradient.float() if gradient.dtype in HALVES else gradient
             return (full * arriving[0]).to(gradient.dtype)
 
@@ -72,7 +72,7 @@ class Loss(torch.autograd.Function):
         return (*(scaled(gradient) if wanted else None for gradient, wanted in pairs), None, None, None)
 
 
-# The compiler does not look inside: the number of chunks follows from the number of rows.
+# A custom operator, into which the compiler does not look: the number of chunks depends on the number of rows.
 @torch.library.custom_op("weft::chunked_loss", mutates_args=())
 def chunked_loss(
     hidden: Tensor,
@@ -91,7 +91,7 @@ def chunked_loss(
         asked = labels != NOTHING
         if hidden.device.type != "cpu" or bool(asked.all()):
             return _chunked(hidden, table, bias, labels, smoothing, wanted, fused)
-        # The rest is left out where it is known; a GPU would have to be waited for.
+        # Rows without a label are left out; not on a GPU, where their number would have to be waited for.
         places = asked.nonzero()[:, 0]
         loss, d_hidden, *more = _chunked(hidden[places], table, bias, labels[places], smoothing, wanted, fused)
         if wanted[0]:
@@ -115,7 +115,7 @@ def _(
 
 
 def _full(x: Tensor) -> torch.dtype:
-    """What sums are taken in."""
+    """The dtype of sums."""
     return torch.float32 if x.dtype in HALVES else x.dtype
 
 
