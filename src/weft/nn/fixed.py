@@ -1,8 +1,8 @@
-"""States of decoding whose tensors stay where they are: what a step works on that is captured once and played back.
+"""Decoder states whose tensors keep their addresses, so that a step can be captured once as a CUDA graph.
 
-Rows stand in slots: a prompt is taken into a slot of `copies` rows (hypotheses of a beam, samples), which share what it
-has left in the cache. Nothing is moved when a beam changes its order: a table says which row has written each place of
-a row's text. R: rows; S: places; H: heads; D: width of a head.
+Rows belong to slots: each prompt has a slot of `copies` rows (hypotheses of a beam, samples), which share its part of
+the cache. Nothing is copied when a beam is reordered: a table says which row has written each place of a row's text.
+R: rows; S: places; H: heads; D: width of a head.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ from weft.progress import to_logger
 
 
 class Fixed(Protocol):
-    """A state in slots."""
+    """A decoder state in slots."""
 
-    state: Any  # what the decoder's `step` is given
+    state: Any  # the argument of the decoder's `step`
 
     def admit(self, slots: Tensor, state: Any, rows: Tensor) -> None:
-        """Take these rows of a state that has just been started into slots, one each."""
+        """Copy these rows of a new state into slots, one each."""
 
     def reorder(self, parents: Tensor) -> None:
         """Row r goes on from row `parents[r]` of the same slot."""
 
     def settle(self) -> None:
-        """After a step: what it left is where the next one looks for it."""
+        """Called after a step: copies its results to where the next step reads them."""
 
 
 @cache
 def has_kernel() -> bool:
-    """Whether Triton makes kernels here: it is installed, knows the GPU, and finds the C compiler that it needs."""
+    """Whether Triton works here: it is installed, supports the GPU, and finds the C compiler that it needs."""
     if find_spec("triton") is None:
         return False
     try:
         from weft.nn.kernels import log_sums
 
         log_sums(torch.zeros(1, 1, device="cuda"))
-    except Exception as error:  # of many kinds: plain operators do the same
+    except Exception as error:  # of any kind: plain operators are used instead
         lines = str(error).strip().splitlines() or [type(error).__name__]
         to_logger(f"weft: note: answers without kernels of their own, which are faster: {shown(lines[-1], 200)}")
         return False

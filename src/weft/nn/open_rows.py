@@ -1,7 +1,4 @@
-"""Rows of a decoder that come and go between two passes: what continuous batching reads and writes with.
-
-N: tokens; V: vocabulary.
-"""
+"""Decoder states for continuous batching, whose rows enter and leave between two passes. N: tokens; V: vocabulary."""
 
 from __future__ import annotations
 
@@ -18,11 +15,11 @@ from weft.nn.rows import Ragged, Source
 
 
 class RowReading(NamedTuple):
-    """What a row reads in a pass."""
+    """The tokens that a row reads in a pass."""
 
     row: int
     tokens: Sequence[int]
-    asks: int = 1  # after how many of them, the last ones, the scores of the next token are wanted
+    asks: int = 1  # logits are returned after so many of the last tokens
 
 
 class OpenRows(ABC):
@@ -35,22 +32,22 @@ class OpenRows(ABC):
 
     @abstractmethod
     def enter(self, rows: Sequence[int], sources: Sequence[Source] | None, places: Sequence[int]) -> None:
-        """New rows, which will read their prompts, with what they are written from, and the lengths of the prompts."""
+        """Add rows that will read prompts, with their sources and the lengths of the prompts."""
 
     @abstractmethod
     def read(self, reading: Sequence[RowReading]) -> Tensor:
-        """Let rows read tokens; the logits that they ask for, in this order: n V."""
+        """Read tokens; returns the logits that the rows ask for, in their order: n V."""
 
     @abstractmethod
     def copy(self, row: int, twins: Sequence[int]) -> None:
-        """New rows that go on from what a row has read."""
+        """Add rows with the state of a row."""
 
     @abstractmethod
     def leave(self, rows: Iterable[int]) -> None:
-        """Rows that are over."""
+        """Remove rows."""
 
     def needs(self, tokens: int, source: int) -> int:
-        """Places that a row of so many tokens, and such a source, takes of the memory."""
+        """Places that a row with so many tokens and such a source needs."""
         return 1 + source
 
     @property

@@ -1,9 +1,9 @@
-"""Keys and values of rows that come and go between two steps, each as long as it is.
+"""The key-value cache of continuous batching, whose rows have different lengths and enter and leave between steps.
 
-Rows of similar length lie together in a band, a rectangle that has the same room for each of them. A row that outgrows
-its band moves into the next one, whose rooms are twice as large: so nothing is copied again and again, and never more
-than half of what a step looks at is padding. N: tokens of a pass; R: rows of a band; S: places; T: tokens of one row;
-H: heads; D: width of a head.
+Rows of similar length are stored in a band, a rectangle with the same room for each of them. A row that outgrows its
+band moves into the next one, with twice the room. So a row is copied only a few times, and in a long row less than half
+of its room is padding. N: tokens of a pass; R: rows of a band; S: places; T: tokens of one row; H: heads; D: width of a
+head.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOM = 64  # places of the smallest band
 
 
 def room_for(places: int) -> int:
-    """Places of the band that a row of so many lies in."""
+    """The room of the band for a row of this length."""
     return max(ROOM, 1 << max(0, places - 1).bit_length())
 
 
@@ -30,7 +30,7 @@ class Band:
 
     def __init__(self, room: int) -> None:
         self.room, self.capacity = room, 0
-        self.rows: list[int] = []  # in each place of the rectangle from the first on, without gaps
+        self.rows: list[int] = []  # the row in each place of the rectangle, without gaps
         self.parts: dict[tuple[int, bool], Tensor] = {}  # by layer, keys and values
 
     def part(self, layer: int, values: bool, like: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class Band:
         return kept
 
     def add(self, row: int) -> int:
-        """A place for one more row, with zeros in it: 0 x NaN is NaN, so what is masked must be numbers."""
+        """A place for one more row, filled with zeros: masked places must not be NaN, since 0 x NaN is NaN."""
         if len(self.rows) == self.capacity:
             self._resize(max(1, 2 * self.capacity))
         for part in self.parts.values():
@@ -50,7 +50,7 @@ class Band:
         return len(self.rows) - 1
 
     def remove(self, place: int) -> int | None:
-        """Give up a place; the last row takes it, and is returned where it is another one."""
+        """Free a place; the last row moves there, and is returned if it is not the removed one."""
         moved = self.rows.pop()
         moved_in = None if place == len(self.rows) else moved
         if moved_in is not None:

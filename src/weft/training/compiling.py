@@ -1,7 +1,7 @@
-"""Whether compiling pays in a run: the training time that is left, against the time that compiling takes.
+"""Decides whether compiling pays off in a run: the time that it would save, against the time that it takes.
 
-A run on a GPU for which nobody has chosen begins without. As soon as its speed is known it is compiled between two
-steps, if that is expected to end the run sooner. How long compiling took is kept in the cache beside the code.
+A run on a GPU without `--compile` or `--no-compile` begins uncompiled. As soon as its speed is known it is compiled
+between two steps, if it is then expected to end sooner. The time of compiling is stored in the cache with the code.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from weft.training.run import State
 from weft.training.signals import Interrupted
 from weft.training.step import Setup, Stepper
 
-SAVED = 0.25  # share of a step's time that compiling saves: 0.2 to 0.35 of Transformers on an H200
-WHOLE, LAYER = 15.0, 3.0  # seconds of compiling for the first time: any network, and each of its layers besides
-AGAIN = 0.25  # share of that where the code is in the cache, until it has been measured
-STEPS, SECONDS = 20, 5.0  # after so many, or so long, the speed of a run is known
+SAVED = 0.25  # share of a step's time that compiling saves: 0.2 to 0.35 for Transformers on an H200
+WHOLE, LAYER = 15.0, 3.0  # seconds for compiling the first time: of any network, and for each of its layers
+AGAIN = 0.25  # share of that time if the code is in the cache, until it has been measured
+STEPS, SECONDS = 20, 5.0  # of training after which the speed of a run is known
 
 
 def code_key(s: Setup) -> str:
-    """What stands for the code of a step: network, objective, precision, GPU and compiler."""
+    """A hash of what the compiled code depends on: network, objective, precision, GPU and compiler."""
     gpu = torch.cuda.get_device_name(s.device) if s.device.type == "cuda" else s.device.type
     network = [type(s.network).__name__, values_of(s.network.config), s.feed.source.even]
     what = [network, type(s.objective).__name__, s.precision, s.plan.checkpoint_activations, gpu, torch.__version__]
@@ -39,7 +39,7 @@ def code_key(s: Setup) -> str:
 
 
 class CompileTimes:
-    """`times.json` in the folder of compiled code: how long compiling took, first and most recently."""
+    """`times.json` in the folder of compiled code: the first and the latest time of compiling."""
 
     def __init__(self) -> None:
         self.path = cache_folder() / COMPILED / "times.json"
@@ -49,7 +49,7 @@ class CompileTimes:
             return {
                 str(key): [float(seconds) for seconds in both] for key, both in read_json(self.path).items() if both
             }
-        except (UserError, OSError, TypeError, ValueError):  # none yet, or not ours: it is only an estimate
+        except (UserError, OSError, TypeError, ValueError):  # missing or damaged: the times are only for estimates
             return {}
 
     def expected(self, key: str, layers: int) -> tuple[float, bool]:
@@ -60,7 +60,7 @@ class CompileTimes:
         return (known[1] if len(known) > 1 else AGAIN * known[0]), True
 
     def note(self, key: str, seconds: float) -> None:
-        """Keep a measured time; that it cannot be written is no reason to stop a run."""
+        """Store a measured time; a run goes on if it cannot be written."""
         times = self.all()
         first = times.pop(key, [])[:1]
         times = {**dict(list(times.items())[-999:]), key: [*first, round(seconds, 2)]}
@@ -72,21 +72,21 @@ class CompileTimes:
 
 
 class CompileChoice:
-    """Decides once in a run, takes the first compiled step, and goes on without if that fails."""
+    """Decides once in a run whether to compile; if the first compiled step fails, goes on uncompiled."""
 
     def __init__(self, stepper: Stepper, log: RunLog) -> None:
         s = stepper.setup
         self.stepper, self.log = stepper, log
-        self.asked = bool(s.plan.compile)  # then a failure is an error
+        self.asked = bool(s.plan.compile)  # by --compile: then a failure is an error
         self.open = s.plan.compile is None and s.may_compile and s.device.type == "cuda" and s.network.COMPILES
         self.waiting = self.asked  # for the first compiled step
         self.begin: tuple[int, float] | None = None
 
     def decide(self, state: State, steps: int | None, minutes: float | None) -> None:
-        """After a line of the log; `steps`: of the whole run, None where `minutes` will tell."""
+        """Decide, after a line of the log; `steps`: of the whole run, None if it ends after `minutes`."""
         if not self.open:
             return
-        if self.begin is None:  # the first line includes what every library does in its first step
+        if self.begin is None:  # the time before the first line includes the initialization of libraries
             self.begin = (state.step, state.seconds)
             return
         done, seconds = state.step - self.begin[0], state.seconds - self.begin[1]
@@ -105,17 +105,17 @@ class CompileChoice:
         self.waiting = True
 
     def step(self, batches: Sequence[Batch], counts: Tensor, number: int) -> Tensor:
-        """Take a step; the gradient norm."""
+        """Take a step; returns the gradient norm."""
         if not self.waiting:
             return self.stepper.step(batches, counts, number)
         begin = time.perf_counter()
         try:
             norm = self.stepper.step(batches, counts, number)
         except (torch.OutOfMemoryError, UserError, Interrupted):
-            raise  # smaller passes may do
+            raise  # the loop tries smaller passes, or ends
         except Exception as error:
-            # Such as a machine without a C compiler. No weight has changed: the update comes last.
-            message = " ".join(str(error).split()).partition(" Set TORCHDYNAMO_VERBOSE")[0]  # advice for others
+            # For example without a C compiler. No weight has changed, since the update comes last.
+            message = " ".join(str(error).split()).partition(" Set TORCHDYNAMO_VERBOSE")[0]  # advice for developers
             reason = shown(message or type(error).__name__, 200)
             if self.asked:
                 from torch._dynamo.exc import TorchDynamoException

@@ -1,8 +1,8 @@
-"""How many held-out rows a run generates text for, so that its evaluations stay a small share of its time.
+"""The number of held-out rows for which a run generates text, so that evaluations stay a small share of its time.
 
-Decided once, before the first evaluation: a few rows are generated to see how long one takes. All evaluations then
-generate the same rows, since only scores of the same rows can be compared. Where the share does not allow for
-`FEWEST` rows each time, the first evaluations report the loss alone, and only the later ones choose the best model.
+It is decided once, before the first evaluation, from the time that a few rows take. All evaluations then generate text
+for the same rows, so that their scores can be compared. If the share does not allow `FEWEST` rows each time, the first
+evaluations report only the loss, and only the later ones choose the best model.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from weft.training.log import RunLog
 from weft.training.run import State
 from weft.training.step import HeldOutMetrics, Setup
 
-FEWEST = 100  # rows, if there are as many: a score of fewer says little
-TRIED = 50  # rows that are generated to see how long one takes
-CHOICES = 2  # evaluations, the last ones, that generate text whatever it takes
-ALLOWED = 5.0  # seconds that all evaluations of a run may take, however short it is
+FEWEST = 100  # rows, if there are as many: the score of fewer is too noisy
+TRIED = 50  # rows for measuring how long one takes
+CHOICES = 2  # last evaluations, which generate text however long that takes
+ALLOWED = 5.0  # seconds that all evaluations of a run may take, however short the run is
 
 
 class EvaluationShare:
@@ -26,9 +26,9 @@ class EvaluationShare:
         self.setup, self.state, self.log = setup, state, log
 
     def metrics(self, seconds: float, loss: float) -> HeldOutMetrics | None:
-        """Those of the model as it is, none where the loss is all.
+        """The metrics of the model now; None if the task has none besides the loss.
 
-        `seconds`: of training so far; `loss`: those that the held-out loss of this evaluation took.
+        `seconds`: of training so far; `loss`: seconds that the held-out loss of this evaluation took.
         """
         s, state = self.setup, self.state
         if s.evaluate is None:
@@ -48,12 +48,12 @@ class EvaluationShare:
         return s.evaluate(state.evaluated_rows)
 
     def _planned(self, seconds: float, loss: float, tried: int, spent: float) -> tuple[int, int]:
-        """How many rows each evaluation generates, and in which step the first one is that does."""
+        """The rows of each evaluation, and the step of the first evaluation that generates text."""
         s, state, whole = self.setup, self.state, self.setup.generated
         left = [step for step in range(state.step, s.steps + 1) if s.due(s.plan.evaluate_every, step)]
         budget = max(ALLOWED, s.plan.evaluation_share * seconds / state.step * s.steps - loss * len(left))
-        already = 0 if tried == whole else spent  # then it is the first evaluation itself
-        rows = int((budget - already) / (spent / tried) / len(left))  # each time
+        already = 0 if tried == whole else spent  # if all rows were tried, that was the first evaluation
+        rows = int((budget - already) / (spent / tried) / len(left))  # per evaluation
         fewest = min(whole, FEWEST)
         if rows >= whole:
             return whole, 0

@@ -1,4 +1,4 @@
-"""One step of a run: what it trains (`Setup`), its batches, its passes, the optimizer and the update of the weights."""
+"""One step of a run: its setup, batches, forward and backward passes, and the update of the weights."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class HeldOutMetrics:
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """What one run trains, on what and how; a step needs no more than the first three."""
+    """What one run trains, on which data and how; the first three are enough for a step."""
 
     network: Network
     objective: Objective
@@ -51,14 +51,14 @@ class Setup:
     plan: Training = Training()
     device: torch.device = torch.device("cpu")
     decode: Callable[[list[int]], str] = str  # tokens as text, to show what went wrong
-    evaluate_first: bool = False  # also before the first step: what continued training began with
-    # A task's own metrics, which then decide what is best; of so many rows, spread evenly, where a number is given.
+    evaluate_first: bool = False  # also before the first step, for training that is continued
+    # The task's own metrics, which decide which model is best; with a number, of so many evenly spaced rows.
     evaluate: Callable[[int | None], HeldOutMetrics] | None = None
-    generated: int = 0  # rows that it generates text for; 0: it generates none, and is quick
+    generated: int = 0  # rows for which an evaluation generates text; 0: it generates none, and is quick
     pace: Callable[[int], dict[str, Tensor]] | None = None  # targets that every batch of a step has besides
-    faster: Mapping[str, float] = field(default_factory=dict)  # beginnings of names: times the others' learning rate
-    capture: bool = False  # batches come in few shapes, so that their passes can be played back from CUDA graphs
-    may_compile: bool = False  # in its middle, where the plan leaves it open
+    faster: Mapping[str, float] = field(default_factory=dict)  # by prefix of a name: factor of the learning rate
+    capture: bool = False  # batches come in few shapes, so that their passes can be captured as CUDA graphs
+    may_compile: bool = False  # between two steps, unless the plan decides it
 
     @property
     def steps(self) -> int:
@@ -145,7 +145,7 @@ def freeze(network: Network, what: str) -> None:
 
 
 def recompute_layers(network: Network) -> None:
-    """Of each layer keep the input alone for the backward pass, which computes the rest again (Chen et al., 2016)."""
+    """Keep only the input of each layer for the backward pass, which computes the rest again (Chen et al., 2016)."""
     layers = [layer for stack in network.stacks().values() for layer in stack]
     if not layers:
         raise UserError("checkpoint_activations is for models with layers, one above the other; this one has none")
@@ -229,7 +229,7 @@ def optimizer_tensors(
 
 
 KINDS = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-MOST = 64  # shapes of batches that are recorded; those that come later go without
+MOST = 64  # shapes of batches that are captured at most
 
 
 def autocast(device: torch.device, precision: str) -> AbstractContextManager[Any]:
@@ -247,36 +247,39 @@ class Passes:
     device: torch.device
     precision: str
     scaler: torch.amp.GradScaler
-    capture: bool = False  # where all batches have one shape: launching kernels is then what takes longest
-    ragged: bool = False  # compiled for batches of any shape at once, rather than anew for some of them
-    finish: Callable[[], Tensor] | None = None  # clips the gradients and updates the weights; the gradient norm
-    weights: Sequence[nn.Parameter] = ()  # all that is trained; those of the network where none are given
+    capture: bool = False  # as CUDA graphs, if batches have few shapes: launching kernels then takes longest
+    ragged: bool = False  # compiled once for batches of any shape
+    finish: Callable[[], Tensor] | None = None  # clips the gradients, updates the weights and returns the gradient norm
+    weights: Sequence[nn.Parameter] = ()  # all trained weights; default: those of the network
 
     def __post_init__(self) -> None:
         self.weights = list(self.weights or self.network.parameters())
-        self.losses = torch.zeros(self.terms, device=self.device)  # of the step so far, each term's mean
+        self.losses = torch.zeros(self.terms, device=self.device)  # the mean of each term in the step so far
         self.graphs: dict[tuple[Shapes, bool], Graphs] = {}
-        self.first: Graphs | None = None  # which of them wrote the gradients of this step
+        self.first: Graphs | None = None  # the graphs that wrote the gradients of this step
         self.pool: Any = None
         self.replaced = len(REPLACED)
 
     def step(self, batches: Sequence[Batch], counts: Tensor, seed: Callable[[int], int]) -> Tensor | None:
-        """All passes of a step, by the counts of the whole step; the gradient norm if a graph updated the weights."""
+        """Run all passes of a step; returns the gradient norm if a graph updated the weights.
+
+        `counts`: predictions of the whole step, by which the losses are divided.
+        """
         whole = self.finish is not None and len(batches) == 1
         counts = counts.to(self.device, non_blocking=True)
         self.losses.zero_()
         self.forget()
         self.first = None
-        if self.replaced != len(REPLACED):  # such as in an evaluation: dropout of graphs from before has lost its seed
+        if self.replaced != len(REPLACED):  # dropout in older graphs draws from a generator that was replaced
             self.replaced, self.graphs = len(REPLACED), {}
         for number, batch in enumerate(batches):
             shapes = _shapes(batch), whole
-            # Only from a first pass: the gradients of the passes before are not to be lost.
+            # Only in the first pass of a step: capturing clears the gradients.
             if self.capture and shapes not in self.graphs and len(self.graphs) < MOST and number == 0:
                 self._record(batch.to(self.device), counts, whole)
             torch.manual_seed(seed(number))
             graphs = self.graphs.get(shapes)
-            if graphs is None or (number and self.first is not graphs):  # later passes add to what the first has left
+            if graphs is None or (number and self.first is not graphs):  # other graphs have gradients of their own
                 self.run(batch.to(self.device) if self.device.type != "cpu" else batch, counts)
             else:
                 graphs.play(batch, counts, number == 0)
@@ -290,21 +293,21 @@ class Passes:
             graphs.capture(self, whole)
             self.graphs[_shapes(batch), whole] = graphs
         except torch.OutOfMemoryError:
-            raise  # smaller passes may do
-        except RuntimeError as error:  # no graph of this is to be had: it goes without
-            # Nor with those from before, whose random numbers would be the same in every step.
+            raise  # the loop tries smaller passes
+        except RuntimeError as error:  # this cannot be captured
+            # Older graphs are dropped too: their random numbers would be the same in every step.
             self.capture, self.graphs = False, {}
             warnings.warn(f"passes cannot be captured: {str(error).splitlines()[0]}", stacklevel=2)
         self.forget()
         self.losses.copy_(losses)
 
     def forget(self) -> None:
-        """The gradients of the step before."""
+        """Clear the gradients of the last step."""
         for parameter in self.weights:
             parameter.grad = None
 
     def run(self, batch: Batch, counts: Tensor) -> None:
-        """One pass."""
+        """Run one forward and backward pass."""
         if self.ragged:
             for tensor in _tensors(batch):
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
@@ -315,32 +318,32 @@ class Passes:
         self.losses += means.detach()
 
     def release(self) -> None:
-        """Let go of everything that takes memory."""
+        """Free graphs and gradients."""
         self.graphs, self.first, self.pool = {}, None, None
         self.forget()
 
 
 class Graphs:
-    """A pass recorded as CUDA graphs: the first of a step writes the gradients, later ones add to them."""
+    """A pass captured as two CUDA graphs: the first of a step writes the gradients, later ones add to them."""
 
     def __init__(self, passes: Passes, batch: Batch, counts: Tensor) -> None:
-        """Tries the pass out, which compiles it; what fails here would fail without a graph too."""
+        """Warm up with the pass, which compiles it; an error here would also occur without a graph."""
         self.batch, self.counts = batch, counts.clone()
-        with tried_out(passes.device):  # a second shape finds all libraries set up
+        with tried_out(passes.device):  # after the first shape, libraries are initialized
             for _ in range(1 if passes.graphs else 3):
                 passes.run(_anew(batch), self.counts)
                 passes.forget()
 
     def capture(self, passes: Passes, whole: bool) -> None:
-        """`whole`: the only pass of its step, with the update of the weights in the same graph."""
+        """`whole`: it is the only pass of its step, and the update of the weights is in the same graph."""
         batch = self.batch
         self.first, self.later = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-        # One memory for all graphs: nothing but the gradients, which are held, outlives a replay.
+        # All graphs share one memory pool: only the gradients, which are referenced, are needed after a replay.
         passes.pool = passes.pool or torch.cuda.graph_pool_handle()
         with captured(self.first, passes.device, passes.pool):
             passes.run(_anew(batch), self.counts)
             self.norm = passes.finish() if whole and passes.finish is not None else None
-        # Of a whole step the gradients have been used up.
+        # After a whole step the gradients are not needed any more.
         self.gradients = [] if whole else [(parameter, parameter.grad) for parameter in passes.weights]
         if not whole:
             with captured(self.later, passes.device, passes.pool):
@@ -351,12 +354,12 @@ class Graphs:
         for ours, theirs in zip(_tensors(self.batch), _tensors(batch), strict=True):
             ours.copy_(theirs, non_blocking=True)
         (self.first if first else self.later).replay()
-        for parameter, gradient in self.gradients:  # each shape has laid out its own
+        for parameter, gradient in self.gradients:  # the graphs of each shape write to their own tensors
             parameter.grad = gradient
 
 
 def _anew(batch: Batch) -> Batch:
-    """The same tensors with nothing worked out from them yet: a graph must work it out each time."""
+    """The same tensors in new objects without cached values, so that a graph computes these at each replay."""
     source, asked = (
         None if ragged is None else Ragged(ragged.tokens, Rows(ragged.rows.starts, ragged.rows.longest))
         for ragged in (batch.source, batch.asked)
@@ -379,12 +382,11 @@ def _tensors(batch: Batch) -> list[Tensor]:
     return [batch.tokens, batch.rows.starts, *by_token, *both, *batch.targets.values()]
 
 
-# Where the user wants torch to keep compiled code. Its own choice is a folder in the shared temporary folder, of a name
-# that anyone can guess, and it runs what lies there.
+# The user's folder for compiled code, if any. torch's default is a folder with a predictable name in the shared
+# temporary folder, and torch runs the code that it finds there.
 COMPILER_CACHE = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
 
-
-# The passes of one step, and how many predictions of each kind they ask for together: float32, one for each term.
+# The passes of one step, and their predictions for each term of the loss, in float32.
 Group = tuple[list[Batch], Tensor]
 
 
@@ -397,7 +399,7 @@ def total(counts: Iterable[Mapping[str, int]]) -> dict[str, int]:
 
 
 def group_of(s: Setup, step: int, pass_tokens: int) -> Group:
-    """The batches of a step, in passes of so many tokens at most; in pinned memory where they go to a GPU."""
+    """The batches of a step, in passes of at most `pass_tokens` tokens; in pinned memory if they go to a GPU."""
     targets = s.pace(step) if s.pace is not None else {}
     batches = [replace(batch, targets={**batch.targets, **targets}) for batch in s.feed.passes(step, pass_tokens)]
     counts = torch.tensor([max(1, count) for count in total(map(s.objective.counts, batches)).values()]).float()
@@ -407,24 +409,24 @@ def group_of(s: Setup, step: int, pass_tokens: int) -> Group:
 
 
 def seed_of(seed: int, step: int) -> Callable[[int], int]:
-    """What dropout follows from in each pass of a step."""
+    """The seed of dropout for each pass of a step."""
     return lambda number: key_of(seed, "dropout", step, number) >> 1
 
 
 def keep_compiled_code_private() -> None:
-    """Let torch's compiler keep its code in the user's own cache rather than where others could put theirs."""
+    """Let torch's compiler keep its code in the user's own cache, where other users cannot write."""
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = COMPILER_CACHE or str(cache_folder() / COMPILED)
     from torch._inductor import config
 
-    if hasattr(config, "cpp_cache_precompile_headers"):  # these are always in the temporary folder
+    if hasattr(config, "cpp_cache_precompile_headers"):  # precompiled headers would be in the temporary folder
         config.cpp_cache_precompile_headers = False
 
 
 class Stepper:
-    """Takes the steps of a run: what the loop repeats, and what tests and benchmarks look at."""
+    """Takes the steps of a run, for the training loop, tests and benchmarks."""
 
     def __init__(self, setup: Setup, scale: float = 65536.0, steady: int = 0) -> None:
-        """`scale`: of the loss in fp16, and `steady`: for how many steps it has been so."""
+        """`scale`: of the loss in fp16; `steady`: the steps since it has changed."""
         s, plan, device = setup, setup.plan, setup.device
         self.setup = s
         self.network = s.network.to(device).train()
@@ -448,7 +450,7 @@ class Stepper:
         self.compile(bool(plan.compile))
 
     def compile(self, wanted: bool) -> None:
-        """Compile the passes from the next one on, or no longer; what was captured before is of no use."""
+        """Compile the passes from the next one on, or stop doing so; captured graphs are dropped."""
         s, passes = self.setup, self.passes
         even = s.feed.source.even
         if wanted:
@@ -456,19 +458,19 @@ class Stepper:
         passes.release()
         passes.sums = torch.compile(s.objective.sums, fullgraph=True) if wanted else s.objective.sums
         regular = s.capture or (wanted and even)
-        # What layers drew is drawn again in the backward pass, from a state that no graph can hold.
+        # Recomputed layers restore the state of the random generator, which a graph cannot capture.
         plain = not s.plan.checkpoint_activations
         passes.capture = s.device.type == "cuda" and s.network.COMPILES and regular and plain
         passes.ragged = wanted and not even
         self.compiled = wanted
 
     def step(self, batches: Sequence[Batch], counts: Tensor, number: int) -> Tensor:
-        """Take one step; the gradient norm."""
+        """Take one step; returns the gradient norm."""
         norm = self.passes.step(batches, counts, seed_of(self.setup.feed.seed, number))
         return self.update() if norm is None else norm
 
     def update(self) -> Tensor:
-        """Clip the gradients that the passes have left and update the weights; the gradient norm."""
+        """Clip the gradients and update the weights; returns the gradient norm."""
         self.scaler.unscale_(self.optimizer)
         moved = [parameter for parameter in self.setup.weights if parameter.grad is not None]
         norm = torch.nn.utils.get_total_norm([parameter.grad for parameter in moved if parameter.grad is not None])
