@@ -16,7 +16,7 @@ MASK = "attention_mask"
 
 
 class _Fused:
-    """The graph of a model, by who makes a result and who reads it."""
+    """The graph of a model, with the producer and the readers of each result."""
 
     def __init__(self, onnx: Any, graph: Any) -> None:
         self.onnx, self.graph = onnx, graph
@@ -49,7 +49,7 @@ class _Fused:
         return self.onnx.numpy_helper.to_array(tensor).ravel().tolist()
 
     def is_padding(self, name: str) -> bool:
-        """Whether this is added to scores to leave out keys that are no tokens, and is 0 where there are none."""
+        """Whether this is the mask of padding that is added to scores, which is 0 without padding."""
         spread = self.maker(name, "Unsqueeze")
         far = None if spread is None else self.maker(spread.input[0], "Mul")
         gone = None if far is None else self.maker(far.input[0], "Sub")

@@ -51,8 +51,8 @@ class OnnxForecaster(Engine):
         together = max(1, TOKENS // self.config.context)
         parts = []
         for first in range(0, len(windows), together):
-            some = windows[first : first + together]
-            parts.append(torch.from_numpy(run(self.graph, {WINDOWS: some}, self.path, (len(some), self.outputs))[0]))
+            batch = windows[first : first + together]
+            parts.append(torch.from_numpy(run(self.graph, {WINDOWS: batch}, self.path, (len(batch), self.outputs))[0]))
         return torch.cat(parts)
 
 

@@ -35,15 +35,15 @@ def table_of(report: EncodeReport) -> tuple[list[str], list[list[str]]]:
         rows.append([profile.name, *[""] * (len(header) - 1 + shares)])
         raced = [each for each in report.contestants if profile.name in each.speeds]
         first = report.contestants[0].speeds[profile.name].seconds
-        for each in sorted(raced, key=lambda one: one.speeds[profile.name].seconds):
-            speed = each.speeds[profile.name]
+        for contestant in sorted(raced, key=lambda one: one.speeds[profile.name].seconds):
+            speed = contestant.speeds[profile.name]
             row = [
-                f"{'  ' if each.ours else LIBRARY}{each.name}",
+                f"{'  ' if contestant.ours else LIBRARY}{contestant.name}",
                 _ms(speed.seconds),
                 f"{_ms(speed.low)}-{_ms(speed.high)}",
             ]
             row += [f"{speed.texts:,.0f}", f"{speed.tokens:,.0f}", f"{first / speed.seconds:.2f}"]
-            row += ["" if each.memory is None else f"{each.memory / 1e6:.0f}"] if memory else []
+            row += ["" if contestant.memory is None else f"{contestant.memory / 1e6:.0f}"] if memory else []
             row += ["" if speed.peak_share is None else f"{speed.peak_share:.1%}"] if shares else []
             rows.append(row)
     return header + ["of peak"] * shares, rows

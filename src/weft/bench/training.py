@@ -66,23 +66,25 @@ def training_report(
         step, operations = training_step(model, batch, length, precision)
         calls = {OURS: _settled(step, device)}
         calls[OURS]([])  # on a GPU it is captured
-        for each in contestants[1:]:
+        for contestant in contestants[1:]:
             try:
-                calls[each.name] = _settled(TRAINERS[each.name](model, batch, length, precision), device)
-                calls[each.name]([])
+                calls[contestant.name] = _settled(TRAINERS[contestant.name](model, batch, length, precision), device)
+                calls[contestant.name]([])
             except (UserError, ImportError, OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
-                each.refused = f"cannot run it: {shown(' '.join(str(error).split()), 160)}"
-                calls.pop(each.name, None)
+                contestant.refused = f"cannot run it: {shown(' '.join(str(error).split()), 160)}"
+                calls.pop(contestant.name, None)
         log(f"timing {profile.name} ({number} of {len(profiles)}): {', '.join(calls)}")
         speeds, peak = race(calls, profile, seconds), peak_of(device)
-        for each in contestants:
-            if each.name in speeds:
-                share = None if peak is None else operations / speeds[each.name].seconds / peak
-                each.speeds[profile.name] = replace(speeds[each.name], peak_share=share)
+        for contestant in contestants:
+            if contestant.name in speeds:
+                share = None if peak is None else operations / speeds[contestant.name].seconds / peak
+                contestant.speeds[profile.name] = replace(speeds[contestant.name], peak_share=share)
         del step, calls  # and with them their weights and states
         gc.collect()
-    for each in contestants if memory else []:
-        each.memory = None if each.refused is not None else _memory_of(model, each.name, *sizes[-1], precision)
+    for contestant in contestants if memory else []:
+        contestant.memory = (
+            None if contestant.refused is not None else _memory_of(model, contestant.name, *sizes[-1], precision)
+        )
     machine = {**machine_of(), "device": str(device)}
     return EncodeReport(str(model.folder), machine, tuple(profiles), tuple(contestants), None, None, mode="train")
 

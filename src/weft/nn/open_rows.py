@@ -72,14 +72,14 @@ class CachedRows(OpenRows):
             self.cache.add(row, length + 1)
 
     def read(self, reading: Sequence[RowReading]) -> Tensor:
-        self.cache.prepare([(each.row, len(each.tokens)) for each in reading])
-        flat = torch.tensor([token for each in reading for token in each.tokens], device=self.device)
+        self.cache.prepare([(part.row, len(part.tokens)) for part in reading])
+        flat = torch.tensor([token for part in reading for token in part.tokens], device=self.device)
         hidden = self.network.further(flat, self.cache)
-        if any(each.asks < len(each.tokens) for each in reading):
+        if any(part.asks < len(part.tokens) for part in reading):
             asked, end = list[int](), 0
-            for each in reading:
-                end += len(each.tokens)
-                asked += range(end - each.asks, end)
+            for part in reading:
+                end += len(part.tokens)
+                asked += range(end - part.asks, end)
             hidden = hidden[torch.tensor(asked, dtype=torch.int64, device=self.device)]
         scores = in_full(self.network.words(hidden)) if len(hidden) else hidden.new_zeros(0, 0)
         self.cache.advance()
@@ -115,8 +115,8 @@ class JoinedRows(OpenRows):
             self.sources.update(zip(rows, sources, strict=True))
 
     def read(self, reading: Sequence[RowReading]) -> Tensor:
-        assert all(each.asks == 1 for each in reading), "prompts are read whole"
-        tokens, known = {each.row: each.tokens for each in reading}, set(self.order)
+        assert all(part.asks == 1 for part in reading), "prompts are read whole"
+        tokens, known = {part.row: part.tokens for part in reading}, set(self.order)
         new, started = [row for row in tokens if row not in known], None
         parts = []
         if new:  # first of all: where a prompt is refused, nothing has happened yet

@@ -38,12 +38,13 @@ def _in_pieces(
     size = max(1, CELLS // (min(rows, count) * heads * keys))
     mixed = []
     for parts in zip(*(torch.split(x, rows) for x in (q, k, v)), _parts(addition, 0, rows, count), strict=True):
-        few, more = parts[0], _parts(parts[3], -2, size, queries)
+        additions = _parts(parts[3], -2, size, queries)
         pieces = []
-        for first, some, added in zip(range(0, queries, size), torch.split(few, size, 2), more, strict=True):
+        places = range(0, queries, size)
+        for first, piece, added in zip(places, torch.split(parts[0], size, 2), additions, strict=True):
             # Causal queries do not see later keys.
-            seen = (x[:, :, : first + some.shape[2]] if causal else x for x in parts[1:3])
-            given = (some, *seen, added, first if causal else None, scale, dropout)
+            seen = (x[:, :, : first + piece.shape[2]] if causal else x for x in parts[1:3])
+            given = (piece, *seen, added, first if causal else None, scale, dropout)
             pieces.append(checkpoint(_piece, *given, use_reentrant=False))
         mixed.append(torch.cat(pieces, 2))
     return torch.cat(mixed)

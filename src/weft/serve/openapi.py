@@ -191,7 +191,7 @@ def snake_case(name: str) -> str:
 
 def answer_schemas(components: Json) -> dict[str, str]:
     """Add the answers of the tasks to the schemas; their references by class."""
-    kinds = sorted({kind for some in ANSWERS.values() for kind in some}, key=lambda kind: kind.__name__)
+    kinds = sorted({kind for kinds in ANSWERS.values() for kind in kinds}, key=lambda kind: kind.__name__)
     adapters: Sequence[Any] = [(kind, "serialization", TypeAdapter(kind)) for kind in kinds]
     references, schemas = TypeAdapter.json_schemas(adapters, ref_template=REFERENCE)
     components.update(schemas.get("$defs", {}))
@@ -253,7 +253,7 @@ def narrowed(route: Described, able: Mapping[str, Json]) -> list[Json]:
 
 def view_fields(view: str) -> Json:
     """The fields of a request for a view: options that it does not have may only be null."""
-    options = {name for some in VIEW_OPTIONS.values() for name in some} - set(VIEW_OPTIONS[view])
+    options = {name for names in VIEW_OPTIONS.values() for name in names} - set(VIEW_OPTIONS[view])
     one_text = {} if view in OF_PAIRS else {"input": {"anyOf": [TEXT, {**several(TEXT), "maxItems": 1}]}}
     return {"view": {"const": view}, **one_text, **{name: {"type": "null"} for name in sorted(options)}}
 
