@@ -164,7 +164,7 @@ class FixedLayer:
         want_weights: bool = False,
     ) -> tuple[Tensor, None]:
         """Take in one new token per row and mix what it sees: R H D each; bias R H 1 S."""
-        assert not want_weights, "whoever watches decodes with a plain cache"
+        assert not want_weights, "a watched network decodes with a plain cache"
         cache = self.cache
         mixed = mix(query, (key, value), self.keys, self.values, cache.lengths, cache.origin, None, bias, scale)
         return mixed, None
@@ -202,7 +202,7 @@ class FixedLayerMemory(LayerMemory):
     def attend(
         self, query: Tensor, rows: Rows, scale: float | None = None, want_weights: bool = False
     ) -> tuple[Tensor, None]:
-        assert not want_weights, "whoever watches decodes with a plain memory"
+        assert not want_weights, "a watched network decodes with a plain memory"
         memory = self.fixed
         return mix(query, None, self.keys, self.values, memory.lengths, owner=memory.owners, scale=scale), None
 

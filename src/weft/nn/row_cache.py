@@ -325,7 +325,7 @@ class RowLayer(LayerCache):
         want_weights: bool = False,
     ) -> tuple[Tensor, None]:
         """Take in the tokens of the pass, N H D each, and mix what each sees; bias N H 1 S."""
-        assert not want_weights, "whoever watches decodes with a plain cache"
+        assert not want_weights, "a watched network decodes with a plain cache"
         return mixed(self.rows.pieces, self.number, query, (key, value), bias, scale), None
 
 
@@ -343,10 +343,10 @@ class RowLayerMemory(LayerMemory):
 
     def __init__(self, cache: RowCache, number: int) -> None:
         self.cache, self.number = cache, number
-        self.keys = self.values = torch.empty(0)  # nobody watches
+        self.keys = self.values = torch.empty(0)  # only watchers read them, and this cache is never watched
 
     def attend(
         self, query: Tensor, rows: Rows, scale: float | None = None, want_weights: bool = False
     ) -> tuple[Tensor, None]:
-        assert not want_weights, "whoever watches decodes with a plain memory"
+        assert not want_weights, "a watched network decodes with a plain memory"
         return mixed(self.cache.source_pieces, self.number, query, None, None, scale), None

@@ -30,17 +30,17 @@ USAGE: Json = {
 }
 # The description of each status.
 ERRORS = {
-    400: "The body is no JSON object.",
+    400: "The body is not a JSON object.",
     401: "The API key is missing or wrong.",
-    403: "The Host or Origin header names somebody else.",
+    403: "The Host header is not a name of this server, or the Origin is not allowed.",
     404: "No model has this name.",
     408: "The request did not arrive in time.",
     413: "The body, or the request in tokens, is too large.",
     415: "The body is not JSON.",
     422: "A field is unknown, missing or wrong; `param` names it.",
     429: "Too many requests wait for this model; Retry-After says when to try again.",
-    500: "An error of the server.",
-    503: "The model is not ready, or its worker ended.",
+    500: "An internal error.",
+    503: "The model is not ready, its worker ended, or the server is stopping.",
     504: "The request took longer than its deadline.",
 }
 # What the tasks answer; `suggest` has no dataclass that can be imported without torch.
@@ -310,7 +310,7 @@ def operation(route: Described, able: Mapping[str, Json], references: Mapping[st
     deadline = {
         "name": "Weft-Deadline", "in": "header", "required": False,
         "schema": {"type": "number", "exclusiveMinimum": 0},
-        "description": "Seconds after which nobody waits for the answer any more; the server may allow fewer.",
+        "description": "Seconds that the request may take, up to the limit of the server.",
     }  # fmt: skip
     title = (route.schema.__doc__ or "").strip()
     return {

@@ -293,7 +293,7 @@ class ModelRoom:
         self.restarting: set[asyncio.Task[None]] = set()
 
     def opening(self) -> dict[str, Any]:
-        """What a worker is told about the folder."""
+        """The values of an `Opening`, which tell a worker how to open the folder."""
         served = self.served
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         threads = served.threads or (max(1, cores // served.workers) if served.workers > 1 else 0)
@@ -466,7 +466,7 @@ class ModelRoom:
             self.settle(ticket, error=Rejected(message["message"], message["status"], message["field"]))
 
     def settle(self, ticket: Ticket, message: Message | None = None, error: JobError | None = None) -> None:
-        """The job is over: whoever waits is told, and its place is free."""
+        """End a job: set its result or error, and free its place in the queue."""
         if ticket.timer is not None:
             ticket.timer.cancel()
             ticket.timer = None

@@ -1,8 +1,7 @@
 """Text for all clients at once: the prompts of all jobs go through one `Continuous`, a step at a time.
 
-One thread tokenizes long prompts, one takes steps, and one sends what came out: where whoever reads is slow, pieces
-that were not sent yet grow longer, and no step waits for them. The worker asks for `add`, `cancel`, `waiting_tokens`
-and `finish`.
+One thread tokenizes long prompts, one takes steps, and one sends the results. If the server reads slowly, unsent pieces
+of a text are merged, and no step waits for them. The worker calls `add`, `cancel`, `waiting_tokens` and `finish`.
 """
 
 from __future__ import annotations
@@ -192,7 +191,7 @@ class ContinuousWriter:
             try:
                 with self.model.alone:
                     changed = self.continuous.step()
-            except Exception as error:  # a mistake of ours: nobody knows what is in the rows
+            except Exception as error:  # a bug of ours: the state of the rows is unknown
                 for job in list(self.jobs.values()):
                     self._fail(job, error)
                 self.continuous = self._fresh()
