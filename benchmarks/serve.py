@@ -10,7 +10,7 @@ has the same weights: FastAPI with a pipeline of transformers in threads (serve_
 alone. "at equal p99": the most requests a second of Weft whose p99 is not above the peer's.
 generate: 16 clients on a GPT-2, in one batch and one at a time.
 overload: ten times the requests that can be answered, for a minute, and what comes after it.
-soak: many mixed requests on three models; memory of all processes of the server.
+soak: many mixed requests on an encoder and a GPT-2; memory of all processes of the server.
 parity: the answers of `weft predict` beside those over HTTP, asked for by 16 threads at once.
 
 Each part writes its own entry of benchmarks/results/serve.json.
@@ -42,8 +42,9 @@ from typing import IO, Any
 from common import RESULTS, about, minilm, parse, peer, write
 
 import weft
-from weft.backends.predictors import BACKENDS
+from weft.backends.choice import BACKENDS, BackendChoice, key_of, store
 from weft.bench.encode import prepare_export
+from weft.tasks.chosen import measured_as
 from weft.text.tokenizers.training import learn
 
 PARTS = ("classify", "generate", "overload", "soak", "parity")
@@ -337,7 +338,10 @@ def overload(asked: argparse.Namespace, scratch: Path) -> dict[str, Any]:
 
 def soak(asked: argparse.Namespace, scratch: Path) -> dict[str, Any]:
     """Many requests of several kinds; memory after a tenth of them and at the end."""
-    folders = [encoder(scratch / "reviews", asked.weights, []), writer(scratch / "gpt", asked.sizes[0])]
+    backend = asked.backends[0]
+    folders = [encoder(scratch / "reviews", asked.weights, [backend]), writer(scratch / "gpt", asked.sizes[0])]
+    key = key_of(folders[0], measured_as(weft.load(folders[0], backend="torch")))
+    store(key, BackendChoice(backend, 1.0))  # as `weft bench` does; the other model keeps torch
     dice, texts = random.Random(3), mixed_texts(2000, asked.longest)
     requests: list[tuple[str, Any]] = []
     for number in range(1000):
@@ -359,11 +363,12 @@ def soak(asked: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         after = memory(pid)
     result = {
         **about(),
+        "backend": backend,
         "requests": sum(warm["statuses"].values()) + sum(done["statuses"].values()),
         "seconds": done["seconds"],
         "statuses": done["statuses"],
         "milliseconds": done["milliseconds"],
-        "broken": done["broken"],
+        "broken": warm["broken"] + done["broken"],
         "memory after a tenth, MiB": before,
         "memory at the end, MiB": after,
         "growth, %": round(100 * (after / before - 1), 2),

@@ -386,6 +386,10 @@ class Page:
             first, last = (text(at(soak, f"memory {when}, MiB"), 0) for when in ("after a tenth", "at the end"))
             title, ours = f"{count} mixed requests: growth of memory", f"{text(grown)} % ({first} to {last} MiB)"
             rows.append(line(title, ours, goal=Goal(2.0, True, " %"), value=grown))
+            broken = at(soak, "broken")
+            rows.append(
+                line(f"{count} mixed requests: without a reply", text(broken, 0), goal=Goal(0, True, ""), value=broken)
+            )
         for backend, work in entries["parity"].items():
             if isinstance(work, dict):
                 ours = f"{text(at(work, 'other labels'), 0)} of {text(at(work, 'texts'), 0)}, probabilities within "
