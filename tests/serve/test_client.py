@@ -239,7 +239,7 @@ def test_threads_take_turns_where_a_server_is_full(stub: Stub) -> None:
         thread.start()
     for thread in threads:
         thread.join(60)
-    assert max(answered) < 3 * min(answered), answered
+    assert max(answered) <= 6 * min(answered), answered
     assert counts["refused"] < sum(answered) / 2
 
 
