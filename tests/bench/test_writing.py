@@ -77,7 +77,8 @@ def test_the_gate_lets_through_what_agrees(folders: dict[str, Path], family: str
     assert decoder is not model.network
     prompts, writing = made_up_prompts(model, 3), writing_of(model.opened, 8)
     write = replace(writing, choice=Sampling()).write(decoder)
-    limits = replace(BACKENDS[backend], nats=BACKENDS[backend].nats * 2)  # other processors round otherwise
+    room = 20 if backend.endswith("int8") else 2  # other processors round otherwise; old ones add int8 up in 16 bits
+    limits = replace(BACKENDS[backend], nats=BACKENDS[backend].nats * room)
 
     def score(*inputs: Any) -> list[float]:
         return logprobs_of(decoder, *inputs)

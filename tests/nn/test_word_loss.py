@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
@@ -223,6 +225,8 @@ def test_compiled_is_plain_and_one_graph_serves_all_numbers_of_rows(dynamic: boo
     assert len(graphs) == 1
 
 
+@pytest.mark.skipif(not shutil.which("g++"), reason="the compiler needs g++ on the CPU")
+@pytest.mark.skipif("ATEN_CPU_CAPABILITY" in os.environ, reason="it compiles for the processor that is there")
 def test_compiled_by_inductor_is_plain(chunks: None) -> None:
     given = made(torch.float32, missing=(7,))
     compiled = torch.compile(lambda *each: word_loss.word_loss(each[0].tanh(), *each[1:]), fullgraph=True)
