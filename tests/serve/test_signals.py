@@ -239,7 +239,7 @@ def test_what_has_begun_is_finished_however_slow_it_is(models: Path) -> None:
     whole = head("POST /v1/classify", JSON_LINE, f"Content-Length: {len(body)}") + body
     with Served(str(models / "reviews"), "--no-access-log") as server:
         goes_on(server)
-        idle, half_head, half_body, new, several = (server.connect() for _ in range(5))
+        idle, half_head, half_body, new, late, several = (server.connect() for _ in range(6))
         idle.sendall(head("GET /health"))
         assert reply_on(idle).status == 200
         half_head.sendall(whole[:40])
@@ -258,9 +258,10 @@ def test_what_has_begun_is_finished_however_slow_it_is(models: Path) -> None:
             half_head.sendall(whole[40:])
             half_body.sendall(whole[-9:])
             assert idle.recv(1) == b"", "a connection that wants nothing is closed"
-        replies = waiting.ended() + [reply_on(connection) for connection in (half_head, half_body, new)]
-        assert [reply.status for reply in replies] == [200] * 9, replies
-        assert all(reply.headers["connection"] == "close" for reply in replies[-3:])
+            late.sendall(whole)  # its client had to wait: one that has not asked yet is kept for longer
+        replies = waiting.ended() + [reply_on(connection) for connection in (half_head, half_body, new, late)]
+        assert [reply.status for reply in replies] == [200] * 10, replies
+        assert all(reply.headers["connection"] == "close" for reply in replies[-4:])
         received = b""
         while part := several.recv(1 << 16):
             received += part
