@@ -260,5 +260,5 @@ def renamed(refusal: Refusal, fields: Mapping[str, str]) -> Refusal:
 def model_card(name: str, info: Mapping[str, Any] | None, created: int) -> Json:
     """A model in the list, with what can be known of it."""
     about = {"ready": False} if info is None else {"ready": True, **info}
-    about.pop("unmeasured", None)  # of use to who starts the server
+    about.pop("unmeasured", None)  # for the hint that `weft serve` prints when it starts
     return {"id": name, "object": "model", "created": created, "owned_by": "weft", **about}
