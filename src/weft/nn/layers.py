@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.nn.attention import Attention, CrossAttention, LayerCache, LayerMemory, MultiHead, Sources, turn
+from weft.nn.dropout import cheap_dropout
 from weft.nn.fixed import FixedLayer, has_kernel
 from weft.nn.linear import INSIDE, Linear, fuses, step_map
 from weft.nn.rows import Rows
@@ -57,6 +58,9 @@ class Drop(nn.Dropout):
 
     def __call__(self, x: Tensor) -> Tensor:
         return super().__call__(x) if self.training else x
+
+    def forward(self, x: Tensor) -> Tensor:
+        return cheap_dropout(x, self.p) if torch.compiler.is_compiling() and x.is_cuda else super().forward(x)
 
 
 class FeedForward(nn.Module):
