@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from weft.nn.attention import Attention, CrossAttention, LayerCache, LayerMemory, MultiHead, Sources, turn
-from weft.nn.dropout import cheap_dropout
+from weft.nn.compiled import CheapGelu, cheap_dropout, cheap_gelu_tanh
 from weft.nn.fixed import FixedLayer, has_kernel
 from weft.nn.linear import INSIDE, Linear, fuses, step_map
 from weft.nn.rows import Rows
@@ -30,8 +30,14 @@ FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+# In half precision, which their differences from the above are far below.
+COMPILED: dict[str, Callable[[Tensor], Tensor]] = {"gelu": CheapGelu.apply, "gelu-tanh": cheap_gelu_tanh}
+
+
 def activate(x: Tensor, activation: str) -> Tensor:
     """The non-linearity by name."""
+    if torch.compiler.is_compiling() and x.is_cuda and x.dtype.itemsize == 2:
+        return COMPILED.get(activation, FUNCTIONS[activation])(x)
     return FUNCTIONS[activation](x)
 
 
