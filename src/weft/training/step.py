@@ -26,6 +26,7 @@ from weft.nn.graphs import REPLACED, captured, tried_out
 from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.losses import Objective
+from weft.training.half_weights import HalfWeights
 from weft.training.muon import Muon, muon_parts
 from weft.training.plan import Training
 
@@ -249,6 +250,7 @@ class Passes:
     scaler: torch.amp.GradScaler
     capture: bool = False  # as CUDA graphs, if batches have few shapes: launching kernels then takes longest
     ragged: bool = False  # compiled once for batches of any shape
+    compiled: bool = False
     finish: Callable[[], Tensor] | None = None  # clips the gradients, updates the weights and returns the gradient norm
     weights: Sequence[nn.Parameter] = ()  # all trained weights; default: those of the network
 
@@ -306,12 +308,17 @@ class Passes:
         for parameter in self.weights:
             parameter.grad = None
 
-    def run(self, batch: Batch, counts: Tensor) -> None:
+    def half_weights(self) -> AbstractContextManager[Any]:
+        """Copies of the weights for passes with half precision; the compiler makes its own, inside other kernels."""
+        kind = KINDS[self.precision]
+        return nullcontext() if self.compiled or kind is None else HalfWeights(self.weights, kind)
+
+    def run(self, batch: Batch, counts: Tensor, half_weights: AbstractContextManager[Any] | None = None) -> None:
         """Run one forward and backward pass."""
         if self.ragged:
             for tensor in _tensors(batch):
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        with autocast(self.device, self.precision):
+        with autocast(self.device, self.precision), half_weights or nullcontext():
             sums = self.sums(self.network, batch)
         means = torch.stack(list(sums.values())) / counts
         self.scaler.scale(means.sum()).backward()  # type: ignore[no-untyped-call]
@@ -329,9 +336,10 @@ class Graphs:
     def __init__(self, passes: Passes, batch: Batch, counts: Tensor) -> None:
         """Warm up with the pass, which compiles it; an error here would also occur without a graph."""
         self.batch, self.counts = batch, counts.clone()
+        self.half_weights = passes.half_weights()  # of those that the first pass uses
         with tried_out(passes.device):  # after the first shape, libraries are initialized
             for _ in range(1 if passes.graphs else 3):
-                passes.run(_anew(batch), self.counts)
+                passes.run(_anew(batch), self.counts, self.half_weights)
                 passes.forget()
 
     def capture(self, passes: Passes, whole: bool) -> None:
@@ -341,13 +349,13 @@ class Graphs:
         # All graphs share one memory pool: only the gradients, which are referenced, are needed after a replay.
         passes.pool = passes.pool or torch.cuda.graph_pool_handle()
         with captured(self.first, passes.device, passes.pool):
-            passes.run(_anew(batch), self.counts)
+            passes.run(_anew(batch), self.counts, self.half_weights)
             self.norm = passes.finish() if whole and passes.finish is not None else None
         # After a whole step the gradients are not needed any more.
         self.gradients = [] if whole else [(parameter, parameter.grad) for parameter in passes.weights]
         if not whole:
             with captured(self.later, passes.device, passes.pool):
-                passes.run(_anew(batch), self.counts)
+                passes.run(_anew(batch), self.counts, self.half_weights)
 
     def play(self, batch: Batch, counts: Tensor, first: bool) -> None:
         self.counts.copy_(counts)
@@ -462,7 +470,7 @@ class Stepper:
         plain = not s.plan.checkpoint_activations
         passes.capture = s.device.type == "cuda" and s.network.COMPILES and regular and plain
         passes.ragged = wanted and not even
-        self.compiled = wanted
+        passes.compiled = self.compiled = wanted
 
     def step(self, batches: Sequence[Batch], counts: Tensor, number: int) -> Tensor:
         """Take one step; returns the gradient norm."""
