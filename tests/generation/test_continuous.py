@@ -390,7 +390,7 @@ def test_where_slots_fail_texts_begin_anew_in_rows(error: Exception, monkeypatch
 
 
 @needs_gpu
-@pytest.mark.parametrize("kind", ["gpt2", "t5", "transformer", "lstm"])
+@pytest.mark.parametrize("kind", ["gpt2", "t5 usual", "transformer usual", "lstm"])
 def test_captured_slots_give_the_same(kind: str, slots_hold: None) -> None:
     network, chance = drawn(kind, VOCABULARY, 3).to(CUDA), random.Random(kind)
     jobs = jobs_of(kind, chance, 12, 14)

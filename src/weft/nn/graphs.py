@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -48,9 +49,21 @@ def tried_out(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
+def without_garbage_collection() -> Iterator[None]:
+    """A graph that is freed while another one is captured ends the capture: freeing is forbidden then."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
 def captured(graph: Any, device: torch.device, pool: Any = None) -> Iterator[None]:
     """Capture what runs within the context; `pool`: memory that the graph shares with others."""
-    with CAPTURING, on_device(device):
+    with CAPTURING, on_device(device), without_garbage_collection():
         before = torch.cuda.current_stream()
         _, stream = streams_of(device)
         pool = pool or torch.cuda.graph_pool_handle()

@@ -12,9 +12,9 @@ from torch import Tensor
 from weft.nn.kernels import on_its_device
 from weft.nn.rows import NOTHING
 
-# Words that a program reads at once, and its warps: enough of both to keep the memory busy with few programs on a
-# multiprocessor, so that their rows stay in the cache.
-BLOCK, WARPS = 8192, 16
+# Words that a program reads at once, and its warps: the best of eight settings on an H200, where 5,376 rows of 50,304
+# words in bf16 take 0.43 ms, and a copy of them 0.26.
+BLOCK, WARPS = 2048, 8
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -21,7 +21,7 @@ from weft.nn.fixed import has_kernel
 from weft.nn.rows import NOTHING
 
 WHOLE = 64 << 20  # bytes of float32 logits up to which they are not split
-CHUNKS = {"cpu": WHOLE, "cuda": 1 << 30}  # bytes of the logits of a chunk
+CHUNKS = {"cpu": WHOLE, "cuda": 2 << 30}  # bytes of the logits of a chunk
 # The vocabulary is padded to multiples of this: a GPU multiplies matrices of odd sizes at about half of its speed.
 TILES = {"cpu": 1, "cuda": 64}
 HALVES = (torch.float16, torch.bfloat16)
