@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
 import triton
@@ -15,6 +15,7 @@ import triton.language as tl
 from torch import Tensor, nn
 
 ACTIVATIONS = {"": 0, "gelu": 1, "gelu-tanh": 2, "relu": 3, "silu": 4}
+VERY_FEW = 4  # rows that are multiplied one by one
 FEW, MANY = 64, 1024  # programs of attention: those of one text, and more than a GPU runs at once
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -253,23 +254,117 @@ def _linear_step(  # type: ignore[no-untyped-def]
     tl.store(out + row * outputs + column, sums.to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
+def _linear_rows(  # type: ignore[no-untyped-def]
+    x,
+    weight,
+    bias,
+    gain,
+    shift,
+    residual,
+    out,
+    rows,
+    epsilon,
+    inputs: tl.constexpr,
+    outputs: tl.constexpr,
+    block: tl.constexpr,
+    columns: tl.constexpr,
+    chunk: tl.constexpr,
+    activation: tl.constexpr,
+    has_norm: tl.constexpr,
+    has_shift: tl.constexpr,
+    has_bias: tl.constexpr,
+    has_residual: tl.constexpr,
+):
+    """`_linear_step` for a block of rows at a time, on tensor cores."""
+    row = tl.program_id(1) * block + tl.arange(0, block)
+    column = tl.program_id(0) * columns + tl.arange(0, columns)
+    here, inside = row < rows, column < outputs
+    start = tl.arange(0, chunk)
+    x_at = x + row[:, None] * inputs + start[None, :]
+    weight_at = weight + column.to(tl.int64)[None, :] * inputs + start[:, None]
+    middle = tl.zeros([block], tl.float32)
+    spread = tl.zeros([block], tl.float32)
+    if has_norm:
+        if has_shift:
+            total = tl.zeros([block, chunk], tl.float32)
+            for first in tl.static_range(0, inputs, chunk):
+                cells = here[:, None] & (first + start < inputs)[None, :]
+                total += tl.load(x_at + first, mask=cells, other=0.0).to(tl.float32)
+            middle = tl.sum(total, 1) / inputs
+        total = tl.zeros([block, chunk], tl.float32)
+        for first in tl.static_range(0, inputs, chunk):
+            cells = here[:, None] & (first + start < inputs)[None, :]
+            apart = tl.load(x_at + first, mask=cells, other=0.0).to(tl.float32) - middle[:, None]
+            total += tl.where(cells, apart * apart, 0.0)
+        spread = tl.rsqrt(tl.sum(total, 1) / inputs + epsilon)
+    sums = tl.zeros([block, columns], tl.float32)
+    for first in range(0, inputs, chunk):
+        place = first + start
+        there = place < inputs
+        part = tl.load(weight_at + first, mask=there[:, None] & inside[None, :], other=0.0).to(x.dtype.element_ty)
+        read = tl.load(x_at + first, mask=here[:, None] & there[None, :], other=0.0)
+        if has_norm:
+            scaled = (read.to(tl.float32) - middle[:, None]) * spread[:, None]
+            scaled *= tl.load(gain + place, mask=there, other=0.0).to(tl.float32)[None, :]
+            if has_shift:
+                scaled += tl.load(shift + place, mask=there, other=0.0).to(tl.float32)[None, :]
+            read = scaled.to(x.dtype.element_ty)  # rounded as the output of a separate norm
+        sums = tl.dot(read, part, sums, input_precision="ieee")
+    if has_bias:
+        sums += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)[None, :]
+    if activation > 0:
+        sums = _bent(sums.to(out.dtype.element_ty).to(tl.float32), activation)
+    cells = here[:, None] & inside[None, :]
+    where = row[:, None] * outputs + column[None, :]
+    if has_residual:
+        before = tl.load(residual + where, mask=cells, other=0.0).to(tl.float32)
+        sums = sums.to(out.dtype.element_ty).to(tl.float32) + before
+    tl.store(out + where, sums.to(out.dtype.element_ty), mask=cells)
+
+
 def columns_of(outputs: int, inputs: int) -> tuple[int, int]:
     """Outputs of a program of `_linear_step`, and its warps: the best of eleven settings on an H200."""
     return (2, 1) if inputs <= 1024 else (1, 1)
 
 
+class Tile(NamedTuple):
+    """How `_linear_rows` divides its work."""
+
+    block: int  # rows of a program; at least 16, as all sides of a product on tensor cores
+    columns: int  # its outputs
+    chunk: int  # inputs that it multiplies at a time
+    warps: int
+    stages: int  # chunks that are under way
+
+
+def tile_of_rows(rows: int, outputs: int, inputs: int) -> Tile:
+    """The tile of `_linear_rows`: as few outputs as possible, so that there is a program for most of the GPU's cores.
+
+    The time is that of reading weights, and one program can have only so many reads under way.
+    """
+    block = 16 if rows <= 16 or (rows <= 32 and outputs <= 1024) else 32
+    return Tile(block, 16 if outputs <= 4096 else 32, 128 if inputs <= 1024 else 256, 4, 4 if block == 16 else 3)
+
+
 @on_its_device
 def linear_step(
-    x: Tensor, map: nn.Linear, norm: Any = None, activation: str = "", residual: Tensor | None = None
+    x: Tensor,
+    map: nn.Linear,
+    norm: Any = None,
+    activation: str = "",
+    residual: Tensor | None = None,
+    tile: Tile | None = None,
 ) -> Tensor:
-    """R K -> R N for very few rows: norm, linear map, activation and residual in one kernel."""
+    """R K -> R N for few rows: norm, linear map, activation and residual in one kernel.
+
+    `tile`: for more than `VERY_FEW` rows, in place of the usual one.
+    """
     rows, inputs = x.shape
     outputs = map.weight.shape[0]
     x, out = x.contiguous(), x.new_empty(rows, outputs)
-    chunk = min(1024, triton.next_power_of_2(inputs))
-    columns, warps = columns_of(outputs, inputs)
     shift = norm.bias if isinstance(norm, nn.LayerNorm) else None
-    _linear_step[triton.cdiv(outputs, columns), rows](
+    tensors = (
         x,
         map.weight.contiguous(),  # a copy only for weights that are views of transposed tables
         x if map.bias is None else map.bias,
@@ -277,17 +372,34 @@ def linear_step(
         x if shift is None else shift,
         x if residual is None else residual.contiguous(),
         out,
-        0.0 if norm is None else norm.eps,
-        inputs=inputs,
-        outputs=outputs,
-        chunk=chunk,
-        columns=columns,
-        activation=ACTIVATIONS[activation],
-        has_norm=norm is not None,
-        has_shift=shift is not None,
-        has_bias=map.bias is not None,
-        has_residual=residual is not None,
-        num_warps=warps,
+    )
+    settings = {
+        "inputs": inputs,
+        "outputs": outputs,
+        "activation": ACTIVATIONS[activation],
+        "has_norm": norm is not None,
+        "has_shift": shift is not None,
+        "has_bias": map.bias is not None,
+        "has_residual": residual is not None,
+    }
+    epsilon = 0.0 if norm is None else norm.eps
+    if rows <= VERY_FEW:
+        chunk = min(1024, triton.next_power_of_2(inputs))
+        columns, warps = columns_of(outputs, inputs)
+        grid = triton.cdiv(outputs, columns), rows
+        _linear_step[grid](*tensors, epsilon, **settings, chunk=chunk, columns=columns, num_warps=warps)
+        return out
+    tile = tile or tile_of_rows(rows, outputs, inputs)
+    _linear_rows[triton.cdiv(outputs, tile.columns), triton.cdiv(rows, tile.block)](
+        *tensors,
+        rows,
+        epsilon,
+        **settings,
+        block=tile.block,
+        columns=tile.columns,
+        chunk=max(16, min(tile.chunk, triton.next_power_of_2(inputs))),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
     )
     return out
 

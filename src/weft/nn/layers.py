@@ -188,7 +188,7 @@ class Layer(nn.Module):
         cache: LayerCache | FixedLayer,
         sources: Sources | LayerMemory | None,
     ) -> Tensor:
-        """A decoding step in which the calls take longest: on a GPU those of very few rows, in five kernels."""
+        """A decoding step in which the calls take longest: on a GPU those of few rows, in five kernels."""
         linear_step: Any = step_map
         if x.is_cuda:
             from weft.nn import kernels
