@@ -26,6 +26,7 @@ from weft.models.base import Network
 from weft.nn.fixed import has_kernel
 from weft.nn.graphs import captured, casts_to, tried_out
 from weft.nn.halved import is_watched, places_of
+from weft.nn.heads import in_full, narrow_scores
 from weft.nn.rows import Ragged
 
 BLOCK = 8  # steps that are launched before their results are read
@@ -65,7 +66,7 @@ def sent(device: torch.device, tensor: Tensor) -> Tensor:
 
 def on(device: torch.device, numbers: Sequence[int]) -> Tensor:
     """A tensor of integers on a device."""
-    return sent(device, torch.tensor(numbers, dtype=torch.int64))
+    return sent(device, torch.tensor(numbers, dtype=torch.int64, device="cpu"))
 
 
 class Started:
@@ -79,7 +80,8 @@ class Started:
             source = Ragged.of([request.sources[number] for number in numbers], device)
         prompts = Ragged.of([request.prompts[number] for number in numbers], device)
         self.numbers, self.device, self.taken = numbers, device, 0
-        self.scores, self.state = network.start(prompts, source)
+        with narrow_scores():
+            self.scores, self.state = network.start(prompts, source)
 
     @property
     def left(self) -> int:
@@ -112,7 +114,7 @@ class Slots(ABC):
         self.forced = torch.tensor(self.rules.forced, dtype=torch.int64, device=self.device)
         self.tokens = torch.zeros(rows, dtype=torch.int64, device=self.device)  # the latest token of each row
         self.state: Any = None  # allocated when the first prompts have been read
-        self.scores = torch.empty(0)  # R V: logits of the next token
+        self.scores = torch.empty(0)  # R V: logits of the next token, in the precision of the network
         self.seen: Tensor | None = None  # R V bool: tokens of a text, if the repetition penalty needs them
         self.graph: torch.cuda.CUDAGraph | None = None
 
@@ -153,7 +155,7 @@ class Slots(ABC):
     @property
     def kernels(self) -> bool:
         """Whether there are kernels that choose tokens, for the dtype of the scores."""
-        return self.device.type == "cuda" and self.scores.dtype == torch.float32 and has_kernel()
+        return self.device.type == "cuda" and self.scores.dtype != torch.float64 and has_kernel()
 
     @property
     def busy(self) -> bool:
@@ -161,17 +163,18 @@ class Slots(ABC):
         return bool(len(self.banned) or self.rules.min_tokens or self.rules.forced)
 
     def penalized(self) -> Tensor:
-        """The scores after the repetition penalty."""
+        """The scores in float32 at least, after the repetition penalty."""
+        scores, penalty = in_full(self.scores), self.rules.repetition_penalty
         if self.seen is None:
-            return self.scores
-        scores, penalty = self.scores, self.rules.repetition_penalty
+            return scores
         return torch.where(self.seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
 
     def read(self, tokens: Tensor) -> None:
         """Let the network read the next token of every row."""
         if self.seen is not None:
             self.seen.scatter_(1, tokens[:, None], True)
-        self.scores.copy_(self.network.step(tokens, self.state.state))
+        with narrow_scores():
+            self.scores.copy_(self.network.step(tokens, self.state.state))
         self.state.settle()
 
     @abstractmethod
@@ -311,7 +314,7 @@ class SampleSlots(Slots):
         from weft.nn.kernels import take_best
 
         state = (self.written, self.logprobs, self.counts, self.limits, self.done, self.ending)
-        take_best(self.penalized(), self.tokens, *state)
+        take_best(self.scores if self.seen is None else self.penalized(), self.tokens, *state)
         self.read(self.tokens)
 
     def outputs(self) -> list[Tensor]:
@@ -498,7 +501,7 @@ class SampleRunner(SlotRunner):
                 self.drawn[slot] = 0
             while self.drawn[slot] < min(self.launched[slot] + steps, self.slots.draws.shape[1]):
                 places.append((slot * self.copies, self.drawn[slot]))
-                drawn.append(torch.stack([torch.rand(DRAWS, generator=each, dtype=torch.float64) for each in own]))
+                drawn.append(torch.stack([torch.rand(DRAWS, generator=each, dtype=torch.float64, device="cpu") for each in own]))
                 self.drawn[slot] += DRAWS
         if not drawn:
             return
