@@ -21,7 +21,7 @@ from weft.generation.sampling import Sampling
 from weft.generation.search import Beam
 from weft.generation.slots import Slots
 from weft.nn import fixed
-from weft.nn.kernels import Tile, add_norm, attend_step, linear_step, log_sums, take_best
+from weft.nn.kernels import Tile, add_norm, attend_step, best_few, linear_step, log_sums, take_best
 from weft.nn.layers import FUNCTIONS, activate
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -173,6 +173,26 @@ def test_the_best_token(vocabulary: int) -> None:
     scores[1] = torch.nan
     take_best(scores, tokens, written, logprobs, counts.fill_(0), limits, done.fill_(False), ends)
     assert logprobs[1, 0].isnan() and 0 <= int(tokens[1]) < vocabulary and not logprobs[0, 0].isnan()
+
+
+@pytest.mark.parametrize(("vocabulary", "few"), [(9, 9), (50, 8), (5000, 8), (9001, 5)])
+def test_the_best_few_tokens(vocabulary: int, few: int) -> None:
+    scores = torch.randn(6, vocabulary) * 3
+    scores[1] = scores[1].round()  # equal scores: the first ones count as better
+    scores[2, 7] = -torch.inf
+    scores[3, 1:] = -torch.inf
+    tokens, values, sums = best_few(scores, few)
+    order = scores.sort(dim=1, descending=True, stable=True).indices[:, :few]
+    assert torch.equal(tokens, order) and torch.equal(values, scores.gather(1, order))
+    assert torch.allclose(sums, scores.logsumexp(-1), atol=1e-5)
+    scores[0, 3], scores[4] = torch.nan, -torch.inf
+    scores[5] = torch.nan
+    tokens, _, sums = best_few(scores, few)
+    assert sums.isnan().tolist() == [True, False, False, False, False, True] and sums[4] == -torch.inf
+    assert int(tokens.min()) >= 0 and int(tokens.max()) < vocabulary
+    assert torch.equal(tokens[4], torch.arange(few))
+    half = scores.half()
+    assert torch.equal(best_few(half, few)[0][1], half[1].float().sort(descending=True, stable=True).indices[:few])
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "transformer usual", "t5 usual"])

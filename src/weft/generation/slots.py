@@ -35,6 +35,7 @@ ROOMS = 64  # the room of a cache is a multiple of this many places
 READ = 1 << 14  # tokens of prompts and sources that are read at a time
 FREE = 4  # waiting prompts enter when one slot in so many is free
 SHARE = 0.3  # of the free memory that a cache may take
+SMALL = 1 << 16  # bytes
 KEPT = 0.05  # of all memory that a cache may keep between two calls
 LONGEST = 1 << 14  # tokens that a text may get: memory for all of them is allocated at the start
 SLOTS: WeakKeyDictionary[nn.Module, dict[Any, Slots]] = WeakKeyDictionary()  # the last used ones of each network
@@ -61,7 +62,10 @@ class NotCaptured(Exception):
 
 def sent(device: torch.device, tensor: Tensor) -> Tensor:
     """Copy a CPU tensor to a device, without waiting for the device."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+    if device.type != "cuda":
+        return tensor
+    # CUDA copies a small tensor before it returns; to allocate pinned memory for it can take longer than a step.
+    return (tensor if tensor.nbytes <= SMALL else tensor.pin_memory()).to(device, non_blocking=True)
 
 
 def on(device: torch.device, numbers: Sequence[int]) -> Tensor:
@@ -276,8 +280,9 @@ class SampleSlots(Slots):
     def begin(self, request: Request, numbers: Sequence[int], slots: Sequence[int], where: Tensor) -> None:
         rows = (where[:, None] * self.copies + torch.arange(self.copies, device=self.device)).flatten()
         limits = on(self.device, [request.limits[number] for number in numbers])
-        self.counts[rows], self.done[rows] = 0, False
-        self.limits[rows] = limits.repeat_interleave(self.copies)
+        for tensor in (self.counts, self.done):
+            tensor.index_fill_(0, rows, 0)
+        self.limits.index_copy_(0, rows, limits.repeat_interleave(self.copies))
 
     def step(self) -> None:
         if self.sampling.greedy and not self.busy and not self.alternatives and self.kernels:
@@ -501,7 +506,9 @@ class SampleRunner(SlotRunner):
                 self.drawn[slot] = 0
             while self.drawn[slot] < min(self.launched[slot] + steps, self.slots.draws.shape[1]):
                 places.append((slot * self.copies, self.drawn[slot]))
-                drawn.append(torch.stack([torch.rand(DRAWS, generator=each, dtype=torch.float64, device="cpu") for each in own]))
+                drawn.append(
+                    torch.stack([torch.rand(DRAWS, generator=each, dtype=torch.float64, device="cpu") for each in own])
+                )
                 self.drawn[slot] += DRAWS
         if not drawn:
             return

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 ACTIVATIONS = {"": 0, "gelu": 1, "gelu-tanh": 2, "relu": 3, "silu": 4}
 VERY_FEW = 4  # rows that are multiplied one by one
 FEW, MANY = 64, 1024  # programs of attention: those of one text, and more than a GPU runs at once
+MOST_FEW, LARGEST = 64, 1 << 18  # tokens that `best_few` finds, and of how many
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -299,11 +300,11 @@ def _linear_rows(  # type: ignore[no-untyped-def]
             total += tl.where(cells, apart * apart, 0.0)
         spread = tl.rsqrt(tl.sum(total, 1) / inputs + epsilon)
     sums = tl.zeros([block, columns], tl.float32)
-    for first in range(0, inputs, chunk):
-        place = first + start
+    for begin in range(0, inputs, chunk):
+        place = begin + start
         there = place < inputs
-        part = tl.load(weight_at + first, mask=there[:, None] & inside[None, :], other=0.0).to(x.dtype.element_ty)
-        read = tl.load(x_at + first, mask=here[:, None] & there[None, :], other=0.0)
+        part = tl.load(weight_at + begin, mask=there[:, None] & inside[None, :], other=0.0).to(x.dtype.element_ty)
+        read = tl.load(x_at + begin, mask=here[:, None] & there[None, :], other=0.0)
         if has_norm:
             scaled = (read.to(tl.float32) - middle[:, None]) * spread[:, None]
             scaled *= tl.load(gain + place, mask=there, other=0.0).to(tl.float32)[None, :]
@@ -551,6 +552,117 @@ def take_best(
         end_count=len(ends),
         num_warps=1,
     )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _best_groups(  # type: ignore[no-untyped-def]
+    scores,
+    peaks,
+    highest,
+    sums,
+    size,
+    groups,
+    parts,
+    count: tl.constexpr,
+    wide: tl.constexpr,
+):
+    """For a part of a row: the highest score of each group and of all, and the sum of exp(score - highest)."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    group = part * count + tl.arange(0, count)
+    place = group[:, None] * wide + tl.arange(0, wide)[None, :]
+    score = tl.load(scores + row * size + place, mask=place < size, other=-float("inf")).to(tl.float32)
+    peak = tl.max(score, 1)
+    tl.store(peaks + row * groups + group, peak, mask=group < groups)
+    best = tl.max(peak, 0)
+    powers = tl.where(place < size, tl.exp(score - tl.where(best > -1e38, best, 0.0)), 0.0)  # a NaN makes its sum NaN
+    tl.store(highest + row * parts + part, best)
+    tl.store(sums + row * parts + part, tl.sum(tl.sum(powers, 1), 0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _best_few(  # type: ignore[no-untyped-def]
+    scores,
+    peaks,
+    highest,
+    sums,
+    tokens,
+    values,
+    total,
+    size,
+    groups,
+    parts,
+    few: tl.constexpr,
+    ranks: tl.constexpr,
+    wide: tl.constexpr,
+    group_block: tl.constexpr,
+    part_block: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, part_block)
+    best = tl.load(highest + row * parts + part, mask=part < parts, other=-float("inf"))
+    powers = tl.load(sums + row * parts + part, mask=part < parts, other=0.0)
+    peak = tl.max(best, 0)
+    # A part of minus infinity counts nothing, unless it holds a NaN.
+    powers = tl.where(best > -1e38, powers * tl.exp(best - peak), tl.where(powers != powers, powers, 0.0))
+    tl.store(total + row, peak + tl.log(tl.sum(powers, 0)))
+    # The best scores are in the groups with the highest peaks; of equal ones the first count as better.
+    rank = tl.arange(0, ranks)
+    group = tl.arange(0, group_block)
+    left = group < groups
+    peak_of = tl.load(peaks + row * groups + group, mask=left, other=-float("inf"))
+    chosen = tl.zeros([ranks], tl.int32)
+    for number in range(few):
+        top = tl.max(tl.where(left, peak_of, -float("inf")), 0)
+        first = tl.min(tl.where(left & (peak_of == top), group, 2147483647), 0)
+        first = tl.where(first < groups, first, 0)  # after a NaN, which shows in the sum
+        chosen = tl.where(rank == number, first, chosen)
+        left = left & (group != first)
+    place = chosen[:, None] * wide + tl.arange(0, wide)[None, :]
+    free = (rank < few)[:, None] & (place < size)
+    score = tl.load(scores + row * size + place, mask=free, other=-float("inf")).to(tl.float32)
+    for number in range(few):
+        top = tl.max(tl.max(tl.where(free, score, -float("inf")), 1), 0)
+        first = tl.min(tl.min(tl.where(free & (score == top), place, 2147483647), 1), 0)
+        first = tl.where(first < size, first, 0)
+        tl.store(tokens + row * few + number, first.to(tl.int64))
+        tl.store(values + row * few + number, top)
+        free = free & (place != first)
+
+
+@on_its_device
+def best_few(scores: Tensor, few: int) -> tuple[Tensor, Tensor, Tensor]:
+    """R V -> R few twice, R: the best tokens of each row, best first, their scores, and the logsumexp of the row.
+
+    In two kernels, of which the first reads each row once. `few` must be at most V and `MOST_FEW`, V at most `LARGEST`.
+    """
+    rows, size = scores.shape
+    scores, wide, count = scores.contiguous(), 32, 128  # scores of a group, and groups of a program
+    groups = triton.cdiv(size, wide)
+    parts = triton.cdiv(groups, count)
+    peaks = scores.new_empty(rows, groups, dtype=torch.float32)
+    highest, sums = scores.new_empty(2, rows, parts, dtype=torch.float32)
+    tokens = scores.new_empty(rows, few, dtype=torch.int64)
+    values, total = (scores.new_empty(shape, dtype=torch.float32) for shape in ((rows, few), (rows,)))
+    _best_groups[rows, parts](scores, peaks, highest, sums, size, groups, parts, count=count, wide=wide, num_warps=4)
+    _best_few[(rows,)](
+        scores,
+        peaks,
+        highest,
+        sums,
+        tokens,
+        values,
+        total,
+        size,
+        groups,
+        parts,
+        few=few,
+        ranks=triton.next_power_of_2(few),
+        wide=wide,
+        group_block=triton.next_power_of_2(groups),
+        part_block=triton.next_power_of_2(parts),
+        num_warps=4,
+    )
+    return tokens, values, total
 
 
 @triton.jit  # type: ignore[untyped-decorator]
