@@ -40,6 +40,9 @@ KEPT = 0.05  # of all memory that a cache may keep between two calls
 LONGEST = 1 << 14  # tokens that a text may get: memory for all of them is allocated at the start
 SLOTS: WeakKeyDictionary[nn.Module, dict[Any, Slots]] = WeakKeyDictionary()  # the last used ones of each network
 
+UNCAPTURED: WeakKeyDictionary[nn.Module, set[Any]] = WeakKeyDictionary()  # kinds of steps whose capture has failed
+MOST_FAILED = 8  # kinds, after which a network is not tried any more
+
 
 def is_plain(rules: Rules) -> bool:
     """Whether rules depend on nothing but the number of tokens of a text and the set of tokens in it."""
@@ -370,6 +373,22 @@ class SlotRunner(ABC):
     @abstractmethod
     def key(self) -> tuple[Any, ...]:
         """What a captured step depends on besides the sizes."""
+
+    @property
+    def failed(self) -> set[Any]:
+        """The kinds of steps of this network that cannot be captured."""
+        return UNCAPTURED.setdefault(self.request.decoder, set())  # type: ignore[arg-type]
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What it depends on whether a step can be captured."""
+        device = torch.device(self.request.device)
+        return (*self.key(), str(device), casts_to(device))
+
+    @property
+    def may_capture(self) -> bool:
+        """Whether steps of this kind have not failed to be captured: a server would try it at every request."""
+        return self.kind not in self.failed and len(self.failed) < MOST_FAILED
 
     @abstractmethod
     def collect(self, outputs: list[Tensor], slots: Sequence[int]) -> Advance:
