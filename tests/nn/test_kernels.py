@@ -142,10 +142,11 @@ def test_a_linear_map_in_half_precision(rows: int, dtype: torch.dtype) -> None:
     assert (linear_step(x, mixed) - usual).abs().max() <= step
 
 
-def test_a_sum_and_its_norm() -> None:
-    norm = nn.LayerNorm(100)
-    norm.weight.normal_()
-    norm.bias.normal_()
+@pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RMSNorm])
+def test_a_sum_and_its_norm(kind: Any) -> None:
+    norm = kind(100, 1e-5)
+    for parameter in norm.parameters():
+        parameter.normal_()
     x, residual = torch.randn(2, 5, 100)
     for keeps in (True, False):
         total, normed = add_norm(x, residual, norm, keeps)

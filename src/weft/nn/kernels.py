@@ -417,6 +417,7 @@ def _add_norm(  # type: ignore[no-untyped-def]
     width: tl.constexpr,
     block: tl.constexpr,
     keeps: tl.constexpr,
+    centers: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, block)
@@ -426,17 +427,19 @@ def _add_norm(  # type: ignore[no-untyped-def]
     whole = whole.to(x.dtype.element_ty).to(tl.float32)  # rounded as the output of a separate addition
     if keeps:
         tl.store(total + row * width + place, whole.to(x.dtype.element_ty), mask=there)
-    middle = tl.sum(whole, 0) / width
-    apart = tl.where(there, whole - middle, 0.0)
-    spread = tl.rsqrt(tl.sum(apart * apart, 0) / width + epsilon)
-    scaled = apart * spread * tl.load(gain + place, mask=there, other=0.0).to(tl.float32)
-    scaled += tl.load(shift + place, mask=there, other=0.0).to(tl.float32)
+    if centers:
+        whole = tl.where(there, whole - tl.sum(whole, 0) / width, 0.0)
+    spread = tl.rsqrt(tl.sum(whole * whole, 0) / width + epsilon)
+    scaled = whole * spread * tl.load(gain + place, mask=there, other=0.0).to(tl.float32)
+    if centers:
+        scaled += tl.load(shift + place, mask=there, other=0.0).to(tl.float32)
     tl.store(normed + row * width + place, scaled.to(x.dtype.element_ty), mask=there)
 
 
 @on_its_device
 def add_norm(x: Tensor, residual: Tensor, norm: Any, keeps: bool) -> tuple[Tensor, Tensor]:
-    """R K: x + residual and its layer norm in one kernel; the sum is only valid with `keeps`."""
+    """R K: x + residual and its layer or RMS norm in one kernel; the sum is only valid with `keeps`."""
+    centers = isinstance(norm, nn.LayerNorm)
     x, residual = x.contiguous(), residual.contiguous()
     rows, width = x.shape
     total, normed = torch.empty_like(x) if keeps else x, torch.empty_like(x)
@@ -445,13 +448,14 @@ def add_norm(x: Tensor, residual: Tensor, norm: Any, keeps: bool) -> tuple[Tenso
         x,
         residual,
         norm.weight,
-        norm.bias,
+        norm.bias if centers else x,
         total,
         normed,
         norm.eps,
         width=width,
         block=block,
         keeps=keeps,
+        centers=centers,
         num_warps=4 if block <= 2048 else 8,
     )
     return total, normed
