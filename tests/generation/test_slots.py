@@ -18,7 +18,7 @@ from weft.generation import slots as in_slots_module
 from weft.generation.generate import generate, generate_steps, runner_of
 from weft.generation.sampling import Rules, Sampling
 from weft.generation.search import Beam, Completion, Request
-from weft.generation.slots import SampleSlots, Slots
+from weft.generation.slots import NotCaptured, SampleSlots, Slots
 
 VOCABULARY, END = 23, 1
 PROMPTS = [[5, 9, 2, 11, 7], [8], [3, 3, 4, 12, 10, 11, 6, 9, 2], [6, 2], [4, 4, 5], [7, 2]]
@@ -123,8 +123,31 @@ def test_what_cannot_be_captured_is_left_to_the_plain_search(
         slots.counts[0].item()
 
     monkeypatch.setattr(SampleSlots, "step", reads)
-    check_same(*both(network, PROMPTS, choice=CHOICES["drawn"], seeds=[7, 8, 9, 10, 11, 12]))
-    assert "steps of generation cannot be captured" in caplog.text
+    captured, tried = Slots._captured, list[Slots]()
+    monkeypatch.setattr(Slots, "_captured", lambda slots: tried.append(slots) or captured(slots))
+    monkeypatch.setattr(in_slots_module, "UNCAPTURED", weakref.WeakKeyDictionary())
+    for choice in ("drawn", "drawn", "beam"):  # a beam does not read
+        check_same(*both(network, PROMPTS, choice=CHOICES[choice], seeds=[7, 8, 9, 10, 11, 12]))
+    assert caplog.text.count("steps of generation cannot be captured") == 1
+    assert len(tried) == 2 and len(in_slots_module.UNCAPTURED[network]) == 1
+    monkeypatch.setattr(in_slots_module, "MOST_FAILED", 1)
+    request = Request(decoder=network, prompts=PROMPTS, choice=CHOICES["beam"], context=40, max_tokens=5)
+    runner: Any = runner_of(request)
+    assert not runner.may_capture
+
+
+def test_no_network_is_kept_alive_by_a_failed_capture(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(slots: Slots, steps: int) -> None:
+        raise NotCaptured("as it is")
+
+    monkeypatch.setattr(Slots, "launch", fails)
+    network = copy.deepcopy(drawn("gpt2", VOCABULARY, 3))
+    generate(network, [[5, 9]], choice=Sampling(), context=40, max_tokens=4, slots=True)
+    assert in_slots_module.UNCAPTURED[network]
+    alive = weakref.ref(network)
+    del network
+    gc.collect()
+    assert alive() is None
 
 
 @pytest.mark.parametrize("seed", range(4))

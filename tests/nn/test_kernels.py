@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 if not torch.cuda.is_available():
@@ -20,10 +21,30 @@ from weft.generation.sampling import Sampling
 from weft.generation.search import Beam
 from weft.generation.slots import Slots
 from weft.nn import fixed
-from weft.nn.kernels import add_norm, attend_step, linear_step, log_sums, take_best
-from weft.nn.layers import activate
+from weft.nn.kernels import Tile, add_norm, attend_step, best_few, linear_step, log_sums, take_best
+from weft.nn.layers import FUNCTIONS, activate
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+INTERPRETED = DEVICE.type == "cpu"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def bounds_of_loops() -> Iterator[None]:
+    """Triton 3.6's interpreter makes the bound of a loop an int by int([n]), which numpy 2.4 and newer refuse."""
+    if not INTERPRETED:
+        yield
+        return
+    from triton.runtime import interpreter
+
+    patched = interpreter._patch_lang_tensor
+
+    def patch(tensor: Any, scope: Any) -> None:
+        patched(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda bound: bound.handle.data.item())
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch)
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -85,10 +106,47 @@ def test_a_linear_map_with_its_neighbors(sizes: tuple[int, int], kind: Any, acti
     assert torch.allclose(linear_step(x, linear, norm, activation, residual), made, atol=5e-4)
 
 
-def test_a_sum_and_its_norm() -> None:
-    norm = nn.LayerNorm(100)
-    norm.weight.normal_()
-    norm.bias.normal_()
+@pytest.mark.parametrize("rows", [5, 17, 33, 64])
+@pytest.mark.parametrize("sizes", [(20, 33), (72, 40), (300, 70)])
+@pytest.mark.parametrize("kind", [None, nn.LayerNorm, nn.RMSNorm])
+@pytest.mark.parametrize("ends", ["", "gelu-tanh", "relu", "residual", "unbiased"])
+def test_a_linear_map_of_several_rows(rows: int, sizes: tuple[int, int], kind: Any, ends: str) -> None:
+    inputs, outputs = sizes
+    activation = ends if ends in FUNCTIONS else ""
+    linear, norm = nn.Linear(inputs, outputs, bias=ends != "unbiased"), None if kind is None else kind(inputs, 1e-5)
+    if norm is not None:
+        norm.weight.normal_()
+        if kind is nn.LayerNorm:
+            norm.bias.normal_()
+    x, residual = torch.randn(rows, inputs) * 2 + 1, torch.randn(rows, outputs) if ends == "residual" else None
+    made = linear(x if norm is None else norm(x))
+    made = activate(made, activation) if activation else made
+    made = made if residual is None else made + residual
+    for tile in (None, Tile(16, 16, 64, 4, 1), Tile(64, 32, 32, 4, 2)):
+        assert torch.allclose(linear_step(x, linear, norm, activation, residual, tile), made, atol=5e-4)
+
+
+# numpy has no bf16, so the interpreter cannot multiply it.
+@pytest.mark.parametrize("dtype", [torch.float16] if INTERPRETED else [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("rows", [3, 8, 32])
+def test_a_linear_map_in_half_precision(rows: int, dtype: torch.dtype) -> None:
+    linear, norm = nn.Linear(768, 96).to(dtype), nn.LayerNorm(768).to(dtype)
+    x, residual = torch.randn(rows, 768).to(dtype), torch.randn(rows, 96).to(dtype)
+    exact = F.linear(norm(x).double(), linear.weight.double(), linear.bias.double())
+    step = exact.abs().max() * torch.finfo(dtype).eps
+    assert (linear_step(x, linear, norm) - exact).abs().max() <= step
+    assert (linear_step(x, linear, norm, "gelu") - F.gelu(exact)).abs().max() <= 2 * step
+    assert (linear_step(x, linear, norm, "", residual) - exact - residual).abs().max() <= 6 * step
+    mixed = nn.Linear(768, 96).to(dtype).float()  # autocast: weights of full precision are rounded as they are read
+    usual = F.linear(x.double(), mixed.weight.double(), mixed.bias.double())
+    assert (linear_step(x, mixed) - usual).abs().max() <= step
+
+
+@pytest.mark.parametrize("kind", [nn.LayerNorm, nn.RMSNorm])
+def test_a_sum_and_its_norm(kind: Any) -> None:
+    norm = kind(100, 1e-5)
+    for parameter in norm.parameters():
+        parameter.normal_()
     x, residual = torch.randn(2, 5, 100)
     for keeps in (True, False):
         total, normed = add_norm(x, residual, norm, keeps)
@@ -118,6 +176,26 @@ def test_the_best_token(vocabulary: int) -> None:
     assert logprobs[1, 0].isnan() and 0 <= int(tokens[1]) < vocabulary and not logprobs[0, 0].isnan()
 
 
+@pytest.mark.parametrize(("vocabulary", "few"), [(9, 9), (50, 8), (5000, 8), (9001, 5)])
+def test_the_best_few_tokens(vocabulary: int, few: int) -> None:
+    scores = torch.randn(6, vocabulary) * 3
+    scores[1] = scores[1].round()  # equal scores: the first ones count as better
+    scores[2, 7] = -torch.inf
+    scores[3, 1:] = -torch.inf
+    tokens, values, sums = best_few(scores, few)
+    order = scores.sort(dim=1, descending=True, stable=True).indices[:, :few]
+    assert torch.equal(tokens, order) and torch.equal(values, scores.gather(1, order))
+    assert torch.allclose(sums, scores.logsumexp(-1), atol=1e-5)
+    scores[0, 3], scores[4] = torch.nan, -torch.inf
+    scores[5] = torch.nan
+    tokens, _, sums = best_few(scores, few)
+    assert sums.isnan().tolist() == [True, False, False, False, False, True] and sums[4] == -torch.inf
+    assert int(tokens.min()) >= 0 and int(tokens.max()) < vocabulary
+    assert torch.equal(tokens[4], torch.arange(few))
+    half = scores.half()
+    assert torch.equal(best_few(half, few)[0][1], half[1].float().sort(descending=True, stable=True).indices[:few])
+
+
 @pytest.mark.parametrize("kind", ["gpt2", "transformer usual", "t5 usual"])
 @pytest.mark.parametrize("choice", [Sampling(), Beam(width=2)], ids=["greedy", "beam"])
 def test_slots_by_the_kernels(kind: str, choice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +214,7 @@ def test_slots_by_the_kernels(kind: str, choice: Any, monkeypatch: pytest.Monkey
     try:
         usual = generate(network, prompts, slots=False, **options)
         monkeypatch.setattr(fixed, "mix", by_kernel)
-        monkeypatch.setattr(fixed.FixedLayer, "fuses", lambda layer, x, activation: len(x) <= 4)
+        monkeypatch.setattr(fixed.FixedLayer, "fuses", lambda layer, x, activation: len(x) <= 64)
         monkeypatch.setattr(Slots, "kernels", True)
         in_slots = generate(network, prompts, slots=True, **options)
     finally:

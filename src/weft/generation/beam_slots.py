@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,9 +36,8 @@ class BeamSlots(Slots):
         self.held = torch.zeros(
             slots, width, dtype=torch.float64, device=device
         )  # log-probabilities of live hypotheses
-        # For each step and hypothesis: its parent in the step before, and its token.
-        self.parents = torch.zeros(slots, self.length, width, **whole)  # type: ignore[call-overload]
-        self.written = torch.zeros(slots, self.length, width, **whole)  # type: ignore[call-overload]
+        # For each step and hypothesis: its token x width + its parent in the step before.
+        self.history = torch.zeros(slots, self.length, width, **whole)  # type: ignore[call-overload]
         # The best finished hypotheses: their scores; and log-probability, step, parent and token.
         self.scored = torch.zeros(slots, width, dtype=torch.float64, device=device)
         self.finished = torch.zeros(slots, width, 4, dtype=torch.float64, device=device)
@@ -45,24 +45,43 @@ class BeamSlots(Slots):
         self.firsts = torch.arange(slots, device=device)[:, None] * width  # the first row of each slot
 
     def begin(self, request: Request, numbers: Sequence[int], slots: Sequence[int], where: Tensor) -> None:
-        self.counts[where], self.done[where], self.broken[where] = 0, False, False
-        self.limits[where] = on(self.device, [request.limits[number] for number in numbers])
-        self.held[where] = -torch.inf
-        self.held[where, 0] = 0.0  # at first there is one hypothesis
-        self.scored[where] = -torch.inf
+        for tensor in (self.counts, self.done, self.broken):
+            tensor.index_fill_(0, where, 0)
+        self.limits.index_copy_(0, where, on(self.device, [request.limits[number] for number in numbers]))
+        for tensor in (self.held, self.scored):
+            tensor.index_fill_(0, where, -torch.inf)
+        self.held[:, 0].index_fill_(0, where, 0.0)  # at first there is one hypothesis
 
     def _candidates(self) -> tuple[Tensor, Tensor, Tensor]:
         """S C each, best first: log-probabilities, parents and tokens of the best extensions."""
-        scores = self.penalized()
-        allowed = self.allowed(scores, self.counts.repeat_interleave(self.copies))
-        tokens = best_tokens(allowed, self.needed)  # S*W C
-        values = scores.gather(1, tokens).double() - self._log_sums(scores).double()[:, None]
-        if self.busy:
-            values = values.masked_fill(allowed.gather(1, tokens) == -torch.inf, -torch.inf)
+        tokens, values = self._best_by_kernel() or self._best()
         width = tokens.shape[1]
         values = (values.view(self.size, -1, width) + self.held[..., None]).flatten(1)  # S W*C
         values, order = values.topk(min(self.needed, values.shape[1]))
         return values, order // width, tokens.view(self.size, -1).gather(1, order)
+
+    def _best(self) -> tuple[Tensor, Tensor]:
+        """S*W C twice: the best tokens of each row, and their log-probabilities; minus infinity where forbidden."""
+        scores = self.penalized()
+        allowed = self.allowed(scores, self.counts.repeat_interleave(self.copies))
+        tokens = best_tokens(allowed, self.needed)
+        values = scores.gather(1, tokens).double() - self._log_sums(scores).double()[:, None]
+        if self.busy:
+            values = values.masked_fill(allowed.gather(1, tokens) == -torch.inf, -torch.inf)
+        return tokens, values
+
+    def _best_by_kernel(self) -> tuple[Tensor, Tensor] | None:
+        """The same where no token is forbidden and there is a kernel that reads each row once; else None."""
+        if self.busy or not self.kernels:
+            return None
+        from weft.nn.kernels import LARGEST, MOST_FEW, best_few
+
+        words = self.scores.shape[1]
+        if self.needed > MOST_FEW or words > LARGEST:
+            return None
+        scores = self.scores if self.seen is None else self.penalized()
+        tokens, values, sums = best_few(scores, min(self.needed, words))
+        return tokens, values.double() - sums.double()[:, None]
 
     def _log_sums(self, scores: Tensor) -> Tensor:
         if not self.kernels:
@@ -85,19 +104,20 @@ class BeamSlots(Slots):
         order = torch.where(alive, ranks, ranks + len(ranks)).argsort(1)[:, : beam.width]
         there = alive.gather(1, order)
         held = torch.where(there, values.gather(1, order), -torch.inf)
-        places, tokens = (torch.where(there, x.gather(1, order), 0) for x in (places, tokens))
-        self._stuck(there.any(1) | ~going)
+        chosen = torch.where(there, (tokens * beam.width + places).gather(1, order), 0)
+        alive = there.any(1)
+        self._stuck(alive | ~going)
         step = self.counts.clamp(max=self.length - 1)[:, None, None].expand(-1, 1, beam.width)
-        going_on = going[:, None, None]
-        for kept, new in ((self.parents, places), (self.written, tokens)):
-            kept.scatter_(1, step, torch.where(going_on, new[:, None], kept.gather(1, step)))
-        self.held.copy_(torch.where(going[:, None], held, self.held))
-        self.counts.copy_(torch.where(going, length, self.counts))
-        self.done.logical_or_(self._settled(there.any(1)))
-        self.state.reorder((self.firsts + places).flatten())
+        kept = self.history.gather(1, step)
+        self.history.scatter_(1, step, torch.where(going[:, None, None], chosen[:, None], kept))
+        torch.where(going[:, None], held, self.held, out=self.held)
+        torch.where(going, length, self.counts, out=self.counts)
+        self.done.logical_or_(self._settled(alive))
+        parents = (self.firsts + chosen % beam.width).flatten()
+        self.state.reorder(parents)
         if self.seen is not None:
-            self.seen.copy_(self.seen[(self.firsts + places).flatten()])
-        self.tokens.copy_(tokens.flatten())
+            self.seen.copy_(self.seen[parents])
+        torch.div(chosen.flatten(), beam.width, rounding_mode="floor", out=self.tokens)
         self.read(self.tokens)
 
     def _by_length(self, logprobs: Tensor, lengths: Tensor) -> Tensor:
@@ -110,17 +130,18 @@ class BeamSlots(Slots):
         rows = [values, self.counts[:, None].expand_as(tokens).double(), places.double(), tokens.double()]
         every = torch.cat([self.scored, scores], 1)
         best = every.sort(dim=1, descending=True, stable=True).indices[:, : self.beam.width]
-        self.scored.copy_(every.gather(1, best))
+        torch.gather(every, 1, best, out=self.scored)
         finished = torch.cat([self.finished, torch.stack(rows, -1)], 1)
-        self.finished.copy_(finished.gather(1, best[..., None].expand(-1, -1, 4)))
+        torch.gather(finished, 1, best[..., None].expand(-1, -1, 4), out=self.finished)
 
     def _stuck(self, fine: Tensor) -> None:
         """If the rules allow no token and nothing has finished, take the best hypothesis as the answer."""
         stuck = ~fine & (self.scored[:, 0] == -torch.inf)
         best, place = self.held.max(1)
         entry = [best, self.counts.double(), place.double(), torch.full_like(best, NONE)]
-        self.finished[:, 0] = torch.where(stuck[:, None], torch.stack(entry, -1), self.finished[:, 0])
-        self.scored[:, 0] = torch.where(stuck, self._by_length(best, self.counts), self.scored[:, 0])
+        finished, scored = self.finished[:, 0], self.scored[:, 0]
+        torch.where(stuck[:, None], torch.stack(entry, -1), finished, out=finished)
+        torch.where(stuck, self._by_length(best, self.counts), scored, out=scored)
 
     def _settled(self, alive: Tensor) -> Tensor:
         """Whether no live hypothesis can get among the n best any more."""
@@ -167,9 +188,8 @@ class BeamRunner(SlotRunner):
         if over:
             s, where = self.slots, on(self.slots.device, over)
             longest = max(counts[slot] for slot in over)
-            history = [x[where, :longest] for x in (s.parents, s.written)]
             self.over = [number for slot in over if (number := self.at[slot]) is not None]
-            self.report = Report([*history, s.scored[where], s.finished[where]])
+            self.report = Report([s.history[where, :longest], s.scored[where], s.finished[where]])
             for number in self.over:
                 self.completions[number] = []
         return advance
@@ -178,25 +198,29 @@ class BeamRunner(SlotRunner):
         self._put_together()
 
     def _put_together(self) -> None:
+        """The texts of the finished hypotheses, all at once, from their last tokens back to their first."""
         if self.report is None:
             return
-        entries = zip(self.over, *(tensor.tolist() for tensor in self.report.wait()), strict=True)
-        for number, parents, written, scores, finished in entries:
-            best = [entry for score, entry in zip(scores, finished, strict=True) if score > -math.inf][: self.beam.n]
-            self.completions[number] = [self._completion(number, parents, written, entry) for entry in best]
+        history, scored, finished = (tensor.numpy() for tensor in self.report.wait())
+        rows, ranks = np.nonzero(scored[:, : self.beam.n] > -math.inf)  # the best first
+        entries = finished[rows, ranks]  # E 4, one for each hypothesis
+        steps, places = entries[:, 1].astype(np.int64), entries[:, 2].astype(np.int64)
+        longest, width = history.shape[1:]
+        texts = np.zeros((longest, len(rows)), np.int64)  # T E
+        for step in range(int(steps.max(initial=0)) - 1, -1, -1):
+            chosen = history[rows, step, places]
+            texts[step] = chosen // width
+            places = np.where(step < steps, chosen % width, places)
+        for row, entry, count, text in zip(rows, entries.tolist(), steps.tolist(), texts.T.tolist(), strict=True):
+            completion = self._completion(self.over[row], text[:count], entry[0], int(entry[3]))
+            self.completions[self.over[row]].append(completion)  # type: ignore[union-attr]
         self.report = None
 
-    def _completion(
-        self, number: int, parents: list[list[int]], written: list[list[int]], entry: list[float]
-    ) -> Completion:
-        """The text of a finished hypothesis, from its last token back to its first."""
-        logprob, step, place, last = entry[0], int(entry[1]), int(entry[2]), int(entry[3])
-        tokens = [] if last == NONE else [last]
-        for before in range(step - 1, -1, -1):
-            tokens.append(written[before][place])
-            place = parents[before][place]
-        tokens.reverse()
-        reason = None if last == NONE else self.request.reason(number, tokens)
+    def _completion(self, number: int, tokens: list[int], logprob: float, last: int) -> Completion:
+        reason = None
+        if last != NONE:
+            tokens = [*tokens, last]
+            reason = self.request.reason(number, tokens)
         return self.request.completion(
             Hypothesis(tokens, logprob, 0, []), reason or "stop", 1, self.beam.length_penalty
         )

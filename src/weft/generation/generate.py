@@ -63,10 +63,11 @@ def generate_steps(
     if slots is None:
         slots = torch.device(request.device).type == "cuda"
     runner = runner_of(request) if slots else None
-    if runner is not None:
+    if runner is not None and runner.may_capture:
         try:
             return (yield from runner.run())
         except NotCaptured as error:
+            runner.failed.add(runner.kind)
             to_logger(f"weft: note: steps of generation cannot be captured, and take longer: {shown(str(error), 200)}")
     if request.spelling is not None:
         longest = max(map(len, request.typed))

@@ -219,8 +219,8 @@ class RandomDraws:
             if not 0 <= seed < 1 << 63:
                 raise UserError(f"a seed must be between 0 and {(1 << 63) - 1}, not {seed}")
         every = [(int(seed) + sample * SPREAD) % (1 << 63) for seed in seeds for sample in range(n)]
-        self.generators = [torch.Generator().manual_seed(seed) for seed in every]
-        self.drawn = torch.empty(len(every), DRAWS, dtype=torch.float64)
+        self.generators = [torch.Generator("cpu").manual_seed(seed) for seed in every]
+        self.drawn = torch.empty(len(every), DRAWS, dtype=torch.float64, device="cpu")
         self.step = 0
 
     def draw(self, rows: Sequence[int]) -> Tensor:
@@ -228,7 +228,8 @@ class RandomDraws:
         place = self.step % DRAWS
         if place == 0:
             for row in rows:
-                torch.rand(DRAWS, generator=self.generators[row], dtype=torch.float64, out=self.drawn[row])
+                drawn = self.drawn[row]
+                torch.rand(DRAWS, generator=self.generators[row], dtype=torch.float64, device="cpu", out=drawn)
         self.step += 1
         return self.drawn[list(rows), place]
 
@@ -243,7 +244,8 @@ class RowDraws:
     def take(self) -> float:
         """The next number."""
         if not self.left:
-            self.left = torch.rand(DRAWS, generator=self.generator, dtype=torch.float64).flip(0).tolist()
+            drawn = torch.rand(DRAWS, generator=self.generator, dtype=torch.float64, device="cpu")
+            self.left = drawn.flip(0).tolist()
         return self.left.pop()
 
 

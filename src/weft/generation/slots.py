@@ -26,6 +26,7 @@ from weft.models.base import Network
 from weft.nn.fixed import has_kernel
 from weft.nn.graphs import captured, casts_to, tried_out
 from weft.nn.halved import is_watched, places_of
+from weft.nn.heads import in_full, narrow_scores
 from weft.nn.rows import Ragged
 
 BLOCK = 8  # steps that are launched before their results are read
@@ -34,9 +35,13 @@ ROOMS = 64  # the room of a cache is a multiple of this many places
 READ = 1 << 14  # tokens of prompts and sources that are read at a time
 FREE = 4  # waiting prompts enter when one slot in so many is free
 SHARE = 0.3  # of the free memory that a cache may take
+SMALL = 1 << 16  # bytes
 KEPT = 0.05  # of all memory that a cache may keep between two calls
 LONGEST = 1 << 14  # tokens that a text may get: memory for all of them is allocated at the start
 SLOTS: WeakKeyDictionary[nn.Module, dict[Any, Slots]] = WeakKeyDictionary()  # the last used ones of each network
+
+UNCAPTURED: WeakKeyDictionary[nn.Module, set[Any]] = WeakKeyDictionary()  # kinds of steps whose capture has failed
+MOST_FAILED = 8  # kinds, after which a network is not tried any more
 
 
 def is_plain(rules: Rules) -> bool:
@@ -60,12 +65,15 @@ class NotCaptured(Exception):
 
 def sent(device: torch.device, tensor: Tensor) -> Tensor:
     """Copy a CPU tensor to a device, without waiting for the device."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+    if device.type != "cuda":
+        return tensor
+    # CUDA copies a small tensor before it returns; to allocate pinned memory for it can take longer than a step.
+    return (tensor if tensor.nbytes <= SMALL else tensor.pin_memory()).to(device, non_blocking=True)
 
 
 def on(device: torch.device, numbers: Sequence[int]) -> Tensor:
     """A tensor of integers on a device."""
-    return sent(device, torch.tensor(numbers, dtype=torch.int64))
+    return sent(device, torch.tensor(numbers, dtype=torch.int64, device="cpu"))
 
 
 class Started:
@@ -79,7 +87,8 @@ class Started:
             source = Ragged.of([request.sources[number] for number in numbers], device)
         prompts = Ragged.of([request.prompts[number] for number in numbers], device)
         self.numbers, self.device, self.taken = numbers, device, 0
-        self.scores, self.state = network.start(prompts, source)
+        with narrow_scores():
+            self.scores, self.state = network.start(prompts, source)
 
     @property
     def left(self) -> int:
@@ -112,7 +121,7 @@ class Slots(ABC):
         self.forced = torch.tensor(self.rules.forced, dtype=torch.int64, device=self.device)
         self.tokens = torch.zeros(rows, dtype=torch.int64, device=self.device)  # the latest token of each row
         self.state: Any = None  # allocated when the first prompts have been read
-        self.scores = torch.empty(0)  # R V: logits of the next token
+        self.scores = torch.empty(0)  # R V: logits of the next token, in the precision of the network
         self.seen: Tensor | None = None  # R V bool: tokens of a text, if the repetition penalty needs them
         self.graph: torch.cuda.CUDAGraph | None = None
 
@@ -153,7 +162,7 @@ class Slots(ABC):
     @property
     def kernels(self) -> bool:
         """Whether there are kernels that choose tokens, for the dtype of the scores."""
-        return self.device.type == "cuda" and self.scores.dtype == torch.float32 and has_kernel()
+        return self.device.type == "cuda" and self.scores.dtype != torch.float64 and has_kernel()
 
     @property
     def busy(self) -> bool:
@@ -161,17 +170,18 @@ class Slots(ABC):
         return bool(len(self.banned) or self.rules.min_tokens or self.rules.forced)
 
     def penalized(self) -> Tensor:
-        """The scores after the repetition penalty."""
+        """The scores in float32 at least, after the repetition penalty."""
+        scores, penalty = in_full(self.scores), self.rules.repetition_penalty
         if self.seen is None:
-            return self.scores
-        scores, penalty = self.scores, self.rules.repetition_penalty
+            return scores
         return torch.where(self.seen, torch.where(scores < 0, scores * penalty, scores / penalty), scores)
 
     def read(self, tokens: Tensor) -> None:
         """Let the network read the next token of every row."""
         if self.seen is not None:
             self.seen.scatter_(1, tokens[:, None], True)
-        self.scores.copy_(self.network.step(tokens, self.state.state))
+        with narrow_scores():
+            self.scores.copy_(self.network.step(tokens, self.state.state))
         self.state.settle()
 
     @abstractmethod
@@ -273,8 +283,9 @@ class SampleSlots(Slots):
     def begin(self, request: Request, numbers: Sequence[int], slots: Sequence[int], where: Tensor) -> None:
         rows = (where[:, None] * self.copies + torch.arange(self.copies, device=self.device)).flatten()
         limits = on(self.device, [request.limits[number] for number in numbers])
-        self.counts[rows], self.done[rows] = 0, False
-        self.limits[rows] = limits.repeat_interleave(self.copies)
+        for tensor in (self.counts, self.done):
+            tensor.index_fill_(0, rows, 0)
+        self.limits.index_copy_(0, rows, limits.repeat_interleave(self.copies))
 
     def step(self) -> None:
         if self.sampling.greedy and not self.busy and not self.alternatives and self.kernels:
@@ -311,7 +322,7 @@ class SampleSlots(Slots):
         from weft.nn.kernels import take_best
 
         state = (self.written, self.logprobs, self.counts, self.limits, self.done, self.ending)
-        take_best(self.penalized(), self.tokens, *state)
+        take_best(self.scores if self.seen is None else self.penalized(), self.tokens, *state)
         self.read(self.tokens)
 
     def outputs(self) -> list[Tensor]:
@@ -362,6 +373,22 @@ class SlotRunner(ABC):
     @abstractmethod
     def key(self) -> tuple[Any, ...]:
         """What a captured step depends on besides the sizes."""
+
+    @property
+    def failed(self) -> set[Any]:
+        """The kinds of steps of this network that cannot be captured."""
+        return UNCAPTURED.setdefault(self.request.decoder, set())  # type: ignore[arg-type]
+
+    @property
+    def kind(self) -> tuple[Any, ...]:
+        """What it depends on whether a step can be captured."""
+        device = torch.device(self.request.device)
+        return (*self.key(), str(device), casts_to(device))
+
+    @property
+    def may_capture(self) -> bool:
+        """Whether steps of this kind have not failed to be captured: a server would try it at every request."""
+        return self.kind not in self.failed and len(self.failed) < MOST_FAILED
 
     @abstractmethod
     def collect(self, outputs: list[Tensor], slots: Sequence[int]) -> Advance:
@@ -498,7 +525,9 @@ class SampleRunner(SlotRunner):
                 self.drawn[slot] = 0
             while self.drawn[slot] < min(self.launched[slot] + steps, self.slots.draws.shape[1]):
                 places.append((slot * self.copies, self.drawn[slot]))
-                drawn.append(torch.stack([torch.rand(DRAWS, generator=each, dtype=torch.float64) for each in own]))
+                drawn.append(
+                    torch.stack([torch.rand(DRAWS, generator=each, dtype=torch.float64, device="cpu") for each in own])
+                )
                 self.drawn[slot] += DRAWS
         if not drawn:
             return

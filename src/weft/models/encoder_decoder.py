@@ -14,7 +14,7 @@ from weft.models.base import Network, Started, States
 from weft.models.shared import matrices
 from weft.nn.attention import Cache, Memory, Sources
 from weft.nn.fixed import FixedCache
-from weft.nn.heads import in_full
+from weft.nn.heads import step_scores
 from weft.nn.open_rows import CachedRows
 from weft.nn.rows import Ragged, Rows
 
@@ -115,14 +115,14 @@ class TransformerSides(EncoderDecoder):
         lasts = prompt.rows.lasts()
         hidden = self.decode(prompt.tokens, prompt.rows, None, cache=cache)
         memory.settle(lasts)
-        return in_full(self.words(hidden[lasts])), cache
+        return step_scores(self.words(hidden[lasts])), cache
 
     def step(self, tokens: Tensor, state: Cache) -> Tensor:
         hidden = self.further(tokens, state)
         state.advance()
         assert state.memory is not None
         state.memory.settle()
-        return in_full(self.words(hidden))
+        return step_scores(self.words(hidden))
 
     def further(self, tokens: Tensor, cache: Any) -> Tensor:
         """N tokens that come after what is in the cache -> N width"""

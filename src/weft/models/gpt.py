@@ -17,7 +17,7 @@ from weft.models.base import ModelConfig, Network, Started, States
 from weft.models.shared import check_read, final_norm_of, layers_of, mix_of, positions_of, through_layers
 from weft.nn.attention import Cache
 from weft.nn.fixed import FixedCache
-from weft.nn.heads import LabelHead, WordHead, in_full
+from weft.nn.heads import LabelHead, WordHead, step_scores
 from weft.nn.layers import Activation, NormKind, NormPlace
 from weft.nn.open_rows import CachedRows
 from weft.nn.positions import Kind
@@ -102,12 +102,12 @@ class Gpt(Network):
     def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False) -> Started:
         cache = Cache(self.config.layers, prompt.rows, room)
         hidden = self(prompt.tokens, prompt.rows, cache=cache)
-        return in_full(self.words(hidden[prompt.rows.lasts()])), cache
+        return step_scores(self.words(hidden[prompt.rows.lasts()])), cache
 
     def step(self, tokens: Tensor, state: Cache) -> Tensor:
         hidden = self.further(tokens, state)
         state.advance()
-        return in_full(self.words(hidden))
+        return step_scores(self.words(hidden))
 
     def further(self, tokens: Tensor, cache: Any) -> Tensor:
         """N tokens that come after what is in the cache -> N width"""

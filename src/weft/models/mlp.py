@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from weft.models.base import ModelConfig, Network, Started, States
 from weft.nn.fixed import FixedRows
-from weft.nn.heads import WordHead, in_full
+from weft.nn.heads import WordHead, step_scores
 from weft.nn.layers import neighbors
 from weft.nn.open_rows import JoinedRows
 from weft.nn.rows import Ragged, Rows, WindowState, check_context
@@ -105,7 +105,7 @@ class Mlp(Network):
     def _next(self, state: WindowState) -> Tensor:
         vectors = self.tokens(state.tokens.clamp(min=0))  # B K W
         seen = torch.where((state.tokens == NOTHING)[..., None], self.before, vectors)
-        return in_full(self.words(self._features(seen.flatten(1))))
+        return step_scores(self.words(self._features(seen.flatten(1))))
 
     @property
     def products(self) -> int:

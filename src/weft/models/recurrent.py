@@ -17,7 +17,7 @@ from weft.errors import UserError
 from weft.models.base import ModelConfig, Network, Started, States
 from weft.models.shared import matrices, mean_of
 from weft.nn.fixed import FixedRows
-from weft.nn.heads import AttentionPooler, LabelHead, TableHead, WordHead, in_full
+from weft.nn.heads import AttentionPooler, LabelHead, TableHead, WordHead, step_scores
 from weft.nn.open_rows import JoinedRows
 from weft.nn.recurrent import Bend, Carried, Cell, Parts, Recurrent, State, locked_dropout, stacked
 from weft.nn.rows import Ragged, Rows, check_context, filled, spread
@@ -178,7 +178,7 @@ class RecurrentNetwork(Network):
     def start(self, prompt: Ragged, source: Ragged | None = None, room: int = 0, attention: bool = False) -> Started:
         carried = Carried()
         hidden = self(prompt.tokens, prompt.rows, carried=carried)
-        return in_full(self.words(hidden[prompt.rows.lasts()])), carried
+        return step_scores(self.words(hidden[prompt.rows.lasts()])), carried
 
     def step(self, tokens: Tensor, state: Carried) -> Tensor:
         assert state.state is not None
@@ -188,7 +188,7 @@ class RecurrentNetwork(Network):
             x, end = steps.step(steps.given(x), (parts,))
             after += list(end)
         state.state = tuple(after)
-        return in_full(self.words(x))
+        return step_scores(self.words(x))
 
     @property
     def products(self) -> float:

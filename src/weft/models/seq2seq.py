@@ -20,7 +20,7 @@ from weft.models.base import ModelConfig, Network, Started
 from weft.models.encoder_decoder import EncoderDecoder, numbered, sides_of
 from weft.models.shared import matrices
 from weft.nn.fixed import FixedRows
-from weft.nn.heads import in_full
+from weft.nn.heads import step_scores
 from weft.nn.open_rows import JoinedRows
 from weft.nn.recurrent import Bridge, Cell, DecoderPlace, Looking, Recurrent, RecurrentDecoderState, SourceMemory, Steps
 from weft.nn.rows import Ragged, Rows, check_context, filled, gathered, spread
@@ -138,12 +138,12 @@ class RecurrentDecoder(EncoderDecoder):
         for number, (x, given) in enumerate(zip(embedded, steps.given(embedded), strict=True)):
             place = self._place(steps, x, given, state.place, memory)
             state.place = place.where(number < lengths, state.place)
-        return in_full(self.words(state.place.output)), state
+        return step_scores(self.words(state.place.output)), state
 
     def step(self, tokens: Tensor, state: RecurrentDecoderState) -> Tensor:
         steps, x = self.decoder.steps(self.fed), self.tokens(tokens)
         state.place = self._place(steps, x, steps.given(x), state.place, state.memory)
-        return in_full(self.words(state.place.output))
+        return step_scores(self.words(state.place.output))
 
 
 class Seq2Seq(RecurrentDecoder):

@@ -54,6 +54,13 @@ def has_kernel() -> bool:
     return True
 
 
+@cache
+def has_room(device: torch.device) -> bool:
+    """Whether a multiprocessor has shared memory for what `linear_step` loads ahead: as the A100 and newer ones."""
+    properties = torch.cuda.get_device_properties(device)
+    return getattr(properties, "shared_memory_per_block_optin", 0) >= 160 * 1024
+
+
 def mix(
     query: Tensor,
     new: tuple[Tensor, Tensor] | None,
@@ -142,7 +149,8 @@ class FixedLayer:
     """Keys and values of one layer, R S H D each."""
 
     filled = True
-    FEW = 4  # rows for which a layer goes through kernels of its own
+    # Rows for which a layer goes through kernels of its own: few in any precision, more in half precision.
+    FEW, SEVERAL = 4, 64
 
     def __init__(self, cache: FixedCache, like: Tensor, rows: int) -> None:
         self.cache = cache
@@ -151,8 +159,9 @@ class FixedLayer:
 
     def fuses(self, x: Tensor, activation: str) -> bool:
         """Whether a layer takes this step through kernels that do several things at once."""
-        few = x.is_cuda and len(x) <= self.FEW and x.dtype != torch.float64
-        return few and activation in INSIDE and has_kernel()
+        if not x.is_cuda or x.dtype == torch.float64 or activation not in INSIDE or not has_kernel():
+            return False
+        return len(x) <= self.FEW or (len(x) <= self.SEVERAL and x.dtype.itemsize == 2 and has_room(x.device))
 
     def attend(
         self,

@@ -5,6 +5,10 @@ N: tokens; n: the places asked for; B: rows; T: longest row; K: likely first tok
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -21,6 +25,27 @@ FIRSTS = 20  # likely first tokens of an answer for which its last token is scor
 def in_full(scores: Tensor) -> Tensor:
     """Scores in float32 at least: half precision is too coarse to choose words by."""
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+
+NARROW: ContextVar[bool] = ContextVar("narrow", default=False)
+
+
+@contextmanager
+def narrow_scores() -> Iterator[None]:
+    """Within the context `start` and `step` give scores as the network computes them.
+
+    To write a vocabulary's scores of many rows in float32, and to copy them, takes longer than to compute them.
+    """
+    before = NARROW.set(True)
+    try:
+        yield
+    finally:
+        NARROW.reset(before)
+
+
+def step_scores(scores: Tensor) -> Tensor:
+    """The scores that `start` and `step` give: in float32 at least, except within `narrow_scores`."""
+    return scores if NARROW.get() else in_full(scores)
 
 
 def scores_of(x: Tensor, table: Tensor, bias: Tensor | None, packed: PackedWeight) -> Tensor:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
 import triton
@@ -15,7 +15,9 @@ import triton.language as tl
 from torch import Tensor, nn
 
 ACTIVATIONS = {"": 0, "gelu": 1, "gelu-tanh": 2, "relu": 3, "silu": 4}
+VERY_FEW = 4  # rows that are multiplied one by one
 FEW, MANY = 64, 1024  # programs of attention: those of one text, and more than a GPU runs at once
+MOST_FEW, LARGEST = 64, 1 << 18  # tokens that `best_few` finds, and of how many
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -253,23 +255,117 @@ def _linear_step(  # type: ignore[no-untyped-def]
     tl.store(out + row * outputs + column, sums.to(out.dtype.element_ty), mask=inside)
 
 
+@triton.jit(do_not_specialize=["rows"])  # type: ignore[untyped-decorator]
+def _linear_rows(  # type: ignore[no-untyped-def]
+    x,
+    weight,
+    bias,
+    gain,
+    shift,
+    residual,
+    out,
+    rows,
+    epsilon,
+    inputs: tl.constexpr,
+    outputs: tl.constexpr,
+    block: tl.constexpr,
+    columns: tl.constexpr,
+    chunk: tl.constexpr,
+    activation: tl.constexpr,
+    has_norm: tl.constexpr,
+    has_shift: tl.constexpr,
+    has_bias: tl.constexpr,
+    has_residual: tl.constexpr,
+):
+    """`_linear_step` for a block of rows at a time, on tensor cores."""
+    row = tl.program_id(1) * block + tl.arange(0, block)
+    column = tl.program_id(0) * columns + tl.arange(0, columns)
+    here, inside = row < rows, column < outputs
+    start = tl.arange(0, chunk)
+    x_at = x + row[:, None] * inputs + start[None, :]
+    weight_at = weight + column.to(tl.int64)[None, :] * inputs + start[:, None]
+    middle = tl.zeros([block], tl.float32)
+    spread = tl.zeros([block], tl.float32)
+    if has_norm:
+        if has_shift:
+            total = tl.zeros([block, chunk], tl.float32)
+            for first in tl.static_range(0, inputs, chunk):
+                cells = here[:, None] & (first + start < inputs)[None, :]
+                total += tl.load(x_at + first, mask=cells, other=0.0).to(tl.float32)
+            middle = tl.sum(total, 1) / inputs
+        total = tl.zeros([block, chunk], tl.float32)
+        for first in tl.static_range(0, inputs, chunk):
+            cells = here[:, None] & (first + start < inputs)[None, :]
+            apart = tl.load(x_at + first, mask=cells, other=0.0).to(tl.float32) - middle[:, None]
+            total += tl.where(cells, apart * apart, 0.0)
+        spread = tl.rsqrt(tl.sum(total, 1) / inputs + epsilon)
+    sums = tl.zeros([block, columns], tl.float32)
+    for begin in range(0, inputs, chunk):
+        place = begin + start
+        there = place < inputs
+        part = tl.load(weight_at + begin, mask=there[:, None] & inside[None, :], other=0.0).to(x.dtype.element_ty)
+        read = tl.load(x_at + begin, mask=here[:, None] & there[None, :], other=0.0)
+        if has_norm:
+            scaled = (read.to(tl.float32) - middle[:, None]) * spread[:, None]
+            scaled *= tl.load(gain + place, mask=there, other=0.0).to(tl.float32)[None, :]
+            if has_shift:
+                scaled += tl.load(shift + place, mask=there, other=0.0).to(tl.float32)[None, :]
+            read = scaled.to(x.dtype.element_ty)  # rounded as the output of a separate norm
+        sums = tl.dot(read, part, sums, input_precision="ieee")
+    if has_bias:
+        sums += tl.load(bias + column, mask=inside, other=0.0).to(tl.float32)[None, :]
+    if activation > 0:
+        sums = _bent(sums.to(out.dtype.element_ty).to(tl.float32), activation)
+    cells = here[:, None] & inside[None, :]
+    where = row[:, None] * outputs + column[None, :]
+    if has_residual:
+        before = tl.load(residual + where, mask=cells, other=0.0).to(tl.float32)
+        sums = sums.to(out.dtype.element_ty).to(tl.float32) + before
+    tl.store(out + where, sums.to(out.dtype.element_ty), mask=cells)
+
+
 def columns_of(outputs: int, inputs: int) -> tuple[int, int]:
     """Outputs of a program of `_linear_step`, and its warps: the best of eleven settings on an H200."""
     return (2, 1) if inputs <= 1024 else (1, 1)
 
 
+class Tile(NamedTuple):
+    """How `_linear_rows` divides its work."""
+
+    block: int  # rows of a program; at least 16, as all sides of a product on tensor cores
+    columns: int  # its outputs
+    chunk: int  # inputs that it multiplies at a time
+    warps: int
+    stages: int  # chunks that are under way
+
+
+def tile_of_rows(rows: int, outputs: int, inputs: int) -> Tile:
+    """The tile of `_linear_rows`: as few outputs as possible, so that there is a program for most of the GPU's cores.
+
+    The time is that of reading weights, and one program can have only so many reads under way.
+    """
+    block = 16 if rows <= 16 or (rows <= 32 and outputs <= 1024) else 32
+    return Tile(block, 16 if outputs <= 4096 else 32, 128 if inputs <= 1024 else 256, 4, 4 if block == 16 else 3)
+
+
 @on_its_device
 def linear_step(
-    x: Tensor, map: nn.Linear, norm: Any = None, activation: str = "", residual: Tensor | None = None
+    x: Tensor,
+    map: nn.Linear,
+    norm: Any = None,
+    activation: str = "",
+    residual: Tensor | None = None,
+    tile: Tile | None = None,
 ) -> Tensor:
-    """R K -> R N for very few rows: norm, linear map, activation and residual in one kernel."""
+    """R K -> R N for few rows: norm, linear map, activation and residual in one kernel.
+
+    `tile`: for more than `VERY_FEW` rows, in place of the usual one.
+    """
     rows, inputs = x.shape
     outputs = map.weight.shape[0]
     x, out = x.contiguous(), x.new_empty(rows, outputs)
-    chunk = min(1024, triton.next_power_of_2(inputs))
-    columns, warps = columns_of(outputs, inputs)
     shift = norm.bias if isinstance(norm, nn.LayerNorm) else None
-    _linear_step[triton.cdiv(outputs, columns), rows](
+    tensors = (
         x,
         map.weight.contiguous(),  # a copy only for weights that are views of transposed tables
         x if map.bias is None else map.bias,
@@ -277,17 +373,34 @@ def linear_step(
         x if shift is None else shift,
         x if residual is None else residual.contiguous(),
         out,
-        0.0 if norm is None else norm.eps,
-        inputs=inputs,
-        outputs=outputs,
-        chunk=chunk,
-        columns=columns,
-        activation=ACTIVATIONS[activation],
-        has_norm=norm is not None,
-        has_shift=shift is not None,
-        has_bias=map.bias is not None,
-        has_residual=residual is not None,
-        num_warps=warps,
+    )
+    settings = {
+        "inputs": inputs,
+        "outputs": outputs,
+        "activation": ACTIVATIONS[activation],
+        "has_norm": norm is not None,
+        "has_shift": shift is not None,
+        "has_bias": map.bias is not None,
+        "has_residual": residual is not None,
+    }
+    epsilon = 0.0 if norm is None else norm.eps
+    if rows <= VERY_FEW:
+        chunk = min(1024, triton.next_power_of_2(inputs))
+        columns, warps = columns_of(outputs, inputs)
+        grid = triton.cdiv(outputs, columns), rows
+        _linear_step[grid](*tensors, epsilon, **settings, chunk=chunk, columns=columns, num_warps=warps)
+        return out
+    tile = tile or tile_of_rows(rows, outputs, inputs)
+    _linear_rows[triton.cdiv(outputs, tile.columns), triton.cdiv(rows, tile.block)](
+        *tensors,
+        rows,
+        epsilon,
+        **settings,
+        block=tile.block,
+        columns=tile.columns,
+        chunk=max(16, min(tile.chunk, triton.next_power_of_2(inputs))),
+        num_warps=tile.warps,
+        num_stages=tile.stages,
     )
     return out
 
@@ -304,6 +417,7 @@ def _add_norm(  # type: ignore[no-untyped-def]
     width: tl.constexpr,
     block: tl.constexpr,
     keeps: tl.constexpr,
+    centers: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     place = tl.arange(0, block)
@@ -313,17 +427,19 @@ def _add_norm(  # type: ignore[no-untyped-def]
     whole = whole.to(x.dtype.element_ty).to(tl.float32)  # rounded as the output of a separate addition
     if keeps:
         tl.store(total + row * width + place, whole.to(x.dtype.element_ty), mask=there)
-    middle = tl.sum(whole, 0) / width
-    apart = tl.where(there, whole - middle, 0.0)
-    spread = tl.rsqrt(tl.sum(apart * apart, 0) / width + epsilon)
-    scaled = apart * spread * tl.load(gain + place, mask=there, other=0.0).to(tl.float32)
-    scaled += tl.load(shift + place, mask=there, other=0.0).to(tl.float32)
+    if centers:
+        whole = tl.where(there, whole - tl.sum(whole, 0) / width, 0.0)
+    spread = tl.rsqrt(tl.sum(whole * whole, 0) / width + epsilon)
+    scaled = whole * spread * tl.load(gain + place, mask=there, other=0.0).to(tl.float32)
+    if centers:
+        scaled += tl.load(shift + place, mask=there, other=0.0).to(tl.float32)
     tl.store(normed + row * width + place, scaled.to(x.dtype.element_ty), mask=there)
 
 
 @on_its_device
 def add_norm(x: Tensor, residual: Tensor, norm: Any, keeps: bool) -> tuple[Tensor, Tensor]:
-    """R K: x + residual and its layer norm in one kernel; the sum is only valid with `keeps`."""
+    """R K: x + residual and its layer or RMS norm in one kernel; the sum is only valid with `keeps`."""
+    centers = isinstance(norm, nn.LayerNorm)
     x, residual = x.contiguous(), residual.contiguous()
     rows, width = x.shape
     total, normed = torch.empty_like(x) if keeps else x, torch.empty_like(x)
@@ -332,13 +448,14 @@ def add_norm(x: Tensor, residual: Tensor, norm: Any, keeps: bool) -> tuple[Tenso
         x,
         residual,
         norm.weight,
-        norm.bias,
+        norm.bias if centers else x,
         total,
         normed,
         norm.eps,
         width=width,
         block=block,
         keeps=keeps,
+        centers=centers,
         num_warps=4 if block <= 2048 else 8,
     )
     return total, normed
@@ -439,6 +556,117 @@ def take_best(
         end_count=len(ends),
         num_warps=1,
     )
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _best_groups(  # type: ignore[no-untyped-def]
+    scores,
+    peaks,
+    highest,
+    sums,
+    size,
+    groups,
+    parts,
+    count: tl.constexpr,
+    wide: tl.constexpr,
+):
+    """For a part of a row: the highest score of each group and of all, and the sum of exp(score - highest)."""
+    row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    group = part * count + tl.arange(0, count)
+    place = group[:, None] * wide + tl.arange(0, wide)[None, :]
+    score = tl.load(scores + row * size + place, mask=place < size, other=-float("inf")).to(tl.float32)
+    peak = tl.max(score, 1)
+    tl.store(peaks + row * groups + group, peak, mask=group < groups)
+    best = tl.max(peak, 0)
+    powers = tl.where(place < size, tl.exp(score - tl.where(best > -1e38, best, 0.0)), 0.0)  # a NaN makes its sum NaN
+    tl.store(highest + row * parts + part, best)
+    tl.store(sums + row * parts + part, tl.sum(tl.sum(powers, 1), 0))
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _best_few(  # type: ignore[no-untyped-def]
+    scores,
+    peaks,
+    highest,
+    sums,
+    tokens,
+    values,
+    total,
+    size,
+    groups,
+    parts,
+    few: tl.constexpr,
+    ranks: tl.constexpr,
+    wide: tl.constexpr,
+    group_block: tl.constexpr,
+    part_block: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    part = tl.arange(0, part_block)
+    best = tl.load(highest + row * parts + part, mask=part < parts, other=-float("inf"))
+    powers = tl.load(sums + row * parts + part, mask=part < parts, other=0.0)
+    peak = tl.max(best, 0)
+    # A part of minus infinity counts nothing, unless it holds a NaN.
+    powers = tl.where(best > -1e38, powers * tl.exp(best - peak), tl.where(powers != powers, powers, 0.0))
+    tl.store(total + row, peak + tl.log(tl.sum(powers, 0)))
+    # The best scores are in the groups with the highest peaks; of equal ones the first count as better.
+    rank = tl.arange(0, ranks)
+    group = tl.arange(0, group_block)
+    left = group < groups
+    peak_of = tl.load(peaks + row * groups + group, mask=left, other=-float("inf"))
+    chosen = tl.zeros([ranks], tl.int32)
+    for number in range(few):
+        top = tl.max(tl.where(left, peak_of, -float("inf")), 0)
+        first = tl.min(tl.where(left & (peak_of == top), group, 2147483647), 0)
+        first = tl.where(first < groups, first, 0)  # after a NaN, which shows in the sum
+        chosen = tl.where(rank == number, first, chosen)
+        left = left & (group != first)
+    place = chosen[:, None] * wide + tl.arange(0, wide)[None, :]
+    free = (rank < few)[:, None] & (place < size)
+    score = tl.load(scores + row * size + place, mask=free, other=-float("inf")).to(tl.float32)
+    for number in range(few):
+        top = tl.max(tl.max(tl.where(free, score, -float("inf")), 1), 0)
+        first = tl.min(tl.min(tl.where(free & (score == top), place, 2147483647), 1), 0)
+        first = tl.where(first < size, first, 0)
+        tl.store(tokens + row * few + number, first.to(tl.int64))
+        tl.store(values + row * few + number, top)
+        free = free & (place != first)
+
+
+@on_its_device
+def best_few(scores: Tensor, few: int) -> tuple[Tensor, Tensor, Tensor]:
+    """R V -> R few twice, R: the best tokens of each row, best first, their scores, and the logsumexp of the row.
+
+    In two kernels, of which the first reads each row once. `few` must be at most V and `MOST_FEW`, V at most `LARGEST`.
+    """
+    rows, size = scores.shape
+    scores, wide, count = scores.contiguous(), 32, 128  # scores of a group, and groups of a program
+    groups = triton.cdiv(size, wide)
+    parts = triton.cdiv(groups, count)
+    peaks = scores.new_empty(rows, groups, dtype=torch.float32)
+    highest, sums = scores.new_empty(2, rows, parts, dtype=torch.float32)
+    tokens = scores.new_empty(rows, few, dtype=torch.int64)
+    values, total = (scores.new_empty(shape, dtype=torch.float32) for shape in ((rows, few), (rows,)))
+    _best_groups[rows, parts](scores, peaks, highest, sums, size, groups, parts, count=count, wide=wide, num_warps=4)
+    _best_few[(rows,)](
+        scores,
+        peaks,
+        highest,
+        sums,
+        tokens,
+        values,
+        total,
+        size,
+        groups,
+        parts,
+        few=few,
+        ranks=triton.next_power_of_2(few),
+        wide=wide,
+        group_block=triton.next_power_of_2(groups),
+        part_block=triton.next_power_of_2(parts),
+        num_warps=4,
+    )
+    return tokens, values, total
 
 
 @triton.jit  # type: ignore[untyped-decorator]

@@ -159,10 +159,11 @@ class Layer(nn.Module):
         return plain and cache.filled and self.feedforward.activation in INSIDE and fuses(x)
 
     def _fuses(self, x: Tensor) -> bool:
-        """Whether sums and layer norms go through one kernel: where half precision answers on a GPU."""
+        """Whether sums and norms go through one kernel: where half precision answers on a GPU."""
         if self.training or not x.is_cuda or x.dtype.itemsize != 2 or torch.is_grad_enabled():
             return False
-        return isinstance(self.attention_norm, nn.LayerNorm) and not torch.compiler.is_compiling() and has_kernel()
+        known = isinstance(self.attention_norm, nn.LayerNorm | nn.RMSNorm)
+        return known and not torch.compiler.is_compiling() and has_kernel()
 
     def _fused(
         self,
@@ -198,7 +199,7 @@ class Layer(nn.Module):
         cache: LayerCache | FixedLayer,
         sources: Sources | LayerMemory | None,
     ) -> Tensor:
-        """A decoding step in which the calls take longest: on a GPU those of very few rows, in five kernels."""
+        """A decoding step in which the calls take longest: on a GPU those of few rows, in five kernels."""
         linear_step: Any = step_map
         if x.is_cuda:
             from weft.nn import kernels
