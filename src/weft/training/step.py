@@ -26,6 +26,7 @@ from weft.nn.graphs import REPLACED, captured, tried_out
 from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.losses import Objective
+from weft.training.adamw import AdamW
 from weft.training.muon import Muon, muon_parts
 from weft.training.plan import Training
 
@@ -202,7 +203,7 @@ def make_optimizer(
     if on_gpu:  # a rate that a CUDA graph reads anew each time
         groups = [{**group, "lr": torch.tensor(learning_rate, device=parameters[0].device)} for group in groups]
     betas = (plan.beta1, plan.beta2)
-    kind = Muon if muon else torch.optim.AdamW
+    kind = Muon if muon else AdamW
     optimizer = kind(groups, learning_rate, betas, plan.epsilon, fused=fused, capturable=on_gpu)
     by_muon = {parameter for group in groups if group["parts"] for parameter in group["params"]}
     for parameter in parameters:  # now rather than in the first step, so that memory cannot run out in its middle
