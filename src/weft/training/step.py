@@ -22,7 +22,7 @@ from weft.errors import UserError, refuse
 from weft.files import cache_folder
 from weft.models.base import Network
 from weft.nn.attention import Attention
-from weft.nn.graphs import REPLACED, captured, tried_out
+from weft.nn.graphs import REPLACED, captured, seed_generators, tried_out
 from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.losses import Objective
@@ -278,7 +278,7 @@ class Passes:
             # Only in the first pass of a step: capturing clears the gradients.
             if self.capture and shapes not in self.graphs and len(self.graphs) < MOST and number == 0:
                 self._record(batch.to(self.device), counts, whole)
-            torch.manual_seed(seed(number))
+            seed_generators(seed(number), self.device)
             graphs = self.graphs.get(shapes)
             if graphs is None or (number and self.first is not graphs):  # other graphs have gradients of their own
                 self.run(batch.to(self.device) if self.device.type != "cpu" else batch, counts)
