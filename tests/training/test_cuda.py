@@ -93,11 +93,18 @@ def test_the_trainers_own_step_from_a_graph(device: torch.device, graphs_anywher
 
 def test_what_a_run_asks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name, its memory, its number, and pinned batches, with the answers of a GPU put in."""
-    pinned = []
+    pinned: list[Any] = []
+    empty = torch.empty
+
+    def made(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        pinned.extend([size] * pin_memory)
+        return empty(*size, **options)
+
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor.clone())
+    monkeypatch.setattr(torch, "empty", made)
     setup = Setup(network=network_for("next"), objective=OBJECTIVES["next"], feed=even_feed(4, 16), device=CUDA)
     group = group_of(setup, 0, 1 << 20)
-    assert len(pinned) == 4 and group[0][0].size == 64  # tokens, starts, labels, and the counts
+    assert len(pinned) == 2 and group[0][0].size == 64  # a batch in one piece, and the counts
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
     monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 123)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
