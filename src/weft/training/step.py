@@ -200,8 +200,9 @@ def make_optimizer(
     ]
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
     on_gpu = all(p.device.type == "cuda" for p in parameters)
-    if on_gpu:  # a rate that a CUDA graph reads anew each time
-        groups = [{**group, "lr": torch.tensor(learning_rate, device=parameters[0].device)} for group in groups]
+    if on_gpu:  # rates that a CUDA graph reads anew each time, one for each share
+        rates = {share: torch.tensor(learning_rate, device=parameters[0].device) for share, _, _ in by_rate}
+        groups = [{**group, "lr": rates[group["share"]]} for group in groups]
     betas = (plan.beta1, plan.beta2)
     kind = Muon if muon else AdamW
     optimizer = kind(groups, learning_rate, betas, plan.epsilon, fused=fused, capturable=on_gpu)
