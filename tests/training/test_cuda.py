@@ -82,7 +82,9 @@ def test_the_trainers_own_step_from_a_graph(device: torch.device, graphs_anywher
                 set_learning_rate(stepper.optimizer, 1e-2 / (1 + number))
                 group = group_of(setup, number, pass_tokens)
                 assert len(group[0]) == (1 if pass_tokens > 64 else 2)
-                norm = stepper.step(*group, number)
+                batches = [batch.packed() for batch in group[0]] if device.type == "cpu" else group[0]  # as if pinned
+                assert all(batch.memory is not None for batch in batches)
+                norm = stepper.step(batches, group[1], number)
                 lines.append((stepper.passes.losses.item(), norm.item()))
             assert len(stepper.passes.graphs) == int(capture)
             found[capture] = lines, [parameter.detach().cpu() for parameter in network.parameters()]
