@@ -108,7 +108,8 @@ def test_what_a_run_asks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     group = group_of(setup, 0, 1 << 20)
     assert len(pinned) == 2 and group[0][0].size == 64  # a batch in one piece, and the counts
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 123)
+    memory = {"allocated_bytes": {"all": {"peak": 123}}}
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: memory)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     assert peak_of(CUDA) == 312e12 and memory_used(CUDA) == 123
     assert settled(Training(), CUDA, 1, 1, None, 1.0).precision == "bf16"
