@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.graphs import CUDA, needs_gpu
+from tests.graphs import CUDA, DEVICES, needs_gpu
 from weft.nn import graphs
 
 
@@ -50,6 +50,20 @@ def test_what_is_done_after_a_capture_that_failed(ended: bool, monkeypatch: pyte
     assert gc.isenabled()
     assert done == ["the stream before", (1, "pool"), *(() if ended else ("its copy",))]
     assert len(graphs.REPLACED) == (not ended)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_seeds_are_those_of_torch(device: torch.device) -> None:
+    """The same is drawn as after `torch.manual_seed`, on the CPU too."""
+    drawn = []
+    for seed_torch in (torch.manual_seed, lambda seed: graphs.seed_generators(seed, device)):
+        for seed in (0, 5, (1 << 63) - 1):
+            torch.rand(3), torch.rand(3, device=device)
+            seed_torch(seed)
+            kept = torch.nn.functional.dropout(torch.ones(100, device=device), 0.5)
+            drawn += [torch.rand(3), kept.cpu(), torch.randn(3, device=device).cpu()]
+    half = len(drawn) // 2
+    assert all(ours.equal(theirs) for ours, theirs in zip(drawn[:half], drawn[half:], strict=True))
 
 
 @needs_gpu

@@ -30,6 +30,8 @@ class Cut:
 def cut(length: int, size: int, stride: int) -> list[Cut]:
     """Windows of `size` tokens, `stride` apart; in an overlap a token goes to the window that shows more around it."""
     assert 1 <= stride <= size
+    if length <= size:
+        return [Cut(0, length, 0, length)]
     starts = [0]
     while starts[-1] + size < length:
         starts.append(starts[-1] + stride)

@@ -22,10 +22,11 @@ from weft.errors import UserError, refuse
 from weft.files import cache_folder
 from weft.models.base import Network
 from weft.nn.attention import Attention
-from weft.nn.graphs import REPLACED, captured, tried_out
+from weft.nn.graphs import REPLACED, captured, seed_generators, tried_out
 from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.losses import Objective
+from weft.training.adamw import AdamW
 from weft.training.half_weights import HalfWeights
 from weft.training.muon import Muon, muon_parts
 from weft.training.plan import Training
@@ -200,10 +201,11 @@ def make_optimizer(
     ]
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
     on_gpu = all(p.device.type == "cuda" for p in parameters)
-    if on_gpu:  # a rate that a CUDA graph reads anew each time
-        groups = [{**group, "lr": torch.tensor(learning_rate, device=parameters[0].device)} for group in groups]
+    if on_gpu:  # rates that a CUDA graph reads anew each time, one for each share
+        rates = {share: torch.tensor(learning_rate, device=parameters[0].device) for share, _, _ in by_rate}
+        groups = [{**group, "lr": rates[group["share"]]} for group in groups]
     betas = (plan.beta1, plan.beta2)
-    kind = Muon if muon else torch.optim.AdamW
+    kind = Muon if muon else AdamW
     optimizer = kind(groups, learning_rate, betas, plan.epsilon, fused=fused, capturable=on_gpu)
     by_muon = {parameter for group in groups if group["parts"] for parameter in group["params"]}
     for parameter in parameters:  # now rather than in the first step, so that memory cannot run out in its middle
@@ -268,7 +270,6 @@ class Passes:
         `counts`: predictions of the whole step, by which the losses are divided.
         """
         whole = self.finish is not None and len(batches) == 1
-        counts = counts.to(self.device, non_blocking=True)
         self.losses.zero_()
         self.forget()
         self.first = None
@@ -278,11 +279,12 @@ class Passes:
             shapes = _shapes(batch), whole
             # Only in the first pass of a step: capturing clears the gradients.
             if self.capture and shapes not in self.graphs and len(self.graphs) < MOST and number == 0:
-                self._record(batch.to(self.device), counts, whole)
-            torch.manual_seed(seed(number))
+                self._record(batch.to(self.device), counts.to(self.device), whole)
+            seed_generators(seed(number), self.device)
             graphs = self.graphs.get(shapes)
             if graphs is None or (number and self.first is not graphs):  # other graphs have gradients of their own
-                self.run(batch.to(self.device) if self.device.type != "cpu" else batch, counts)
+                here = batch.to(self.device) if self.device.type != "cpu" else batch
+                self.run(here, counts.to(self.device, non_blocking=True))
             else:
                 graphs.play(batch, counts, number == 0)
                 self.first = graphs
@@ -358,9 +360,12 @@ class Graphs:
                 passes.run(_anew(batch), self.counts, self.half_weights)
 
     def play(self, batch: Batch, counts: Tensor, first: bool) -> None:
-        self.counts.copy_(counts)
-        for ours, theirs in zip(_tensors(self.batch), _tensors(batch), strict=True):
-            ours.copy_(theirs, non_blocking=True)
+        self.counts.copy_(counts, non_blocking=True)
+        if self.batch.memory is not None and batch.memory is not None:  # all tensors in one copy
+            self.batch.memory.copy_(batch.memory, non_blocking=True)
+        else:
+            for ours, theirs in zip(_tensors(self.batch), _tensors(batch), strict=True):
+                ours.copy_(theirs, non_blocking=True)
         (self.first if first else self.later).replay()
         for parameter, gradient in self.gradients:  # the graphs of each shape write to their own tensors
             parameter.grad = gradient
@@ -410,7 +415,8 @@ def group_of(s: Setup, step: int, pass_tokens: int) -> Group:
     """The batches of a step, in passes of at most `pass_tokens` tokens; in pinned memory if they go to a GPU."""
     targets = s.pace(step) if s.pace is not None else {}
     batches = [replace(batch, targets={**batch.targets, **targets}) for batch in s.feed.passes(step, pass_tokens)]
-    counts = torch.tensor([max(1, count) for count in total(map(s.objective.counts, batches)).values()]).float()
+    predictions = total(map(s.objective.counts, batches)).values()
+    counts = torch.tensor([max(1, count) for count in predictions], dtype=torch.float32)
     if s.device.type == "cuda":
         return [batch.pinned() for batch in batches], counts.pin_memory()
     return batches, counts
