@@ -154,7 +154,7 @@ def batches(pieces: Sequence[TextWindow], device: torch.device, segments: int) -
     texts = list(accumulate(begins, initial=-1))[1:]  # of which each is a window
     for some in by_budget(order, lambda number: len(pieces[number].tokens), budget_on(device)):
         rows = [pieces[number] for number in some]
-        tokens = torch.tensor([token for piece in rows for token in piece.tokens])
+        tokens = torch.from_numpy(np.array([token for piece in rows for token in piece.tokens], np.int64))
         lengths = [len(piece.tokens) for piece in rows]
         marks = None
         if segments:

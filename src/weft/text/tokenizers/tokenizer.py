@@ -403,5 +403,7 @@ class Tokenizer:
 
 def _check_lengths(texts: Sequence[Text], max_length: int) -> None:
     for number, text in enumerate(texts, start=1):
+        if isinstance(text, str) and len(text) <= max_length:
+            continue
         if isinstance(text, str | list | tuple) and (wrong := length_problem(text, max_length)):
             raise UserError(f"text {number} of {len(texts)}: {wrong}")
