@@ -352,3 +352,11 @@ def test_the_numbers_of_a_vector_are_there_when_they_are_asked_for() -> None:
         assert again == plain
     with pytest.raises(AttributeError, match="'Vector' object has no attribute 'vlaues'"):
         made().vlaues  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_vectors_are_made_without_dropout_while_a_layer_is_trained() -> None:
+    made = weft.Model(model_of("bert", dropout=0.5).opened, "embed")
+    expected = made(TEXT), made.embed(MIXED)
+    made.network.layers[1].train()
+    assert (made(TEXT), made.embed(MIXED)) == expected
+    assert made.network.layers[1].training and not made.network.training

@@ -39,7 +39,7 @@ from weft.tasks.forward import (
     tokenizer_of,
     window_for,
 )
-from weft.tasks.pooling import TextSums, finished, outside, own_tokens, pinned_for, pooled, pooled_rows, sent
+from weft.tasks.pooling import TextSums, finished, outside, own_tokens, pinned_for, pooled, pooled_rows, sent, whole
 from weft.tasks.tag import joined, raw
 from weft.text.sentences import sentence_spans
 from weft.text.windows import FlatWindows, Framing, TextWindow, frame, pieces, segment_ids
@@ -93,7 +93,7 @@ class Embedder:
         if family.reads:
             raise UserError(f"{family.name} reads one text to write another, and makes no vectors of texts")
         network = model.network
-        if not network.features:
+        if not (features := network.features):
             raise UserError(f"{family.name} models count words and have no vectors")
         self.pooling = one_of(pooling or card.pooling or "mean", POOLINGS, "pooling")
         if self.pooling == "first" and family.generates:
@@ -106,14 +106,17 @@ class Embedder:
                 none = f"this {family.name} has learned no mix of layers (weft finetune --mix)"
                 raise UserError(f"{none}; give weighted:... with {model.config.layers + 1} weights")
             self.choice = network.mix.choice
-        self.width: int = self.choice.width(network.state_widths) if self.choice.numbers else network.features
-        before, after = map(tuple, frame(self.tokenizer))
+        self.width: int = self.choice.width(network.state_widths) if self.choice.numbers else features
+        before, after = frame(self.tokenizer)
         window = card.window or window_for(model, None, None, "windows", 0.25)
         marks = 3 if 2 in segment_ids(self.tokenizer, False) else 0  # XLNet's <cls> has a segment of its own
-        self.framing = Framing(before, after, None, marks, min(window.length, context), window.stride)
+        self.framing = Framing(tuple(before), tuple(after), None, marks, min(window.length, context), window.stride)
 
     def chunks(self, texts: Iterable[str]) -> Iterator[Embedded]:
         """The vectors of any number of texts, in order, in memory that does not grow with their number."""
+        if isinstance(texts, list) and len(texts) == 1:
+            yield self.vectors(texts)
+            return
         done, begun = 0, deque[Callable[[], Embedded]]()
         # On a GPU more at a time: its passes are large, and those of similar length stand together.
         on_gpu = self.model.device.type == "cuda"
@@ -153,14 +156,18 @@ class Embedder:
 
     def _begun(self, ids: Sequence[Sequence[int]], done: int = 0) -> Callable[[], Embedded]:
         """What gives the vectors of tokenized texts; a GPU works on them in the meantime."""
-        if self._graph() is None:
+        graph = self._graph()
+        if graph is None:
             return self._begun_on_tensors(ids, done)
         windows = self.windows(ids, done)
+        if len(windows) == 1 == len(windows[0]):  # mostly: then there is nothing to sort
+            embedded = self.joined(windows, [self._by_graph(graph, windows[0])])
+            return lambda: embedded
         flat = [(number, window) for number, some in enumerate(windows) for window in some]
         flat.sort(key=lambda item: len(item[1].tokens))  # of one length: attention then has nothing to fill up
         parts: list[list[WindowVector]] = [[] for _ in windows]
         for batch in by_budget(flat, lambda item: len(item[1].tokens), budget_on(self.model.device)):
-            for (number, _), part in zip(batch, self.pooled([window for _, window in batch]), strict=True):
+            for (number, _), part in zip(batch, self._by_graph(graph, [one for _, one in batch]), strict=True):
                 parts[number].append(part)
         embedded = self.joined(windows, parts)
         return lambda: embedded
@@ -203,12 +210,16 @@ class Embedder:
 
     def pooled(self, windows: Sequence[TextWindow]) -> list[WindowVector]:
         """Of each window, in one pass of any texts: its part of a text's vector, and how many tokens that is of."""
+        if (graph := self._graph()) is not None:
+            return self._by_graph(graph, windows)
         own = [own_tokens(window, self.model.network.CONTINUES) for window in windows]
-        graph = self._graph()
-        if graph is None:
-            sums, counts = self._pooled(Ragged.of([window.tokens for window in windows]), np.concatenate(own))
-            return list(zip(sums.double().cpu().numpy(), counts.tolist(), strict=True))
-        # A short text takes a graph as long as a few tensors take torch to make.
+        sums, counts = self._pooled(Ragged.of([window.tokens for window in windows]), np.concatenate(own))
+        return list(zip(sums.double().cpu().numpy(), counts.tolist(), strict=True))
+
+    def _by_graph(self, graph: Any, windows: Sequence[TextWindow]) -> list[WindowVector]:
+        """The same without tensors: to make a few takes torch as long as a graph takes for a short text."""
+        continuing = self.model.network.CONTINUES
+        own = [None if whole(window) and not continuing else own_tokens(window, continuing) for window in windows]
         places = [0, *accumulate(len(window.tokens) for window in windows)]
         tokens = np.array([token for window in windows for token in window.tokens], np.int64)
         segments = None
@@ -216,10 +227,11 @@ class Embedder:
             segments = np.zeros_like(tokens)
             segments[[end - 1 for end in places[1:]]] = 2
         hidden = graph.computed(tokens, places, segments)
-        return [
-            (pooled_rows(hidden[start:end], kept, self.pooling), 1 if self.pooling == "first" else int(kept.sum()))
-            for (start, end), kept in zip(pairwise(places), own, strict=True)
-        ]
+        parts = list[WindowVector]()
+        for (start, end), kept in zip(pairwise(places), own, strict=True):
+            count = 1 if self.pooling == "first" else end - start if kept is None else int(kept.sum())
+            parts.append((pooled_rows(hidden[start:end], kept, self.pooling), count))
+        return parts
 
     @torch.inference_mode()
     def _pooled(self, ragged: Ragged, own: NDArray[np.bool_] | None) -> tuple[Tensor, NDArray[np.int64]]:
@@ -243,15 +255,11 @@ class Embedder:
         """One vector for each text from those of its windows."""
         # In float64: the order of the windows leaves no trace. By NumPy, since torch's threads would go on waiting on
         # the processors that those of an engine need next.
-        vectors = np.full((len(parts), self.width), -np.inf if self.pooling == "max" else 0.0)
-        counts = np.zeros(len(parts))
+        vectors = np.array([some[0][0] for some in parts], np.float64).reshape(-1, self.width)
+        counts = np.array([sum(count for _, count in some) for some in parts])
         for number, some in enumerate(parts):
-            for vector, count in some:
-                if self.pooling == "max":
-                    np.maximum(vectors[number], vector, out=vectors[number])
-                else:
-                    vectors[number] += vector
-                    counts[number] += count
+            for vector, _ in some[1:]:
+                (np.maximum if self.pooling == "max" else np.add)(vectors[number], vector, out=vectors[number])
         numbers = finished(vectors, None if self.pooling == "max" else counts, self.normalize)
         extra = len(self.framing.before) + len(self.framing.after)
         lengths = [some[-1].cut.end + extra for some in windows]

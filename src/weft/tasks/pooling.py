@@ -55,10 +55,16 @@ def outside(tokens: NDArray[np.int64], own: NDArray[np.bool_] | None, continuing
     return kept if own is None else own & kept
 
 
+def whole(window: TextWindow) -> bool:
+    """Whether all tokens of a window are its own."""
+    cut = window.cut
+    return cut.start == cut.first and cut.end == cut.last
+
+
 def own_tokens(window: TextWindow, continuing: range = range(0)) -> NDArray[np.bool_]:
     """Which tokens of a window count: its own and its frame, not those of other windows or inside a spelled word."""
-    own: NDArray[np.bool_] = np.ones(len(window.tokens), dtype=np.bool_)
     cut, lead = window.cut, window.lead
+    own: NDArray[np.bool_] = np.ones(len(window.tokens), dtype=np.bool_)
     own[lead : lead + cut.first - cut.start] = False
     own[lead + cut.last - cut.start : lead + cut.end - cut.start] = False
     return outside(np.array(window.tokens), own, continuing) if continuing else own
@@ -112,7 +118,8 @@ def finished(sums: NDArray[np.float64], counts: NDArray[Any] | None, normalize: 
     with np.errstate(all="ignore"):  # what is no number is refused later
         vectors = sums if counts is None else sums / counts[:, None]
         if normalize:
-            vectors = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+            squared = np.add.reduce(vectors * vectors, axis=1, keepdims=True)
+            vectors = vectors / np.maximum(np.sqrt(squared), 1e-12)
         return vectors.astype(np.float32)
 
 
