@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -98,10 +100,11 @@ class Ragged:
     def of(
         texts: Sequence[Source], device: torch.device | str | None = None, windows: Sequence[tuple[int, int]] = ()
     ) -> Ragged:
-        flat = [token for text in texts for token in text]
-        kind = torch.float32 if flat and isinstance(flat[0], Sequence) else torch.int64
-        lengths = [len(text) for text in texts]
-        return Ragged(torch.tensor(flat, dtype=kind, device=device), Rows.of(lengths, device, windows))
+        flat = list(chain.from_iterable(texts))
+        kind = np.float32 if flat and isinstance(flat[0], Sequence) else np.int64
+        # By NumPy, which reads lists in a fraction of the time that torch.tensor takes.
+        tokens = torch.from_numpy(np.array(flat, kind))
+        return Ragged(tokens.to(device), Rows.of(list(map(len, texts)), device, windows))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Ragged:
         return Ragged(change(self.tokens), self.rows.map(change))

@@ -177,7 +177,8 @@ def length_of(text: str | Sequence[str]) -> int:
     """Characters of a text, or of its words; what is neither is refused elsewhere, by name."""
     if isinstance(text, str):
         return len(text)
-    return sum(len(word) for word in text if isinstance(word, str)) if isinstance(text, list | tuple) else 0
+    words = text if isinstance(text, list | tuple) else ()
+    return sum(len(word) for word in words if isinstance(word, str))
 
 
 def length_problem(text: str | Sequence[str], max_length: int | None = None) -> str | None:
