@@ -139,7 +139,7 @@ class FixedCache(DecoderState):
     def reorder(self, parents: Tensor) -> None:
         if self.origin is not None:
             before = self.places < self.lengths[:, None]
-            self.origin.copy_(torch.where(before, self.origin[parents], self.own[:, None]))
+            torch.where(before, self.origin[parents], self.own[:, None], out=self.origin)
 
     def settle(self) -> None:
         """A step has written where it reads."""
