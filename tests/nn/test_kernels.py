@@ -16,9 +16,10 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton")
 
 from tests.contracts.test_beam import drawn, sources_of
+from weft.generation.beam_slots import BeamSlots
 from weft.generation.generate import generate
 from weft.generation.sampling import Sampling
-from weft.generation.search import Beam
+from weft.generation.search import Beam, Request
 from weft.generation.slots import Slots
 from weft.nn import fixed
 from weft.nn.kernels import Tile, add_norm, attend_step, best_few, linear_step, log_sums, take_best
@@ -182,18 +183,66 @@ def test_the_best_few_tokens(vocabulary: int, few: int) -> None:
     scores[1] = scores[1].round()  # equal scores: the first ones count as better
     scores[2, 7] = -torch.inf
     scores[3, 1:] = -torch.inf
-    tokens, values, sums = best_few(scores, few)
+    tokens, logprobs = best_few(scores, few)
     order = scores.sort(dim=1, descending=True, stable=True).indices[:, :few]
-    assert torch.equal(tokens, order) and torch.equal(values, scores.gather(1, order))
-    assert torch.allclose(sums, scores.logsumexp(-1), atol=1e-5)
+    assert torch.equal(tokens, order)
+    assert torch.allclose(logprobs, scores.double().log_softmax(-1).gather(1, order), atol=2e-5)
     scores[0, 3], scores[4] = torch.nan, -torch.inf
     scores[5] = torch.nan
-    tokens, _, sums = best_few(scores, few)
-    assert sums.isnan().tolist() == [True, False, False, False, False, True] and sums[4] == -torch.inf
+    tokens, logprobs = best_few(scores, few)
+    assert logprobs.isnan().any(1).tolist() == [True, False, False, False, True, True]
     assert int(tokens.min()) >= 0 and int(tokens.max()) < vocabulary
     assert torch.equal(tokens[4], torch.arange(few))
     half = scores.half()
     assert torch.equal(best_few(half, few)[0][1], half[1].float().sort(descending=True, stable=True).indices[:few])
+
+
+@pytest.mark.parametrize(("width", "n"), [(2, 1), (4, 2), (5, 5)])
+@pytest.mark.parametrize("penalty", [-0.5, 0.0, 1.0])
+def test_a_step_of_beam_search(width: int, n: int, penalty: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hypotheses that torch's operators choose: of slots that are done, that end, and that find nothing."""
+    ends, words, length, slots = [1, 3], 23, 8, 12
+    request = Request(
+        decoder=drawn("gpt2", words, 3),  # type: ignore[arg-type]
+        prompts=[[5]],
+        choice=Beam(width=width, n=n, length_penalty=penalty),
+        context=40,
+        max_tokens=8,
+        ends=ends,
+        device=DEVICE,
+    )
+    both = [BeamSlots(request, request.choice, slots, width, 64, 0, length) for _ in range(2)]  # type: ignore[arg-type]
+    for ours in both:
+        ours.scores = torch.zeros(1)
+    plain, fused = both
+    changed = ("held", "scored", "finished", "history", "counts", "done", "broken", "tokens")
+    for step in range(30):
+        plain.counts.random_(0, length)
+        plain.limits.copy_((plain.counts + torch.randint(0, 4, (slots,))).clamp(1, length))
+        plain.done.copy_(torch.rand(slots) < 0.2)
+        plain.held.normal_().sub_(9).masked_fill_(torch.rand(slots, width) < 0.2, -torch.inf)
+        plain.scored.copy_(torch.randn(slots, width).sort(descending=True).values - 3)
+        plain.scored.masked_fill_((torch.arange(width) >= torch.randint(0, width + 1, (slots, 1))), -torch.inf)
+        plain.finished.random_(0, 9)
+        plain.history.random_(0, 9)
+        for name in (*changed, "limits"):
+            getattr(fused, name).copy_(getattr(plain, name))
+        tokens = torch.rand(slots * width, words).topk(plain.needed).indices
+        tokens = tokens.clamp(max=3) if step % 3 == 1 else tokens  # much ends
+        values = -torch.rand(slots * width, plain.needed, dtype=torch.float64) * 9
+        values.masked_fill_(torch.rand(slots * width, 1) < (0.9 if step % 3 == 2 else 0.1), -torch.inf)
+        if step == 29:
+            values[:, 2] = torch.nan
+        made = []
+        for ours, kernels in ((plain, False), (fused, True)):
+            monkeypatch.setattr(Slots, "kernels", kernels)
+            made.append(ours._chosen_of(tokens, values.clone()))
+        if step == 29:
+            assert torch.equal(fused.broken, plain.broken) and bool(fused.broken.any())
+            break
+        assert torch.equal(*made)
+        for name in changed:
+            assert torch.allclose(getattr(fused, name), getattr(plain, name), atol=0.0, rtol=1e-14), name
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "transformer usual", "t5 usual"])

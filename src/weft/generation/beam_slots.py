@@ -42,6 +42,8 @@ class BeamSlots(Slots):
         self.scored = torch.zeros(slots, width, dtype=torch.float64, device=device)
         self.finished = torch.zeros(slots, width, 4, dtype=torch.float64, device=device)
         self.ranks = torch.arange(self.needed, device=device)
+        # Of a text of each length, what its log-probability is divided by to get its score.
+        self.divisors = torch.arange(self.length + 2, device=device).clamp(min=1).double() ** beam.length_penalty
         self.firsts = torch.arange(slots, device=device)[:, None] * width  # the first row of each slot
 
     def begin(self, request: Request, numbers: Sequence[int], slots: Sequence[int], where: Tensor) -> None:
@@ -52,9 +54,8 @@ class BeamSlots(Slots):
             tensor.index_fill_(0, where, -torch.inf)
         self.held[:, 0].index_fill_(0, where, 0.0)  # at first there is one hypothesis
 
-    def _candidates(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _candidates(self, tokens: Tensor, values: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """S C each, best first: log-probabilities, parents and tokens of the best extensions."""
-        tokens, values = self._best_by_kernel() or self._best()
         width = tokens.shape[1]
         values = (values.view(self.size, -1, width) + self.held[..., None]).flatten(1)  # S W*C
         values, order = values.topk(min(self.needed, values.shape[1]))
@@ -80,8 +81,7 @@ class BeamSlots(Slots):
         if self.needed > MOST_FEW or words > LARGEST:
             return None
         scores = self.scores if self.seen is None else self.penalized()
-        tokens, values, sums = best_few(scores, min(self.needed, words))
-        return tokens, values.double() - sums.double()[:, None]
+        return best_few(scores, min(self.needed, words))
 
     def _log_sums(self, scores: Tensor) -> Tensor:
         if not self.kernels:
@@ -91,8 +91,39 @@ class BeamSlots(Slots):
         return log_sums(scores)
 
     def step(self) -> None:
-        going, beam = ~self.done, self.beam
-        values, places, tokens = self._candidates()
+        parents = self._chosen_of(*(self._best_by_kernel() or self._best()))
+        self.state.reorder(parents)
+        if self.seen is not None:
+            self.seen.copy_(self.seen[parents])
+        self.read(self.tokens)
+
+    def _chosen_of(self, tokens: Tensor, values: Tensor) -> Tensor:
+        """Choose the hypotheses of the next step among the best extensions; S*W: the rows that they go on from."""
+        beam = self.beam
+        if self.kernels:
+            from weft.nn.kernels import MOST_BEAM, beam_step
+
+            if (extensions := tokens.shape[1] * beam.width) <= MOST_BEAM:
+                return beam_step(
+                    values,
+                    tokens,
+                    self.held,
+                    self.scored,
+                    self.finished,
+                    self.history,
+                    self.counts,
+                    self.limits,
+                    self.done,
+                    self.broken,
+                    self.is_end,
+                    self.divisors,
+                    self.tokens,
+                    needed=min(self.needed, extensions),
+                    best=beam.n,
+                    by_limit=beam.length_penalty > 0,
+                )
+        going = ~self.done
+        values, places, tokens = self._candidates(tokens, values)
         self.broken.logical_or_(going & values.isnan().any(1))
         length = self.counts + 1
         ends = (length >= self.limits)[:, None].expand_as(tokens)
@@ -113,15 +144,11 @@ class BeamSlots(Slots):
         torch.where(going[:, None], held, self.held, out=self.held)
         torch.where(going, length, self.counts, out=self.counts)
         self.done.logical_or_(self._settled(alive))
-        parents = (self.firsts + chosen % beam.width).flatten()
-        self.state.reorder(parents)
-        if self.seen is not None:
-            self.seen.copy_(self.seen[parents])
         torch.div(chosen.flatten(), beam.width, rounding_mode="floor", out=self.tokens)
-        self.read(self.tokens)
+        return (self.firsts + chosen % beam.width).flatten()
 
     def _by_length(self, logprobs: Tensor, lengths: Tensor) -> Tensor:
-        return logprobs / lengths.clamp(min=1).double() ** self.beam.length_penalty
+        return logprobs / self.divisors[lengths]
 
     def _finish(self, values: Tensor, places: Tensor, tokens: Tensor, over: Tensor, going: Tensor) -> None:
         """Keep the best of the finished hypotheses and of those that finish now; S C each."""

@@ -86,7 +86,7 @@ class Started:
         if request.sources is not None:
             source = Ragged.of([request.sources[number] for number in numbers], device)
         prompts = Ragged.of([request.prompts[number] for number in numbers], device)
-        self.numbers, self.device, self.taken = numbers, device, 0
+        self.numbers, self.taken = numbers, 0
         with narrow_scores():
             self.scores, self.state = network.start(prompts, source)
 
@@ -94,10 +94,10 @@ class Started:
     def left(self) -> int:
         return len(self.numbers) - self.taken
 
-    def take(self, count: int) -> tuple[Sequence[int], Tensor]:
+    def take(self, count: int) -> tuple[Sequence[int], slice]:
         """The numbers of the next prompts, and their rows in the state."""
         first, self.taken = self.taken, self.taken + count
-        return self.numbers[first : self.taken], torch.arange(first, self.taken, device=self.device)
+        return self.numbers[first : self.taken], slice(first, self.taken)
 
 
 class Slots(ABC):
@@ -136,12 +136,12 @@ class Slots(ABC):
         where = on(self.device, slots)
         rows = (where[:, None] * self.copies + torch.arange(self.copies, device=self.device)).flatten()
         self.state.admit(where, started.state, chosen)
-        self.scores[rows] = started.scores[chosen].repeat_interleave(self.copies, 0)
+        self.scores.index_copy_(0, rows, started.scores[chosen].repeat_interleave(self.copies, 0))
         if self.seen is not None:
-            self.seen[rows] = False
+            self.seen.index_fill_(0, rows, False)
             for slot, number in zip(slots, numbers, strict=True):
                 held = on(self.device, request.prompts[number])
-                self.seen[slot * self.copies : (slot + 1) * self.copies, held] = True
+                self.seen[slot * self.copies : (slot + 1) * self.copies].index_fill_(1, held, True)
         self.begin(request, numbers, slots, where)
 
     def allowed(self, scores: Tensor, counts: Tensor) -> Tensor:

@@ -28,8 +28,11 @@ class Fixed(Protocol):
 
     state: Any  # the argument of the decoder's `step`
 
-    def admit(self, slots: Tensor, state: Any, rows: Tensor) -> None:
-        """Copy these rows of a new state into slots, one each."""
+    def admit(self, slots: Tensor, state: Any, rows: slice) -> None:
+        """Copy these rows of a new state into slots, one each.
+
+        No number may be assigned to an indexed tensor here: it would be sent to the GPU, and the host wait for that.
+        """
 
     def reorder(self, parents: Tensor) -> None:
         """Row r goes on from row `parents[r]` of the same slot."""
@@ -121,17 +124,19 @@ class FixedCache(DecoderState):
         """Count in the token that the last step added; rows that are done go no further than their room."""
         self.lengths.add_(1).clamp_(max=self.room - 1)
 
-    def admit(self, slots: Tensor, state: Cache, rows: Tensor) -> None:
+    def admit(self, slots: Tensor, state: Cache, rows: slice) -> None:
         firsts = slots * self.copies
         every = (firsts[:, None] + torch.arange(self.copies, device=slots.device)).flatten()
         for layer, own in zip(self.layers, state.layers, strict=True):
             for ours, theirs in ((layer.keys, own.keys), (layer.values, own.values)):
-                ours[firsts, : state.longest] = theirs[: state.longest, rows].transpose(0, 1)
+                ours[:, : state.longest].index_copy_(0, firsts, theirs[: state.longest, rows].transpose(0, 1))
         # One that fills the context has a token to choose, and none to read.
-        self.lengths[every] = state.lengths[rows].clamp(max=self.room - 1).repeat_interleave(self.copies)
+        lengths = state.lengths[rows].clamp(max=self.room - 1).repeat_interleave(self.copies)
+        self.lengths.index_copy_(0, every, lengths)
         if self.origin is not None:
             first = firsts.repeat_interleave(self.copies)[:, None]
-            self.origin[every] = torch.where(self.places < self.lengths[every][:, None], first, every[:, None])
+            origin = torch.where(self.places < lengths[:, None], first, every[:, None])
+            self.origin.index_copy_(0, every, origin)
         if self.memory is not None:
             assert state.memory is not None
             self.memory.admit(slots, state.memory, rows)
@@ -139,7 +144,7 @@ class FixedCache(DecoderState):
     def reorder(self, parents: Tensor) -> None:
         if self.origin is not None:
             before = self.places < self.lengths[:, None]
-            self.origin.copy_(torch.where(before, self.origin[parents], self.own[:, None]))
+            torch.where(before, self.origin[parents], self.own[:, None], out=self.origin)
 
     def settle(self) -> None:
         """A step has written where it reads."""
@@ -190,11 +195,11 @@ class FixedMemory:
         self.owners = torch.arange(slots, device=device).repeat_interleave(copies)
         self.layers = [FixedLayerMemory(self, layer.keys, slots, room) for layer in like.layers]
 
-    def admit(self, slots: Tensor, memory: Memory, rows: Tensor) -> None:
-        self.lengths[slots] = memory.rows.lengths().long()[rows]
+    def admit(self, slots: Tensor, memory: Memory, rows: slice) -> None:
+        self.lengths.index_copy_(0, slots, memory.rows.lengths()[rows].long())
         for layer, own in zip(self.layers, memory.layers, strict=True):
             for ours, theirs in ((layer.keys, own.keys), (layer.values, own.values)):
-                ours[slots, : theirs.shape[2]] = theirs[rows].transpose(1, 2)
+                ours[:, : theirs.shape[2]].index_copy_(0, slots, theirs[rows].transpose(1, 2))
 
     def settle(self) -> None:
         """Nobody watches."""
@@ -223,14 +228,13 @@ class FixedRows:
         self.state, self.copies = like.laid_out(slots * copies, source_room), copies
         self.parts = self.state.parts()
 
-    def admit(self, slots: Tensor, state: RowState, rows: Tensor) -> None:
+    def admit(self, slots: Tensor, state: RowState, rows: slice) -> None:
         every = (slots[:, None] * self.copies + torch.arange(self.copies, device=slots.device)).flatten()
-        rows = rows.repeat_interleave(self.copies)
         for ours, theirs in zip(self.parts, state.parts(), strict=True):
-            ours[every] = theirs[rows]
+            ours[every] = theirs[rows].repeat_interleave(self.copies, 0)
         for ours, theirs in zip(self.state.read(), state.read(), strict=True):
-            ours[every] = 0
-            ours[every, : theirs.shape[1]] = theirs[rows]
+            ours.index_fill_(0, every, 0)
+            ours[every, : theirs.shape[1]] = theirs[rows].repeat_interleave(self.copies, 0)
 
     def reorder(self, parents: Tensor) -> None:
         if self.copies > 1:

@@ -18,6 +18,7 @@ ACTIVATIONS = {"": 0, "gelu": 1, "gelu-tanh": 2, "relu": 3, "silu": 4}
 VERY_FEW = 4  # rows that are multiplied one by one
 FEW, MANY = 64, 1024  # programs of attention: those of one text, and more than a GPU runs at once
 MOST_FEW, LARGEST = 64, 1 << 18  # tokens that `best_few` finds, and of how many
+MOST_BEAM = 128  # extensions of a slot in `beam_step`
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -590,8 +591,7 @@ def _best_few(  # type: ignore[no-untyped-def]
     highest,
     sums,
     tokens,
-    values,
-    total,
+    logprobs,
     size,
     groups,
     parts,
@@ -608,7 +608,7 @@ def _best_few(  # type: ignore[no-untyped-def]
     peak = tl.max(best, 0)
     # A part of minus infinity counts nothing, unless it holds a NaN.
     powers = tl.where(best > -1e38, powers * tl.exp(best - peak), tl.where(powers != powers, powers, 0.0))
-    tl.store(total + row, peak + tl.log(tl.sum(powers, 0)))
+    whole = (peak + tl.log(tl.sum(powers, 0))).to(tl.float64)
     # The best scores are in the groups with the highest peaks; of equal ones the first count as better.
     rank = tl.arange(0, ranks)
     group = tl.arange(0, group_block)
@@ -629,13 +629,13 @@ def _best_few(  # type: ignore[no-untyped-def]
         first = tl.min(tl.min(tl.where(free & (score == top), place, 2147483647), 1), 0)
         first = tl.where(first < size, first, 0)
         tl.store(tokens + row * few + number, first.to(tl.int64))
-        tl.store(values + row * few + number, top)
+        tl.store(logprobs + row * few + number, top.to(tl.float64) - whole)
         free = free & (place != first)
 
 
 @on_its_device
-def best_few(scores: Tensor, few: int) -> tuple[Tensor, Tensor, Tensor]:
-    """R V -> R few twice, R: the best tokens of each row, best first, their scores, and the logsumexp of the row.
+def best_few(scores: Tensor, few: int) -> tuple[Tensor, Tensor]:
+    """R V -> R few twice: the best tokens of each row, best first, and their log-probabilities.
 
     In two kernels, of which the first reads each row once. `few` must be at most V and `MOST_FEW`, V at most `LARGEST`.
     """
@@ -646,7 +646,7 @@ def best_few(scores: Tensor, few: int) -> tuple[Tensor, Tensor, Tensor]:
     peaks = scores.new_empty(rows, groups, dtype=torch.float32)
     highest, sums = scores.new_empty(2, rows, parts, dtype=torch.float32)
     tokens = scores.new_empty(rows, few, dtype=torch.int64)
-    values, total = (scores.new_empty(shape, dtype=torch.float32) for shape in ((rows, few), (rows,)))
+    logprobs = scores.new_empty(rows, few, dtype=torch.float64)
     _best_groups[rows, parts](scores, peaks, highest, sums, size, groups, parts, count=count, wide=wide, num_warps=4)
     _best_few[(rows,)](
         scores,
@@ -654,8 +654,7 @@ def best_few(scores: Tensor, few: int) -> tuple[Tensor, Tensor, Tensor]:
         highest,
         sums,
         tokens,
-        values,
-        total,
+        logprobs,
         size,
         groups,
         parts,
@@ -666,7 +665,174 @@ def best_few(scores: Tensor, few: int) -> tuple[Tensor, Tensor, Tensor]:
         part_block=triton.next_power_of_2(parts),
         num_warps=4,
     )
-    return tokens, values, total
+    return tokens, logprobs
+
+
+@triton.jit  # type: ignore[untyped-decorator]
+def _beam_step(  # type: ignore[no-untyped-def]
+    values,
+    tokens,
+    held,
+    scored,
+    finished,
+    history,
+    counts,
+    limits,
+    done,
+    broken,
+    is_end,
+    divisors,
+    next_tokens,
+    parents,
+    length,
+    width: tl.constexpr,
+    candidates: tl.constexpr,
+    needed: tl.constexpr,
+    best: tl.constexpr,
+    by_limit: tl.constexpr,
+    block: tl.constexpr,
+    beams: tl.constexpr,
+):
+    """One program for a slot. Instead of sorting, each candidate counts those that come before it."""
+    slot = tl.program_id(0).to(tl.int64)
+    number = tl.arange(0, block)
+    beam = tl.arange(0, beams)
+    real, inside = number < width * candidates, beam < width
+    was_done, was_broken = tl.load(done + slot).to(tl.int32), tl.load(broken + slot).to(tl.int32)
+    going = was_done == 0
+    count, limit = tl.load(counts + slot), tl.load(limits + slot)
+    before = tl.load(held + slot * width + beam, mask=inside, other=-float("inf"))
+    parent = number // candidates
+    value = tl.load(values + slot * width * candidates + number, mask=real, other=-float("inf"))
+    value += tl.load(held + slot * width + parent, mask=real, other=0.0)
+    token = tl.load(tokens + slot * width * candidates + number, mask=real, other=0)
+    nans = tl.sum((value != value).to(tl.int32), 0)
+    same = (value[None, :] == value[:, None]) & (number[None, :] < number[:, None])
+    rank = tl.sum(((value[None, :] > value[:, None]) | same).to(tl.int32), 1)
+    ended = tl.load(is_end + token).to(tl.int32)
+    possible = real & (value > -float("inf")) & (rank < needed)
+    # Finished hypotheses, those of before and those of this step: each counts the better ones.
+    over = possible & ((ended > 0) | (count + 1 >= limit)) & (rank < width) & going
+    score = tl.where(over, value / tl.load(divisors + count + 1), -float("inf"))
+    old = tl.load(scored + slot * width + beam, mask=inside, other=-float("inf"))
+    same_old = (old[None, :] == old[:, None]) & (beam[None, :] < beam[:, None])
+    old_place = tl.sum(((old[None, :] > old[:, None]) | same_old).to(tl.int32), 1)
+    old_place += tl.sum((over[None, :] & (score[None, :] > old[:, None])).to(tl.int32), 1)
+    same_new = (score[None, :] == score[:, None]) & (rank[None, :] < rank[:, None])
+    new_place = tl.sum((over[None, :] & ((score[None, :] > score[:, None]) | same_new)).to(tl.int32), 1)
+    new_place += tl.sum((old[None, :] >= score[:, None]).to(tl.int32), 1)
+    from_old = old_place[None, :] == beam[:, None]
+    from_new = (new_place[None, :] == beam[:, None]) & over[None, :]
+    best_scores = tl.maximum(
+        tl.max(tl.where(from_old, old[None, :], -float("inf")), 1),
+        tl.max(tl.where(from_new, score[None, :], -float("inf")), 1),
+    )
+    entry = finished + (slot * width + beam) * 4
+    logprob = tl.load(entry, mask=inside, other=0.0)
+    logprob = tl.sum(tl.where(from_old, logprob[None, :], 0.0), 1) + tl.sum(tl.where(from_new, value[None, :], 0.0), 1)
+    step = tl.load(entry + 1, mask=inside, other=0.0)
+    step = tl.sum(tl.where(from_old, step[None, :], 0.0), 1)
+    step += tl.sum(from_new.to(tl.int32), 1).to(tl.float64) * count.to(tl.float64)
+    place = tl.load(entry + 2, mask=inside, other=0.0)
+    place = tl.sum(tl.where(from_old, place[None, :], 0.0), 1)
+    place += tl.sum(tl.where(from_new, parent[None, :], 0), 1).to(tl.float64)
+    last = tl.load(entry + 3, mask=inside, other=0.0)
+    last = tl.sum(tl.where(from_old, last[None, :], 0.0), 1)
+    last += tl.sum(tl.where(from_new, token[None, :], 0), 1).to(tl.float64)
+    # The live hypotheses of the next step.
+    alive = possible & (ended == 0) & (count + 1 < limit)
+    alive_count = tl.sum(alive.to(tl.int32), 0)
+    order = tl.sum((alive[None, :] & (rank[None, :] < rank[:, None])).to(tl.int32), 1)
+    chosen = (order[None, :] == beam[:, None]) & alive[None, :]
+    after = tl.max(tl.where(chosen, value[None, :], -float("inf")), 1)
+    after = tl.where(going, after, before)
+    next_token = tl.sum(tl.where(chosen, token[None, :], 0), 1)
+    next_parent = tl.sum(tl.where(chosen, parent[None, :], 0), 1)
+    # If no token is allowed and nothing has finished, the best hypothesis is the answer.
+    highest = tl.max(before, 0)
+    highest_place = tl.min(tl.where(before == highest, beam, beams - 1), 0)
+    nothing = tl.max(tl.where(beam == 0, best_scores, -float("inf")), 0) == -float("inf")
+    stuck = (beam == 0) & (going & (alive_count == 0) & nothing)
+    best_scores = tl.where(stuck, highest / tl.load(divisors + count), best_scores)
+    logprob = tl.where(stuck, highest, logprob)
+    step = tl.where(stuck, count.to(tl.float64), step)
+    place = tl.where(stuck, highest_place.to(tl.float64), place)
+    last = tl.where(stuck, -1.0, last)
+    # Whether no live hypothesis can get among the best any more.
+    count_after = tl.where(going, count + 1, count)
+    worst = tl.max(tl.where(beam == best - 1, best_scores, -float("inf")), 0)
+    bound = tl.max(after, 0) / tl.load(divisors + (limit if by_limit else count_after + 1))
+    settled = (alive_count == 0) | ((worst > -float("inf")) & (worst >= bound))
+    tl.debug_barrier()  # everything has been read
+    tl.store(scored + slot * width + beam, best_scores, mask=inside)
+    tl.store(entry, logprob, mask=inside)
+    tl.store(entry + 1, step, mask=inside)
+    tl.store(entry + 2, place, mask=inside)
+    tl.store(entry + 3, last, mask=inside)
+    tl.store(held + slot * width + beam, after, mask=inside)
+    written = history + (slot * length + tl.minimum(count, length - 1)) * width + beam
+    tl.store(written, next_token * width + next_parent, mask=inside & going)
+    tl.store(next_tokens + slot * width + beam, next_token, mask=inside)
+    tl.store(parents + slot * width + beam, slot * width + next_parent, mask=inside)
+    tl.store(counts + slot, count_after)
+    tl.store(done + slot, tl.where(settled, 1, was_done).to(tl.int8))
+    tl.store(broken + slot, tl.where(going & (nans > 0), 1, was_broken).to(tl.int8))
+
+
+@on_its_device
+def beam_step(
+    values: Tensor,
+    tokens: Tensor,
+    held: Tensor,
+    scored: Tensor,
+    finished: Tensor,
+    history: Tensor,
+    counts: Tensor,
+    limits: Tensor,
+    done: Tensor,
+    broken: Tensor,
+    is_end: Tensor,
+    divisors: Tensor,
+    next_tokens: Tensor,
+    needed: int,
+    best: int,
+    by_limit: bool,
+) -> Tensor:
+    """Choose the hypotheses of a step of beam search in one kernel; returns S*W: the rows that they go on from.
+
+    `values`, `tokens` (S*W C): log-probabilities and tokens of the best extensions of each row; `divisors`: of the
+    scores of texts of each length; the others as in `BeamSlots`, whose tensors are changed. W C is at most `MOST_BEAM`.
+    """
+    slots, width = held.shape
+    candidates = tokens.shape[1]
+    parents = torch.empty_like(next_tokens)
+    block = triton.next_power_of_2(width * candidates)
+    _beam_step[(slots,)](
+        values.contiguous(),
+        tokens.contiguous(),
+        held,
+        scored,
+        finished,
+        history,
+        counts,
+        limits,
+        done.view(torch.int8),
+        broken.view(torch.int8),
+        is_end.view(torch.int8),
+        divisors,
+        next_tokens,
+        parents,
+        history.shape[1],
+        width=width,
+        candidates=candidates,
+        needed=needed,
+        best=best,
+        by_limit=by_limit,
+        block=block,
+        beams=triton.next_power_of_2(width),
+        num_warps=1 if block <= 32 else 4 if block <= 64 else 8,
+    )
+    return parents
 
 
 @triton.jit  # type: ignore[untyped-decorator]
