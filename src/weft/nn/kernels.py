@@ -346,7 +346,9 @@ def tile_of_rows(rows: int, outputs: int, inputs: int) -> Tile:
     The time is that of reading weights, and one program can have only so many reads under way.
     """
     block = 16 if rows <= 16 or (rows <= 32 and outputs <= 1024) else 32
-    return Tile(block, 16 if outputs <= 4096 else 32, 128 if inputs <= 1024 else 256, 4, 4 if block == 16 else 3)
+    warps = 8 if block == 32 and inputs > 1024 else 4  # a norm keeps whole rows in registers
+    # A chunk of 256: each thread loads two weights of a norm, the fewest that can be loaded ahead.
+    return Tile(block, 16 if outputs <= 4096 else 32, 256, warps, 3 if inputs <= 1024 else 4)
 
 
 @on_its_device
