@@ -60,8 +60,7 @@ def has_kernel() -> bool:
 @cache
 def has_room(device: torch.device) -> bool:
     """Whether a multiprocessor has shared memory for what `linear_step` loads ahead: as the A100 and newer ones."""
-    properties = torch.cuda.get_device_properties(device)
-    return getattr(properties, "shared_memory_per_block_optin", 0) >= 160 * 1024
+    return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor >= 160 * 1024
 
 
 def mix(
