@@ -47,7 +47,7 @@ def has_kernel() -> bool:
     if find_spec("triton") is None:
         return False
     try:
-        from weft.nn.kernels import log_sums
+        from weft.nn.choice_kernels import log_sums
 
         log_sums(torch.zeros(1, 1, device="cuda"))
     except Exception as error:  # of any kind: plain operators are used instead
