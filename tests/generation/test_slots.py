@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import weakref
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -72,6 +73,23 @@ def test_the_same_as_the_plain_search(kind: str, choice: str, rules: str, device
     finally:
         network.to("cpu")
     check_same(plain, in_slots)
+
+
+@pytest.mark.parametrize("choice", CHOICES)
+@pytest.mark.parametrize("kind", ["gpt2", "lstm", "t5 usual"])
+def test_scores_stay_in_half_precision(kind: str, choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are made full where tokens are chosen, so the answers are those of scores in float32."""
+    network, kinds = copy.deepcopy(drawn(kind, VOCABULARY, 3)).to(torch.bfloat16), list[torch.dtype]()
+    read = Slots.read
+    monkeypatch.setattr(Slots, "read", lambda slots, tokens: kinds.append(slots.scores.dtype) or read(slots, tokens))
+    options: dict[str, Any] = {"context": 40, "max_tokens": 12, "ends": [END], "seeds": [7, 8, 9, 10, 11, 12]}
+    options |= sources_of(kind, [[2, *prompt] for prompt in PROMPTS])
+    options |= {"choice": CHOICES[choice], "rules": RULES["ruled"], "slots": True}
+    narrow = generate(network, [prompt[:1] for prompt in PROMPTS], **options)
+    assert set(kinds) == {torch.bfloat16}
+    monkeypatch.setattr(in_slots_module, "narrow_scores", nullcontext)
+    check_same(generate(network, [prompt[:1] for prompt in PROMPTS], **options), narrow)
+    assert set(kinds) == {torch.bfloat16, torch.float32}
 
 
 @pytest.fixture

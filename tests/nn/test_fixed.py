@@ -34,7 +34,7 @@ def test_kernels_are_used_where_one_can_be_made(
 
     zeros = torch.zeros
     monkeypatch.setattr(fixed, "find_spec", lambda name: SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "weft.nn.kernels", SimpleNamespace(log_sums=log_sums))  # type: ignore[misc]
+    monkeypatch.setitem(sys.modules, "weft.nn.choice_kernels", SimpleNamespace(log_sums=log_sums))  # type: ignore[misc]
     monkeypatch.setattr(torch, "zeros", lambda *sizes, device: zeros(*sizes))
     assert fixed.has_kernel() and fixed.has_kernel() and len(asked) == 1, "asked once in a process"
     fixed.has_kernel.cache_clear()

@@ -22,7 +22,8 @@ from weft.generation.sampling import Sampling
 from weft.generation.search import Beam, Request
 from weft.generation.slots import Slots
 from weft.nn import fixed
-from weft.nn.kernels import Tile, add_norm, attend_step, best_few, linear_step, log_sums, take_best
+from weft.nn.choice_kernels import best_few, log_sums, take_best
+from weft.nn.kernels import Tile, add_norm, attend_step, linear_step
 from weft.nn.layers import FUNCTIONS, activate
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")

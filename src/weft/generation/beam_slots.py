@@ -75,7 +75,7 @@ class BeamSlots(Slots):
         """The same where no token is forbidden and there is a kernel that reads each row once; else None."""
         if self.busy or not self.kernels:
             return None
-        from weft.nn.kernels import LARGEST, MOST_FEW, best_few
+        from weft.nn.choice_kernels import LARGEST, MOST_FEW, best_few
 
         words = self.scores.shape[1]
         if self.needed > MOST_FEW or words > LARGEST:
@@ -86,7 +86,7 @@ class BeamSlots(Slots):
     def _log_sums(self, scores: Tensor) -> Tensor:
         if not self.kernels:
             return scores.logsumexp(-1)
-        from weft.nn.kernels import log_sums
+        from weft.nn.choice_kernels import log_sums
 
         return log_sums(scores)
 
@@ -101,7 +101,7 @@ class BeamSlots(Slots):
         """Choose the hypotheses of the next step among the best extensions; S*W: the rows that they go on from."""
         beam = self.beam
         if self.kernels:
-            from weft.nn.kernels import MOST_BEAM, beam_step
+            from weft.nn.choice_kernels import MOST_BEAM, beam_step
 
             if (extensions := tokens.shape[1] * beam.width) <= MOST_BEAM:
                 return beam_step(

@@ -319,7 +319,7 @@ class SampleSlots(Slots):
 
     def _best(self) -> None:
         """The same for plain greedy search."""
-        from weft.nn.kernels import take_best
+        from weft.nn.choice_kernels import take_best
 
         state = (self.written, self.logprobs, self.counts, self.limits, self.done, self.ending)
         take_best(self.scores if self.seen is None else self.penalized(), self.tokens, *state)

@@ -49,7 +49,7 @@ def has_kernel() -> bool:
     if find_spec("triton") is None:
         return False
     try:
-        from weft.nn.kernels import log_sums
+        from weft.nn.choice_kernels import log_sums
 
         log_sums(torch.zeros(1, 1, device="cuda"))
     except Exception as error:  # of any kind: plain operators are used instead
@@ -62,9 +62,7 @@ def has_kernel() -> bool:
 @cache
 def shared_memory(device: torch.device) -> int:
     """Bytes of shared memory of a multiprocessor."""
-    if device.type != "cuda":
-        return 0
-    return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_block_optin", 0)
+    return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor if device.type == "cuda" else 0
 
 
 def mix(
