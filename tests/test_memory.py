@@ -16,7 +16,7 @@ from weft import memory
 def test_freed_memory_is_kept_unless_malloc_is_set_up(variable: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = list[tuple[int, int]]()
     library: Any = SimpleNamespace(mallopt=lambda name, value: calls.append((name, value)))
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: library)
+    monkeypatch.setattr("ctypes.CDLL", lambda name: library)
     monkeypatch.setattr(sys, "platform", "linux")
     for name in [name for name in os.environ if name.startswith("MALLOC_") or name in ("GLIBC_TUNABLES", "LD_PRELOAD")]:
         monkeypatch.delenv(name)
@@ -27,5 +27,5 @@ def test_freed_memory_is_kept_unless_malloc_is_set_up(variable: str | None, monk
 
 
 def test_a_library_without_options_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: SimpleNamespace())
+    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace())
     memory.keep_freed_memory()

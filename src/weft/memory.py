@@ -1,6 +1,7 @@
 """Freed memory that a process keeps for its next pass."""
 
-import ctypes
+from __future__ import annotations
+
 import os
 import sys
 
@@ -17,6 +18,8 @@ def keep_freed_memory() -> None:
     chosen = any(name.startswith("MALLOC_") or name in ("GLIBC_TUNABLES", "LD_PRELOAD") for name in os.environ)
     if sys.platform != "linux" or chosen:
         return
+    import ctypes  # most commands do without
+
     option = getattr(ctypes.CDLL(None), "mallopt", None)  # other libraries than glibc may have none
     if option is not None:
         option(MMAP, LARGEST_MMAP)
