@@ -26,6 +26,7 @@ FLOORS = {
     "startup": 0,
     "version": 0,
     "loading": 0,
+    "memory": 0,
     "child": 1,
     "files": 1,
     "config": 1,

@@ -359,4 +359,3 @@ def test_vectors_are_made_without_dropout_while_a_layer_is_trained() -> None:
     expected = made(TEXT), made.embed(MIXED)
     made.network.layers[1].train()
     assert (made(TEXT), made.embed(MIXED)) == expected
-    assert made.network.layers[1].training and not made.network.training

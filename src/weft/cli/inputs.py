@@ -21,6 +21,7 @@ from weft.cli import late
 from weft.errors import UserError, escaped, one_of
 from weft.files import check_new_folder, check_new_run
 from weft.loading import collector_paused
+from weft.memory import keep_freed_memory
 from weft.progress import decimals
 
 if TYPE_CHECKING:
@@ -117,7 +118,10 @@ def load_model(
         backend = late.opening.backend_of(late.locate.find_folder(folder, online)) or "torch"
     model = weft.load(folder, task=task, backend=backend, **options)
     fixed = model.opened.exported or model.opened.predictor is not None
-    return model.to(device or ("cpu" if fixed else best_device()))
+    model.to(device or ("cpu" if fixed else best_device()))
+    if model.opened.device.type == "cpu":
+        keep_freed_memory()
+    return model
 
 
 def open_light(

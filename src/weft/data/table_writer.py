@@ -102,7 +102,8 @@ class PartialTable:
         rows = list(rows)
         if self.out.suffix == ".json" and any(values and id_of(values) is None for values, _ in rows):
             raise UserError(f"{self.out}: a SQuAD prediction file needs a column id or qid, and the data has none")
-        plain = [(_plain(values), _plain(added)) for values, added in rows]
+        plain = [(values, added) if _is_plain(values) and _is_plain(added) else (_plain(values), _plain(added))
+                 for values, added in rows]  # fmt: skip
         self._append([ROW_AS_JSON(row) for row in plain])
         for values, added in plain:
             self.columns.add(values, added)
@@ -189,6 +190,8 @@ class Columns:
         """One more row."""
         for row, kinds in ((values, self.theirs), (added, self.ours)):
             for name, value in row.items():
+                if isinstance(value, str) and kinds.get(name) == "text":  # most of all cells
+                    continue
                 kinds[name] = _joined(kinds.get(name, ""), _kind(value))
 
     def named(self) -> tuple[dict[str, str], dict[str, str]]:
@@ -211,6 +214,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _is_plain(row: dict[str, Any]) -> bool:
+    """Whether a row has texts and finite numbers alone, as most have."""
+    return all(type(value) is str or (type(value) is float and math.isfinite(value)) for value in row.values())
 
 
 def cell(value: Any) -> str:

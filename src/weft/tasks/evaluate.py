@@ -210,7 +210,7 @@ def inputs_in_call(
             return rows, False
     # An empty cell is asked about like an empty line of standard input.
     records = _with_columns(model, Table(rows, columns or {}), Skipped())
-    return [_input(model, record, names) for record, names in records], one
+    return [_input(model, task, record, names) for record, names in records], one
 
 
 def _are_rows(given: Any) -> bool:
@@ -236,13 +236,14 @@ def answered(model: Any, rows: Iterable[Row], others: Sequence[Any] = ()) -> lis
 
 def rows_of(model: Any, table: Table, skipped: Skipped) -> Iterator[Row]:
     """Every row of a table; with `on_bad_row="keep"` one that cannot be read keeps its place, counted as skipped."""
+    task = model.task_object
     for record, columns in _with_columns(model, table, skipped):
         values, value, problem = {}, None, record.problem
         if problem is None:
             values = record.values
             try:
-                value = _input(model, record, columns)
-                named = zip(columns.values(), model.task_object.texts_of(value), strict=False)
+                value = _input(model, task, record, columns)
+                named = zip(columns.values(), task.texts_of(value), strict=False)
                 empty = next((name for name, text in named if not text.strip()), None)
                 problem = None if empty is None else f"{record.where}: column {shown(empty)!r} is empty"
             except UserError as error:
@@ -269,9 +270,8 @@ def _with_columns(model: Any, table: Table, skipped: Skipped) -> Iterator[tuple[
         yield record, columns
 
 
-def _input(model: Any, record: Record, columns: Mapping[str, str]) -> Any:
+def _input(model: Any, task: Task, record: Record, columns: Mapping[str, str]) -> Any:
     """What a model reads of one row; a long text is announced."""
-    task = model.task_object
     value = task.row_input(record, columns)
     texts = task.texts_of(value)
     if max(map(len, texts), default=0) > LONG:
