@@ -65,7 +65,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=512, help="tokens of a row")
     parser.add_argument("--vocabulary", type=int, default=8000)
     parser.add_argument("--log-every", type=int, default=10, help="steps between two lines of the record")
-    parser.add_argument("--repeats", type=int, default=50, help="bare steps that are timed")
+    parser.add_argument("--repeats", type=int, default=15, help="turns of some bare steps that are timed")
     parser.add_argument("--out", type=Path, default=RESULTS / "pretrain_book.json")
     given = parse(parser, steps=4, batch=2, length=32, vocabulary=200, log_every=1, repeats=2)
     if given.smoke:

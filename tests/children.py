@@ -14,7 +14,7 @@ from typing import Any
 
 # Loads what training needs once; its children are forked before anything has been done.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["torch._dynamo", "weft.cli.training", "weft.runs.pretrain", "tests.children"])
+FORKS.set_forkserver_preload(["weft.cli.training", "weft.runs.pretrain", "tests.children"])
 
 
 def default_handlers() -> None:

@@ -23,8 +23,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch._dynamo  # noqa: F401  (optimizers fetch it: once here rather than in every fork)
-
 from tests.compress.taught import kinds_of, write_texts
 from tests.tasks.small import kinds, tuned, write_rows
 from tests.training.broken import begin, ended

@@ -27,8 +27,6 @@ sys.exit(status[0] if status else 1)
 
 def wait(at: str) -> None:
     """Load what commands need, say that all is ready, and answer calls until nobody is left to make one."""
-    import torch._dynamo  # noqa: F401  (the first optimizer loads it)
-
     import weft.exporters.export
     import weft.pruning.prune
     import weft.quantization.quantize

@@ -15,10 +15,11 @@ def by_budget(items: Iterable[T], length: Callable[[T], int], budget: int = BUDG
     batch: list[T] = []
     held = 0
     for item in items:
-        if batch and held + length(item) > budget:
+        size = length(item)
+        if batch and held + size > budget:
             yield batch
             batch, held = [], 0
         batch.append(item)
-        held += length(item)
+        held += size
     if batch:
         yield batch

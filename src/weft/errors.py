@@ -99,7 +99,9 @@ def shown(text: str | bytes, most: int = 60) -> str:
     """Text from outside, fit for one line of an error: control characters escaped, cut where it is long."""
     if isinstance(text, bytes):  # as libraries hand out names that are not UTF-8
         text = text[: 4 * most + 4].decode("utf-8", "backslashreplace")
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text[: most + 1])
+    line = text[: most + 1]
+    if not line.isprintable():
+        line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)
     return line if len(text) <= most else line[:most] + "..."
 
 

@@ -230,8 +230,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
         try:
             for path in inside.rglob("*"):
                 if path.is_file():
-                    with open(path, "rb") as file:
-                        os.fsync(file.fileno())
+                    sync_file(path)
             sync_folder(inside)
             os.replace(inside, folder)  # an empty folder of that name gives way
             sync_folder(folder.parent)
@@ -281,6 +280,12 @@ def _at_work(path: Path) -> bool:
     except (ValueError, OverflowError, OSError):  # no name yet, or a process of someone else
         return True
     return True
+
+
+def sync_file(path: Path) -> None:
+    """Make sure that the bytes of a file are on the disk."""
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
 
 
 def sync_folder(folder: Path) -> None:

@@ -71,9 +71,10 @@ def test_a_layer_read_often_weighs_once_and_costs_each_time() -> None:
     assert one.parameters < 0.12 * other.parameters
     assert 0.6 < one.flops / other.flops < 1, "the narrow table of words is all that it saves"
     batch = batch_of("mlm", [7, 9])
-    once, often = (
-        Operations(FAMILIES["albert"].network(CASES["albert"].config(layers=layers), {})).of(batch) for layers in (1, 4)
-    )
+    counts = [Operations(FAMILIES["albert"].network(CASES["albert"].config(layers=layers), {})) for layers in (1, 4)]
+    for each in counts:
+        each.add(batch)
+    once, often = (each.total() for each in counts)
     words = 6.0 * 101 * 24 * len(batch.targets["words"])
     assert often - words == pytest.approx(4 * (once - words))
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import chi2, chi2_contingency
 
 from weft.data import chance
-from weft.data.chance import below, key_of, shuffled, uniform
+from weft.data.chance import BLOCK, below, key_of, shuffled, shuffled_run, uniform
 
 
 @pytest.mark.parametrize("total", [1, 2, 3, 4, 5, 16, 17, 1000, 4097])
@@ -22,6 +22,15 @@ def test_shuffles_differ_by_key_and_stay_by_key() -> None:
     assert (first == again).all() and (first != other).mean() > 0.9
     # A part of the numbers gives that part of the order: nothing depends on what is asked for together.
     assert (shuffled(key_of(1), numbers[500:510], 1000) == first[500:510]).all()
+
+
+@pytest.mark.parametrize("total", [1, 5, BLOCK, BLOCK + 1, 3 * BLOCK + 7, 1 << 40])
+def test_a_run_of_numbers_is_shuffled_as_each_alone(total: int) -> None:
+    for first in {0, total // 2, max(0, total - 40), max(0, min(total, BLOCK) - 20)}:
+        numbers = np.arange(first, min(total, first + 40))
+        for key in (3, 4):
+            assert (shuffled_run(key, numbers, total) == shuffled(key, numbers, total)).all()
+    assert not len(shuffled_run(3, np.arange(0), total))
 
 
 def looks_drawn(total: int) -> bool:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from weft.data.chance import key_of, shuffled
 from weft.data.masking import shift
 from weft.data.rows import (
     DocumentRows,
@@ -262,3 +263,14 @@ def test_pairs_fill_their_rows_across_documents(kind: str) -> None:
                 assert not {t // 20 for t in one} & {t // 20 for t in two}
     numbers = sorted(t for row in rows(every(SentencePairs(text, PAIR, 128, "order", seed=1))) for t in row if t >= 100)
     assert numbers == list(range(100, 6100)), "every token once"
+
+
+def test_steps_follow_the_order_of_their_epochs() -> None:
+    """Also a step that begins in one epoch and ends in another, or reads several epochs."""
+    source = DocumentRows(Framed(corpus([3] * 10), Frame()), 8, 1)
+    for size, epoch in ((4, 0), (7, 2), (25, 0)):
+        feed = Feed(source, shift, seed=3, rows=size, epoch=epoch)
+        read = [pair for step in range(6) for pair in zip(*feed.examples(step), strict=True)]
+        orders = [shuffled(key_of(3, "order", epoch + turn), np.arange(10), 10) for turn in range(16)]
+        expected = [(epoch + turn, number) for turn, order in enumerate(orders) for number in order]
+        assert read == expected[: len(read)]

@@ -9,14 +9,17 @@ import pytest
 import torch
 
 from tests.contracts.test_beam import KINDS, drawn, sources_of
+from tests.graphs import CUDA, needs_gpu
 from tests.table import CASES
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.errors import NotFinite, UserError
 from weft.generation import continuous as continuous_module
 from weft.generation.continuous import Continuous, PendingText
 from weft.generation.generate import generate
+from weft.generation.live_slots import LiveSlots
 from weft.generation.sampling import Rules, Sampling
 from weft.generation.search import Beam
+from weft.generation.slots import NotCaptured, Slots
 from weft.nn import row_cache
 
 VOCABULARY, END = 23, 1
@@ -68,6 +71,7 @@ def jobs_of(kind: str, chance: random.Random, count: int, longest: int) -> list[
 
 def admit(continuous: Continuous, job: Job) -> PendingText:
     prompt, source, options, seed = job
+    options = {name: value for name, value in options.items() if name != "device"}
     return continuous.admit(prompt, source=source["sources"][0] if source else None, seed=seed, **options)
 
 
@@ -84,6 +88,19 @@ def check_same(network: Any, job: Job, text: PendingText, digits: float = 1e-6) 
         assert (one.alternatives is None) == (other.alternatives is None)
         for some, others in zip(one.alternatives or [], other.alternatives or [], strict=True):
             assert [token for token, _ in some] == [token for token, _ in others]
+
+
+@pytest.fixture
+def slots_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A failure in slots would not show, because the texts go on in rows."""
+    step = LiveSlots.step
+
+    def checked(self: LiveSlots) -> Any:
+        changed, failed = step(self)
+        assert not failed, failed[0][1]
+        return changed, failed
+
+    monkeypatch.setattr(LiveSlots, "step", checked)
 
 
 def run(continuous: Continuous, jobs: list[Job], chance: random.Random) -> list[PendingText]:
@@ -293,3 +310,92 @@ def test_nothing_is_generated_where_nothing_is_asked_for() -> None:
     text = continuous.admit([3], choice=Sampling(), context=40, max_tokens=0)
     assert text.completions is not None and text.completions[0].finish_reason == "length"
     assert not continuous.busy and continuous.step() == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_slots_give_the_same(kind: str, slots_hold: None) -> None:
+    """The captured steps of a GPU, here uncaptured; what they cannot do goes on in rows or by the plain search."""
+    network, chance = drawn(kind, VOCABULARY, 3), random.Random(kind)
+    jobs = jobs_of(kind, chance, 12, 14)
+    continuous = Continuous(network, rows=9, slots=True)
+    pending = run(continuous, jobs, chance)
+    for job, text in zip(jobs, pending, strict=True):
+        check_same(network, job, text)
+    assert not continuous.live.runners and not continuous.live.at and not continuous.busy
+
+
+def test_texts_with_equal_options_share_slots(slots_hold: None) -> None:
+    network = drawn("gpt2", VOCABULARY, 3)
+    continuous = Continuous(network, slots=True)
+    options: dict[str, Any] = {"choice": Sampling(temperature=0.9), "context": 40, "ends": [END]}
+    first = continuous.admit([3, 4], seed=1, max_tokens=12, **options)
+    continuous.step()
+    assert first.entered is not None and first.completions is None and len(first.tokens[0]) > 0
+    others = [continuous.admit([3 + number % 19], seed=number, max_tokens=5, **options) for number in range(40)]
+    assert len(continuous.live.runners) == 1 and continuous.generating == 1
+    continuous.admit([5], seed=1, max_tokens=5, **{**options, "choice": Sampling()})
+    assert len(continuous.live.runners) == 2
+    while continuous.busy:
+        continuous.step()
+    for number, text in enumerate(others):
+        assert text.completions is not None and text.tokens == [text.completions[0].tokens]
+        plain = generate(network, [[3 + number % 19]], seeds=[number], max_tokens=5, **options)[0]
+        assert text.completions[0].tokens == plain[0].tokens
+    assert continuous.read == 2 + 41 and continuous.generated == sum(
+        len(text.tokens[0]) for text in (first, *others)
+    ) + len(generate(network, [[5]], max_tokens=5, **{**options, "choice": Sampling()})[0][0].tokens)
+
+
+def test_texts_in_slots_can_be_given_up_at_any_time(slots_hold: None) -> None:
+    """Before their prompts are read, while they wait for a slot, and while they are written."""
+    network, chance = drawn("gpt2", VOCABULARY, 3), random.Random(7)
+    options: dict[str, Any] = {"choice": Sampling(), "context": 40, "ends": [END], "max_tokens": 30}
+    continuous = Continuous(network, slots=True)
+    jobs: list[Job] = [([chance.randrange(2, VOCABULARY)], {}, options, 0) for _ in range(90)]
+    pending = list[PendingText]()
+    while jobs_left := jobs[len(pending) :]:
+        pending.append(admit(continuous, jobs_left[0]))
+        if chance.random() < 0.3:
+            continuous.step()
+        if chance.random() < 0.4:
+            continuous.cancel(chance.choice(pending))
+    while continuous.busy:
+        continuous.step()
+    kept = [(job, text) for job, text in zip(jobs, pending, strict=True) if not text.cancelled]
+    assert 20 < len(kept) < 80
+    for job, text in kept:
+        check_same(network, job, text)
+
+
+@pytest.mark.parametrize("error", [NotCaptured("not here"), RuntimeError("lost")])
+def test_where_slots_fail_texts_begin_anew_in_rows(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, launch, launched = drawn("gpt2", VOCABULARY, 3), Slots.launch, list[int]()
+
+    def failing(self: Slots, steps: int) -> None:
+        launched.append(steps)
+        if len(launched) == 2:
+            raise error
+        launch(self, steps)
+
+    monkeypatch.setattr(Slots, "launch", failing)
+    options: dict[str, Any] = {"choice": Sampling(), "context": 40, "max_tokens": 20}
+    jobs: list[Job] = [([number], {}, options, 0) for number in range(2, 6)]
+    continuous = Continuous(network, slots=True)
+    pending = [admit(continuous, job) for job in jobs]
+    while continuous.busy:
+        continuous.step()
+    for job, text in zip(jobs, pending, strict=True):
+        check_same(network, job, text)
+    assert continuous.slots == (not isinstance(error, NotCaptured))
+
+
+@needs_gpu
+@pytest.mark.parametrize("kind", ["gpt2", "t5 usual", "transformer usual", "lstm"])
+def test_captured_slots_give_the_same(kind: str, slots_hold: None) -> None:
+    network, chance = drawn(kind, VOCABULARY, 3).to(CUDA), random.Random(kind)
+    jobs = jobs_of(kind, chance, 12, 14)
+    for job in jobs:
+        job[2]["device"] = CUDA
+    pending = run(Continuous(network, rows=9, device=CUDA), jobs, chance)
+    for job, text in zip(jobs, pending, strict=True):
+        check_same(network, job, text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.graphs import CUDA, needs_gpu
+from tests.graphs import CUDA, DEVICES, needs_gpu
 from weft.nn import graphs
 
 
@@ -44,9 +45,25 @@ def test_what_is_done_after_a_capture_that_failed(ended: bool, monkeypatch: pyte
     monkeypatch.setattr(torch.cuda, "default_generators", {1: generator})
     monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", end, raising=False)
     with pytest.raises(RuntimeError, match="not permitted"), graphs.captured(None, torch.device("cuda", 1)):
+        assert not gc.isenabled()  # it could free other graphs, which is forbidden now
         raise RuntimeError("operation not permitted when stream is capturing")
+    assert gc.isenabled()
     assert done == ["the stream before", (1, "pool"), *(() if ended else ("its copy",))]
     assert len(graphs.REPLACED) == (not ended)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_seeds_are_those_of_torch(device: torch.device) -> None:
+    """The same is drawn as after `torch.manual_seed`, on the CPU too."""
+    drawn = []
+    for seed_torch in (torch.manual_seed, lambda seed: graphs.seed_generators(seed, device)):
+        for seed in (0, 5, (1 << 63) - 1):
+            torch.rand(3), torch.rand(3, device=device)
+            seed_torch(seed)
+            kept = torch.nn.functional.dropout(torch.ones(100, device=device), 0.5)
+            drawn += [torch.rand(3), kept.cpu(), torch.randn(3, device=device).cpu()]
+    half = len(drawn) // 2
+    assert all(ours.equal(theirs) for ours, theirs in zip(drawn[:half], drawn[half:], strict=True))
 
 
 @needs_gpu
@@ -71,3 +88,23 @@ def test_after_a_capture_that_failed_work_goes_on() -> None:
         graph.replay()
         drawn.append(second.clone())
     assert torch.equal(drawn[0], drawn[2]) and not torch.equal(drawn[0], drawn[1])
+
+
+@needs_gpu
+def test_graphs_that_are_garbage_do_not_end_a_capture() -> None:
+    x = torch.ones(1000, device=CUDA)
+    for _ in range(3):
+        old: list[Any] = [torch.cuda.CUDAGraph()]
+        old.append(old)  # only the collector frees it
+        with graphs.captured(old[0], CUDA):
+            x * 2
+        del old
+    graph, before = torch.cuda.CUDAGraph(), gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        with graphs.captured(graph, CUDA):
+            made = [x * number for number in range(5)]
+    finally:
+        gc.set_threshold(*before)
+    graph.replay()
+    assert made[4].sum() == 4000

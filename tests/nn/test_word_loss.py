@@ -32,11 +32,13 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(word_loss, "TILES", {"cpu": 64, "cuda": 64})
 
 
-def made(kind: torch.dtype, bias: bool = True, missing: Sequence[int] = (), device: Any = "cpu") -> Made:
+def made(
+    kind: torch.dtype, bias: bool = True, missing: Sequence[int] = (), device: Any = "cpu", rows: int = ROWS
+) -> Made:
     draws = torch.Generator().manual_seed(0)
-    sizes = [(ROWS, WIDTH), (WORDS, WIDTH), (WORDS,)]
+    sizes = [(rows, WIDTH), (WORDS, WIDTH), (WORDS,)]
     hidden, table, shift = (torch.randn(size, generator=draws).to(device, kind).requires_grad_() for size in sizes)
-    labels = torch.randint(WORDS, (ROWS,), generator=draws)
+    labels = torch.randint(WORDS, (rows,), generator=draws)
     labels[list(missing)] = NOTHING
     return hidden, table, shift if bias else None, labels.to(device)
 
@@ -125,7 +127,7 @@ def test_no_more_than_one_chunk_of_logits_exists_and_none_is_kept(chunks: None) 
     assert max(kept) == ROWS * WIDTH
     arguments = [each.detach() for each in given if each is not None]
     with Largest() as largest, torch.no_grad():
-        word_loss._chunked(*arguments, 0.0, [True, True, True], False)  # type: ignore[arg-type]
+        word_loss._chunked(*arguments, 0.0, [True, True, True])  # type: ignore[arg-type]
     assert largest.numbers == 64 * WIDTH > word_loss.chunk_rows(ROWS, 64, "cpu") * 64, "the table is the largest"
     with Largest() as largest, torch.no_grad():
         plain(given)
@@ -242,6 +244,22 @@ def test_it_can_be_captured(chunks: None) -> None:
         loss = word_loss.word_loss(hidden, table, bias, labels)
         loss.backward()
     assert recording.calls
+
+
+@needs_gpu
+@pytest.mark.parametrize("kernel", [True, False])
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_chunks_of_a_gpu_add_up(half: torch.dtype, kernel: bool, chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three of 128 rows at most, whose products are added in float32."""
+    given = made(torch.float32, missing=(4, 5), device=CUDA, rows=300)
+    exact = taken(plain(given, 0.1), given)
+    if not kernel:
+        monkeypatch.setattr(word_loss, "has_loss_kernel", lambda logits: False)
+    with torch.autocast("cuda", half):
+        ours, theirs = (taken(each(*given, 0.1), given) for each in (word_loss.word_loss, lambda *x: plain(x[:4], 0.1)))
+    near, far = errors(ours, exact), errors(theirs, exact)
+    assert max(near) < max(0.02, 2 * max(far)), (near, far)
+    assert word_loss._adds_to_full(given[0].device)
 
 
 @needs_gpu

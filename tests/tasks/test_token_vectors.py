@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
+import pickle
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 import weft
+from tests.graphs import DEVICES
 from weft.cli.main import run
 from weft.errors import UserError
 from weft.nn.layer_choice import LayerChoice
 from weft.nn.rows import Rows
+from weft.tasks.answers import Vector
 from weft.tasks.embed import Embedder, TokenEmbedder, embed, own_tokens
 from weft.text.tokenizers.training import learn
 from weft.text.windows import pieces
@@ -289,3 +295,68 @@ def test_files(
     assert {name: len(values) for name, values in np.load(tmp_path / "none.npz").items()} == dict.fromkeys(
         ("vectors", "text", "start", "end", "token"), 0
     ), "no text, and the same arrays"
+
+
+MIXED = ["loom", "", " ".join([TEXT] * 5), "Anna sang", "loom", " ".join([TEXT] * 2), "the loom was old.", ""]
+
+
+@pytest.mark.parametrize("pooling", ["mean", "max", "first"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_texts_of_any_length_together_are_as_each_alone(
+    pooling: str, device: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = model_of("bert").to(device)
+    embedder = Embedder(made.opened, pooling=pooling, normalize=True)
+    ids = made.tokenizer.ids(MIXED, specials=False)
+    windows = embedder.windows(ids)
+    parts = [[embedder.pooled([window])[0] for window in some] for some in windows]  # as the server does it
+    alone = embedder.joined(windows, parts)
+    assert alone.n_windows[2] > 3 and alone.n_windows[:2] == [1, 1]
+    monkeypatch.setattr("weft.tasks.embed.budget_on", lambda device: 40)  # windows of a text in several passes
+    for texts in (MIXED, iter(MIXED)):  # texts at hand are read ahead on a GPU
+        monkeypatch.setattr("weft.tasks.embed.CHARACTERS", 100)
+        chunks = list(embedder.chunks(texts))
+        assert len(chunks) > 1
+        apart = torch.cat([some.vectors for some in chunks]) - alone.vectors
+        assert apart.abs().max() <= (1e-5 if device.type == "cpu" else 2e-3)  # half precision there
+        assert [number for some in chunks for number in some.n_tokens] == alone.n_tokens
+        assert [number for some in chunks for number in some.n_windows] == alone.n_windows
+    assert (alone.vectors[0] == alone.vectors[4]).all() and (alone.vectors[0] != alone.vectors[1]).any()
+
+
+def test_texts_are_tokenized_ahead_in_order() -> None:
+    embedder = Embedder(model_of("bert").opened)
+    groups = [[text] for text in MIXED]
+    plain = list(embedder._tokenized(groups, ahead=False))
+    assert list(embedder._tokenized(groups, ahead=True)) == plain and len(plain) == len(MIXED)
+    wrong: Any = [["loom"], [3], ["loom"]]
+    read = embedder._tokenized(wrong, ahead=True)
+    assert next(read) == plain[0]
+    with pytest.raises(weft.UserError, match="a int where a text is expected"):
+        next(read)
+
+
+def test_the_numbers_of_a_vector_are_there_when_they_are_asked_for() -> None:
+    array = np.array([0.1, -2, 3e-9], np.float32)
+    plain = Vector(values=tuple(array.tolist()), n_tokens=4, n_windows=2)
+
+    def made() -> Vector:
+        return Vector.of(array, 4, 2)
+
+    assert made() == plain and plain == made() and hash(made()) == hash(plain) and repr(made()) == repr(plain)
+    assert asdict(made()) == asdict(plain) and type(made().values) is tuple and made().numbers == plain.numbers
+    assert replace(made(), n_tokens=4) == plain and made().columns() == plain.columns()
+    assert vars(made()) == vars(plain) and list(vars(made())) == list(vars(plain))
+    assert json.dumps(asdict(made())) == json.dumps(asdict(plain))
+    for again in (pickle.loads(pickle.dumps(made())), copy.copy(made()), copy.deepcopy(made())):
+        assert again == plain
+    with pytest.raises(AttributeError, match="'Vector' object has no attribute 'vlaues'"):
+        made().vlaues  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_vectors_are_made_without_dropout_while_a_layer_is_trained() -> None:
+    made = weft.Model(model_of("bert", dropout=0.5).opened, "embed")
+    expected = made(TEXT), made.embed(MIXED)
+    made.network.layers[1].train()
+    assert (made(TEXT), made.embed(MIXED)) == expected
+    assert made.network.layers[1].training and not made.network.training

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from weft.errors import UserError
+from weft.tasks.pooling import own_tokens
 from weft.text.tokenizers.tokenizer import Tokenizer
-from weft.text.windows import Framing, framing_of, left_out, pieces, special_tokens
+from weft.text.windows import FlatWindows, Framing, framing_of, left_out, pieces, special_tokens
 
 CLS, SEP = 1, 2
 lengths = st.integers(0, 70)
@@ -100,3 +104,29 @@ def test_the_frame_is_that_of_the_tokenizer(wordpiece: Tokenizer, bpe: Tokenizer
     a, b = bpe.ids([one, two], specials=False)
     assert pieces(speaks, a)[0].tokens == a and pieces(speaks, a, b)[0].tokens == [*a, end, *b]
     assert pieces(speaks, [])[0].tokens == [end]
+
+
+@few
+@given(st.lists(lengths, min_size=1, max_size=6), st.integers(4, 40), st.integers(1, 50), st.booleans(), st.randoms())
+def test_windows_as_arrays_are_the_same(
+    counts: list[int], length: int, stride: int, cutting: bool, chance: Any
+) -> None:
+    drawn = iter(range(100, 1000))
+    texts = [[next(drawn) for _ in range(count)] for count in counts]
+    for frame in (framing(length, stride, cutting), Framing((), (), None, 0, length, stride, cutting, (SEP,))):
+        expected = [(number, piece) for number, text in enumerate(texts) for piece in pieces(frame, text)]
+        flat = FlatWindows.of(frame, texts)
+        assert flat.texts.tolist() == [number for number, _ in expected]
+        assert flat.lengths().tolist() == [len(piece.tokens) for _, piece in expected]
+        order = chance.sample(range(len(expected)), chance.randint(1, len(expected)))
+        tokens, borders, own = flat.framed(order)
+        chosen = [expected[number][1] for number in order]
+        assert tokens.tolist() == [token for piece in chosen for token in piece.tokens]
+        assert np.diff(borders).tolist() == [len(piece.tokens) for piece in chosen] and borders[0] == 0
+        marked = np.concatenate([own_tokens(piece) for piece in chosen])
+        assert marked.all() if own is None else (own == marked).all()
+
+
+def test_windows_as_arrays_have_room() -> None:
+    with pytest.raises(UserError, match="no room"):
+        FlatWindows.of(framing(3, 1), [[5]])

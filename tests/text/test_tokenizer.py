@@ -294,3 +294,14 @@ def test_what_is_no_text(wordpiece: Tokenizer, texts: Any, says: str) -> None:
             call(texts)
     with pytest.raises(UserError, match="text 1 of 1: " + says.partition(": ")[2]):
         wordpiece.encode(texts[-1])
+
+
+def test_a_text_by_itself_has_the_ids_that_it_has_among_others() -> None:
+    tokenizer = learn(["the weaver sang at the loom", "a loom"] * 4, "wordpiece", 60)
+    texts = ["", "the loom", "Sang!", "the weaver " * 40, "a" * 300]
+    for specials in (True, False):
+        assert [tokenizer.ids([text], specials)[0] for text in texts] == tokenizer.ids(texts, specials)
+    wrong: Any
+    for wrong, fault in ((["a \ud800"], "text 1 of 1: holds '.ud800'"), ([3], "text 1 of 1: a int where a text")):
+        with pytest.raises(UserError, match=fault):
+            tokenizer.ids(wrong)

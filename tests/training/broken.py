@@ -18,8 +18,6 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import torch._dynamo  # noqa: F401  (optimizers fetch it: once here rather than in every fork)
-
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
 

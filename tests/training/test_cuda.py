@@ -82,7 +82,9 @@ def test_the_trainers_own_step_from_a_graph(device: torch.device, graphs_anywher
                 set_learning_rate(stepper.optimizer, 1e-2 / (1 + number))
                 group = group_of(setup, number, pass_tokens)
                 assert len(group[0]) == (1 if pass_tokens > 64 else 2)
-                norm = stepper.step(*group, number)
+                batches = [batch.packed() for batch in group[0]] if device.type == "cpu" else group[0]  # as if pinned
+                assert all(batch.memory is not None for batch in batches)
+                norm = stepper.step(batches, group[1], number)
                 lines.append((stepper.passes.losses.item(), norm.item()))
             assert len(stepper.passes.graphs) == int(capture)
             found[capture] = lines, [parameter.detach().cpu() for parameter in network.parameters()]
@@ -93,13 +95,21 @@ def test_the_trainers_own_step_from_a_graph(device: torch.device, graphs_anywher
 
 def test_what_a_run_asks_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its name, its memory, its number, and pinned batches, with the answers of a GPU put in."""
-    pinned = []
+    pinned: list[Any] = []
+    empty = torch.empty
+
+    def made(*size: Any, pin_memory: bool = False, **options: Any) -> torch.Tensor:
+        pinned.extend([size] * pin_memory)
+        return empty(*size, **options)
+
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor) or tensor.clone())
+    monkeypatch.setattr(torch, "empty", made)
     setup = Setup(network=network_for("next"), objective=OBJECTIVES["next"], feed=even_feed(4, 16), device=CUDA)
     group = group_of(setup, 0, 1 << 20)
-    assert len(pinned) == 4 and group[0][0].size == 64  # tokens, starts, labels, and the counts
+    assert len(pinned) == 2 and group[0][0].size == 64  # a batch in one piece, and the counts
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "NVIDIA A100-SXM4-80GB")
-    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: 123)
+    memory = {"allocated_bytes": {"all": {"peak": 123}}}
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", lambda device: memory)
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: True)
     assert peak_of(CUDA) == 312e12 and memory_used(CUDA) == 123
     assert settled(Training(), CUDA, 1, 1, None, 1.0).precision == "bf16"

@@ -24,7 +24,7 @@ from weft.objectives.losses import NextToken
 from weft.runs.driver import resume
 from weft.runs.pretrain import pretrain
 from weft.training.log import read_metrics
-from weft.training.loop import graphs_compiled, live_line, quick_arithmetic
+from weft.training.loop import Operations, graphs_compiled, live_line, quick_arithmetic
 from weft.training.step import Passes, Setup, seed_of
 
 
@@ -310,3 +310,16 @@ def test_the_live_line_fits_80_columns() -> None:
     plain = {key: value for key, value in few.items() if key != "mfu"}
     begin = "step 50/500  1:15 left  loss 2.5000  8,000 tokens/s  rate 1.2e-05"
     assert live_line(plain, 500, "1:15") == f"{begin}  1.0 GB", "what attention fills up on a CPU is no news"
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_operations_of_several_batches_add_up(objective: str) -> None:
+    operations = Operations(network_for(objective))
+    batches = [batch_of(objective, lengths) for lengths in ([9, 20, 14, 6], [5], [7, 7])]
+    alone = []
+    for batch in batches:
+        operations.add(batch)
+        alone.append(operations.total())
+    for batch in batches:
+        operations.add(batch)
+    assert min(alone) > 0 and operations.total() == pytest.approx(sum(alone)) and operations.total() == 0

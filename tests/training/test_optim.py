@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from transformers import optimization
@@ -70,6 +73,37 @@ def test_the_optimizer_is_plain_adamw() -> None:
     assert linear.weight.equal(peer.weight) and linear.bias.equal(peer.bias)
     names = set(optimizer_tensors(ours, mine))
     assert names == {f"layers.0.{w}:{k}" for w in ("weight", "bias") for k in ("step", "exp_avg", "exp_avg_sq")}
+
+
+def test_training_does_not_load_the_compiler() -> None:
+    """torch's own AdamW does, when it is made and again in its first step: seconds at the beginning of a run."""
+    code = """
+import sys, torch
+from weft.models.base import Network
+from weft.training.plan import Training
+from weft.training.step import make_optimizer
+
+for kind in ("adamw", "muon"):
+    network = Network(None)
+    network.layers = torch.nn.ModuleList([torch.nn.Sequential(torch.nn.Linear(5, 3))])
+    optimizer = make_optimizer(network, Training(optimizer=kind), 1e-2)
+    network.layers[0](torch.ones(2, 5)).sum().backward()
+    optimizer.step()
+assert "torch._dynamo" not in sys.modules and "sympy" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_groups_of_one_share_have_one_rate() -> None:
+    network = network_for("mlm+nsp")
+    optimizer = make_optimizer(network, Training(layer_decay=0.5), 1e-3)
+    rates = {group["share"]: torch.zeros(()) for group in optimizer.param_groups}
+    assert 1 < len(rates) < len(optimizer.param_groups)
+    for group in optimizer.param_groups:
+        group["lr"] = rates[group["share"]]  # as on a GPU
+    set_learning_rate(optimizer, 0.25)
+    for group in optimizer.param_groups:
+        assert float(group["lr"]) == pytest.approx(0.25 * group["share"])
 
 
 def test_the_mean() -> None:

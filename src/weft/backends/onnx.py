@@ -405,6 +405,7 @@ class OnnxGraph:
     def open(self, folder: Path, config: Any, heads: Mapping[str, int], wide: int, traced: bool) -> None:
         """`config`: the sizes of the model; `wide`: the width of the hidden states, for a graph without a head."""
         self.folder, self.sizes, self.wide, self.traced = folder, config, wide, traced
+        self.path = folder / GRAPH
         self.threads = thread_count()
         # Whether it takes the range of its integers over a whole batch, so that each row must go through alone.
         graph, self.one_by_one, self.even = self._session(self.threads)
@@ -446,6 +447,8 @@ class OnnxGraph:
         self, tokens: NDArray[np.int64], starts: Sequence[int], segments: NDArray[np.int64] | None = None
     ) -> NDArray[Any]:
         """The output of the graph for rows of tokens: for each token (N ...), or for each row (B ...)."""
+        if len(starts) == 2 and len(tokens):
+            return self._row(tokens, segments)
         lengths = [end - begin for begin, end in pairwise(starts)]
         groups = [[row] for row in range(len(lengths))]
         if not self.one_by_one:
@@ -472,6 +475,18 @@ class OnnxGraph:
                 output[starts[row] : starts[row + 1]] = part[place, : lengths[row]]
         return output
 
+    def _row(self, tokens: NDArray[np.int64], segments: NDArray[np.int64] | None) -> NDArray[Any]:
+        """The output for a single row, mostly a short text that somebody is waiting for."""
+        fed = {"input_ids": tokens[None]}
+        if self.masked:
+            fed["attention_mask"] = np.ones_like(fed["input_ids"])
+        if "token_type_ids" in self.inputs:
+            fed["token_type_ids"] = np.zeros_like(fed["input_ids"]) if segments is None else segments[None]
+        shape = (1, len(tokens), *self.widths) if self.by_token else (1, *self.widths)
+        outputs = run(self.graphs[self.threads], fed, self.path, shape, self.outputs)
+        output = outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)
+        return output[0] if self.by_token else output
+
     def _outputs(
         self, graph: Any, group: list[int], flat: Mapping[str, NDArray[Any]], starts: Sequence[int]
     ) -> NDArray[Any]:
@@ -486,7 +501,7 @@ class OnnxGraph:
             if self.masked:
                 fed["attention_mask"][place, :length] = 1
         shape = (len(group), longest, *self.widths) if self.by_token else (len(group), *self.widths)
-        outputs = run(graph, fed, self.folder / GRAPH, shape)
+        outputs = run(graph, fed, self.path, shape)
         return outputs[0] if len(outputs) == 1 else np.stack(outputs, -1)
 
     def _by_one_thread(self) -> Any:
@@ -507,10 +522,12 @@ class OnnxGraph:
         return session_of(data if even is None else even, path, threads), by_batch, even is not None
 
 
-def run(graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...]) -> list[NDArray[Any]]:
-    """Run a graph; its outputs must be arrays of this shape."""
+def run(
+    graph: Any, fed: dict[str, Any], path: Path, shape: tuple[int, ...], names: Sequence[str] | None = None
+) -> list[NDArray[Any]]:
+    """Run a graph; its outputs must be arrays of this shape. `names`: of the outputs, None for all."""
     try:
-        outputs = graph.run(None, fed)
+        outputs = graph.run(names, fed)
     except Exception as error:  # the runtime has an exception of its own for each kind of fault
         raise UserError(f"{path}: the ONNX graph failed: {shown(str(error), 200)}") from None
     for output in outputs:

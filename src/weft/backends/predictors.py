@@ -7,10 +7,10 @@ answers.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import chain
-from operator import attrgetter
+from operator import attrgetter, is_
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from weft.models.base import Network
 from weft.nn.halved import is_watched
 
 VERSION_OF = attrgetter("_version")  # torch counts the changes of a tensor
+END = object()
 
 
 class Predictor:
@@ -39,7 +40,7 @@ class Predictor:
         modules = list(model.network.modules())
         tables = (vars(module)[kind] for module in modules for kind in ("_modules", "_parameters"))
         self.tables = [table for table in tables if table]
-        self.parts = self._parts()
+        self.parts = list(self._parts())
         self.state = self._state()
         self.lock = threading.Lock()
         self.on_arrays = BACKENDS[name].precision != "" and BACKENDS[name].engine == "onnx"  # it needs no tensors
@@ -63,15 +64,16 @@ class Predictor:
         """A value that changes when a weight is changed, or the network moved."""
         return list(map(VERSION_OF, self.counted)), list(map(Tensor.data_ptr, self.parameters))
 
-    def _parts(self) -> list[int]:
-        """A value that changes when a module or a weight is replaced."""
-        return list(map(id, chain.from_iterable(map(dict.values, self.tables))))  # no Python loop: every call needs it
+    def _parts(self) -> Iterator[Any]:
+        """All modules and weights, and a mark at the end."""
+        return chain(chain.from_iterable(map(dict.values, self.tables)), (END,))
 
     def _is_current(self) -> bool:
         """Whether the network is unchanged, in evaluation mode, on the CPU and not watched."""
         if self.source.training or is_watched(self.source) or not self.on_cpu:
             return False
-        return self._parts() == self.parts and self._state() == self.state
+        # No Python loop: every call needs it.
+        return all(map(is_, self._parts(), self.parts)) and self._state() == self.state
 
 
 def predictor_of(name: str, model: LoadedModel, task: Any) -> Predictor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import statistics
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
@@ -121,8 +120,10 @@ def training_step(model: Model, batch: int, length: int, precision: str) -> tupl
     groups = [group_of(setup, step, 1 << 20) for step in range(max(1, STEPS - causal))]
     turn, numbers = cycle(groups), count()
     operations = Operations(network)
-    needed = statistics.mean(sum(map(operations.of, group[0])) for group in groups)
-    return lambda: stepper.step(*next(turn), next(numbers)), needed
+    for batches, _ in groups:
+        for each in batches:
+            operations.add(each)
+    return lambda: stepper.step(*next(turn), next(numbers)), operations.total() / len(groups)
 
 
 def transformers_step(model: Model, batch: int, length: int, precision: str) -> Step:

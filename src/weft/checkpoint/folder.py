@@ -358,7 +358,9 @@ def fill(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for name in sorted(parts):
-            module = network.get_submodule(name).to_empty(device="cpu")
+            # `to_empty` asks torch for tensors like those on no device, which imports its compiler: a second or more.
+            module: Any = network.get_submodule(name)
+            module._apply(lambda tensor: torch.empty(tensor.shape, dtype=tensor.dtype))
             start_weights(module, scale)
             tensors |= {f"{name}.{inner}": tensor for inner, tensor in module.state_dict().items()}
     filled = {name: tensor if name in places else tensor.to(kind) for name, tensor in tensors.items()}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -139,14 +140,28 @@ def ordered(tensors: Mapping[str, Tensor]) -> list[tuple[str, Tensor]]:
     return sorted(tensors.items(), key=lambda pair: (-pair[1].element_size(), pair[0]))
 
 
+def _parts_of(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """The bytes of a safetensors file."""
+    assert sys.byteorder == "little", "safetensors holds numbers with their lowest byte first"
+    header = header_of(tensors, metadata)
+    yield len(header).to_bytes(8, "little") + header
+    for _, tensor in ordered(tensors):
+        yield tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """One safetensors file."""
-    assert sys.byteorder == "little", "safetensors holds numbers with their lowest byte first"
-    header = header_of(tensors, metadata or {})
     with open(path, "wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        for _, tensor in ordered(tensors):
-            file.write(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        for part in _parts_of(tensors, metadata or {}):
+            file.write(part)
+
+
+def digest_of_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """The SHA-256 of the file that `save_tensors` makes of them."""
+    digest = hashlib.sha256()
+    for part in _parts_of(tensors, {}):
+        digest.update(part)
+    return digest.hexdigest()
 
 
 def write_tensors(folder: Path, tensors: Mapping[str, Tensor], shard: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,15 +40,34 @@ def shuffled(key: int, numbers: NDArray[np.integer], total: int) -> NDArray[np.i
     # A Feistel network permutes the next larger power of four; what lands outside is sent through again.
     half = max(1, ((total - 1).bit_length() + 1) // 2)
     low, shift = np.uint64((1 << half) - 1), np.uint64(half)
+    keys = [key_of(key, turn) for turn in range(4)]
     places = numbers.astype(np.uint64)
     outside = np.ones(places.shape, dtype=bool)
     while outside.any():
         left, right = places[outside] >> shift, places[outside] & low
-        for turn in range(4):
-            left, right = right, left ^ (scrambled(key_of(key, turn), right) & low)
+        for turn in keys:
+            left, right = right, left ^ (scrambled(turn, right) & low)
         places[outside] = left << shift | right
         outside = places >= total
     return places.astype(np.int64)
+
+
+BLOCK = 1 << 14  # numbers whose places in a shuffled order are worked out together
+
+
+@lru_cache(16)  # of 128 KiB each
+def _shuffled_block(key: int, block: int, total: int) -> NDArray[np.int64]:
+    return shuffled(key, np.arange(block * BLOCK, min((block + 1) * BLOCK, total)), total)
+
+
+def shuffled_run(key: int, numbers: NDArray[np.integer], total: int) -> NDArray[np.int64]:
+    """The same as `shuffled`, for numbers that follow each other: 20 times as fast for the few of a batch."""
+    places = np.empty(len(numbers), dtype=np.int64)
+    blocks = numbers // BLOCK
+    for block in range(int(blocks[0]), int(blocks[-1]) + 1) if len(numbers) else ():
+        here = blocks == block
+        places[here] = _shuffled_block(key, block, total)[numbers[here] - block * BLOCK]
+    return places
 
 
 def order_by(rows: NDArray[np.int64], chance: NDArray[np.float64]) -> NDArray[np.int64]:

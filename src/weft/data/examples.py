@@ -90,7 +90,7 @@ class Examples(ExampleSource):
         rows, owners = self._rows(epochs, numbers)
         lengths = self.starts[rows + 1] - self.starts[rows]
         tokens = self.tokens[flat(self.starts[rows], lengths)].astype(np.int64)
-        starts = np.r_[0, lengths.cumsum()]
+        starts = starts_of(lengths)
         segments = segments_of(self.borders[rows], lengths, self.segments) if self.segments else None
         return Drawn(tokens, starts, segments=segments, batch=partial(self._batch, numbers, rows, owners))
 
@@ -111,13 +111,20 @@ class Examples(ExampleSource):
             targets |= {name: values[there] for name, values in self.by_token.items()}
         targets |= {name: values[rows] for name, values in self.by_row.items()}
         if self.next_words:
-            following = np.r_[tokens[1:], 0]
+            following = np.append(tokens[1:], 0)
             following[starts[1:] - 1] = NOTHING
             targets["words"] = following
         if self.fixed:
             drawn, targets = _filled_up(drawn, targets, self)
         longest = self.longest if self.fixed else None
         return make_batch(drawn.tokens, np.diff(drawn.starts), targets, drawn.segments, longest)
+
+
+def starts_of(lengths: Places) -> Places:
+    """R+1: where rows of these lengths begin, and where the last one ends."""
+    starts = np.zeros(len(lengths) + 1, dtype=np.int64)
+    lengths.cumsum(out=starts[1:])
+    return starts
 
 
 def batch_of(drawn: Drawn) -> Batch:
@@ -144,9 +151,12 @@ def _filled_up(drawn: Drawn, targets: Targets, table: Examples) -> tuple[Drawn, 
     padding = np.minimum(longest, np.maximum(0, extra - longest * np.arange(more)))[::-1]
     assert padding.sum() == extra
     zeros = np.zeros(extra, dtype=np.int64)
-    longer = replace(drawn, tokens=np.r_[drawn.tokens, zeros], starts=np.r_[drawn.starts, tokens + padding.cumsum()])
-    if drawn.segments is not None:
-        longer = replace(longer, segments=np.r_[drawn.segments, zeros])
+    longer = replace(
+        drawn,
+        tokens=np.concatenate([drawn.tokens, zeros]),
+        starts=np.concatenate([drawn.starts, tokens + padding.cumsum()]),
+        segments=None if drawn.segments is None else np.concatenate([drawn.segments, zeros]),
+    )
     fills = {"owners": len(next(iter(targets[name] for name in table.whole), ())), "ends": NOTHING}
     fills |= {"tags": NOTHING, "words": NOTHING}
     filled: dict[str, NDArray[Any]] = {}
@@ -234,7 +244,7 @@ class TextSide:
     def take(self, numbers: Places) -> tuple[Places, Places]:
         """The tokens of these texts, one after the other, and where each begins."""
         lengths = self.lengths(numbers)
-        return self.tokens[flat(self.starts[numbers], lengths)].astype(np.int64), np.r_[0, lengths.cumsum()]
+        return self.tokens[flat(self.starts[numbers], lengths)].astype(np.int64), starts_of(lengths)
 
 
 @dataclass(frozen=True)
@@ -355,10 +365,11 @@ class Sequences(ExampleSource):
                 read_starts = _more_starts(read_starts, longest_read, more)
             else:  # each row has one vector, whatever is put at the end
                 read_starts = np.arange(len(numbers) + more + 1)
-            words = np.r_[words, np.full(starts[-1] - len(words), NOTHING)]
+            words = np.append(words, np.full(starts[-1] - len(words), NOTHING))
             room = np.zeros((int(read_starts[-1]) - len(read), *read.shape[1:]), dtype=read.dtype)
             read = np.concatenate([read, room])
-        tokens = np.r_[0, np.maximum(words[:-1], 0)]
+        tokens = np.zeros_like(words)
+        np.maximum(words[:-1], 0, out=tokens[1:])
         tokens[starts[:-1]] = self.begin
         source = Ragged(torch.from_numpy(read), rows_of(np.diff(read_starts), longest_read))
         return replace(make_batch(tokens, np.diff(starts), {"words": words}, longest=longest), source=source)
@@ -381,4 +392,4 @@ def _more_starts(starts: Places, longest: int, more: int) -> Places:
     extra = _up(tokens + more, _step(tokens)) - tokens - more
     lengths = 1 + np.minimum(longest - 1, np.maximum(0, extra - (longest - 1) * np.arange(more)))
     assert lengths.sum() == extra + more
-    return np.r_[starts, tokens + lengths.cumsum()]
+    return np.append(starts, tokens + lengths.cumsum())

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from weft.budget import by_budget
-from weft.data.chance import below, key_of, scrambled, shuffled, uniform
+from weft.data.chance import below, key_of, scrambled, shuffled_run, uniform
 from weft.data.shards import Corpus, Places
 from weft.errors import UserError
 from weft.nn.rows import Batch
@@ -480,6 +480,8 @@ class Feed:
         """What feeds a step, and which of its own steps that is."""
         if self.first is not None and step < self.border:
             return self.first, step
+        if self.first is None and not self.border:
+            return self, step
         return replace(self, first=None, border=0), step - self.border
 
     def examples(self, step: int) -> tuple[Places, Places]:
@@ -488,9 +490,9 @@ class Feed:
         count = feed.source.count
         epochs, numbers = np.divmod(np.arange(step * feed.rows, (step + 1) * feed.rows), count)
         epochs += feed.epoch
-        for epoch in () if feed.source.ordered else np.unique(epochs):
+        for epoch in () if feed.source.ordered or not len(epochs) else range(int(epochs[0]), int(epochs[-1]) + 1):
             here = epochs == epoch
-            numbers[here] = shuffled(key_of(feed.seed, "order", int(epoch)), numbers[here], count)
+            numbers[here] = shuffled_run(key_of(feed.seed, "order", epoch), numbers[here], count)
         return epochs, numbers
 
     def passes(self, step: int, budget: int, rank: int = 0, ranks: int = 1) -> list[Batch]:
@@ -516,6 +518,9 @@ def cut_to_budget(source: ExampleSource, numbers: Places, budget: int) -> Iterat
     """The numbers in order, as many together as have no more tokens than the budget; at least one."""
     lengths = source.lengths(numbers).tolist()
     if not source.even:
+        if lengths and sum(lengths) <= budget:
+            yield slice(0, len(numbers))
+            return
         groups = by_budget(range(len(numbers)), lengths.__getitem__, budget)
         yield from (slice(group[0], group[-1] + 1) for group in groups)
         return

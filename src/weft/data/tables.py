@@ -441,12 +441,13 @@ def _has(data: Any, *names: str) -> bool:
 
 def is_frame(data: Any) -> bool:
     """Whether an object is a table of another package: pandas, polars, Arrow, datasets."""
-    return any(_has(data, name) for name in ("columns", "column_names", "schema"))
+    plain = isinstance(data, list | tuple | str)  # mostly
+    return not plain and any(_has(data, name) for name in ("columns", "column_names", "schema"))
 
 
 def unboxed(data: Any) -> Any:
     """One text in an array of NumPy as the text itself; anything else as it is."""
-    return data.item() if _has(data, "ndim") and data.ndim == 0 else data
+    return data.item() if hasattr(data, "ndim") and data.ndim == 0 else data
 
 
 def rows_in_memory(data: Any) -> MemoryRows:

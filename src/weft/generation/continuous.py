@@ -1,8 +1,9 @@
 """Continuous batching: one decoding step for all active prompts, which enter and leave between two steps.
 
-Each prompt has its own options, and its completions are those of `generate` for it alone. A long prompt is read in
-parts, together with the steps of the others. What rows do not support (beams, a sliding window, half-typed words,
-families whose states cannot be joined) runs in the plain search, a few prompts in turn. R: rows; V: vocabulary.
+Each prompt has its own options, and its completions are those of `generate` for it alone. On a GPU prompts stand in
+slots, whose steps are captured; elsewhere in rows, where a long prompt is read in parts, together with the steps of the
+others. What neither supports (beams, a sliding window, half-typed words, families whose states cannot be joined) runs
+in the plain search, a few prompts in turn. R: rows; V: vocabulary.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from weft.errors import NotFinite, UserError
+from weft.errors import NotFinite, UserError, shown
 from weft.generation.generate import generate_steps
+from weft.generation.live_slots import LiveSlots, fits_slots
 from weft.generation.sampling import RandomDraws, RowDraws, Rules, Sampling, choose
 from weft.generation.search import Completion, Detail, Hypothesis, Request, check_scores
+from weft.generation.slots import NotCaptured
 from weft.generation.wording import Reason
 from weft.models.base import Network
 from weft.nn.halved import is_watched
@@ -29,6 +32,7 @@ from weft.nn.heads import in_full
 from weft.nn.linear import decoding
 from weft.nn.open_rows import OpenRows, RowReading
 from weft.nn.rows import Ragged
+from weft.progress import to_logger
 
 ROWS, PLACES = 64, 1 << 16  # defaults of their largest numbers; a place is one token of the cache
 CHUNK = 64  # tokens of prompts per step, while other rows wait for them
@@ -108,9 +112,20 @@ class Continuous:
     """Generates for many prompts at once with one decoder."""
 
     def __init__(
-        self, decoder: Any, *, device: torch.device | str = "cpu", rows: int = ROWS, places: int = PLACES
+        self,
+        decoder: Any,
+        *,
+        device: torch.device | str = "cpu",
+        rows: int = ROWS,
+        places: int = PLACES,
+        slots: bool | None = None,
     ) -> None:
-        """`rows` and `places`: the most active samples, and the most tokens that they may have together."""
+        """`rows` and `places`: the most active samples, and the most tokens that they may have together.
+
+        `slots`: whether prompts stand in slots where that is possible; by default on a GPU.
+        """
+        self.slots = torch.device(device).type == "cuda" if slots is None else slots
+        self.live = LiveSlots()
         self.decoder, self.device, self.most_rows, self.most_places = decoder, device, rows, places
         stand_in = getattr(decoder, "stand_in", None) if decoder.SEARCHES else None
         self.network: Any = stand_in() if stand_in is not None else decoder
@@ -138,7 +153,12 @@ class Continuous:
         text = PendingText(request, options, in_rows=fits_rows(request), scores_prompt=scores_prompt)
         if not any(request.limits) and not scores_prompt:
             text.completions = [NOTHING] * request.choice.n
+        elif self.slots and not scores_prompt and fits_slots(request):
+            self._check_rows(text)
+            text.in_rows = True
+            self.live.admit(text, seed)
         elif text.in_rows:
+            self._check_rows(text)
             self._check_room(text)
             self.waiting.append(text)
         else:
@@ -151,6 +171,8 @@ class Continuous:
         if text.over:
             return
         text.cancelled = True
+        if text in self.live.at:
+            self.live.cancel(text)
         self._leave([text])
         for queue in (self.waiting, self.plain_waiting):
             if text in queue:
@@ -162,7 +184,12 @@ class Continuous:
     @property
     def busy(self) -> bool:
         """Whether there is anything to do."""
-        return bool(self.waiting or self.held or self.plain_waiting or self.plain)
+        return bool(self.live.runners or self.waiting or self.held or self.plain_waiting or self.plain)
+
+    @property
+    def generating(self) -> int:
+        """Texts that get a token in each step."""
+        return len(self.going) + sum(text.entered is not None for text in self.live.at)
 
     @property
     def rows_held(self) -> int:
@@ -184,8 +211,33 @@ class Continuous:
             self.steps += 1
             with decoding(fuse=True):
                 self._pass(entries, changed)
+        if self.live.runners:
+            self._step_slots(changed)
         self._search(changed)
         return list(changed)
+
+    def _step_slots(self, changed: dict[PendingText, None]) -> None:
+        """Take some steps for the texts in slots; where that fails, they begin anew in rows."""
+        self.steps += 1
+        grown, failed = self.live.step()
+        self.read += self.live.read
+        self.generated += self.live.generated
+        changed.update(dict.fromkeys(grown))
+        if failed:
+            reason = shown(str(failed[0][1]) or type(failed[0][1]).__name__, 200)
+            to_logger(f"weft: note: {len(failed)} texts begin anew without captured steps: {reason}")
+        for text, error in failed:
+            self.slots = self.slots and not isinstance(error, NotCaptured)
+            if not fits_rows(text.request):
+                self._fail([text], error, changed)
+                continue
+            text.tokens, text.details, text.reasons, text.entered = [], [], [], None
+            try:
+                self._check_room(text)
+            except UserError as problem:
+                self._fail([text], problem, changed)
+                continue
+            self.waiting.append(text)
 
     # ------------------------------------------------------------------------------------------ active prompts
 
@@ -204,11 +256,15 @@ class Continuous:
             self.open = self.network.open_rows(self.network, self.device)
         return self.open
 
-    def _check_room(self, text: PendingText) -> None:
-        """Refuse a prompt that would never fit."""
-        rows, places = self._rows_of(text), self._places_of(text)
+    def _check_rows(self, text: PendingText) -> None:
+        """Refuse a prompt with more samples than there is room for."""
+        rows = self._rows_of(text)
         if rows > self.most_rows:
             raise UserError(f"n is {rows}, and there is room for {self.most_rows} texts at a time")
+
+    def _check_room(self, text: PendingText) -> None:
+        """Refuse a prompt that would never fit into the cache."""
+        rows, places = self._rows_of(text), self._places_of(text)
         if places > self.most_places:
             raise UserError(
                 f"a prompt of {len(text.request.prompts[0])} tokens with max_tokens {text.request.limits[0]} and "

@@ -22,6 +22,8 @@ from weft.nn.linear import INSIDE
 from weft.nn.rows import DecoderState, Rows, RowState
 from weft.progress import to_logger
 
+SHARED = 160 << 10  # bytes of shared memory that the kernel for several rows needs: an A100 and newer GPUs have them
+
 
 class Fixed(Protocol):
     """A decoder state in slots."""
@@ -55,12 +57,6 @@ def has_kernel() -> bool:
         to_logger(f"weft: note: answers without kernels of their own, which are faster: {shown(lines[-1], 200)}")
         return False
     return True
-
-
-@cache
-def has_room(device: torch.device) -> bool:
-    """Whether a multiprocessor has shared memory for what `linear_step` loads ahead: as the A100 and newer ones."""
-    return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor >= 160 * 1024
 
 
 def mix(
@@ -165,7 +161,10 @@ class FixedLayer:
         """Whether a layer takes this step through kernels that do several things at once."""
         if not x.is_cuda or x.dtype == torch.float64 or activation not in INSIDE or not has_kernel():
             return False
-        return len(x) <= self.FEW or (len(x) <= self.SEVERAL and x.dtype.itemsize == 2 and has_room(x.device))
+        from weft.nn.kernels import shared_memory
+
+        several = len(x) <= self.SEVERAL and x.dtype.itemsize == 2 and shared_memory(x.device) >= SHARED
+        return len(x) <= self.FEW or several
 
     def attend(
         self,

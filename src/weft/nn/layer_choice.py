@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -30,6 +31,7 @@ class LayerChoice:
     weights: tuple[float, ...] = ()  # of each, where they are summed with weights
 
     @staticmethod
+    @lru_cache(256)
     def of(name: str, layers: int) -> LayerChoice:
         """'last4-concat' and the like, for a network of so many layers; 'weighted' alone is what it has learned."""
         if name in ("last", "weighted"):

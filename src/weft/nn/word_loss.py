@@ -2,7 +2,8 @@
 
 Logits take more memory than anything else in a step: those of 32 x 1024 tokens and 50,257 words are 6.6 GB in float32,
 several times over. Here the gradients of a chunk are computed in the forward pass while its logits exist (as in Liger
-Kernel; Hsu et al., 2024), and the backward pass only scales them: the loss is a sum, so its gradient is one number.
+Kernel; Hsu et al., 2024), and the backward pass only scales them: the loss is a sum, so its gradient is one number. On
+a GPU a kernel writes the gradients by the logits over the logits themselves.
 
 n: predictions; r: those of a chunk; W: width; V: words.
 """
@@ -16,10 +17,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from weft.nn.fixed import has_kernel
 from weft.nn.rows import NOTHING
 
 WHOLE = 64 << 20  # bytes of float32 logits up to which they are not split
-CHUNKS = {"cpu": WHOLE, "cuda": 1 << 30}  # bytes of the logits of a chunk
+CHUNKS = {"cpu": WHOLE, "cuda": 2 << 30}  # bytes of the logits of a chunk
 # The vocabulary is padded to multiples of this: a GPU multiplies matrices of odd sizes at about half of its speed.
 TILES = {"cpu": 1, "cuda": 64}
 HALVES = (torch.float16, torch.bfloat16)
@@ -55,8 +57,7 @@ class Loss(torch.autograd.Function):
         ctx: Any, hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, learns: bool
     ) -> Tensor:
         wanted = [learns and bool(needed) for needed in ctx.needs_input_grad[:3]]
-        fused = torch.compiler.is_compiling()
-        loss, *gradients = chunked_loss(hidden, table, bias, labels, smoothing, wanted, fused)
+        loss, *gradients = chunked_loss(hidden, table, bias, labels, smoothing, wanted)
         ctx.save_for_backward(*gradients)
         ctx.wanted = wanted
         return loss
@@ -75,25 +76,16 @@ class Loss(torch.autograd.Function):
 # A custom operator, into which the compiler does not look: the number of chunks depends on the number of rows.
 @torch.library.custom_op("weft::chunked_loss", mutates_args=())
 def chunked_loss(
-    hidden: Tensor,
-    table: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    smoothing: float,
-    wanted: list[bool],
-    fused: bool,
+    hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The loss and the gradients by `hidden`, `table` and `bias`: empty where not `wanted`.
-
-    `fused`: between its matrix products a chunk is compiled, on a GPU.
-    """
+    """The loss and the gradients by `hidden`, `table` and `bias`: empty where not `wanted`."""
     with torch.autocast(hidden.device.type, enabled=False):
         asked = labels != NOTHING
         if hidden.device.type != "cpu" or bool(asked.all()):
-            return _chunked(hidden, table, bias, labels, smoothing, wanted, fused)
+            return _chunked(hidden, table, bias, labels, smoothing, wanted)
         # Rows without a label are left out; not on a GPU, where their number would have to be waited for.
         places = asked.nonzero()[:, 0]
-        loss, d_hidden, *more = _chunked(hidden[places], table, bias, labels[places], smoothing, wanted, fused)
+        loss, d_hidden, *more = _chunked(hidden[places], table, bias, labels[places], smoothing, wanted)
         if wanted[0]:
             d_hidden = torch.zeros_like(hidden).index_copy_(0, places, d_hidden)
         return loss, d_hidden, more[0], more[1]
@@ -101,13 +93,7 @@ def chunked_loss(
 
 @chunked_loss.register_fake
 def _(
-    hidden: Tensor,
-    table: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    smoothing: float,
-    wanted: list[bool],
-    fused: bool,
+    hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     given = (hidden, table, table if bias is None else bias)
     empty = [torch.empty_like(x) if want else x.new_empty(0) for x, want in zip(given, wanted, strict=True)]
@@ -120,46 +106,34 @@ def _full(x: Tensor) -> torch.dtype:
 
 
 def _chunked(
-    hidden: Tensor,
-    table: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    smoothing: float,
-    wanted: list[bool],
-    fused: bool,
+    hidden: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, smoothing: float, wanted: list[bool]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     words, full, device = len(table), _full(hidden), hidden.device.type
     by_hidden, by_table, by_bias = wanted
     weight, shift = _laid_out(table, bias, hidden.dtype, TILES.get(device, 1))
+    empty = weight.new_empty if len(labels) else weight.new_zeros  # the first chunk begins the sums
     d_hidden = torch.empty_like(hidden) if by_hidden else hidden.new_empty(0)
-    d_table = weight.new_zeros(weight.shape if by_table else 0, dtype=full)
-    d_bias = weight.new_zeros(len(weight) if by_bias else 0, dtype=full)
-    total = hidden.new_zeros((), dtype=full)
-    fused = fused and device == "cuda"
-    of_rows = _compiled() if fused else row_losses
+    d_table = empty(weight.shape if by_table else 0, dtype=full)
+    d_bias = empty(len(weight) if by_bias else 0, dtype=full)
+    labels = labels.contiguous()
+    losses = hidden.new_empty(len(labels), dtype=full)
     size = chunk_rows(len(labels), len(weight), device)
     for begin in range(0, len(labels), size):
         here = slice(begin, begin + size)
-        x, asked = hidden[here], labels[here]
+        x = hidden[here]
         logits = F.linear(x, weight, shift)  # r V
-        if shift is None and len(weight) > words:
-            logits[:, words:] = -torch.inf
-        if fused:  # for any number of rows at once
-            torch._dynamo.maybe_mark_dynamic(logits, 0)
-            torch._dynamo.maybe_mark_dynamic(asked, 0)
-        losses, slopes = of_rows(logits, asked, smoothing, words, any(wanted))
+        slopes = _losses_into(losses[here], logits, labels[here], smoothing, words, any(wanted))
         del logits
-        total += losses.sum()
         if slopes is None:
             continue
-        counts = (asked != NOTHING).to(hidden.dtype)[:, None]
         if by_hidden:
-            torch.mul(slopes @ weight, counts, out=d_hidden[here])
+            torch.mm(slopes, weight, out=d_hidden[here])
         if by_table:
-            _add_product(d_table, slopes.t(), x * counts)
+            _add_product(d_table, slopes.t(), x, begin == 0)
         if by_bias:
-            _add_product(d_bias[:, None], slopes.t(), counts)
-    return total, d_hidden, d_table[:words].to(table.dtype), d_bias[:words].to(table.dtype)
+            _add_product(d_bias[:, None], slopes.t(), x.new_ones(len(x), 1), begin == 0)
+        del slopes  # before the next logits
+    return losses.sum(), d_hidden, d_table[:words].to(table.dtype), d_bias[:words].to(table.dtype)
 
 
 def chunk_rows(rows: int, words: int, device: str) -> int:
@@ -182,14 +156,49 @@ def _laid_out(table: Tensor, bias: Tensor | None, kind: torch.dtype, tile: int) 
     return weight, None if bias is None else F.pad(bias.to(kind), (0, missing), value=-torch.inf)
 
 
-def _add_product(total: Tensor, left: Tensor, right: Tensor) -> None:
-    """Add a product, whose sums are never rounded to half precision on a GPU."""
+@cache
+def _adds_to_full(device: torch.device) -> bool:
+    """Whether a product of matrices in half precision can be added to a float32 matrix: in newer versions of torch."""
+    total, half = (torch.zeros(16, 16, dtype=kind, device=device) for kind in (torch.float32, torch.bfloat16))
+    try:
+        torch.addmm(total, half, half, out_dtype=torch.float32, out=total)
+    except (RuntimeError, TypeError):
+        return False
+    return True
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor, first: bool) -> None:
+    """Add a product, whose sums are never rounded to half precision on a GPU; the `first` begins the total."""
     if left.dtype == total.dtype:
-        total.addmm_(left, right)
-    elif left.is_cuda:
-        total += torch.mm(left, right, out_dtype=total.dtype)
+        torch.addmm(total, left, right, beta=0 if first else 1, out=total)
+    elif not left.is_cuda:
+        total.copy_(left @ right) if first else total.add_(left @ right)
+    elif first:
+        torch.mm(left, right, out_dtype=total.dtype, out=total)
+    elif _adds_to_full(total.device):
+        torch.addmm(total, left, right, out_dtype=total.dtype, out=total)
     else:
-        total += left @ right
+        total += torch.mm(left, right, out_dtype=total.dtype)
+
+
+def has_loss_kernel(logits: Tensor) -> bool:
+    return logits.is_cuda and logits.dtype != torch.float64 and has_kernel()
+
+
+def _losses_into(
+    losses: Tensor, logits: Tensor, labels: Tensor, smoothing: float, words: int, gradients: bool
+) -> Tensor | None:
+    """Write the loss of each row into `losses` (r); returns the gradient by the logits, which are overwritten: r V."""
+    if has_loss_kernel(logits):
+        from weft.nn import loss_kernels
+
+        loss_kernels.row_losses(logits, labels, losses, smoothing, words, gradients)
+        return logits if gradients else None
+    logits[:, words:] = -torch.inf
+    losses[:], slopes = row_losses(logits, labels, smoothing, words, gradients)
+    if slopes is not None and not slopes.is_cpu:  # on a CPU all rows have labels
+        slopes.masked_fill_((labels == NOTHING)[:, None], 0)
+    return slopes
 
 
 def row_losses(
@@ -211,9 +220,3 @@ def row_losses(
     slopes = logprobs.exp_()
     slopes = slopes.sub_(share).to(logits.dtype) if smoothing else slopes.to(logits.dtype)
     return losses, slopes.scatter_(1, place, of_label)
-
-
-@cache
-def _compiled() -> Any:
-    """The same as one kernel that reads the logits twice."""
-    return torch.compile(row_losses)

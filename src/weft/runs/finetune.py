@@ -14,6 +14,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from weft.checkpoint.card import Card, Metric
@@ -439,8 +440,11 @@ def announce(selection: Selection, recipe: TaskRecipe, dataset: Rows, train: Bat
     elif train.rows_count > rows:
         long = f"{train.rows_count:,} windows of at most {length} tokens, none is truncated"
     else:
-        for first in range(0, rows if framing.cutting else 0, 1024):
-            some = dataset.train[first : first + 1024]
+        # Only rows that fill their window can be truncated, pairs of two long texts up to one token.
+        whole = train.starts[1:] - train.starts[:-1] if isinstance(train, Examples) and train.count == rows else None
+        full = range(rows) if whole is None else np.flatnonzero(whole >= length - 1).tolist()
+        for first in range(0, len(full) if framing.cutting else 0, 1024):
+            some = [dataset.train[number] for number in full[first : first + 1024]]
             lengths = iter(tokenizer_of(model).ids([text for row in some for text in row.texts], specials=False))
             for row in some:
                 size = sum(len(next(lengths)) for _ in row.texts) + special_tokens(framing, len(row.texts))

@@ -276,7 +276,7 @@ class ContinuousWriter:
     def _finish(self, job: WritingJob) -> None:
         job.ended = time.perf_counter()
         self.jobs.pop(job.number, None)
-        batch = max(1, len(self.continuous.going))
+        batch = max(1, self.continuous.generating)
         self._answer(job.number, lambda: [job.done(batch)])
 
     def _answer(self, number: int, message: Message | Work) -> None:

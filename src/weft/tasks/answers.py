@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from weft.generation.wording import Wording, Written
 
@@ -190,11 +190,37 @@ class Reply(Choice, Answer):
         return f"{' '.join(self.text.split()) or '(no answer)'}  {self.score:.4f}  {text}"
 
 
+ATTRIBUTES = vars(Answer)["__dict__"]  # of an answer those that it has, as they are
+
+
 @dataclass(frozen=True, kw_only=True)
 class Vector(Answer):
     """A text as numbers."""
 
     values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, array: Any, n_tokens: int, n_windows: int) -> Vector:
+        """One whose numbers become a tuple when they are first asked for: that takes longer than to compute them."""
+        vector = object.__new__(cls)
+        ATTRIBUTES.__get__(vector).update(n_tokens=n_tokens, n_windows=n_windows, truncated=False, array=array)
+        return vector
+
+    if not TYPE_CHECKING:
+
+        @property
+        def __dict__(self) -> dict[str, Any]:  # for `vars`, copies and pickles too
+            own = ATTRIBUTES.__get__(self)
+            array = own.get("array")
+            if array is not None:
+                own["values"] = tuple(array.tolist())
+                own.pop("array", None)  # another thread may have done the same
+            return own
+
+        def __getattr__(self, name: str) -> Any:  # asked for what is not there yet
+            if name == "values" and name in vars(self):
+                return vars(self)[name]
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def columns(self) -> dict[str, Any]:
         return {"vector": [float(f"{value:.9g}") for value in self.values]}

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, Literal
 
@@ -13,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.backends.passes import halved_network, in_full, outputs
+from weft.backends.passes import LARGEST, halved_network, in_full, outputs
 from weft.budget import by_budget
 from weft.checkpoint.card import POOLINGS, Card
 from weft.checkpoint.folder import LoadedModel
@@ -25,6 +28,7 @@ from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.losses import TextVectors
 from weft.tasks.answers import Central, Choice, Hit, Ranked, TokenVectors, Value, Vector
 from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask
+from weft.tasks.directions import Directions
 from weft.tasks.forward import (
     budget_on,
     check_finite,
@@ -35,9 +39,10 @@ from weft.tasks.forward import (
     tokenizer_of,
     window_for,
 )
+from weft.tasks.pooling import TextSums, finished, outside, own_tokens, pinned_for, pooled, pooled_rows, sent, whole
 from weft.tasks.tag import joined, raw
 from weft.text.sentences import sentence_spans
-from weft.text.windows import Framing, TextWindow, frame, pieces, segment_ids
+from weft.text.windows import FlatWindows, Framing, TextWindow, frame, pieces, segment_ids
 
 Pooling = Literal["mean", "first", "max"]
 WindowVector = tuple[NDArray[np.float64], int]  # of a window: the sum (or maximum) over its tokens, and their number
@@ -62,7 +67,8 @@ class Embedded:
         return zip(self.vectors, self.n_tokens, self.n_windows, strict=True)
 
     def answers(self) -> list[Vector]:
-        return [Vector(values=tuple(row.tolist()), n_tokens=tokens, n_windows=n) for row, tokens, n in self]
+        rows = zip(self.vectors.numpy(), self.n_tokens, self.n_windows, strict=True)
+        return [Vector.of(row.copy(), tokens, windows) for row, tokens, windows in rows]
 
 
 class Embedder:
@@ -87,7 +93,7 @@ class Embedder:
         if family.reads:
             raise UserError(f"{family.name} reads one text to write another, and makes no vectors of texts")
         network = model.network
-        if not network.features:
+        if not (features := network.features):
             raise UserError(f"{family.name} models count words and have no vectors")
         self.pooling = one_of(pooling or card.pooling or "mean", POOLINGS, "pooling")
         if self.pooling == "first" and family.generates:
@@ -100,48 +106,120 @@ class Embedder:
                 none = f"this {family.name} has learned no mix of layers (weft finetune --mix)"
                 raise UserError(f"{none}; give weighted:... with {model.config.layers + 1} weights")
             self.choice = network.mix.choice
-        self.width: int = self.choice.width(network.state_widths) if self.choice.numbers else network.features
-        before, after = map(tuple, frame(self.tokenizer))
+        self.width: int = self.choice.width(network.state_widths) if self.choice.numbers else features
+        before, after = frame(self.tokenizer)
         window = card.window or window_for(model, None, None, "windows", 0.25)
         marks = 3 if 2 in segment_ids(self.tokenizer, False) else 0  # XLNet's <cls> has a segment of its own
-        self.framing = Framing(before, after, None, marks, min(window.length, context), window.stride)
+        self.framing = Framing(tuple(before), tuple(after), None, marks, min(window.length, context), window.stride)
 
     def chunks(self, texts: Iterable[str]) -> Iterator[Embedded]:
         """The vectors of any number of texts, in order, in memory that does not grow with their number."""
-        done = 0
-        # On a GPU many more at a time: its passes are large, and those of similar length stand together.
-        most = CHARACTERS * (8 if self.model.device.type == "cuda" else 1)
-        for some in by_budget(texts, lambda text: max(len(text), CHARACTERS // TEXTS), most):
-            yield self.vectors(some, done)
-            done += len(some)
+        if isinstance(texts, list) and len(texts) == 1:
+            yield self.vectors(texts)
+            return
+        done, begun = 0, deque[Callable[[], Embedded]]()
+        # On a GPU more at a time: its passes are large, and those of similar length stand together.
+        on_gpu = self.model.device.type == "cuda"
+        groups = by_budget(texts, self._size, CHARACTERS * (4 if on_gpu else 1))
+        # Texts that are all there are read ahead, so that the GPU, the tokenizer and Python work at once.
+        ahead = on_gpu and isinstance(texts, Sequence)
+        for ids in self._tokenized(groups, ahead):
+            begun.append(self._begun(ids, done))
+            done += len(ids)
+            if len(begun) > ahead:
+                yield begun.popleft()()
+        while begun:
+            yield begun.popleft()()
+
+    @staticmethod
+    def _size(text: str) -> int:
+        return max(len(text), CHARACTERS // TEXTS)
+
+    def _tokenized(self, groups: Iterable[Sequence[str]], ahead: bool) -> Iterator[list[list[int]]]:
+        """The tokens of groups of texts; `ahead`: those of the next group are made in the meantime."""
+        read = partial(self.tokenizer.ids, specials=False)
+        if not ahead:
+            yield from map(read, groups)
+            return
+        waiting = deque[Future[list[list[int]]]]()
+        with ThreadPoolExecutor(1) as pool:
+            for texts in groups:
+                waiting.append(pool.submit(read, texts))
+                if len(waiting) > 1:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
 
     def vectors(self, texts: Sequence[str], done: int = 0) -> Embedded:
         """The vectors of a few texts, of which `done` have gone before."""
-        windows = self.windows(self.tokenizer.ids(list(texts), specials=False), done)
+        return self._begun(self.tokenizer.ids(list(texts), specials=False), done)()
+
+    def _begun(self, ids: Sequence[Sequence[int]], done: int = 0) -> Callable[[], Embedded]:
+        """What gives the vectors of tokenized texts; a GPU works on them in the meantime."""
+        graph = self._graph()
+        if graph is None:
+            return self._begun_on_tensors(ids, done)
+        windows = self.windows(ids, done)
+        if len(windows) == 1 == len(windows[0]):  # mostly: then there is nothing to sort
+            embedded = self.joined(windows, [self._by_graph(graph, windows[0])])
+            return lambda: embedded
         flat = [(number, window) for number, some in enumerate(windows) for window in some]
         flat.sort(key=lambda item: len(item[1].tokens))  # of one length: attention then has nothing to fill up
         parts: list[list[WindowVector]] = [[] for _ in windows]
         for batch in by_budget(flat, lambda item: len(item[1].tokens), budget_on(self.model.device)):
-            starts = [(number, window.cut.start) for number, window in batch]
-            for (number, _), part in zip(batch, self.pooled([window for _, window in batch], starts), strict=True):
+            for (number, _), part in zip(batch, self._by_graph(graph, [one for _, one in batch]), strict=True):
                 parts[number].append(part)
-        return self.joined(windows, parts)
+        embedded = self.joined(windows, parts)
+        return lambda: embedded
+
+    def _graph(self) -> Any:
+        """What gives the last layer on arrays; None: the network does, on tensors."""
+        return None if self.choice.numbers else graph_of(self.model, None)
+
+    @torch.inference_mode()
+    def _begun_on_tensors(self, ids: Sequence[Sequence[int]], done: int) -> Callable[[], Embedded]:
+        self._check_empty(ids, done)
+        windows, device = FlatWindows.of(self.framing, ids), self.model.device
+        sums, continuing = TextSums(len(ids), self.width, self.pooling, device), self.model.network.CONTINUES
+        lengths = windows.lengths()
+        # Of one length together: attention then has nothing to fill up.
+        order = np.lexsort((windows.cuts[:, 0], windows.texts, lengths)).tolist()
+        for numbers in by_budget(order, lengths.tolist().__getitem__, budget_on(device)):
+            tokens, borders, own = windows.framed(numbers)
+            texts, starts = windows.texts[numbers], windows.cuts[numbers, 0]
+            places = list(zip(texts.tolist(), starts.tolist(), strict=True))
+            rows = Rows(torch.from_numpy(borders.astype(np.int32)), int(lengths[numbers[-1]]), windows=places)
+            own = outside(tokens, own, continuing) if continuing else own
+            sums.add(texts, *self._pooled(Ragged(torch.from_numpy(tokens), rows), own))
+        extra = len(self.framing.before) + len(self.framing.after)
+        n_tokens = (np.fromiter(map(len, ids), np.int64, len(ids)) + extra).tolist()
+        n_windows = np.bincount(windows.texts, minlength=len(ids)).tolist()
+        vectors = sums.vectors(self.normalize)
+        return lambda: Embedded(self._checked(vectors()), n_tokens, n_windows)
 
     def windows(self, ids: Sequence[Sequence[int]], done: int = 0) -> list[list[TextWindow]]:
         """The windows of texts that are tokens already."""
-        extra = len(self.framing.before) + len(self.framing.after)
-        for number, tokens in enumerate(ids, done + 1):
-            if not tokens and not extra:
-                raise UserError(f"text {number} is empty, and this model puts no tokens around a text")
+        self._check_empty(ids, done)
         return [pieces(self.framing, tokens) for tokens in ids]
 
-    def pooled(self, windows: Sequence[TextWindow], starts: Sequence[tuple[int, int]] = ()) -> list[WindowVector]:
+    def _check_empty(self, ids: Sequence[Sequence[int]], done: int) -> None:
+        if self.framing.before or self.framing.after or all(ids):
+            return
+        number = next(number for number, tokens in enumerate(ids, done + 1) if not tokens)
+        raise UserError(f"text {number} is empty, and this model puts no tokens around a text")
+
+    def pooled(self, windows: Sequence[TextWindow]) -> list[WindowVector]:
         """Of each window, in one pass of any texts: its part of a text's vector, and how many tokens that is of."""
+        if (graph := self._graph()) is not None:
+            return self._by_graph(graph, windows)
         own = [own_tokens(window, self.model.network.CONTINUES) for window in windows]
-        graph = None if self.choice.numbers else graph_of(self.model, None)
-        if graph is None:
-            return self._pooled_on_tensors(Ragged.of([window.tokens for window in windows], windows=starts), own)
-        # A short text takes a graph as long as a few tensors take torch to make.
+        sums, counts = self._pooled(Ragged.of([window.tokens for window in windows]), np.concatenate(own))
+        return list(zip(sums.double().cpu().numpy(), counts.tolist(), strict=True))
+
+    def _by_graph(self, graph: Any, windows: Sequence[TextWindow]) -> list[WindowVector]:
+        """The same without tensors: to make a few takes torch as long as a graph takes for a short text."""
+        continuing = self.model.network.CONTINUES
+        own = [None if whole(window) and not continuing else own_tokens(window, continuing) for window in windows]
         places = [0, *accumulate(len(window.tokens) for window in windows)]
         tokens = np.array([token for window in windows for token in window.tokens], np.int64)
         segments = None
@@ -149,43 +227,48 @@ class Embedder:
             segments = np.zeros_like(tokens)
             segments[[end - 1 for end in places[1:]]] = 2
         hidden = graph.computed(tokens, places, segments)
-        return [
-            (pooled_rows(hidden[start:end], kept, self.pooling), 1 if self.pooling == "first" else int(kept.sum()))
-            for (start, end), kept in zip(pairwise(places), own, strict=True)
-        ]
+        parts = list[WindowVector]()
+        for (start, end), kept in zip(pairwise(places), own, strict=True):
+            count = 1 if self.pooling == "first" else end - start if kept is None else int(kept.sum())
+            parts.append((pooled_rows(hidden[start:end], kept, self.pooling), count))
+        return parts
 
     @torch.inference_mode()
-    def _pooled_on_tensors(self, ragged: Ragged, own: Sequence[NDArray[np.bool_]]) -> list[WindowVector]:
+    def _pooled(self, ragged: Ragged, own: NDArray[np.bool_] | None) -> tuple[Tensor, NDArray[np.int64]]:
+        """W width on the model's device: of each row the sum or the largest; and of how many tokens that is.
+
+        `own`: the tokens that count; None: all.
+        """
+        starts, device = ragged.rows.starts.numpy(), self.model.device
+        if self.pooling == "first":
+            counts = np.ones(len(starts) - 1, np.int64)
+        else:
+            counts = np.diff(starts) if own is None else np.add.reduceat(own, starts[:-1], dtype=np.int64)
+        if len(ragged.tokens) > LARGEST:  # a smaller pass is padded first
+            ragged = ragged.map(pinned_for(device))
         hidden = self.hidden(ragged)
-        rows = ragged.rows.map(lambda tensor: tensor.to(hidden.device))
-        mask = torch.from_numpy(np.concatenate(own)).to(hidden.device)
-        pooled = self._pool(hidden, rows, mask).double().cpu().numpy()
-        counts = [1 if self.pooling == "first" else int(marked.sum()) for marked in own]
-        return list(zip(pooled, counts, strict=True))
+        rows = ragged.rows.map(lambda tensor: sent(tensor, hidden.device))
+        mask = None if own is None else sent(torch.from_numpy(own), hidden.device)
+        return pooled(hidden, rows, mask, self.pooling), counts
 
     def joined(self, windows: Sequence[Sequence[TextWindow]], parts: Sequence[Sequence[WindowVector]]) -> Embedded:
         """One vector for each text from those of its windows."""
         # In float64: the order of the windows leaves no trace. By NumPy, since torch's threads would go on waiting on
         # the processors that those of an engine need next.
-        vectors = np.full((len(parts), self.width), -np.inf if self.pooling == "max" else 0.0)
-        counts = np.zeros(len(parts))
+        vectors = np.array([some[0][0] for some in parts], np.float64).reshape(-1, self.width)
+        counts = np.array([sum(count for _, count in some) for some in parts])
         for number, some in enumerate(parts):
-            for vector, count in some:
-                if self.pooling == "max":
-                    np.maximum(vectors[number], vector, out=vectors[number])
-                else:
-                    vectors[number] += vector
-                    counts[number] += count
-        with np.errstate(all="ignore"):  # what is no number is refused below
-            vectors = vectors if self.pooling == "max" else vectors / counts[:, None]
-            if self.normalize:
-                vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-            numbers = vectors.astype(np.float32)
-        if not np.isfinite(numbers).all():
-            raise NotFinite(self.model.folder)
+            for vector, _ in some[1:]:
+                (np.maximum if self.pooling == "max" else np.add)(vectors[number], vector, out=vectors[number])
+        numbers = finished(vectors, None if self.pooling == "max" else counts, self.normalize)
         extra = len(self.framing.before) + len(self.framing.after)
         lengths = [some[-1].cut.end + extra for some in windows]
-        return Embedded(torch.from_numpy(numbers), lengths, [len(some) for some in windows])
+        return Embedded(self._checked(numbers), lengths, [len(some) for some in windows])
+
+    def _checked(self, vectors: NDArray[np.float32]) -> Tensor:
+        if not np.isfinite(vectors).all():
+            raise NotFinite(self.model.folder)
+        return torch.from_numpy(vectors)
 
     def hidden(self, ragged: Ragged) -> Tensor:
         """N width: the vector of every token, from the layers that were chosen."""
@@ -200,49 +283,6 @@ class Embedder:
             batch = batch.to(self.model.device)  # a faster backend has the last layer alone
             halved_network(self.model)(batch.tokens, batch.rows, batch.segments, states)
         return in_full(self.choice.combined(states))
-
-    def _pool(self, hidden: Tensor, rows: Rows, own: Tensor) -> Tensor:
-        """N width -> B width: of each window the first token, the largest, or the sum."""
-        if self.pooling == "first":
-            return hidden[rows.firsts()]
-        if self.pooling == "max":
-            numbers = rows.numbers(len(hidden))
-            lowest = hidden.new_full((rows.count, hidden.shape[1]), -torch.inf)
-            hidden = hidden.masked_fill(~own[:, None], -torch.inf)
-            return lowest.scatter_reduce_(0, numbers[:, None].expand_as(hidden), hidden, "amax")
-        if hidden.device.type == "cpu":
-            # Not by torch: its threads would go on waiting on the processors that an engine's threads need next. Row by
-            # row: copies of all tokens in float64 would take new memory each time, which costs more than the sums.
-            plain = (hidden if hidden.dtype.itemsize > 2 else hidden.float()).numpy()  # NumPy has no bfloat16
-            starts, counted = rows.starts.tolist(), own.numpy()
-            sums = np.empty((rows.count, plain.shape[1]))
-            for number, (start, end) in enumerate(pairwise(starts)):
-                sums[number] = pooled_rows(plain[start:end], counted[start:end], "mean")
-            return torch.from_numpy(sums)
-        total = torch.zeros(rows.count, hidden.shape[1], dtype=torch.float64, device=hidden.device)
-        return total.index_add_(0, rows.numbers(len(hidden)), hidden.double() * own[:, None])
-
-
-def pooled_rows(states: NDArray[Any], own: NDArray[np.bool_], pooling: str) -> NDArray[np.float64]:
-    """n width -> width: of the tokens of a window that count the sum or the largest, or of all the first."""
-    if pooling == "first":
-        return states[0].astype(np.float64)
-    kept = states if own.all() else states[own]
-    if pooling == "max":
-        return kept.max(axis=0, initial=-np.inf).astype(np.float64)
-    total: NDArray[np.float64] = np.add.reduce(kept, axis=0, dtype=np.float64)
-    return total
-
-
-def own_tokens(window: TextWindow, continuing: range = range(0)) -> NDArray[np.bool_]:
-    """Which tokens of a window count: its own and its frame, not those of other windows or inside a spelled word."""
-    own, cut, lead = np.ones(len(window.tokens), dtype=np.bool_), window.cut, window.lead
-    own[lead : lead + cut.first - cut.start] = False
-    own[lead + cut.last - cut.start : lead + cut.end - cut.start] = False
-    if continuing:
-        tokens = np.array(window.tokens)
-        own &= (tokens < continuing.start) | (tokens >= continuing.stop)
-    return own
 
 
 def hidden_states(network: Any, batch: Batch) -> Tensor:
@@ -424,44 +464,6 @@ class EmbedTask(VectorTask):
         by_token = {"own": np.concatenate(own).astype(np.float32)}
         notes = (note,) if width < theirs else ()
         return builder.examples(whole, by_token=by_token, segments=windows.marks(False), notes=notes)
-
-
-@dataclass(frozen=True)
-class Directions:
-    """The principal directions of the teacher's vectors; a student with shorter vectors learns them rotated and
-    truncated, so that most of all products between texts is left (Eckart and Young, 1936)."""
-
-    basis: NDArray[np.float64]  # width width: a direction in each column, those first in which most lies
-    shares: NDArray[np.float64]  # width: of the squared length
-    variance: float  # the mean squared distance from their mean ...
-    unit_variance: float  # ... and that of the same vectors, normalized
-
-    @staticmethod
-    def of(outputs: Sequence[TeacherArrays]) -> Directions:
-        products = total = units = np.zeros(())
-        count = 0  # of those that are not zero
-        for first in range(0, len(outputs), TOKENIZED):
-            vectors = stacked(outputs[first : first + TOKENIZED], "output").astype(np.float64)
-            lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-            products, total = products + vectors.T @ vectors, total + vectors.sum(0)
-            units = units + (vectors / np.maximum(lengths, 1e-12)).sum(0)
-            count += int((lengths > 0).sum())
-        if not count:
-            raise UserError("the teacher's vectors of all texts are zero: there is nothing to learn")
-        values, basis = np.linalg.eigh(products)
-        values, basis = values[::-1].clip(0), basis[:, ::-1]
-        # Either sign is right; the same one is taken every time.
-        signs = np.sign(basis[np.abs(basis).argmax(0), np.arange(basis.shape[1])])
-        length, mean, unit = float(values.sum()) / count, total / count, units / count
-        # Vectors that are all the same teach little, but must not divide by zero.
-        variance, unit_variance = max(length - float(mean @ mean), 1e-6 * length), max(1 - float(unit @ unit), 1e-6)
-        return Directions(basis * signs, values / values.sum(), variance, unit_variance)
-
-    def fitted(self, vectors: NDArray[Any], width: int) -> NDArray[np.float32]:
-        """n teacher's width -> n width: rotated and truncated, or as they are with zeros after them."""
-        if vectors.shape[1] > width:
-            return (vectors @ self.basis[:, :width]).astype(np.float32)
-        return np.pad(vectors, ((0, 0), (0, width - vectors.shape[1]))).astype(np.float32)
 
 
 # ------------------------------------------------------------------------------------------------------------- search

@@ -185,9 +185,11 @@ def table_for(
     return replace(table, columns={**known, **table.columns})
 
 
-def inputs_in_call(model: Any, given: Any, columns: Mapping[str, str] | None = None) -> tuple[list[Any], bool]:
-    """The inputs of one call, and whether it is one input rather than several."""
-    task, given = model.task_object, unboxed(given)
+def inputs_in_call(
+    model: Any, given: Any, columns: Mapping[str, str] | None = None, task: Task | None = None
+) -> tuple[list[Any], bool]:
+    """The inputs of one call, and whether it is one input rather than several; `task`: of the model, if it is there."""
+    task, given = task or model.task_object, unboxed(given)
     rows, one = given, False
     if task.reads_tables and (isinstance(given, Mapping) or is_frame(given) or _are_rows(given)):
         return task.table_inputs(Table(given, columns or {})), False

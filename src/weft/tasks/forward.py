@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
+from itertools import accumulate, chain
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -53,6 +54,7 @@ def unseen_in_words(model: LoadedModel, prompts: Sequence[str] = ()) -> Iterator
 
 
 T = TypeVar("T")
+TRAINING_OF, CHILDREN_OF = attrgetter("training"), attrgetter("_modules")
 CHUNK = 256  # examples that are held at a time
 CHARACTERS = 1 << 19  # of texts that are held at a time
 TOKENIZED = 1 << 22  # characters that are tokenized at a time
@@ -71,15 +73,11 @@ def chunked(items: Iterable[T], size: Callable[[T], int]) -> Iterator[list[T]]:
 
 def in_training(module: Any) -> bool:
     """Whether a module, or any inside it, is in training mode."""
-    below = [module]  # a plain list: calls of calls would take as long as a short text in a small model
-    while below:
-        module = below.pop()
-        if module is None:
-            continue
-        if module.training:
+    level = [module]
+    while level:  # a whole level at a time: every call asks, and a loop over modules takes as long as a short text
+        if any(map(TRAINING_OF, level)):
             return True
-        if children := module._modules:
-            below += children.values()
+        level = [child for child in chain.from_iterable(map(dict.values, map(CHILDREN_OF, level))) if child is not None]
     return False
 
 
@@ -154,7 +152,7 @@ def batches(pieces: Sequence[TextWindow], device: torch.device, segments: int) -
     texts = list(accumulate(begins, initial=-1))[1:]  # of which each is a window
     for some in by_budget(order, lambda number: len(pieces[number].tokens), budget_on(device)):
         rows = [pieces[number] for number in some]
-        tokens = torch.tensor([token for piece in rows for token in piece.tokens])
+        tokens = torch.from_numpy(np.array([token for piece in rows for token in piece.tokens], np.int64))
         lengths = [len(piece.tokens) for piece in rows]
         marks = None
         if segments:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -112,13 +113,17 @@ class Model:
         name, or named by `columns={"text": "summary"}`. A model that describes vectors takes one list of numbers, or
         many. `options` are those of the task (see `weft.tasks`).
         """
-        inputs, one = inputs_in_call(self, texts, columns)
         task, answers, options = self.task_object, list[Any](), _with_others(options)
+        inputs, one = inputs_in_call(self, texts, columns, task)
         bar = progress_of(progress) if len(inputs) > CHUNK and task.independent else silent
-        size = max(1, len(inputs)) if bar is silent else CHUNK
+        if bar is silent:
+            # Vectors are made by an `Embedder`, which sees to the mode itself where the network is asked at all.
+            with nullcontext() if task.embeds else evaluating(self.network):
+                answers = task.answers(self.opened, inputs, **options) if inputs else []
+            return answers[0] if one else answers
         with evaluating(self.network), bar(f"{self.task}: {len(inputs):,} inputs", "answered") as count:
-            for first in range(0, len(inputs), size):
-                answers += task.answers(self.opened, inputs[first : first + size], **options)
+            for first in range(0, len(inputs), CHUNK):
+                answers += task.answers(self.opened, inputs[first : first + CHUNK], **options)
                 count(len(answers) - first)
         return answers[0] if one else answers
 

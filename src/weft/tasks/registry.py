@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -48,11 +49,17 @@ def supervised_names(name: str) -> tuple[str, ...]:
     return SUPERVISED if name in SUPERVISED else (*SUPERVISED, *(n for n in sources(TASKS) if n not in CLASSES))
 
 
+@cache  # every call of a model asks
+def _own_class(name: str) -> type[Task]:
+    module, _, attribute = CLASSES[name].partition(":")
+    task: type[Task] = vars(import_module(f"weft.tasks.{module}"))[attribute]
+    return task
+
+
 def task_class(name: str, what: str = "task") -> type[Task]:
     """The class of a task, imported now; no plug-in takes a built-in name."""
     if name in CLASSES:
-        module, _, attribute = CLASSES[name].partition(":")
-        return vars(import_module(f"weft.tasks.{module}"))[attribute]
+        return _own_class(name)
     one_of(name, task_names(), what)
     from weft.tasks.base import Task
 

@@ -175,7 +175,9 @@ TOGETHER = 1 << 20  # characters of several texts that do
 
 def length_of(text: str | Sequence[str]) -> int:
     """Characters of a text, or of its words; what is neither is refused elsewhere, by name."""
-    words = text if isinstance(text, list | tuple) else [text]
+    if isinstance(text, str):
+        return len(text)
+    words = text if isinstance(text, list | tuple) else ()
     return sum(len(word) for word in words if isinstance(word, str))
 
 

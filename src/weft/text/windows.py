@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -30,6 +31,8 @@ class Cut:
 def cut(length: int, size: int, stride: int) -> list[Cut]:
     """Windows of `size` tokens, `stride` apart; in an overlap a token goes to the window that shows more around it."""
     assert 1 <= stride <= size
+    if length <= size:
+        return [Cut(0, length, 0, length)]
     starts = [0]
     while starts[-1] + size < length:
         starts.append(starts[-1] + stride)
@@ -154,9 +157,7 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
         raise UserError("the tokenizer has no separator token for pairs of texts")
     alone = (framing.before, (), framing.after)
     before, between, after = alone if second is None or framing.pair is None else framing.pair
-    room = framing.length - len(before) - len(between) - len(after)
-    if room < 2:
-        raise UserError(f"a window of {framing.length} tokens has no room beside the special tokens")
+    room = _room(framing, len(before) + len(between) + len(after))
     first, two = first if second is not None else first or framing.nothing, framing.segments and second is not None
 
     def piece(a: Sequence[int], b: Sequence[int], of_first: bool, c: Cut) -> TextWindow:
@@ -177,6 +178,68 @@ def pieces(framing: Framing, first: Sequence[int], second: Sequence[int] | None 
         a, b = ones[min(number, len(ones) - 1)], others[min(number, len(others) - 1)]
         windows.append(piece(first[a.start : a.end], second[b.start : b.end], longer, a if longer else b))
     return windows
+
+
+@dataclass(frozen=True)
+class FlatWindows:
+    """The windows of single texts as arrays: what `pieces` gives, for many texts in a fraction of the time.
+
+    W: windows, in the order of the texts; N: tokens of all texts, without what stands around them.
+    """
+
+    framing: Framing
+    tokens: NDArray[np.int64]  # N
+    texts: NDArray[np.int64]  # W: the number of the text
+    begins: NDArray[np.int64]  # W: where the text begins in `tokens`
+    cuts: NDArray[np.int64]  # W 4: start, end, first and last as those of a `Cut`
+
+    @staticmethod
+    def of(framing: Framing, texts: Sequence[Sequence[int]]) -> FlatWindows:
+        room = _room(framing, len(framing.before) + len(framing.after))
+        texts = [text or framing.nothing for text in texts]
+        lengths = np.fromiter(map(len, texts), np.int64, len(texts))
+        tokens = np.fromiter(chain.from_iterable(texts), np.int64, int(lengths.sum()))
+        numbers, none = np.arange(len(texts)), np.zeros_like(lengths)
+        cuts = np.stack([none, lengths, none, lengths], 1)
+        if (lengths > room).any():
+            by_text = [_cuts(framing, length, room) for length in lengths.tolist()]
+            numbers = np.repeat(numbers, [len(some) for some in by_text])
+            cuts = np.array([(c.start, c.end, c.first, c.last) for some in by_text for c in some], np.int64)
+        return FlatWindows(framing, tokens, numbers, (np.cumsum(lengths) - lengths)[numbers], cuts)
+
+    def lengths(self) -> NDArray[np.int64]:
+        """W: tokens of each window, with those around it."""
+        return self.cuts[:, 1] - self.cuts[:, 0] + len(self.framing.before) + len(self.framing.after)
+
+    def framed(self, numbers: Sequence[int]) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_] | None]:
+        """These windows one after the other: their tokens, where each begins and the last ends, and which tokens count:
+        those around a text and those that belong to a window; None where all do."""
+        before, after, cuts = self.framing.before, self.framing.after, self.cuts[numbers]
+        inner, ends = cuts[:, 1] - cuts[:, 0], np.cumsum(self.lengths()[numbers])
+        borders = np.concatenate([[0], ends])
+        # Of each token of a text its place in all windows, in the text, and among the tokens of all texts.
+        run = np.arange(inner.sum())
+        firsts = np.cumsum(inner) - inner
+        places = run + np.repeat(borders[:-1] + len(before) - firsts, inner)
+        tokens = np.empty(borders[-1], np.int64)
+        tokens[places] = self.tokens[run + np.repeat(self.begins[numbers] + cuts[:, 0] - firsts, inner)]
+        for place, token in enumerate(before):
+            tokens[borders[:-1] + place] = token
+        for place, token in enumerate(reversed(after), 1):
+            tokens[ends - place] = token
+        if (cuts[:, :2] == cuts[:, 2:]).all():
+            return tokens, borders, None
+        within = run + np.repeat(cuts[:, 0] - firsts, inner)
+        own = np.ones(len(tokens), dtype=np.bool_)
+        own[places] = (within >= np.repeat(cuts[:, 2], inner)) & (within < np.repeat(cuts[:, 3], inner))
+        return tokens, borders, own
+
+
+def _room(framing: Framing, special: int) -> int:
+    """Tokens of texts that a window holds beside the special ones."""
+    if framing.length - special < 2:
+        raise UserError(f"a window of {framing.length} tokens has no room beside the special tokens")
+    return framing.length - special
 
 
 def segments_of(borders: NDArray[np.int64], lengths: NDArray[np.int64], segments: int) -> NDArray[np.int64]:

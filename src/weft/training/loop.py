@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from weft.data.rows import Ahead, every_example
@@ -18,7 +19,7 @@ from weft.errors import UserError, shown
 from weft.models.base import Network
 from weft.nn.attention import Attention, slots_of
 from weft.nn.halved import weights_changed
-from weft.nn.rows import Batch
+from weft.nn.rows import Batch, Rows
 from weft.progress import decimals
 from weft.training.compiling import CompileChoice
 from weft.training.evaluation_share import EvaluationShare
@@ -33,11 +34,13 @@ Save = Callable[[dict[str, float]], None]  # of a model as the best so far, with
 
 def set_learning_rate(optimizer: torch.optim.AdamW, learning_rate: float) -> None:
     """The rate of the next step; each group takes its share of it."""
+    written = set[int]()
     for group in optimizer.param_groups:
-        if isinstance(group["lr"], Tensor):
-            group["lr"].fill_(learning_rate * group["share"])
-        else:
+        if not isinstance(group["lr"], Tensor):
             group["lr"] = learning_rate * group["share"]
+        elif id(group["lr"]) not in written:  # groups of one share have it in one tensor
+            group["lr"].fill_(learning_rate * group["share"])
+            written.add(id(group["lr"]))
 
 
 def fill(targets: dict[str, Tensor], stored: dict[str, Tensor], what: str) -> None:
@@ -168,7 +171,6 @@ class Moment:
     """What the live line shows, summed since the last one."""
 
     tokens: int = 0
-    operations: float = 0.0
     waited: float = 0.0  # seconds for the next batch
     paused: float = 0.0  # seconds of evaluations and checkpoints
     begin: float = field(default_factory=time.perf_counter)
@@ -198,8 +200,11 @@ def graphs_compiled() -> int:
     return counters["stats"]["unique_graphs"]
 
 
+Lengths = NDArray[np.int32]
+
+
 class Operations:
-    """How many products and sums a batch costs, forward and backward."""
+    """How many products and sums batches cost, forward and backward."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
@@ -210,15 +215,35 @@ class Operations:
         self.scores = turns * sum(a.heads * a.head_width * (0.5 if a.causal else 1.0) for a in attentions)
         self.words = network.tokens.weight.numel() if network.products is None else 0
 
-    def of(self, batch: Batch) -> float:
+        self._start()
+
+    def _start(self) -> None:
+        self.read, self.written, self.predicted = list[Lengths](), list[Lengths](), 0
+
+    def add(self, batch: Batch) -> None:
+        """Note the lengths of a batch that is on the CPU: all else is worked out later, of many batches together."""
+        self.written.append(np.diff(batch.rows.starts.numpy()))
         if batch.source is not None:
-            return 3.0 * self.network.operations(batch.source.rows, batch.rows)
+            self.read.append(np.diff(batch.source.rows.starts.numpy()))
+        self.predicted += len(batch.targets.get("words", ()))
+
+    def total(self) -> float:
+        """Of all batches since the last call."""
+        if not self.written:
+            return 0.0
+        read, written, predicted = self.read, self.written, self.predicted
+        self._start()
+        if read:
+            return 3.0 * self.network.operations(_rows(read), _rows(written))
+        lengths = np.concatenate(written).astype(np.float64)
         if self.network.products is not None:
-            return 6.0 * self.network.products * len(batch.tokens)
-        lengths = batch.rows.lengths().double()
-        predicted = len(batch.targets.get("words", ()))
-        matrices = 6.0 * (self.matrices * len(batch.tokens) + self.words * predicted)
-        return matrices + 12.0 * self.scores * float(lengths.square().sum())
+            return 6.0 * self.network.products * float(lengths.sum())
+        matrices = 6.0 * (self.matrices * float(lengths.sum()) + self.words * predicted)
+        return matrices + 12.0 * self.scores * float(lengths @ lengths)
+
+
+def _rows(lengths: list[Lengths]) -> Rows:
+    return Rows.of(np.concatenate(lengths).tolist())
 
 
 @contextmanager
@@ -249,6 +274,7 @@ class Trainer:
         self.mean = Mean(network, s.plan.ema) if s.plan.ema is not None else None
         # The losses of the steps since the last line stay on the device: reading them would make it wait.
         self.history = torch.zeros(s.plan.log_every, len(s.objective.terms) + 1, device=s.device)
+        self.slots = [[row[:-1], row[-1]] for row in self.history]
         self.tensors = {
             "model": dict(network.state_dict()),
             "optimizer": optimizer_tensors(network, stepper.optimizer, beside),
@@ -378,9 +404,7 @@ class Trainer:
             self.log.line(f"memory ran out: passes of {state.pass_tokens:,} tokens from here on, twice as many")
             self._read_on()
             return
-        slot = state.step % s.plan.log_every
-        self.history[slot, :-1] = stepper.passes.losses
-        self.history[slot, -1] = norm
+        torch._foreach_copy_(self.slots[state.step % s.plan.log_every], [stepper.passes.losses, norm])
         state.step += 1
         s.objective.settle()
         weights_changed(stepper.network)
@@ -390,7 +414,9 @@ class Trainer:
         state.tokens += tokens
         state.slots += sum(map(_slots, batches)) if self.pads else tokens
         self.moment.tokens += tokens
-        self.moment.operations += sum(self.operations.of(batch) for batch in batches)
+        if self.peak is not None:
+            for batch in batches:
+                self.operations.add(batch)
         if state.step % s.plan.log_every == 0 or state.step == s.steps:
             begin = time.perf_counter()
             losses = self.check_losses()  # waits for what the GPU still has to do
@@ -455,7 +481,7 @@ class Trainer:
         }
         values["waiting"] = round(self.moment.waited / seconds, 3)
         if self.peak is not None:
-            values["mfu"] = round(self.moment.operations / seconds / self.peak, 4)
+            values["mfu"] = round(self.operations.total() / seconds / self.peak, 4)
         if self.stepper.compiled:
             values["graphs"] = graphs_compiled()
         self.log.record(values)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from weft.nn.layers import FeedForward
+from weft.training.adamw import AdamW
 
 MOMENTUM = 0.95
 LIKE_ADAMW = 0.2  # root mean square of the entries of an AdamW step
@@ -45,7 +46,7 @@ def orthogonal(matrices: Tensor, dtype: torch.dtype) -> Tensor:
     return x.mT if tall else x
 
 
-class Muon(torch.optim.AdamW):
+class Muon(AdamW):
     """AdamW, with Muon in the groups whose `parts` are not 0. Nothing in a step waits for a GPU."""
 
     def __init__(self, groups: Any, *given: Any, **options: Any) -> None:

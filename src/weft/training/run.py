@@ -11,6 +11,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from torch import Tensor
 from weft import files
 from weft.checkpoint.card import Card, Metric
 from weft.checkpoint.folder import TARGET, LoadedModel, write_files
-from weft.checkpoint.tensors import save_tensors
+from weft.checkpoint.tensors import digest_of_tensors, save_tensors
 from weft.config import build, read_record, values_of
 from weft.errors import UserError
 from weft.training.log import read_metrics, writing
@@ -105,11 +106,7 @@ class Checkpoints:
             return
         try:
             with files.whole_folder(path) as inside:
-                for name, some in tensors.items():
-                    here = {key: tensor.detach().cpu().contiguous() for key, tensor in some.items()}
-                    save_tensors(inside / f"{name}.safetensors", here)
-                hashes = files.digests(inside, [f"{name}.safetensors" for name in tensors])
-                files.write_manifest(inside / STATE, values_of(state), hashes)
+                files.write_manifest(inside / STATE, values_of(state), _save_files(inside, tensors))
         except (OSError, UserError) as error:
             words = r"no space left on device|file too large|disk quota exceeded|permission denied"
             cause = re.search(words, files.reason(error))  # without the names of folders that are gone by now
@@ -154,6 +151,23 @@ class Checkpoints:
             what = f"put sound ones back, or remove {self.folder} to train again from step 0"
             raise Unreadable(f"no checkpoint can be read: {'; '.join(faults.values())}; {what}")
         return None
+
+
+def _save_files(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]]) -> dict[str, str]:
+    """Write a file for each group of tensors; returns their hashes, which are worked out meanwhile."""
+    jobs = dict[str, tuple[Future[None], Future[str]]]()
+    with ThreadPoolExecutor(4) as pool:
+        for name, group in sorted(tensors.items(), key=lambda pair: -sum(each.nbytes for each in pair[1].values())):
+            file, here = f"{name}.safetensors", {key: each.detach().cpu().contiguous() for key, each in group.items()}
+            jobs[file] = pool.submit(_save_file, folder / file, here), pool.submit(digest_of_tensors, here)
+    for written, _ in jobs.values():
+        written.result()
+    return {file: digest.result() for file, (_, digest) in sorted(jobs.items())}
+
+
+def _save_file(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    save_tensors(path, tensors)
+    files.sync_file(path)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,8 +251,7 @@ class Run:
                 before = self._saved_weights().get("saved", {})
                 files.write_manifest(self.weights, {**saved, "before": before})  # a kill may come between files
                 for path in sorted(path for path in Path(scratch).rglob("*") if path.is_file()):
-                    with open(path, "rb") as file:
-                        os.fsync(file.fileno())
+                    files.sync_file(path)
                     target = self.folder / path.relative_to(scratch)
                     target.parent.mkdir(exist_ok=True)
                     os.replace(path, target)

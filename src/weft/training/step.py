@@ -22,10 +22,12 @@ from weft.errors import UserError, refuse
 from weft.files import cache_folder
 from weft.models.base import Network
 from weft.nn.attention import Attention
-from weft.nn.graphs import REPLACED, captured, tried_out
+from weft.nn.graphs import REPLACED, captured, seed_generators, tried_out
 from weft.nn.recurrent import Recurrent
 from weft.nn.rows import Batch, Ragged, Rows
 from weft.objectives.losses import Objective
+from weft.training.adamw import AdamW
+from weft.training.half_weights import HalfWeights
 from weft.training.muon import Muon, muon_parts
 from weft.training.plan import Training
 
@@ -199,10 +201,11 @@ def make_optimizer(
     ]
     fused = all(p.is_floating_point() and p.device.type in ("cpu", "cuda", "mps") for p in parameters)
     on_gpu = all(p.device.type == "cuda" for p in parameters)
-    if on_gpu:  # a rate that a CUDA graph reads anew each time
-        groups = [{**group, "lr": torch.tensor(learning_rate, device=parameters[0].device)} for group in groups]
+    if on_gpu:  # rates that a CUDA graph reads anew each time, one for each share
+        rates = {share: torch.tensor(learning_rate, device=parameters[0].device) for share, _, _ in by_rate}
+        groups = [{**group, "lr": rates[group["share"]]} for group in groups]
     betas = (plan.beta1, plan.beta2)
-    kind = Muon if muon else torch.optim.AdamW
+    kind = Muon if muon else AdamW
     optimizer = kind(groups, learning_rate, betas, plan.epsilon, fused=fused, capturable=on_gpu)
     by_muon = {parameter for group in groups if group["parts"] for parameter in group["params"]}
     for parameter in parameters:  # now rather than in the first step, so that memory cannot run out in its middle
@@ -249,6 +252,7 @@ class Passes:
     scaler: torch.amp.GradScaler
     capture: bool = False  # as CUDA graphs, if batches have few shapes: launching kernels then takes longest
     ragged: bool = False  # compiled once for batches of any shape
+    compiled: bool = False
     finish: Callable[[], Tensor] | None = None  # clips the gradients, updates the weights and returns the gradient norm
     weights: Sequence[nn.Parameter] = ()  # all trained weights; default: those of the network
 
@@ -266,7 +270,6 @@ class Passes:
         `counts`: predictions of the whole step, by which the losses are divided.
         """
         whole = self.finish is not None and len(batches) == 1
-        counts = counts.to(self.device, non_blocking=True)
         self.losses.zero_()
         self.forget()
         self.first = None
@@ -276,11 +279,12 @@ class Passes:
             shapes = _shapes(batch), whole
             # Only in the first pass of a step: capturing clears the gradients.
             if self.capture and shapes not in self.graphs and len(self.graphs) < MOST and number == 0:
-                self._record(batch.to(self.device), counts, whole)
-            torch.manual_seed(seed(number))
+                self._record(batch.to(self.device), counts.to(self.device), whole)
+            seed_generators(seed(number), self.device)
             graphs = self.graphs.get(shapes)
             if graphs is None or (number and self.first is not graphs):  # other graphs have gradients of their own
-                self.run(batch.to(self.device) if self.device.type != "cpu" else batch, counts)
+                here = batch.to(self.device) if self.device.type != "cpu" else batch
+                self.run(here, counts.to(self.device, non_blocking=True))
             else:
                 graphs.play(batch, counts, number == 0)
                 self.first = graphs
@@ -306,12 +310,17 @@ class Passes:
         for parameter in self.weights:
             parameter.grad = None
 
-    def run(self, batch: Batch, counts: Tensor) -> None:
+    def half_weights(self) -> AbstractContextManager[Any]:
+        """Copies of the weights for passes with half precision; the compiler makes its own, inside other kernels."""
+        kind = KINDS[self.precision]
+        return nullcontext() if self.compiled or kind is None else HalfWeights(self.weights, kind)
+
+    def run(self, batch: Batch, counts: Tensor, half_weights: AbstractContextManager[Any] | None = None) -> None:
         """Run one forward and backward pass."""
         if self.ragged:
             for tensor in _tensors(batch):
                 torch._dynamo.maybe_mark_dynamic(tensor, 0)
-        with autocast(self.device, self.precision):
+        with autocast(self.device, self.precision), half_weights or nullcontext():
             sums = self.sums(self.network, batch)
         means = torch.stack(list(sums.values())) / counts
         self.scaler.scale(means.sum()).backward()  # type: ignore[no-untyped-call]
@@ -329,9 +338,10 @@ class Graphs:
     def __init__(self, passes: Passes, batch: Batch, counts: Tensor) -> None:
         """Warm up with the pass, which compiles it; an error here would also occur without a graph."""
         self.batch, self.counts = batch, counts.clone()
+        self.half_weights = passes.half_weights()  # of those that the first pass uses
         with tried_out(passes.device):  # after the first shape, libraries are initialized
             for _ in range(1 if passes.graphs else 3):
-                passes.run(_anew(batch), self.counts)
+                passes.run(_anew(batch), self.counts, self.half_weights)
                 passes.forget()
 
     def capture(self, passes: Passes, whole: bool) -> None:
@@ -341,18 +351,21 @@ class Graphs:
         # All graphs share one memory pool: only the gradients, which are referenced, are needed after a replay.
         passes.pool = passes.pool or torch.cuda.graph_pool_handle()
         with captured(self.first, passes.device, passes.pool):
-            passes.run(_anew(batch), self.counts)
+            passes.run(_anew(batch), self.counts, self.half_weights)
             self.norm = passes.finish() if whole and passes.finish is not None else None
         # After a whole step the gradients are not needed any more.
         self.gradients = [] if whole else [(parameter, parameter.grad) for parameter in passes.weights]
         if not whole:
             with captured(self.later, passes.device, passes.pool):
-                passes.run(_anew(batch), self.counts)
+                passes.run(_anew(batch), self.counts, self.half_weights)
 
     def play(self, batch: Batch, counts: Tensor, first: bool) -> None:
-        self.counts.copy_(counts)
-        for ours, theirs in zip(_tensors(self.batch), _tensors(batch), strict=True):
-            ours.copy_(theirs, non_blocking=True)
+        self.counts.copy_(counts, non_blocking=True)
+        if self.batch.memory is not None and batch.memory is not None:  # all tensors in one copy
+            self.batch.memory.copy_(batch.memory, non_blocking=True)
+        else:
+            for ours, theirs in zip(_tensors(self.batch), _tensors(batch), strict=True):
+                ours.copy_(theirs, non_blocking=True)
         (self.first if first else self.later).replay()
         for parameter, gradient in self.gradients:  # the graphs of each shape write to their own tensors
             parameter.grad = gradient
@@ -402,7 +415,8 @@ def group_of(s: Setup, step: int, pass_tokens: int) -> Group:
     """The batches of a step, in passes of at most `pass_tokens` tokens; in pinned memory if they go to a GPU."""
     targets = s.pace(step) if s.pace is not None else {}
     batches = [replace(batch, targets={**batch.targets, **targets}) for batch in s.feed.passes(step, pass_tokens)]
-    counts = torch.tensor([max(1, count) for count in total(map(s.objective.counts, batches)).values()]).float()
+    predictions = total(map(s.objective.counts, batches)).values()
+    counts = torch.tensor([max(1, count) for count in predictions], dtype=torch.float32)
     if s.device.type == "cuda":
         return [batch.pinned() for batch in batches], counts.pin_memory()
     return batches, counts
@@ -462,7 +476,7 @@ class Stepper:
         plain = not s.plan.checkpoint_activations
         passes.capture = s.device.type == "cuda" and s.network.COMPILES and regular and plain
         passes.ragged = wanted and not even
-        self.compiled = wanted
+        passes.compiled = self.compiled = wanted
 
     def step(self, batches: Sequence[Batch], counts: Tensor, number: int) -> Tensor:
         """Take one step; returns the gradient norm."""
