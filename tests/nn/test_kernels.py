@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from copy import deepcopy
 from typing import Any
 
 import pytest
@@ -54,6 +55,12 @@ def on_device() -> Iterator[None]:
     torch.manual_seed(0)
     with torch.device(DEVICE), torch.inference_mode():
         yield
+
+
+def own(kind: str, words: int) -> Any:
+    """A network that no other test shares."""
+    with torch.inference_mode(False), torch.device("cpu"):
+        return deepcopy(drawn(kind, words, 3))
 
 
 def plain(*inputs: Any) -> Tensor:
@@ -204,7 +211,7 @@ def test_a_step_of_beam_search(width: int, n: int, penalty: float, monkeypatch: 
     """The hypotheses that torch's operators choose: of slots that are done, that end, and that find nothing."""
     ends, words, length, slots = [1, 3], 23, 8, 12
     request = Request(
-        decoder=drawn("gpt2", words, 3),  # type: ignore[arg-type]
+        decoder=own("gpt2", words),
         prompts=[[5]],
         choice=Beam(width=width, n=n, length_penalty=penalty),
         context=40,
@@ -250,7 +257,7 @@ def test_a_step_of_beam_search(width: int, n: int, penalty: float, monkeypatch: 
 @pytest.mark.parametrize("choice", [Sampling(), Beam(width=2)], ids=["greedy", "beam"])
 def test_slots_by_the_kernels(kind: str, choice: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three prompts in four slots: one slot is never used."""
-    network, prompts = drawn(kind, 23, 3).float().to(DEVICE), [[5, 9], [8], [3, 3, 4]]
+    network, prompts = own(kind, 23).float().to(DEVICE), [[5, 9], [8], [3, 3, 4]]
     mix = fixed.mix
 
     def by_kernel(query: Tensor, *rest: Any, **named: Any) -> Tensor:

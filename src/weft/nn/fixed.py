@@ -59,12 +59,6 @@ def has_kernel() -> bool:
     return True
 
 
-@cache
-def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory of a multiprocessor."""
-    return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor if device.type == "cuda" else 0
-
-
 def mix(
     query: Tensor,
     new: tuple[Tensor, Tensor] | None,
@@ -167,6 +161,8 @@ class FixedLayer:
         """Whether a layer takes this step through kernels that do several things at once."""
         if not x.is_cuda or x.dtype == torch.float64 or activation not in INSIDE or not has_kernel():
             return False
+        from weft.nn.kernels import shared_memory
+
         several = len(x) <= self.SEVERAL and x.dtype.itemsize == 2 and shared_memory(x.device) >= SHARED
         return len(x) <= self.FEW or several
 

@@ -6,15 +6,13 @@ R: rows; S: places; H: heads; D: width of a head; K: inputs of a linear map; N: 
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor, nn
-
-from weft.nn.fixed import shared_memory
 
 ACTIVATIONS = {"": 0, "gelu": 1, "gelu-tanh": 2, "relu": 3, "silu": 4}
 VERY_FEW = 4  # rows that are multiplied one by one
@@ -33,6 +31,12 @@ def on_its_device(launch: Callable[Concatenate[Tensor, P], T]) -> Callable[Conca
             return launch(x, *given, **named)
 
     return launched
+
+
+@cache
+def shared_memory(device: torch.device) -> int:
+    """Bytes of shared memory of a multiprocessor."""
+    return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor if device.type == "cuda" else 0
 
 
 @triton.jit  # type: ignore[untyped-decorator]
