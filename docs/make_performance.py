@@ -453,7 +453,7 @@ class Page:
         for file, begin, unit, peer, what in SUMMARY:
             values = self.read(file)
             for work in works(values):
-                if words(work, "work").startswith(begin):
+                if words(work, "work").startswith(begin) and peer in part(work, unit):
                     ours, ratio = at(work, unit, "ours"), at(work, "ratio", peer) or at(work, "ratio")
                     figures = f"{text(ours, 0)} {unit}, {text(ratio)} x {peer}"
                     model = words(work, "model")
