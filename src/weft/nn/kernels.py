@@ -35,8 +35,10 @@ def on_its_device(launch: Callable[Concatenate[Tensor, P], T]) -> Callable[Conca
 
 @cache
 def shared_memory(device: torch.device) -> int:
-    """Bytes of shared memory of a multiprocessor."""
-    return torch.cuda.get_device_properties(device).shared_memory_per_multiprocessor if device.type == "cuda" else 0
+    """Bytes of shared memory of a multiprocessor; 0 where torch does not tell."""
+    if device.type != "cuda":
+        return 0
+    return getattr(torch.cuda.get_device_properties(device), "shared_memory_per_multiprocessor", 0)
 
 
 @triton.jit  # type: ignore[untyped-decorator]
