@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import torch
+
 from weft.files import memory_here
 from weft.generation.continuous import BEAM_ROWS, PLACES, ROWS, Continuous, PendingText
 from weft.nn.row_cache import room_for
@@ -26,7 +28,7 @@ from weft.tasks.complete import generator_of
 Write = Callable[[Sequence[Message]], None]
 Work = Callable[[], list[Message]]
 TEXTS = 24  # of one job that are under way at a time
-SHARE = 0.2  # of the memory of the machine that the cache of texts under way may take
+SHARE = 0.2  # of the memory of the machine, or of its GPU, that the cache of texts under way may take
 
 
 class Outbox:
@@ -105,11 +107,12 @@ def failure(number: int, error: Exception, model: Any) -> Message:
     return messages.error(number, fault.status, str(fault), fault.field)
 
 
-def places_in_memory(config: Any) -> int:
+def places_in_memory(config: Any, device: torch.device) -> int:
     """Tokens of all texts together that a cache may come to hold; at least one text may be as long as the context."""
+    memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else memory_here()
     layers, width = config.decoder_layers or config.layers, config.width
     each = 2 * 4 * max(1, layers) * max(1, width)  # keys and values in float32
-    return max(min(PLACES, int(SHARE * memory_here()) // each), 2 * room_for(min(config.context, PLACES)))
+    return max(min(PLACES, int(SHARE * memory) // each), 2 * room_for(min(config.context, PLACES)))
 
 
 class ContinuousWriter:
@@ -120,8 +123,9 @@ class ContinuousWriter:
     ) -> None:
         """`rows` and `places`: of `Continuous`; by default as many places as a part of the memory has room for."""
         self.model, self.count = model, count
-        self.sizes = rows, places_in_memory(model.loaded.config) if places is None else places
         self.generator = generator_of(model.loaded)
+        device = torch.device(self.generator.device)
+        self.sizes = rows, places_in_memory(model.loaded.config, device) if places is None else places
         self.continuous = self._fresh()
         self.outbox = Outbox(write, model)
         self.untokenized: queue.SimpleQueue[tuple[Message, float]] = queue.SimpleQueue()
