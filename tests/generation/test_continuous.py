@@ -14,9 +14,10 @@ from tests.table import CASES
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.errors import NotFinite, UserError
 from weft.generation import continuous as continuous_module
-from weft.generation.continuous import Continuous, PendingText
+from weft.generation.continuous import Continuous
 from weft.generation.generate import generate
 from weft.generation.live_slots import LiveSlots
+from weft.generation.pending import PendingText
 from weft.generation.sampling import Rules, Sampling
 from weft.generation.search import Beam
 from weft.generation.slots import NotCaptured, Slots

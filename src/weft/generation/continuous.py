@@ -13,7 +13,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -22,10 +22,10 @@ from torch import Tensor
 from weft.errors import NotFinite, UserError, shown
 from weft.generation.generate import generate_steps
 from weft.generation.live_slots import LiveSlots, fits_slots
+from weft.generation.pending import PendingText, alike
 from weft.generation.sampling import RandomDraws, RowDraws, Rules, Sampling, choose
 from weft.generation.search import Completion, Detail, Hypothesis, Request, check_scores
 from weft.generation.slots import NotCaptured
-from weft.generation.wording import Reason
 from weft.models.base import Network
 from weft.nn.halved import is_watched
 from weft.nn.heads import in_full
@@ -44,13 +44,12 @@ NOTHING = Completion([], "length", 0.0, 0.0)  # of a prompt with max_tokens 0
 
 def fits_rows(request: Request) -> bool:
     """Whether a request can be generated in rows that come and go."""
-    network, choice = request.decoder, request.choice
+    network = request.decoder
     if not isinstance(network, Network) or network.open_rows is None or is_watched(network):
         return False
-    single = isinstance(choice, Sampling) or choice.width == 1
     read = request.sources is None or all(request.sources)
     watched = request.attention or request.observer is not None
-    return single and read and not watched and not request.slide and request.spelling is None
+    return request.sampling is not None and read and not watched and not request.slide and request.spelling is None
 
 
 @dataclass(frozen=True)
@@ -66,29 +65,6 @@ class TokenChoice:
     def counted(self) -> int:
         """The number of tokens from which on the rules do not depend on it."""
         return max(len(self.rules.forced), self.rules.min_tokens)
-
-
-@dataclass(eq=False)
-class PendingText:
-    """One prompt: the tokens generated so far, and at the end its completions or the error."""
-
-    request: Request
-    options: dict[str, Any]
-    asked: float = field(default_factory=time.perf_counter)
-    entered: float | None = None  # when its first tokens were read
-    tokens: list[list[int]] = field(default_factory=list)  # of each sample so far; empty for a beam
-    details: list[list[Detail]] = field(default_factory=list)  # of each token, if log-probabilities are wanted
-    reasons: list[Reason | None] = field(default_factory=list)  # of samples that have ended
-    completions: list[Completion] | None = None
-    error: Exception | None = None
-    cancelled: bool = False
-    in_rows: bool = False
-    scores_prompt: bool = False
-    prompt_details: list[Detail] = field(default_factory=list)  # of each token of the prompt but the first
-
-    @property
-    def over(self) -> bool:
-        return self.completions is not None or self.error is not None or self.cancelled
 
 
 @dataclass(eq=False, slots=True)
@@ -300,7 +276,8 @@ class Continuous:
         with decoding(fuse=True):
             self._opened().enter(numbers, sources, [len(each.prompts[0]) for each in requests])
         for text, request, number in zip(pending, requests, numbers, strict=True):
-            sampling = request.choice if isinstance(request.choice, Sampling) else Sampling()
+            sampling = request.sampling
+            assert sampling is not None, "a beam takes no rows"
             choice = TokenChoice(sampling, request.rules, frozenset(request.ends), request.alternatives)
             known = (row.choice for row in (*self.going, *self.reading))
             choice = next((equal for equal in known if equal == choice), choice)  # groups are made by identity
@@ -487,9 +464,8 @@ class Continuous:
 
     def _completions(self, text: PendingText) -> list[Completion]:
         request = text.request
-        penalty = 1.0 if isinstance(request.choice, Sampling) else request.choice.length_penalty
         pairs = zip(self.held[text], text.reasons, strict=True)
-        return [request.completion(row.answer, reason or "stop", 1, penalty) for row, reason in pairs]
+        return [request.completion(row.answer, reason or "stop", 1, request.penalty) for row, reason in pairs]
 
     # ------------------------------------------------------------------------------------------ plain searches
 
@@ -522,13 +498,6 @@ class Continuous:
         for text in same:
             self.plain_waiting.remove(text)
         return [first, *same]
-
-
-def alike(one: Request, other: Request) -> bool:
-    """Whether two requests can be joined into one with both prompts."""
-    names = ("choice", "rules", "ends", "alternatives", "attention", "slide", "context")
-    typed = any(one.typed) or any(other.typed)
-    return not typed and all(getattr(one, name) == getattr(other, name) for name in names)
 
 
 class PlainSearch:

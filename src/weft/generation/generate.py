@@ -9,7 +9,6 @@ import torch
 
 from weft.errors import shown
 from weft.generation.beam_slots import BeamRunner
-from weft.generation.sampling import Sampling
 from weft.generation.search import (
     Beam,
     Completion,
@@ -83,10 +82,9 @@ def runner_of(request: Request) -> SlotRunner | None:
     choice = request.choice
     if not fits(request):
         return None
-    if isinstance(choice, Sampling):
-        return SampleRunner(request, choice, 1.0)
-    if choice.width == 1:  # greedy
-        return SampleRunner(request, Sampling(), choice.length_penalty)
+    if (sampling := request.sampling) is not None:
+        return SampleRunner(request, sampling, request.penalty)
+    assert isinstance(choice, Beam)
     if choice.groups > 1 or choice.coverage or request.alternatives is not None or request.stopped is not None:
         return None
     return BeamRunner(request, choice)

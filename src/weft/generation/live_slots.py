@@ -9,7 +9,8 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from weft.generation.sampling import RandomDraws, Sampling
+from weft.generation.pending import PendingText, alike
+from weft.generation.sampling import RandomDraws
 from weft.generation.search import Completion, Hypothesis, Request, SearchSteps
 from weft.generation.slots import ROOMS, SampleRunner, fits
 
@@ -19,7 +20,7 @@ LEAST = 256  # places of a row at least, so that few sizes have to be captured
 
 def fits_slots(request: Request) -> bool:
     """Whether a request can share slots: beams search by themselves."""
-    return fits(request) and (isinstance(request.choice, Sampling) or request.choice.width == 1)
+    return fits(request) and request.sampling is not None
 
 
 def bucket(size: int) -> int:
@@ -53,9 +54,9 @@ class LiveRunner(SampleRunner):
     def __init__(self, first: Request, sizes: Sizes) -> None:
         sources: list[Any] | None = None if first.sources is None else []
         shared = replace(first, prompts=[], sources=sources, max_tokens=1, typed=(), seeds=(), stopped=self._stopped)
-        choice = first.choice
-        sampling, penalty = (choice, 1.0) if isinstance(choice, Sampling) else (Sampling(), choice.length_penalty)
-        super().__init__(shared, sampling, penalty)
+        sampling = first.sampling
+        assert sampling is not None, "a beam is a search of its own"
+        super().__init__(shared, sampling, first.penalty)
         self.room = sizes
         self.requests: dict[int, Request] = {}  # those of texts that are not over, by their numbers
         self.dropped = set[int]()  # texts that were given up, and may still get a slot
@@ -138,15 +139,14 @@ class LiveSlots:
 
     def __init__(self) -> None:
         self.runners: list[LiveRunner] = []
-        self.at: dict[Any, tuple[LiveRunner, int]] = {}  # of each text its runner and its number there
+        self.at: dict[PendingText, tuple[LiveRunner, int]] = {}  # of each text its runner and its number there
         self.read = self.generated = 0  # in the last step: tokens of prompts, and tokens that were generated
 
-    def admit(self, text: Any, seed: int) -> None:
-        """Take in a text (`PendingText`), into slots of texts with the same options where there are any."""
+    def admit(self, text: PendingText, seed: int) -> None:
+        """Take in a text, into slots of texts with the same options where there are any."""
         request, sizes = text.request, Sizes.of(text.request)
-        names = ("choice", "rules", "ends", "alternatives", "context")
         for runner in self.runners:
-            if runner.room.hold(sizes) and all(getattr(runner.request, n) == getattr(request, n) for n in names):
+            if runner.room.hold(sizes) and alike(runner.request, request):
                 break
         else:
             runner = LiveRunner(request, sizes)
@@ -157,13 +157,13 @@ class LiveSlots:
         text.tokens, text.reasons = [answer.tokens for answer in answers], [None] * len(answers)
         text.details = [answer.details for answer in answers]
 
-    def cancel(self, text: Any) -> None:
+    def cancel(self, text: PendingText) -> None:
         runner, number = self.at.pop(text)
         runner.drop(number)
 
-    def step(self) -> tuple[list[Any], list[tuple[Any, Exception]]]:
+    def step(self) -> tuple[list[PendingText], list[tuple[PendingText, Exception]]]:
         """Run a block of steps of every set; returns the texts that have changed, and those that failed."""
-        changed, failed = list[Any](), list[tuple[Any, Exception]]()
+        changed, failed = list[PendingText](), list[tuple[PendingText, Exception]]()
         self.read = self.generated = 0
         for runner in list(self.runners):
             texts = {number: text for text, (own, number) in self.at.items() if own is runner}
@@ -182,7 +182,7 @@ class LiveSlots:
                     self.read += len(text.request.prompts[0])
                 grown = sum(map(len, text.tokens)) - sizes[number]
                 self.generated += grown
-                text.reasons = [each and each.finish_reason for each in runner.results[number]]
+                text.reasons = [None if each is None else each.finish_reason for each in runner.results[number]]
                 if number in over:
                     text.completions = over[number]
                     del self.at[text]

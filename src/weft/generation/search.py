@@ -195,6 +195,18 @@ class Request:
         self.processor = LogitsProcessor(self.rules, self.ends, self.device, self.spelling)
         self.letters = [TypedLetters(b"")] * count
 
+    @property
+    def sampling(self) -> Sampling | None:
+        """How tokens are chosen if each text is one hypothesis: a beam of one is greedy; None: by beam search."""
+        if isinstance(self.choice, Sampling):
+            return self.choice
+        return Sampling() if self.choice.width == 1 else None
+
+    @property
+    def penalty(self) -> float:
+        """The power of its length by which the log-probability of a text is divided."""
+        return 1.0 if isinstance(self.choice, Sampling) else self.choice.length_penalty
+
     def reason(self, row: int, generated: list[int]) -> Reason | None:
         """Why a row is over, None while it goes on."""
         if generated[-1] in self.ends:

@@ -27,7 +27,7 @@ from weft.nn.fixed import has_kernel
 from weft.nn.graphs import captured, casts_to, tried_out
 from weft.nn.halved import is_watched, places_of
 from weft.nn.heads import in_full, narrow_scores
-from weft.nn.rows import Ragged
+from weft.nn.rows import Ragged, sent
 
 BLOCK = 8  # steps that are launched before their results are read
 MOST_ROWS = 1024
@@ -35,11 +35,9 @@ ROOMS = 64  # the room of a cache is a multiple of this many places
 READ = 1 << 14  # tokens of prompts and sources that are read at a time
 FREE = 4  # waiting prompts enter when one slot in so many is free
 SHARE = 0.3  # of the free memory that a cache may take
-SMALL = 1 << 16  # bytes
 KEPT = 0.05  # of all memory that a cache may keep between two calls
 LONGEST = 1 << 14  # tokens that a text may get: memory for all of them is allocated at the start
 SLOTS: WeakKeyDictionary[nn.Module, dict[Any, Slots]] = WeakKeyDictionary()  # the last used ones of each network
-
 UNCAPTURED: WeakKeyDictionary[nn.Module, set[Any]] = WeakKeyDictionary()  # kinds of steps whose capture has failed
 MOST_FAILED = 8  # kinds, after which a network is not tried any more
 
@@ -63,17 +61,9 @@ class NotCaptured(Exception):
     """A step that cannot be captured here; nothing has been generated yet."""
 
 
-def sent(device: torch.device, tensor: Tensor) -> Tensor:
-    """Copy a CPU tensor to a device, without waiting for the device."""
-    if device.type != "cuda":
-        return tensor
-    # CUDA copies a small tensor before it returns; to allocate pinned memory for it can take longer than a step.
-    return (tensor if tensor.nbytes <= SMALL else tensor.pin_memory()).to(device, non_blocking=True)
-
-
 def on(device: torch.device, numbers: Sequence[int]) -> Tensor:
     """A tensor of integers on a device."""
-    return sent(device, torch.tensor(numbers, dtype=torch.int64, device="cpu"))
+    return sent(torch.tensor(numbers, dtype=torch.int64, device="cpu"), device)
 
 
 class Started:
@@ -531,7 +521,7 @@ class SampleRunner(SlotRunner):
                 self.drawn[slot] += DRAWS
         if not drawn:
             return
-        arrived = sent(self.slots.device, torch.stack(drawn))
+        arrived = sent(torch.stack(drawn), self.slots.device)
         for (first, begin), numbers in zip(places, arrived, strict=True):
             self.slots.draws[first : first + self.copies, begin : begin + DRAWS] = numbers
 

@@ -18,7 +18,16 @@ from weft.errors import UserError
 
 T = TypeVar("T")
 NOTHING = -100  # the label of a place where nothing is predicted
+SMALL = 1 << 16  # bytes
 Source = Sequence[int] | Sequence[Sequence[float]]  # what one row reads: tokens, or vectors of numbers in their place
+
+
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A CPU tensor on a device, without waiting for what a GPU is doing."""
+    if device.type != "cuda":
+        return tensor.to(device)
+    # CUDA copies a small tensor before it returns; to allocate pinned memory for it can take longer than a step.
+    return (tensor if tensor.nbytes <= SMALL else tensor.pin_memory()).to(device, non_blocking=True)
 
 
 @dataclass(frozen=True)

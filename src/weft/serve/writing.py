@@ -16,7 +16,8 @@ from typing import Any
 import torch
 
 from weft.files import memory_here
-from weft.generation.continuous import BEAM_ROWS, PLACES, ROWS, Continuous, PendingText
+from weft.generation.continuous import BEAM_ROWS, PLACES, ROWS, Continuous
+from weft.generation.pending import PendingText
 from weft.nn.row_cache import room_for
 from weft.serve import messages
 from weft.serve.faults import fault_of

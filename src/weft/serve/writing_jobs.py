@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from weft.errors import NotFinite, UserError, shown
-from weft.generation.continuous import PendingText
 from weft.generation.options import GenerationOptions
+from weft.generation.pending import PendingText
 from weft.generation.search import Completion, Detail
 from weft.generation.text import HALF, Prompt, StreamedText, TextGenerator, naming
 from weft.serve import messages

@@ -24,7 +24,7 @@ from weft.data.examples import Examples, ExamplesBuilder
 from weft.errors import NotFinite, UserError, one_of, refuse
 from weft.metrics.numeric import SimilarityMetrics, VectorAgreement, cosine
 from weft.nn.layer_choice import LayerChoice
-from weft.nn.rows import Batch, Ragged, Rows
+from weft.nn.rows import Batch, Ragged, Rows, sent
 from weft.objectives.losses import TextVectors
 from weft.tasks.answers import Central, Choice, Hit, Ranked, TokenVectors, Value, Vector
 from weft.tasks.base import Difference, Example, Prediction, Task, TeacherArrays, TeacherRows, UnsupervisedTask
@@ -39,7 +39,7 @@ from weft.tasks.forward import (
     tokenizer_of,
     window_for,
 )
-from weft.tasks.pooling import TextSums, finished, outside, own_tokens, pinned_for, pooled, pooled_rows, sent, whole
+from weft.tasks.pooling import TextSums, finished, outside, own_tokens, pinned_for, pooled, pooled_rows, whole
 from weft.tasks.tag import joined, raw
 from weft.text.sentences import sentence_spans
 from weft.text.windows import FlatWindows, Framing, TextWindow, frame, pieces, segment_ids

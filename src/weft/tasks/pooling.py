@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from weft.nn.rows import Rows
+from weft.nn.rows import Rows, sent
 from weft.text.windows import TextWindow
 
 
@@ -126,8 +126,3 @@ def finished(sums: NDArray[np.float64], counts: NDArray[Any] | None, normalize: 
 def pinned_for(device: torch.device) -> Callable[[Tensor], Tensor]:
     """Where a device can fetch a tensor from while Python goes on: a plain copy waits for all passes before it."""
     return Tensor.pin_memory if device.type == "cuda" else lambda tensor: tensor
-
-
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor on a device, without waiting for what a GPU is doing."""
-    return pinned_for(device)(tensor).to(device, non_blocking=device.type == "cuda")
