@@ -14,6 +14,7 @@ from tests.table import CASES
 from weft.checkpoint.families import FAMILIES, usual_heads
 from weft.errors import NotFinite, UserError
 from weft.generation import continuous as continuous_module
+from weft.generation import live_slots
 from weft.generation.continuous import Continuous
 from weft.generation.generate import generate
 from weft.generation.live_slots import LiveSlots
@@ -365,6 +366,33 @@ def test_texts_in_slots_can_be_given_up_at_any_time(slots_hold: None) -> None:
     kept = [(job, text) for job, text in zip(jobs, pending, strict=True) if not text.cancelled]
     assert 20 < len(kept) < 80
     for job, text in kept:
+        check_same(network, job, text)
+
+
+def test_a_text_that_was_read_and_then_given_up_takes_no_slot(slots_hold: None) -> None:
+    network, options = drawn("gpt2", VOCABULARY, 3), {"choice": Sampling(), "context": 40, "max_tokens": 10}
+    continuous = Continuous(network, slots=True)
+    pending = [admit(continuous, ([5], {}, options, 0)) for _ in range(40)]
+    continuous.step()
+    (runner,) = continuous.live.runners
+    assert runner.at == list(range(32)) and not runner.waiting  # the others have been read, and wait for a slot
+    continuous.cancel(pending[36])
+    while continuous.busy:
+        continuous.step()
+        assert 36 not in runner.at
+    assert [text.completions is None for text in pending] == [text is pending[36] for text in pending]
+
+
+def test_a_text_that_slots_have_no_room_for_gets_others(slots_hold: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_slots, "LEAST", 4)
+    network, options = drawn("gpt2", VOCABULARY, 3), {"choice": Sampling(), "context": 40}
+    jobs: list[Job] = [([5] * size, {}, {**options, "max_tokens": 3}, 0) for size in (1, 20, 1)]
+    continuous = Continuous(network, slots=True)
+    pending = [admit(continuous, job) for job in jobs]
+    assert [runner.room.room for runner in continuous.live.runners] == [4, 32]
+    while continuous.busy:
+        continuous.step()
+    for job, text in zip(jobs, pending, strict=True):
         check_same(network, job, text)
 
 

@@ -359,3 +359,15 @@ def test_vectors_are_made_without_dropout_while_a_layer_is_trained() -> None:
     expected = made(TEXT), made.embed(MIXED)
     made.network.layers[1].train()
     assert (made(TEXT), made.embed(MIXED)) == expected
+
+
+def test_an_empty_text_is_named_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of all texts, not of those that go through together."""
+    monkeypatch.setattr(weft.tasks.embed, "CHARACTERS", 256)
+    model = model_of("gpt2", "bpe")
+    texts = ["the river"] * 700
+    assert len(embed(model.opened, texts)) == 700
+    for given in (texts, iter(texts)):
+        texts[600] = ""
+        with pytest.raises(UserError, match="text 601 is empty"):
+            embed(model.opened, given)
